@@ -15,13 +15,10 @@ from ropeconv.bake.advice import CRITERION, PUBLISHED_ORDER, Advice, Writing, ad
 from ropeconv.errors import UsageError
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
 from ..conftest import CONFIGS
-from ..support.baking import apply, make_plan
 from ..support.extent import sample
-from ..support.gguf_files import write
 from ..support.in_process import command
 
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
@@ -63,27 +60,6 @@ def test_what_to_try_first_is_what_the_readme_says(name: str, factor: int, first
     assert advise(source, factor * spec.original_context)[0][0].method.name == first
     readme = " ".join((CONFIGS.parents[2] / "README.md").read_text().split())
     assert f"up to {factor} times the trained context, `--{first} S`**" in readme
-
-
-def test_scaled_models_start_from_their_unscaled_rope() -> None:
-    """DeepSeek V3 was trained with mscale = mscale_all_dim = 1, so that YaRN leaves its cos and sin alone."""
-    found, _ = advise(open_source(str(CONFIGS / "deepseek-ai--DeepSeek-V3.json")), 1 << 18)
-    assert all(one.command.endswith(" --replace") for one in found)
-    assert next(one for one in found if one.method.name == "yarn").schedule.attention_factor == 1
-
-
-def test_no_search_of_minutes_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice, "profile", lambda schedule, start: one("yarn").profile)
-    found, passed = advise(open_source(str(CONFIGS / "Qwen--Qwen2.5-7B-Instruct-1M.json")), 1 << 22)
-    assert "takes minutes at 4194304 tokens" in passed["theta-bound"]
-    assert len(found) > 8
-
-
-def test_what_a_method_cannot_do_is_said() -> None:
-    """Where less than half of the head rotates, there is no bound to meet."""
-    found, passed = advise(open_source(str(CONFIGS / "EleutherAI--pythia-14m.json")), 8192)
-    assert passed == {"theta-bound": "--theta-bound: theta 10000 keeps the bound up to 8192 tokens already"}
-    assert all(one.profile.reach.automatic for one in found)
 
 
 # The order, from numbers made for the test
@@ -140,19 +116,6 @@ def test_the_best_in_each_number() -> None:
     assert leaders([]) == []
 
 
-def test_advice_as_data() -> None:
-    assert one("yarn", outside=6).to_dict() == {
-        "method": "yarn",
-        "recipe": {
-            "method": "yarn", "context": 4096,
-            "parameters": {"factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
-        },
-        "command": "ropeconv apply", "context": 4096, "attention_factor": 1.1, "outside": 6, "works_untuned": True,
-        "finetuning_note": REGISTRY["yarn"].finetuning_note,
-        "outputs": {"gguf": {"encoding": None, "runtimes": [], "reason": "no"}},
-    }  # fmt: skip
-
-
 # Commands
 
 
@@ -193,14 +156,6 @@ def test_a_factor_works_untuned_up_to_what_is_reported(quick: None, context: int
 )  # fmt: skip
 def test_commands_name_a_context_where_no_factor_gives_it(quick: None, path: Path, context: int, flags: str) -> None:
     assert advised(path, context).command == f"ropeconv apply {path} {flags}"
-
-
-def test_an_output_of_ropeconv_is_replaced_though_no_scaling_is_left_in_it(quick: None, tmp_path: Path) -> None:
-    """ntk leaves another base alone."""
-    source = write(tmp_path / "model.gguf")
-    baked = apply(make_plan(source, Recipe(REGISTRY["ntk"](2.0)), tmp_path / "baked.gguf"))
-    assert advised(baked, 256, "yarn").command == f"ropeconv apply {baked} --yarn 4 --replace"
-    assert advised(source, 256, "yarn").command == f"ropeconv apply {source} --yarn 4"
 
 
 def test_commands_do_what_was_advised(llama: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -134,39 +133,6 @@ def test_the_first_answer_is_cached(plan: CheckpointPlan, folder: Path, cache: P
     assert probe_query(plan, second)(folder)["by"] == "given"
     assert second.method_calls == [call.stop()]
     started.assert_not_called()
-
-
-def test_an_assumed_family_is_asked_about_by_its_type(plan: CheckpointPlan, folder: Path, cache: Path) -> None:
-    family = msgspec.structs.replace(plan.result.family, assumed="it looks like it", name="other")
-    assumed = replace(plan, result=replace(plan.result, family=family))
-    for one, stands_for in ((assumed, "llama"), (plan, "")):  # two questions, so that the second has no answer yet
-        probe = asked()
-        probe_query(one, probe)(folder)
-        probe.ask.assert_called_once_with(folder, plan.schedule.context, stands_for=stands_for)
-
-
-def test_another_config_is_asked_about_by_a_new_probe(
-    plan: CheckpointPlan, folder: Path, cache: Path, started: MagicMock
-) -> None:
-    probe_query(plan, asked())(folder)
-    ask, known = probe_query(plan, asked("second")), shutil.copytree(folder, folder.with_name("known"))
-    config = folder / "config.json"
-    config.write_text(config.read_text().replace('"factor": 4.0', '"factor": 4.5'))
-    assert ask(folder)["by"] == "started"
-    started.return_value.__exit__.assert_called_once()
-    assert ask(known)["by"] == "given"
-    assert len([path for path in cache.rglob("*.json") if path.is_file()]) == 2
-
-
-def test_code_of_its_own_is_run_each_time(llama: Path, tmp_path: Path, cache: Path) -> None:
-    made = make_plan(llama, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "out", encoding="buffers")
-    assert isinstance(made, CheckpointPlan)
-    probe = asked()
-    ask = probe_query(made, probe)
-    for _ in range(2):
-        assert ask(tmp_path)["by"] == "given"
-    assert probe.method_calls == [call.ask(tmp_path, made.schedule.context, own=True)] * 2
-    assert not cache.exists()
 
 
 # `ropeconv.apply` in Python: what it writes, and the check of the result

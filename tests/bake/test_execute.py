@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -17,14 +14,14 @@ import ropeconv
 from ropeconv.bake import Plan
 from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.writing import files, moves
-from ropeconv.errors import Disagreement, Interrupted, RopeconvError
+from ropeconv.errors import Disagreement, RopeconvError
 from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS, hashes
 from ..support.baking import apply, make_plan
-from .writing.plans import Killed, SmallPlan, small_plan, source_folder, tree, write
+from .writing.plans import SmallPlan, small_plan, source_folder, tree, write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
@@ -107,17 +104,6 @@ def test_the_name_of_the_output(method: str, values: tuple[Any, ...], name: str)
     assert make_plan(LLAMA_2, Recipe(REGISTRY[method](*values))).out == Path(f"{LLAMA_2.stem}-{name}")
 
 
-def test_a_plan_as_data(tmp_path: Path) -> None:
-    """As `--json` prints it: without what is only known afterwards."""
-    made = make_plan(LLAMA_2, YARN, tmp_path / "out")
-    found = json.loads(json.dumps(made.to_dict()))
-    assert not {"ropeconv", "check", "validation", "servers", "evaluations", "original", "target"} & found.keys()
-    assert found["files"] == [{"name": "config.json", "action": "write", "size": made.bytes}]
-    assert (found["bytes"], found["skipped"], found["out"]) == (made.bytes, [], str(tmp_path / "out"))
-    assert found["kv_cache"] is not None
-    assert {one["encoding"] for one in found["considered"] if one["selected"]} == {"native"}
-
-
 # Errors on the way
 
 
@@ -161,34 +147,3 @@ def test_errors_name_their_file_and_those_of_the_network_stay_what_they_are(
         execute_plan(small, ApplyOptions(), verify)
     assert (found.value is problem) is (said is None)
     assert [path.name for path in small.out.parent.iterdir()] == ["model"]
-
-
-def test_a_copy_that_hangs_is_not_waited_for(small: SmallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a download may, when the run is stopped. It moves nothing afterwards."""
-    hangs, goes_on, copy = threading.Event(), threading.Event(), files.copy_file
-    ended: SimpleQueue[BaseException] = SimpleQueue()
-
-    def slow(source: Path, target: Path, advance: Callable[[int], None]) -> None:
-        if source.name != "LICENSE":
-            assert hangs.wait(60)
-            copy(source, target, advance)
-            return
-        hangs.set()
-        assert goes_on.wait(60)
-        try:
-            copy(source, target, advance)
-        except BaseException as problem:
-            ended.put(problem)
-            raise
-
-    def stop(done: int) -> None:
-        if hangs.is_set():
-            raise Killed
-
-    monkeypatch.setattr(files, "copy_file", slow)
-    monkeypatch.setattr(files, "GRACE", 0.2)
-    with pytest.raises(Killed):
-        execute_plan(small, ApplyOptions(), advance=stop)
-    goes_on.set()
-    assert isinstance(ended.get(timeout=60), Interrupted)
-    assert not small.out.exists()

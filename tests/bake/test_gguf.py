@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 
-from ropeconv.bake import GgufPlan, GgufTarget, Target
+from ropeconv.bake import GgufPlan
 from ropeconv.bake.export import ExportPlan
-from ropeconv.bake.planner import make_plan as plan_with
-from ropeconv.bake.restore import restore_plan
 from ropeconv.bake.running import modelfile_of, run_commands, write_modelfile
 from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.families.registry import by_name
 from ropeconv.families.sample import sample_config
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan
@@ -46,38 +43,6 @@ def test_shards_without_a_change_are_copied(
     assert [file.action for file in plan.files] == ["patch", *("patch" if one else "copy" for one in patched)]
     origins = [None if one else shard for one, shard in zip(patched, shards[1:], strict=True)]
     assert [plan.origin(file) for file in plan.files] == [None, *origins]
-
-
-def test_a_restoration_of_shards_as_data(tmp_path: Path) -> None:
-    write(tmp_path / "model.gguf", split=1)
-    baked = apply(make_plan(tmp_path / "model-00001-of-00004.gguf", YARN, tmp_path / "out.gguf"))
-    back = restore_plan(open_source(str(baked)), tmp_path / "back.gguf")
-    assert [back.origin(file) for file in back.files] == [None, *sorted(tmp_path.glob("out-*.gguf"))[1:]]
-    found = back.to_dict()
-    assert (found["first"]["name"], found["in_place"], found["absent"]) == ("model", False, [])
-    assert found["out"] == str(tmp_path / "back-00001-of-00004.gguf")
-    assert found["bytes"] == sum(file["size"] for file in found["files"]) == back.bytes
-
-
-def test_what_is_said_of_a_file_follows_from_what_it_starts_from(tmp_path: Path) -> None:
-    """With --replace the first source counts for the plan, and the file as it is for what it declares."""
-    baked = apply(make_plan(write(tmp_path / "model.gguf"), NTK, tmp_path / "baked.gguf"))
-    plan = make_plan(baked, Recipe(REGISTRY["mixed"](8.0), keep_short=True), tmp_path / "out.gguf", replace=True)
-    assert (plan.before.rope_theta, plan.before.context) == (10000.0, 64)
-    assert plan.source_spec.rope_theta > 10000.0
-    assert plan.source_spec.context == 256
-    assert any("takes the short list" in note for note in plan.notes)
-    assert plan.family == "llama"
-    assert plan.kv_cache is not None
-    fresh = make_plan(tmp_path / "model.gguf", Recipe(REGISTRY["yarn"]("1k")), tmp_path / "out.gguf")
-    assert fresh.notes == ("factor 16 = 1,024 / 64 trained tokens",)
-    assert fresh.before == fresh.source_spec
-
-
-def test_no_architecture_is_assumed_where_it_is_known(tmp_path: Path) -> None:
-    source = open_source(str(write(tmp_path / "model.gguf")))
-    with pytest.raises(UsageError, match="llama is in the table; leave --assume-arch-keys out"):
-        plan_with(source, YARN, Target(out=tmp_path / "out.gguf", gguf=GgufTarget(assume_arch_keys=True)))
 
 
 # How an output is run
@@ -118,10 +83,6 @@ def test_no_command_for_a_folder_that_vllm_is_not_known_to_compute(tmp_path: Pat
 
 
 # Plans of conversions to GGUF: sizes, bytes, what is read, and what is said; against gguf-py's reader
-
-
-AS_IS = Recipe(REGISTRY["as-is"]())
-NOTE = "llama.cpp ignores the sliding window of this model: there every layer sees the whole context"
 
 
 @pytest.fixture(scope="module")
@@ -169,11 +130,3 @@ def test_a_vision_part_that_stays_behind_is_said(model: Path, tmp_path: Path) ->
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "vision_config": {}}))
     assert any(one.startswith("only the language model is converted") for one in planned(folder).warnings)
-
-
-@pytest.mark.parametrize(("window", "said"), [(None, False), (32, True), (1 << 20, False)])
-def test_a_window_that_llama_cpp_ignores_is_said(tmp_path: Path, window: int | None, said: bool) -> None:
-    from ..support.llamacpp import checkpoint
-
-    folder = checkpoint("mistral", tmp_path / "Tiny", sliding_window=window)
-    assert (NOTE in planned(folder, AS_IS).warnings) is said

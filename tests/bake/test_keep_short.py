@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +21,6 @@ from ..support.gguf_files import plain_tensors, write
 
 TRAINED, LONGER = 64, 200
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
-PHI_3_4K = CONFIGS / "microsoft--Phi-3-mini-4k-instruct.json"
-PHI_3_128K = CONFIGS / "microsoft--Phi-3-mini-128k-instruct.json"
 MIXED = Recipe(REGISTRY["mixed"](4.0), keep_short=True)
 
 
@@ -117,20 +114,6 @@ def test_the_plan_says_what_each_runtime_does_and_what_a_cache_does() -> None:
         assert said in " ".join(made.notes)
 
 
-def test_a_cache_that_crosses_is_wrong_as_the_note_says(llama: Path, tmp_path: Path) -> None:
-    """Cached keys keep the short list's angles, so the logits behind the length differ from those of one pass."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(apply(make_plan(llama, MIXED, tmp_path / "two")))
-    ids = torch.from_numpy(np.random.default_rng(1).integers(3, 300, (1, 90)))
-    with torch.no_grad():
-        cached = model(ids[:, :TRAINED], use_cache=True).past_key_values
-        after = model(ids[:, TRAINED:], past_key_values=cached, use_cache=True).logits
-        whole = model(ids).logits[:, TRAINED:]
-    assert (after - whole).abs().max() > 0.1
-
-
 def test_llama_cpp_takes_a_list_by_its_window(tmp_path: Path) -> None:
     """Windows are multiples of 256: one of 512 tokens is the trained length here, one of 768 is beyond it."""
     from ropeconv.engines.llamacpp import LlamaCppEngine
@@ -160,21 +143,3 @@ def test_gguf_without_lists_is_refused_by_name(tmp_path: Path, arch: str) -> Non
     path = write(tmp_path / "model.gguf", arch, tensors=plain_tensors())
     with pytest.raises(UnsupportedBake, match=rf"GGUF architecture {arch}.*--keep-short"):
         make_plan(path, MIXED)
-
-
-@pytest.mark.parametrize(
-    ("source", "more", "error", "words"),
-    [
-        (LLAMA_3, {"context": 8192}, RecipeError, "changes lists at 8,192 tokens, and the context is 8,192"),
-        (PHI_3_128K, {"replace": True, "context": 262144}, RecipeError, "the source has two factor lists already"),
-        (PHI_3_4K, {}, UnsupportedBake, "derives the attention factor.* take --to gguf"),
-    ],
-)
-def test_what_has_no_second_list(source: Path, more: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        plan(source, "mixed", 8.0, **more)
-
-
-def test_log_n_would_change_short_prompts() -> None:
-    with pytest.raises(RecipeError, match="--log-n scales queries whichever list"):
-        Recipe(REGISTRY["mixed"](4.0), keep_short=True, log_n="clamped")

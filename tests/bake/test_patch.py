@@ -112,14 +112,3 @@ def test_patches_are_undone_in_the_reverse_order(model: Any) -> None:
 def test_a_plan_for_another_model_is_refused(model: Any, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(RopeconvError, match="whose RoPE is another than the model's"):
         ropeconv.patch(model, make_plan(tiny("phi"), YARN, tmp_path / "out"))
-
-
-def test_a_patch_that_fails_leaves_nothing_behind(model: Any, tiny: Callable[[str], Path]) -> None:
-    before = logits(model)
-    from ropeconv.engines.transformers import patch as patch_modules
-    from ropeconv.rope.log_n import LogN
-
-    spec = ropeconv.inspect_source(ropeconv.open_source(str(tiny("llama")))).spec
-    with pytest.raises(RopeconvError, match="makes its queries in no module of their own"):
-        patch_modules(model, YARN.schedule(spec), spec, LogN("clamped", TRAINED), "no_such_module")
-    assert torch.equal(logits(model), before)

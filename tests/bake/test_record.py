@@ -23,12 +23,10 @@ from ropeconv.runtimes.evidence import Evidence
 from ropeconv.runtimes.verdict import Verdict
 from ropeconv.version import SCHEMA, __version__
 
-from ..conftest import CONFIGS
 from ..support.baking import make_plan, target
 from ..support.gguf_files import write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
-LOUD = Recipe(REGISTRY["mixed"](4.0), attention_factor=2.0)
 FORMULA = 1 + 0.1 * math.log(4)
 
 
@@ -55,17 +53,6 @@ def test_a_receipt_of_a_folder(llama: Path) -> None:
     assert found.target == TargetRecord("safetensors")
 
 
-def test_a_receipt_of_factors_in_weights_has_the_config_without_them(llama: Path) -> None:
-    found = receipt(llama, LOUD, encoding="weights", fold_into="qk")
-    assert found.in_config == ConfigRecord("factors", 1.0, 1.0)
-    assert found.fold is not None
-    assert (found.fold.fold_into, found.fold.expected_kl) == ("qk", 0.0)
-    assert found.fold.tensors == tuple(
-        sorted(f"model.layers.{layer}.self_attn.{one}_proj.weight" for layer in (0, 1) for one in "qk")
-    )
-    assert found.schedule.attention_factor == 2.0
-
-
 def test_a_receipt_of_a_gguf_file_has_no_config_and_its_steps(tmp_path: Path) -> None:
     found = receipt(write(tmp_path / "m.gguf"), YARN)
     assert (found.in_config, found.fold, found.log_n_approximation) == (None, None, None)
@@ -90,14 +77,6 @@ def test_a_target_is_recorded_as_it_was_asked_for(tmp_path: Path) -> None:
     every = ("weights", ("vllm", "sglang"), "q8_0", "llama-bpe", "mistral3", "qk", "f32", True, True, True)
     assert target_record(asked, False) == TargetRecord("safetensors", *every)
     assert target_record(asked, True) == TargetRecord("gguf", *every)
-
-
-def test_lengths_that_are_not_reached_are_recorded() -> None:
-    """Llama 2 at 8 times its length, by figures that were computed elsewhere."""
-    found = receipt(CONFIGS / "meta-llama--Llama-2-7b-hf.json", Recipe(REGISTRY["yarn"](8.0)))
-    assert found.before is not None
-    assert (found.effective_length, found.before.effective_length) == (8885, 1706)
-    assert found.before.reach == 1706
 
 
 @pytest.mark.parametrize(

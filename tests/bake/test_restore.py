@@ -15,7 +15,6 @@ from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources.folder import FolderSource
 
 from ..conftest import hashes
 from ..support.baking import apply, make_plan
@@ -196,14 +195,6 @@ def test_the_default_place_is_in_the_current_folder(out: Path, name: str) -> Non
     assert restore_plan(ropeconv.open_source(str(out))).out == Path("x-restored")
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/..", "a\\b", "a\x1b[2J", "a\0", "x" * 201, "\u03b1" * 101])
-def test_a_source_without_a_plain_name_needs_a_place(out: Path, tmp_path: Path, name: str) -> None:
-    altered(out, lambda receipt: receipt["original"]["source"].update(name=name))
-    with pytest.raises(BadSource, match="no name for a file; choose one with -o"):
-        restore_plan(ropeconv.open_source(str(out)))
-    assert restore_plan(ropeconv.open_source(str(out)), tmp_path / "back").out == tmp_path / "back"
-
-
 @pytest.mark.parametrize("tokens", [-3, 4 * TRAINED + 1, 10**30])
 def test_no_trained_context_beyond_that_of_the_files_is_believed(out: Path, tokens: int) -> None:
     altered(out, lambda receipt: receipt["schedule"].update(original_context=tokens))
@@ -223,39 +214,6 @@ def test_a_first_config_that_cannot_be_read_is_none(out: Path, change: Change) -
     assert ropeconv.inspect_source(ropeconv.open_source(str(out))).first is not None
     seen = ropeconv.inspect_source(ropeconv.open_source(str(altered(out, first_config(change)))))
     assert (seen.first, seen.spec.context) == (None, 4 * TRAINED)
-
-
-@pytest.mark.parametrize("name", ["../secret.txt", "/etc/hostname", "..", ""])
-def test_a_folder_has_no_files_outside(source: Path, name: str) -> None:
-    (source.parent / "secret.txt").write_text("the secret")
-    with pytest.raises(BadSource, match="which is outside it"):
-        FolderSource(source).path(name)
-    assert FolderSource(source).path("config.json").is_file()
-
-
-class Remote(FolderSource):
-    """A folder that notes what is fetched from it, as from the Hub."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.fetched: list[str] = []
-
-    def path(self, name: str) -> Path:
-        self.fetched.append(name)
-        return super().path(name)
-
-
-def test_shards_are_fetched_when_they_are_written_and_not_to_plan(source: Path, tmp_path: Path) -> None:
-    made = recipe("mixed", 4.0, log_n="full")
-    out = apply(make_plan(source, made, tmp_path / "out", encoding="ministral3", allow_approximate=True))
-    remote = Remote(out)
-    _ = remote.headers  # from their first bytes, on the Hub
-    remote.fetched.clear()
-    plan = restore_plan(remote, tmp_path / "back")
-    assert "model.safetensors" in {file.name for file in plan.files if file.action == "convert"}
-    assert "model.safetensors" not in remote.fetched
-    assert hashes(restore(plan)) == hashes(source)
-    assert "model.safetensors" in remote.fetched
 
 
 def test_a_receipt_of_before_is_refused_with_the_source(out: Path) -> None:

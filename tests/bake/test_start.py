@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS
-from ..support.baking import apply, make_plan, target
+from ..support.baking import apply, make_plan
 from ..support.gguf_files import plain_tensors, write
 
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"  # 8,192 tokens trained, 131,072 declared
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
-QWEN3 = CONFIGS / "Qwen--Qwen3-8B.json"
 DEEPSEEK_V3 = CONFIGS / "deepseek-ai--DeepSeek-V3.json"
 GPT_OSS = CONFIGS / "openai--gpt-oss-20b.json"
 
@@ -59,26 +57,6 @@ def test_on_top_keeps_the_scaling_of_published_models(source: Path, method: str,
     assert not any("being replaced" in warning for warning in made.warnings)
 
 
-def test_on_top_of_nothing_and_beside_replace() -> None:
-    with pytest.raises(UsageError, match="has no scaling that --on-top could keep; leave it out"):
-        plan(LLAMA_3, "yarn", 4.0, on_top=True)
-    with pytest.raises(UsageError, match="--on-top keeps the scaling that --replace would take away"):
-        target(replace=True).check(Recipe(REGISTRY["yarn"](4.0), on_top=True), from_gguf=False)
-
-
-@pytest.mark.parametrize(("declared", "refused"), [(40960, True), (163839, True), (163840, False), (200000, False)])
-def test_what_a_scaling_covers_is_declared_first(tmp_path: Path, declared: int, refused: bool) -> None:
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40960}
-    config = json.loads(QWEN3.read_text()) | {"rope_scaling": yarn, "max_position_embeddings": declared}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    if not refused:
-        assert plan(tmp_path / "config.json", "linear", 2.0, on_top=True).schedule.context == 2 * declared
-        return
-    words = f"declares {declared:,} tokens and its scaling already covers 163,840; .* --as-is --context 163840, or"
-    with pytest.raises(RopeconvError, match=words):
-        plan(tmp_path / "config.json", "linear", 2.0, on_top=True)
-
-
 # Lengths
 
 
@@ -107,14 +85,6 @@ def test_a_shorter_result_is_refused_with_two_ways_out_that_work(
         assert plan(LLAMA_3_1, method, *way_out, replace=True).schedule.context > 131072
     length = int(declared.replace(",", ""))
     assert plan(LLAMA_3_1, method, *values, context=length, replace=True).schedule.context == length
-
-
-def test_unscaled_models_do_not_become_shorter_either() -> None:
-    with pytest.raises(UsageError, match=r"declares 16,384, less than today's 40,960; pass --yarn 80k"):
-        plan(QWEN3, "yarn", 2.0, original_context=8192)
-    with pytest.raises(UsageError, match=r"declares 4,096, less than today's 8,192; pass --theta-bound 16k"):
-        plan(LLAMA_3, "theta-bound", 4096)
-    assert plan(QWEN3, "yarn", "64k").schedule.context == 65536
 
 
 def test_neither_do_gguf_files_nor_conversions(llama: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import re
@@ -15,20 +14,17 @@ import pytest
 
 from ropeconv.bake import Plan
 from ropeconv.bake.repairs import repairs
-from ropeconv.bake.warnings import warnings
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.families.schema import DUAL_CHUNK
-from ropeconv.inspection import Problem, inspect_source
+from ropeconv.inspection import inspect_source
 from ropeconv.inspection.inspect import ConfigInspection
-from ropeconv.receipts import read_receipt
-from ropeconv.receipts.commands import commands
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find, newest
 from ropeconv.sources import Source, open_source
 
 from ..conftest import CONFIGS
-from ..support.baking import apply, make_plan
+from ..support.baking import make_plan
 from ..support.gguf_files import write
 from ..support.models import TRAINED
 
@@ -68,15 +64,6 @@ def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(path: Path,
     assert not any(said in one for one in warned(path, "as-is"))
 
 
-@pytest.mark.parametrize(
-    ("method", "value", "context", "said"),
-    [("theta", 5e5, None, True), ("theta", 5e5, 4096, False), ("ntk", 4.0, None, False)],
-)
-def test_a_context_that_stays_is_said_of_a_base(method: str, value: float, context: int | None, said: bool) -> None:
-    words = "the context stays 4,096; pass --context to declare a longer one"
-    assert (words in warned(LLAMA_2, method, value, context=context)) is said
-
-
 @pytest.mark.parametrize(("frequency", "said"), [(0.0, True), (1e-3, False)])
 def test_a_model_in_which_nothing_rotates_is_said(frequency: float, said: bool) -> None:
     found = warned(LLAMA_2, "inv-freq", (frequency,) * 64, context=8192)
@@ -92,14 +79,6 @@ def test_a_doubt_about_the_trained_context_is_said() -> None:
 def test_code_of_the_checkpoint_is_said_last() -> None:
     found = warned(CONFIGS / "MiniMaxAI--MiniMax-M2.5.json", "yarn", 4.0)
     assert found[-1].startswith("auto_map names code of the checkpoint")
-
-
-def test_problems_of_the_source_come_in_the_order_of_their_weight() -> None:
-    problems = tuple(Problem(code, code) for code in ("stale-inv-freq", "other", "trained", "load"))
-    seen = dataclasses.replace(inspect_source(open_source(str(LLAMA_2))), problems=problems, custom_code="code")
-    recipe = Recipe(REGISTRY["linear"](4.0))
-    found = warnings(seen, recipe, seen.spec, recipe.schedule(seen.spec))
-    assert found == ["load", "trained", "stale-inv-freq", "code"]
 
 
 # What `inspect` offers where a runtime does not compute a checkpoint as it is
@@ -142,10 +121,6 @@ def test_a_runtime_gets_a_recipe_that_it_reads(
     message, found = offered(tmp_path, config)[runtime]
     assert said in message
     assert found == f"{repair} --runtime {runtime}"
-
-
-def test_what_everybody_reads_needs_nothing(tmp_path: Path) -> None:
-    assert offered(tmp_path, {"model_type": "llama"}) == {}
 
 
 @pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen2_5_vl"])
@@ -216,16 +191,6 @@ def test_a_published_pair(name: str, model_type: str, mscale: float, everywhere:
     wanted = (mscale, everywhere, *computed(tmp_path / "out"))
     assert said(plan) == [pytest.approx(wanted, rel=1e-4)]
     assert (wanted[3] > 1.2) == (model_type != "mistral3")
-
-
-def test_an_unequal_pair_gives_another_attention_factor(tmp_path: Path) -> None:
-    path = published(DEEPSEEK_V3, "deepseek_v3", tmp_path)
-    config = json.loads(path.read_text())
-    config["rope_scaling"]["mscale_all_dim"] = 0.5
-    path.write_text(json.dumps(config))
-    plan = make_plan(path, YARN_80, replace=True)
-    log = math.log(80)
-    assert said(plan) == [pytest.approx((1, 0.5, (0.1 * log + 1) / (0.05 * log + 1), (0.05 * log + 1) ** 2), rel=1e-4)]
 
 
 @pytest.mark.parametrize(
@@ -302,20 +267,3 @@ def test_it_is_said_until_it_is_chosen(chunked: Path) -> None:
 def test_without_the_key_the_option_is_refused(tiny: Callable[[str], Path]) -> None:
     with pytest.raises(UsageError, match=f"--dual-chunk drop is about {DUAL_CHUNK}, which .* does not have"):
         planned(tiny("qwen2"), dual_chunk="drop")
-
-
-def test_the_receipt_says_how_it_was_made(chunked: Path, tmp_path: Path) -> None:
-    receipt = read_receipt(apply(planned(chunked, dual_chunk="drop", out=tmp_path / "out")))
-    assert receipt.target is not None
-    assert receipt.target.dual_chunk == "drop"
-    assert "--dual-chunk drop" in commands(receipt)[0]
-
-
-def test_transformers_ignores_the_key(chunked: Path, tiny: Callable[[str], Path]) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    tokens = torch.arange(3, 51)[None]
-    with torch.no_grad():
-        logits = [AutoModelForCausalLM.from_pretrained(one)(tokens).logits for one in (chunked, tiny("qwen2"))]
-    assert torch.equal(*logits)

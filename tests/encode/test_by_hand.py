@@ -13,7 +13,6 @@ import pytest
 from ropeconv.encode import EncodeRequest, Target, all_encodings
 from ropeconv.encode.checkpoint.encodings.native import native
 from ropeconv.encode.checkpoint.rope_setting import RopeSetting
-from ropeconv.encode.result import with_deviation
 from ropeconv.errors import UnsupportedBake
 from ropeconv.families import by_model_type
 from ropeconv.rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
@@ -22,7 +21,6 @@ from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec
-from ropeconv.runtimes.verdict import Verdict
 
 CONFIG = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1,
           "max_position_embeddings": 64, "rope_theta": 10000.0, "other": 1}  # fmt: skip
@@ -73,20 +71,6 @@ def test_another_base_needs_no_scaling() -> None:
     assert config["rope_parameters"] == {"rope_type": "default", "rope_theta": 500.0}
 
 
-def test_keys_keep_their_order_and_new_ones_stand_beside_what_they_belong_to() -> None:
-    assert list(written(of_form(Interpolated(10000.0, 4.0)))) == [
-        "model_type", "hidden_size", "head_dim", "num_attention_heads", "num_hidden_layers", "max_position_embeddings",
-        "rope_theta", "rope_scaling", "rope_parameters", "other",
-    ]  # fmt: skip
-
-
-def test_a_stale_original_length_at_the_top_is_replaced() -> None:
-    yarn = written(of_form(Yarn(10000.0, 4.0, 64), FORMULA), original_max_position_embeddings=7)
-    assert yarn["original_max_position_embeddings"] == 64
-    assert written(of_form(Plain(500.0)), original_max_position_embeddings=7)["original_max_position_embeddings"] == 256
-    assert "original_max_position_embeddings" not in written(of_form(Plain(500.0)))
-
-
 def test_two_lists_as_longrope() -> None:
     form = LongRope(10000.0, (1.0, 1.0, 1.5, 2.0), (1.0, 2.0, 3.0, 4.0), 64)
     usual = math.sqrt(1 + math.log(4) / math.log(64))
@@ -112,19 +96,6 @@ def test_any_frequencies_as_two_equal_lists() -> None:
     plain = written(replace(schedule, attention_factor=1.0), "factors")["rope_scaling"]
     assert "short_mscale" not in plain
     assert plain["attention_factor"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"short_inv_freq": np.ones(4)}, "it holds one list"), ({"softmax_scale": 1.5}, "only yarn carries"),
-        ({"inv_freq": np.array([1.0, 0.0, 0.1, 0.0])}, "2 of 4 frequencies that are 0"),
-    ],
-)  # fmt: skip
-def test_what_two_equal_lists_cannot_hold(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(UnsupportedBake) as refusal:
-        written(replace(Schedule(np.array([1.0, 0.1, 0.01, 0.001]), 1.0, 256, 64), **change), "factors")
-    assert words in str(refusal.value)
 
 
 # The encoding `native`
@@ -173,16 +144,6 @@ def test_what_no_rope_type_holds(schedule: Schedule, family: str, of: RopeSpec, 
     assert re.search(words, str(refusal.value)), str(refusal.value)
 
 
-def test_what_the_same_types_do_hold() -> None:
-    assert setting(of_form(Yarn(1e4, 4.0, 64), FORMULA), "ministral3").rope["original_max_position_embeddings"] == 64
-    assert setting(of_form(Interpolated(1e4, 4.0)), "ministral3", spec(original_context=32)).rope["factor"] == 4.0
-    half = setting(of_form(Proportional(1e4, 1.0, 0.5)))
-    assert half.rope == {"rope_type": "proportional", "partial_rotary_factor": 0.5}
-    scaled = setting(of_form(Proportional(1e4, 2.0, 0.5)))
-    assert scaled.rope == {"rope_type": "proportional", "partial_rotary_factor": 0.5, "factor": 2.0}
-    assert (scaled.theta, scaled.context, scaled.top_original) == (1e4, 256, None)
-
-
 def mscale(factor: float, softmax: float, attention_factor: float) -> dict[str, Any]:
     schedule = of_form(Yarn(1e4, factor, 64), attention_factor, softmax_scale=softmax)
     return setting(schedule, "deepseek_v3", spec(mla=True)).rope
@@ -198,20 +159,6 @@ def test_the_pair_of_mla_gives_both_numbers_again(own: float, everywhere: float)
     assert "attention_factor" not in rope
 
 
-def test_mla_without_a_softmax_scale_has_its_attention_factor_alone() -> None:
-    rope = mscale(4.0, 1.0, 1.3)
-    assert rope["attention_factor"] == 1.3
-    assert not {"mscale", "mscale_all_dim"} & rope.keys()
-
-
-def test_other_models_have_a_pair_for_readers_without_the_key() -> None:
-    """Only where the factor is another than the formula's, and the context is longer."""
-    for factor, attention_factor, there in ((4.0, FORMULA, False), (4.0, FORMULA + 1e-6, True), (1.0, 1.3, False)):
-        rope = setting(of_form(Yarn(1e4, factor, 64), attention_factor)).rope
-        assert ("mscale" in rope) is there
-        assert rope["attention_factor"] == attention_factor
-
-
 def test_two_lists_in_phi_3_declare_what_its_attention_factor_follows_from() -> None:
     both = of_form(LISTS, USUAL, short_inv_freq=LISTS.short_inv_freq(8))
     found = setting(both, "phi3")
@@ -225,18 +172,3 @@ def test_two_lists_in_phi_3_declare_what_its_attention_factor_follows_from() -> 
     derived = math.sqrt(1 + math.log(one.context / one.top_original) / math.log(one.top_original))
     assert derived == pytest.approx(1.3, abs=1e-6)
     assert len(one.notes) == 1
-
-
-@pytest.mark.parametrize(
-    ("status", "deviation", "expected"),
-    [
-        ("exact", 0.02, ("approximate", "log-n in steps, up to 2.0% off; why")),
-        ("rounded", 0.02, ("approximate", "log-n in steps, up to 2.0% off; why")),
-        ("exact", 1e-3, ("exact", "why")), ("differs", 0.02, ("differs", "why")),
-    ],
-)  # fmt: skip
-def test_steps_that_are_not_the_formula_make_a_verdict_approximate(
-    status: Any, deviation: float, expected: tuple[str, str]
-) -> None:
-    found = with_deviation(Verdict("made@1", "Made 1", status, "why", "here"), deviation)
-    assert (found.status, found.reason) == expected

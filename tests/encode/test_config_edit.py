@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,19 +106,6 @@ def test_a_scale_of_queries_keeps_its_length_and_stands_where_vllm_looks_too() -
     assert "llama_4_scaling" not in written("llama")
 
 
-def test_a_length_of_the_setting_stands_at_the_top() -> None:
-    family = by_model_type()["phi3"]
-    config = {"model_type": "phi3", **BASE, "partial_rotary_factor": 1.0}
-    for top, expected in ((None, None), (48, 48)):
-        setting = RopeSetting({"rope_type": "longrope", "short_factor": [1], "long_factor": [2]}, 500.0, 256, top)
-        found = bake_config(config, family, read_spec(config, family), setting)
-        assert found.get("original_max_position_embeddings") == expected
-        assert found["rope_scaling"] == {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
-        assert found["rope_parameters"]["rope_type"] == "longrope"
-    keys = list(found)
-    assert keys[keys.index("max_position_embeddings") + 1] == "original_max_position_embeddings"
-
-
 def test_head_dim_is_stated_where_readers_would_work_it_out_otherwise() -> None:
     assert written("llama", head_dim=None)["head_dim"] == 64
     keys = list(written("llama", head_dim=None))
@@ -134,47 +120,3 @@ def test_a_width_that_a_share_is_made_of_has_to_be_there() -> None:
     assert written("mistral4", **widths)["rope_parameters"]["partial_rotary_factor"] == 0.25
     with pytest.raises(BadSource, match="config.json has no qk_nope_head_dim; add it"):
         written("mistral4", qk_rope_head_dim=64)
-
-
-def test_lengths_are_whole_numbers_and_everything_else_is_a_float() -> None:
-    rope = {
-        "rope_type": "longrope", "factor": 4, "short_factor": [1, 2], "original_max_position_embeddings": 64.0,
-        "truncate": False,
-    }  # fmt: skip
-    found = written("llama", rope)["rope_parameters"]
-    kinds = {key: type(value[0] if isinstance(value, list) else value) for key, value in found.items()}
-    assert kinds == {
-        "rope_type": str, "factor": float, "short_factor": float, "original_max_position_embeddings": int,
-        "truncate": bool, "rope_theta": float,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(("share", "expected"), [(0.5, 0.5), (0.26, 0.26), (None, 0.5), (0.3, 0.3)])
-def test_the_share_of_a_head_that_rotates_is_the_one_that_was_given(share: float | None, expected: float) -> None:
-    """phi: 8 dimensions in a head, of which int(8 share) rotate; 0.5 where nothing is said."""
-    found = written("phi", head_dim=8, partial_rotary_factor=share)
-    assert found["rope_parameters"]["partial_rotary_factor"] == expected
-    assert found.get("partial_rotary_factor") == share
-
-
-@pytest.mark.parametrize(("rotary_dim", "stated"), [(4, None), (2, 0.25), (6, 0.75)])
-def test_a_share_that_is_not_the_default_is_written_where_the_config_has_none(
-    rotary_dim: int, stated: float | None
-) -> None:
-    config = {"model_type": "phi", **BASE, "head_dim": 8}
-    family = by_model_type()["phi"]
-    spec = replace(read_spec(config, family), rotary_dim=rotary_dim)
-    found = bake_config(config, family, spec, RopeSetting(DEFAULT, 500.0, 256))
-    assert found.get("partial_rotary_factor") == stated
-    assert found["rope_parameters"]["partial_rotary_factor"] == rotary_dim / 8
-
-
-def test_a_context_that_is_not_stated_is_written_under_the_first_name() -> None:
-    config = {"model_type": "bailing_hybrid", **BASE}
-    del config["max_position_embeddings"]
-    family = by_model_type()["bailing_hybrid"]
-    spec = read_spec({**config, "max_position_embeddings": 64}, family)
-    for stated in ({}, {"model_max_length": 64}, {"max_position_embeddings": 64, "model_max_length": 64}):
-        made = bake_config(config | stated, family, spec, RopeSetting(DEFAULT, 500.0, 256))
-        found = {key: made[key] for key in ("max_position_embeddings", "model_max_length") if key in made}
-        assert found == dict.fromkeys(stated or ("max_position_embeddings",), 256)

@@ -4,7 +4,6 @@ config, against float64 formulas written here a second time.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -150,27 +149,6 @@ def test_the_check_notices_a_wrong_encoding(llama: Path, change: str, probe: Pro
         replaced(tmp_path / "config.json", "10000.0", "10001.0")
     with pytest.raises(Disagreement):
         compare(probe.ask(tmp_path, 256), plan.schedule, plan.before, "native")
-
-
-def test_longrope_keeps_both_lists_and_where_they_change(
-    tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
-) -> None:
-    short, long = tuple(np.linspace(1, 1.5, 32)), tuple(np.linspace(1, 4, 32))
-    recipe = Recipe(REGISTRY["longrope"](long, short), context=256)
-    plan = make_plan(tiny("llama"), recipe)
-    write_config(plan, tmp_path)
-    found = probe.ask(tmp_path, 256)["modules"]["global"]
-    base = 10000.0 ** -(np.arange(0, 64, 2) / 64)
-    np.testing.assert_allclose(found["inv_freq"], base / np.array(long), rtol=1e-6)
-    np.testing.assert_allclose(found["short"], base / np.array(short), rtol=1e-6)
-    assert found["attention_factor"] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)), rel=1e-6)
-
-
-def test_an_attention_factor_that_a_norm_after_the_rotation_would_cancel_is_refused(tmp_path: Path) -> None:
-    config = {"model_type": "llama4_text", "num_hidden_layers": 4, "use_qk_norm": True, "max_position_embeddings": 64}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedBake, match="cancels any attention factor"):
-        make_plan(tmp_path / "config.json", Recipe(REGISTRY["yarn"](4.0)))
 
 
 def write_config(plan, folder: Path) -> None:

@@ -14,7 +14,6 @@ import torch
 
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.engines.transformers.patch import patch
-from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
@@ -57,20 +56,6 @@ def test_the_stock_class_takes_the_steps_that_we_say() -> None:
     positions = np.arange(1024)
     theirs = get_llama_4_attn_scale(torch.from_numpy(positions)[None], steps.beta, steps.length).flatten().numpy()
     np.testing.assert_allclose(theirs, steps.scale(positions), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), sample([("llama_4_scaling_beta", 0.0), ("original_max_position_embeddings", 32)], 1)
-)
-def test_other_steps_are_noticed(tmp_path: Path, key: str, value: float) -> None:
-    source = calm("llama", tmp_path / "source")
-    out = baked(source, tmp_path / "out", "clamped", "linear")
-    config = json.loads((out / "config.json").read_text())
-    assert validate(out, source).agrees
-    for schema in ("rope_scaling", "rope_parameters"):
-        config[schema][key] = value
-    (out / "config.json").write_text(json.dumps(config))
-    assert not validate(out, source).agrees
 
 
 @pytest.mark.parametrize("layout", sample(["llama", "mistral"], 1))
@@ -131,23 +116,6 @@ def test_the_full_form_is_exact_and_taken_by_itself(llama: Path) -> None:
     words = {verdict.runtime: verdict.status for verdict in plan.result.verdicts}
     assert words["vllm@0.33"] == words["transformers@5.13"] == "exact"
     assert words["sglang@0.5.23"] == "differs"
-
-
-def test_a_tokenizer_that_would_cut_otherwise_is_refused(llama: Path, tmp_path: Path) -> None:
-    """Under another model type transformers takes another class for a bare tokenizer.model."""
-    (llama / "tokenizer.model").write_bytes(b"sentencepiece")
-    with pytest.raises(BadSource, match="which writes tokenizer.json"):
-        baked(llama, tmp_path / "out", "clamped")
-    (llama / "tokenizer.json").write_text("{}")
-    baked(llama, tmp_path / "out", "clamped")
-
-
-def test_half_precision_would_lose_bits_so_frequencies_are_stored(llama: Path) -> None:
-    stored_as(llama, "float16")
-    recipe = Recipe(METHODS["linear"](4.0), log_n="full")
-    with pytest.raises(UnsupportedBake, match="bits would be lost"):
-        make_plan(llama, recipe, encoding="ministral3")
-    assert make_plan(llama, recipe).result.encoding == "buffers"
 
 
 @pytest.mark.parametrize("method", sample(["linear", "ntk", "yarn"], 1))

@@ -118,12 +118,6 @@ def test_what_is_multiplied(family: str, shapes: Shapes, options: dict[str, Any]
     assert folded(family, shapes, **options) == expected
 
 
-def test_an_attention_factor_and_a_scale_of_logits_meet_in_the_queries() -> None:
-    both = made("deepseek_v3", checkpoint(DEEPSEEK), of=schedule(2.0, 1.5), fold_into="q")
-    assert [one.factor for one in both.scalings] == [4.0, 1.5]
-    assert both.tensors == (f"model.layers.0.{Q_B}",)
-
-
 @pytest.mark.parametrize(
     ("layers", "changed"), [(("global", "none"), [0]), (("local", "global"), [1]), (("global", "global"), [0, 1])]
 )
@@ -193,29 +187,3 @@ def test_the_norm_of_the_keys_of_an_indexer_takes_the_whole_square(family: str, 
     found = folded(family, DEEPSEEK | indexer("k"), fold_into=into)
     own = {name: one for name, one in found.items() if "indexer" in name}
     assert own == dict.fromkeys(indexer("k"), ((span,), 4.0))
-
-
-@pytest.mark.parametrize(("into", "factors"), [("q", {"q": 4.0}), ("k", {"k": 4.0}), ("qk", {"q": 2.0, "k": 2.0})])
-def test_norms_of_both_sides_of_an_indexer_take_the_factor_of_their_side(into: str, factors: dict[str, float]) -> None:
-    expected = {f"self_attn.{side}_norm.weight": (((0, 8),), factor) for side, factor in factors.items()}
-    for side, factor in factors.items():
-        expected |= dict.fromkeys(indexer(side), (((0, 8),), factor))
-    assert folded("minimax_m3_vl", NORMED | indexer("q", "k"), fold_into=into) == expected
-
-
-@pytest.mark.parametrize(
-    ("family", "name", "rows", "into", "spans"),
-    [
-        # behind a gate for each query head
-        ("hrm_text", "model.L_module.layers.0.attn.gqkv_proj.weight", 96, "k", ((64, 70), (72, 78))),
-        ("hrm_text", "model.L_module.layers.0.attn.gqkv_proj.weight", 96, "q",
-         ((32, 38), (40, 46), (48, 54), (56, 62))),
-        # in groups of two heads of queries, and one of keys and of values
-        ("falcon", "transformer.h.0.self_attention.query_key_value.weight", 64, "k", ((16, 22), (48, 54))),
-        ("falcon", "transformer.h.0.self_attention.query_key_value.weight", 64, "q",
-         ((0, 6), (8, 14), (32, 38), (40, 46))),
-    ],
-)  # fmt: skip
-def test_further_orders_of_fused_rows(family: str, name: str, rows: int, into: str, spans: Any) -> None:
-    found = made(family, {name: Tensor(name, "F32", (rows, 1), 0, 0)}, spec=SIX, fold_into=into)
-    assert [one.spans for one in found.scalings] == [spans]

@@ -115,12 +115,6 @@ def test_defaults_that_ministral_3_does_not_share_are_written(config: dict[str, 
     assert made["architectures"] == ["Ministral3ForCausalLM"]
 
 
-def test_the_class_of_a_model_around_ministral_3_stays() -> None:
-    inner = {**INNER, "architectures": ["A"], "text_config": {**CONFIG, "architectures": ["B"]}}
-    made = encoded("ministral3", STEPS, inner).config
-    assert (made["architectures"], made["text_config"]["architectures"]) == (["A"], ["B"])
-
-
 QUERIES, KEYS = WEIGHTS
 
 
@@ -137,32 +131,6 @@ def test_a_gain_goes_into_the_queries_beside_what_is_folded_already(into: Any) -
         assert [(one.tensor, one.factor) for one in result.fold.scalings] == scalings
         assert (result.fold.fold_into, result.fold.expected_kl) == (into or "k", kl)
     assert encoded("ministral3", STEPS).fold is None
-
-
-def test_what_is_said_of_the_steps_of_ministral_3() -> None:
-    *_, steps = encoded("ministral3", STEPS).notes
-    assert steps == (
-        "log-n comes in steps of 64 tokens, up to 16.2% above the formula over 256 tokens and right at the end of "
-        "each; the model type becomes ministral3"
-    )
-    made = encoded("ministral3", YARN_FULL)
-    assert made.log_n_approximation is not None
-    assert made.notes[-1] == (
-        f"log-n is within {made.deviation:.1e} of the formula; the weights make queries "
-        f"{1 / made.log_n_approximation.gain:g} times smaller, and the class undoes that; the model type becomes "
-        "ministral3"
-    )
-
-
-@pytest.mark.parametrize("into", [None, "qk"])
-def test_folded_weights_are_read_as_rounded(into: Any) -> None:
-    made = encoded("weights", YARN, fold=FoldTarget(into))
-    assert made.fold is not None
-    assert made.fold.fold_into == (into or "k")
-    assert (made.in_config.attention_factor, made.written_as) == (1.0, "factors")
-    statuses = {one.status for one in made.verdicts}
-    assert "rounded" in statuses
-    assert "exact" not in statuses
 
 
 @pytest.mark.parametrize("encoding", ["native", "factors", "weights", "ministral3"])

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.encode import CheckpointResult, all_encodings, select
-from ropeconv.encode.checkpoint import config_only
+from ropeconv.encode import CheckpointResult, select
 from ropeconv.encode.checkpoint.config_only import nothing_fits
 from ropeconv.encode.checkpoint.select import GOOD
 from ropeconv.errors import UnsupportedBake, UsageError
@@ -64,22 +63,6 @@ def test_names_of_encodings(name: str) -> None:
     words = {"nope": "--encoding nope is not known; choose auto, native, factors, .* or buffers$"}
     with pytest.raises(UsageError, match=words.get(name, f"--encoding {name} goes with GGUF; add --to gguf")):
         select(request(YARN, encoding=name))
-
-
-def test_encodings_are_registered_with_what_they_change() -> None:
-    kinds = {name: (one.order, one.max_ulp, one.config_only, one.folds) for name, one in all_encodings().items()}
-    assert kinds == {
-        "native": (1, 64, True, False), "factors": (2, 2, True, False), "weights": (3, 64, False, True),
-        "ministral3": (4, 64, False, False), "buffers": (5, 0, False, False),
-    }  # fmt: skip
-    types = {name: one.model_type("llama") for name, one in all_encodings().items()}
-    assert types == {**dict.fromkeys(kinds, "llama"), "ministral3": "ministral3", "buffers": "llama_stored_rope"}
-
-
-def test_a_config_is_tried_wherever_it_stands_among_the_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
-    turned = dict(reversed(all_encodings().items()))
-    monkeypatch.setattr(config_only, "all_encodings", lambda: turned)
-    assert select(request(MIXED)).encoding == "factors"
 
 
 def test_all_stands_for_names_where_it_stands() -> None:
@@ -163,19 +146,6 @@ def nothing(found: list[CheckpointResult], asked: Recipe | Schedule, *named: str
     return problem.reason, problem.alternatives
 
 
-def test_the_reasons_where_nothing_fits() -> None:
-    one = result("native", {"vllm": "differs", "mlx-lm": "exact"})
-    other = result("factors", {"vllm": "exact", "mlx-lm": "unknown"})
-    assert nothing([one, other], YARN, "vllm")[0] == "with native: of native"
-    assert nothing([one, other], YARN, "vllm", "mlx-lm")[0] == (
-        f"they conflict: {VLLM} alone would get factors, {MLX_LM} alone would get native; "
-        f"{VLLM} with native: of native; {MLX_LM} with factors: unknown"
-    )
-    assert "conflict" not in nothing([one], YARN, "vllm", "mlx-lm")[0]
-    refusals = {"native": UnsupportedBake("a", "b", "no key", "c"), "factors": UnsupportedBake("a", "b", "no", "d")}
-    assert nothing([], YARN, "vllm", refusals=refusals)[0] == "with native: no key; with factors: no"
-
-
 BASE, PLAIN = "take a base, which is read exactly (--ntk 4), or ", "name a runtime that reads it (--runtime transfo"
 SCALED = {**CONFIG, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
 
@@ -199,15 +169,3 @@ def test_the_way_out_where_nothing_fits(
 ) -> None:
     found = result("native", dict.fromkeys(named, status))
     assert nothing([found], asked, *named, config=config)[1].startswith(words)
-
-
-def test_llama_cpp_reads_what_a_runtime_of_checkpoints_does_not() -> None:
-    both = nothing([result("native", {"vllm": "differs", "llama.cpp": "differs"})], MIXED, "vllm", "llama.cpp")
-    assert both[1].endswith("which llama.cpp then reads exactly: --to gguf")
-
-
-def test_two_lists_that_no_encoding_holds_become_one() -> None:
-    pair, native = recipe("mixed", 4.0, keep_short=True), UnsupportedBake("a", "b", "c", "give one list")
-    assert nothing([], pair, "vllm", refusals={"native": native})[1] == "give one list"
-    assert nothing([], MIXED, "vllm", refusals={"native": native})[1] != "give one list"
-    assert nothing([], pair, "vllm", refusals={"factors": native})[1] != "give one list"

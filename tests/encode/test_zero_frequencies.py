@@ -90,13 +90,6 @@ def test_p_rope_is_the_rope_type_of_transformers(llama: Path, tmp_path: Path) ->
     assert (found - logits(loaded(llama)))[TRAINED:].abs().max() > 0.1
 
 
-def test_who_reads_p_rope(llama: Path) -> None:
-    statuses = {verdict.runtime: verdict.status for verdict in make_plan(llama, recipe(PROPE)).result.verdicts}
-    expected = {"transformers@5.5": "exact", "transformers@5.18": "exact", "transformers@5.4": "refused"}
-    expected |= {"llama-cpp@2026.10": "ignored", **dict.fromkeys(("vllm@0.33", "mlx-lm@0.32"), "unknown")}
-    assert {name: statuses[name] for name in expected} == expected
-
-
 @pytest.mark.parametrize("model_type", sample(list(FAMILIES), 6))
 def test_every_class_that_takes_the_type(
     model_type: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
@@ -138,16 +131,6 @@ def test_llama_cpp_does_not_rotate_them(model_type: str, name: str, tmp_path: Pa
     np.testing.assert_allclose(seen, vector, rtol=3e-7, atol=0)
 
 
-def test_a_gguf_with_zeros_can_be_baked_again(tmp_path: Path) -> None:
-    source = checkpoint("llama", tmp_path / "source")
-    bake(source, recipe(HOLES), tmp_path / "zeros.gguf")
-    bake(tmp_path / "zeros.gguf", Recipe(REGISTRY["as-is"]()), tmp_path / "again.gguf")
-    bake(tmp_path / "zeros.gguf", Recipe(REGISTRY["linear"](4.0)), tmp_path / "linear.gguf", replace=True)
-    bake(source, Recipe(REGISTRY["linear"](4.0), context=4 * LENGTH), tmp_path / "fresh.gguf")
-    assert torch.equal(of_llamacpp(tmp_path / "again.gguf"), of_llamacpp(tmp_path / "zeros.gguf"))
-    assert torch.equal(of_llamacpp(tmp_path / "linear.gguf"), of_llamacpp(tmp_path / "fresh.gguf"))
-
-
 @pytest.mark.parametrize(
     ("model_type", "vector", "options", "words"),
     [
@@ -165,14 +148,6 @@ def test_who_refuses_them(
 ) -> None:
     with pytest.raises(UnsupportedBake, match=words):
         make_plan(checkpoint(model_type, tmp_path / "source"), recipe(vector), **options)
-
-
-def test_zeros_round_trip_in_recipes_and_have_one_digest(llama: Path) -> None:
-    saved = json.loads(json.dumps(recipe(HOLES).to_dict(), allow_nan=False))
-    assert Recipe.from_dict(saved) == recipe(HOLES)
-    negative = [-0.0 if value == 0 else value for value in HOLES]
-    one, other = (make_plan(llama, recipe(vector)).schedule.digest for vector in (HOLES, negative))
-    assert one == other
 
 
 def test_the_command_line_says_it_without_a_warning_of_numpy(llama: Path, tmp_path: Path) -> None:

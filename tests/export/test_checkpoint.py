@@ -15,13 +15,11 @@ import torch
 
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import RopeconvError, UnsupportedBake, UsageError
-from ropeconv.export.checkpoint import GgufCheckpoint
 from ropeconv.families import by_model_type
 from ropeconv.formats.gguf import Edit, GgufFile, string, u32
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import GgufSource
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verify import verify_output
 
@@ -121,32 +119,6 @@ def test_what_is_no_row_of_one_tensor_comes_back(
     torch.testing.assert_close(logits(source), logits(back), rtol=0, atol=1e-4)
 
 
-def test_most_exported_families_have_a_way_back() -> None:
-    assert len(BACK) >= 45
-
-
-@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3"])
-def test_a_file_without_a_gating_function_is_what_llama_cpp_assumes(model_type: str, tmp_path: Path) -> None:
-    """DeepSeek V2, whose experts are chosen by a softmax: the groups of a V3 have no place there."""
-    bake(checkpoint(model_type, tmp_path / "source"), AS_IS, tmp_path / "model.gguf")
-    assert GgufCheckpoint(GgufSource(tmp_path / "model.gguf")).family.name == model_type
-    removed = Edit(dropped=frozenset({"deepseek2.expert_gating_func"}))
-    older = GgufCheckpoint(GgufSource(edited(tmp_path / "model.gguf", removed)))
-    assert older.family.name == "deepseek_v2"
-    if model_type == "deepseek_v3":
-        with pytest.raises(UnsupportedBake, match="deepseek2.expert_weights_norm = True cannot"):
-            older.files()
-    else:
-        assert older.files()
-
-
-def test_rows_of_heads_are_not_left_interleaved(plain: Path) -> None:
-    """The control of the tests above: the rows of q in the GGUF file are others than those of the checkpoint."""
-    query = next(t for t in gguf.GGUFReader(plain).tensors if t.name == "blk.0.attn_q.weight")
-    source = safetensors.torch.load_file(plain.with_name("source") / "model.safetensors")
-    assert not np.array_equal(query.data, source["model.layers.0.self_attn.q_proj.weight"].numpy())
-
-
 @pytest.mark.parametrize("outtype", ["q8_0", "q4_k_m"])
 def test_quantised_weights_are_those_of_the_reference_dequantiser(outtype: str, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
@@ -231,14 +203,6 @@ def test_unknown_keys_tokenizers_and_tensors_are_refused(edit: Edit, words: str,
     with pytest.raises(UnsupportedBake, match=words):
         restored(edited(plain, edit), tmp_path / "back")
     assert not (tmp_path / "back").exists()
-
-
-def test_a_tensor_without_all_of_its_elements_is_refused(tmp_path: Path) -> None:
-    """The values of multi-head latent attention without the keys make no projection."""
-    bake(checkpoint("deepseek_v2", tmp_path / "source"), AS_IS, tmp_path / "model.gguf")
-    half = edited(tmp_path / "model.gguf", Edit(removed=frozenset({"blk.0.attn_k_b.weight"})))
-    with pytest.raises(UnsupportedBake, match=r"the tensor blk\.0\.attn_v_b\.weight cannot"):
-        GgufCheckpoint(GgufSource(half)).files()
 
 
 @pytest.mark.parametrize(

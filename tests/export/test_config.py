@@ -75,14 +75,6 @@ def test_a_multiplier_that_is_absent_is_the_classes(tmp_path: Path) -> None:
     assert file.get("granite.attention.scale") == 1.0
 
 
-def test_sizes_of_gemma_3_that_are_those_of_its_class(tmp_path: Path) -> None:
-    """google/gemma-3-4b-it has no head counts in its config: its heads are 8 and 4, of 256 dimensions."""
-    sizes = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256}
-    file = converted(checkpoint("gemma3_text", tmp_path / "source", **sizes), without(*sizes, "rms_norm_eps"))
-    found = [file.get(f"gemma3.attention.{key}") for key in ("head_count", "head_count_kv", "key_length")]
-    assert found == [8, 4, 256]
-
-
 def test_a_copy_has_the_base_models_of_its_source(tmp_path: Path) -> None:
     source = checkpoint("llama", tmp_path / "source")
     (source / "README.md").write_text("---\nbase_model: meta-llama/Llama-3.2-1B\n---\n# A model\n")

@@ -18,7 +18,7 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import make_plan
-from ..support.corruptions import edit, tensors
+from ..support.corruptions import tensors
 from ..support.llamacpp import EXPORTED, checkpoint
 
 AS_IS = Recipe(METHODS["as-is"]())
@@ -65,14 +65,6 @@ def test_what_llama_cpp_computes_otherwise_or_does_not_load_is_refused(
     source = checkpoint(model_type, tmp_path / "source", **changes)
     with pytest.raises((UnsupportedBake, BadSource), match=words):
         make_plan(source, AS_IS, to="gguf")
-
-
-def test_a_missing_epsilon_is_the_classes(tmp_path: Path) -> None:
-    source = checkpoint("gemma2", tmp_path / "source")
-    edit(source, "config.json", lambda config: config.pop("rms_norm_eps"))
-    plan: Any = make_plan(source, AS_IS, to="gguf")
-    epsilon = plan.exported.model.header.values["gemma2.attention.layer_norm_rms_epsilon"]
-    assert epsilon.decode() == pytest.approx(1e-6)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from scripts import gguf_demands
 
-from ..support.baking import replaced
 from ..support.extent import sample
 from ..support.llamacpp import bake, checkpoint
 
@@ -36,15 +34,6 @@ def test_what_the_converter_keeps_in_f32_is_read_from_its_list() -> None:
         "gemma4": {"blk.{}.ffn_gate_inp.weight"}, "glm4moe": {"blk.{}.ffn_gate_inp.weight"},
         "lfm2": {"blk.{}.shortconv.conv.weight"},
     }  # fmt: skip
-
-
-def test_another_source_would_be_seen(tmp_path: Path) -> None:
-    other = shutil.copytree(EXCERPTS, tmp_path / "other")
-    replaced(other / "conversion" / "base.py", "gguf.MODEL_TENSOR.SHORTCONV_CONV,", "")
-    assert gguf_demands.float32(other)["lfm2"] == set()
-    replaced(other / "src" / "models" / "qwen3.cpp", "{n_embd_head_k}, 0", "{n_embd_head_k}, TENSOR_NOT_REQUIRED")
-    lost = set(DEMANDS["qwen3"]["required"]) - set(gguf_demands.extract(other)["qwen3"]["required"])
-    assert lost == {"blk.{}.attn_q_norm.weight", "blk.{}.attn_k_norm.weight"}
 
 
 LOADED = ("falcon_h1", "glm4_moe", "qwen3", "gemma4_text")

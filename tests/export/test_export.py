@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import gguf
 import numpy as np
@@ -14,7 +13,6 @@ import safetensors.torch
 import torch
 
 import ropeconv
-from ropeconv.bake.export import ExportPlan
 from ropeconv.errors import UsageError
 from ropeconv.export.write import encode
 from ropeconv.formats.gguf import GgufFile
@@ -67,13 +65,6 @@ def test_q8_0_of_awkward_numbers() -> None:
         assert encode(values, 8).tobytes() == expected.tobytes()
 
 
-def test_rows_that_no_block_fits_stay_in_f16(tmp_path: Path) -> None:
-    source = checkpoint("llama", tmp_path / "odd", intermediate_size=48)
-    bake(source, YARN, tmp_path / "out.gguf", outtype="q8_0")
-    tensors = GgufFile.open(tmp_path / "out.gguf").tensors
-    assert (tensors["blk.0.ffn_down.weight"].type, tensors["blk.0.ffn_up.weight"].type) == (1, 8)
-
-
 def test_the_name_and_the_description(qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention"""
     source = shutil.copytree(qwen3, tmp_path / qwen3.name)
@@ -105,19 +96,6 @@ def test_who_quantised_it(qwen3: Path, tmp_path: Path) -> None:
         make_plan(plain, YARN, replace=True, quantized_by="me")
     with pytest.raises(UsageError, match="--quantized-by goes with GGUF"):
         make_plan(qwen3, YARN, quantized_by="me")
-
-
-@pytest.mark.parametrize("model_type", ["mixtral", "deepseek_v3", "gemma4_text", "qwen3_next"])
-def test_the_size_of_experts_is_counted_as_gguf_py_does(tmp_path: Path, model_type: str) -> None:
-    plan = make_plan(checkpoint(model_type, tmp_path / "model"), AS_IS, to="gguf")
-    assert isinstance(plan, ExportPlan)
-    writer = gguf.GGUFWriter(None, "llama")
-    writer.tensors = [
-        {one.name: SimpleNamespace(shape=tuple(reversed(one.shape))) for one in plan.exported.tensors}  # type: ignore[dict-item]
-    ]
-    label = gguf.size_label(*writer.get_total_parameter_count())
-    assert plan.exported.description.size_label == label
-    assert label.startswith("4x")
 
 
 def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:

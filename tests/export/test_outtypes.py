@@ -26,7 +26,7 @@ from ropeconv.rope.recipe import Recipe
 from ..support.baking import make_plan
 from ..support.extent import sample
 from ..support.llamacpp import EXPORTED, bake, sequence
-from .test_stock_converter import TREE, by_converter, in_bfloat16
+from .stock_converter import in_bfloat16
 
 RECORDED: dict[str, dict[str, str]] = json.loads(
     (Path(__file__).parents[1] / "data" / "converter_types.json").read_text()
@@ -97,11 +97,3 @@ def test_what_llama_cpp_does_not_decode_never_has_its_name(tmp_path: Path, monke
     done = ropeconv.apply(make_plan(source, Recipe(METHODS["yarn"](4.0)), tmp_path / "out.gguf", to="gguf"))
     assert done.reason == ""
     assert done.path.exists()
-
-
-@pytest.mark.skipif(not TREE, reason="LLAMA_CPP does not name llama.cpp's sources")
-@pytest.mark.parametrize("model_type", sample(EXPORTED, 4))
-def test_the_record_is_that_of_the_converter(model_type: str, tmp_path: Path) -> None:
-    files = by_converter(in_bfloat16(model_type, tmp_path / "source")[0], list(TYPES), TREE)
-    for outtype, file in files.items():
-        assert types(file) == recorded(model_type, outtype)

@@ -1,7 +1,5 @@
-"""Tokenizers in GGUF, as llama.cpp cuts text with them, and back, against the libraries that they come from.
+"""Tokenizers in GGUF, as llama.cpp cuts text with them, and back, against the libraries that they come from."""
 
-Published vocabularies are in vocabularies.py.
-"""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ import functools
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,17 +19,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.export.checkpoint.tokenizer import tokenizer_config, tokenizer_text
 from ropeconv.export.tokenizer import composes_characters, tokenizer_keys
-from ropeconv.export.tokenizer.files import Bpe, TokenizerJson, decoded
-from ropeconv.export.tokenizer.pre import Pre, merges_make_every_token, pre_table, recognise
+from ropeconv.export.tokenizer.files import TokenizerJson, decoded
+from ropeconv.export.tokenizer.pre import Pre, pre_table, recognise
 from ropeconv.families.registry import by_name
 from ropeconv.formats.gguf import Edit, GgufFile, Value, boolean, string, u32
 from ropeconv.formats.gguf.write import write_new
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
 from ..support.gguf_files import write
-from ..support.llamacpp import checkpoint
 
 TEXTS = [
     "Hello, world! It's 12345 o'clock; isn't it?",
@@ -220,16 +213,6 @@ def test_looking_words_up_first_says_nothing_where_merging_makes_every_token(mad
     assert (cut(keys, tmp_path, texts) == [tokenizer.encode(text).ids for text in texts]) is made
 
 
-def test_a_known_pattern_with_other_merging_is_another_one() -> None:
-    data = parsed(json.dumps(with_lookup(made=False)))
-    with pytest.raises(BadSource, match=r"cuts text as llama\.cpp's qwen2, and has ignore_merges = true") as problem:
-        recognise(data, {})
-    assert str(problem.value).endswith("pass --pre qwen2 to convert it all the same")
-    assert "split" not in str(problem.value)
-    with pytest.raises(BadSource, match="pass --pre qwen35x to"):
-        recognise(data, {"qwen2": "qwen35x"})
-
-
 def train_pieces(folder: Path, **options: Any) -> sentencepiece.SentencePieceProcessor:
     """A SentencePiece BPE with byte fallback in tokenizer.model, as Llama 2 and Mistral have it."""
     settings = {
@@ -303,21 +286,6 @@ def test_sentencepiece_from_tokenizer_json_alone(tmp_path: Path) -> None:
     assert cut(keys, tmp_path) == [made.encode(text).ids for text in TEXTS]
 
 
-def test_composition_is_noted_since_llama_cpp_does_not_compose(tmp_path: Path) -> None:
-    """As of Qwen 2 and 3: decomposed text becomes other tokens, composed text the same."""
-    source, out = checkpoint("qwen2", tmp_path / "source"), tmp_path / "out.gguf"
-    plan = make_plan(source, Recipe(REGISTRY["as-is"]()), out, to="gguf")
-    assert not any("NFC" in line for line in plan.warnings)
-    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.save(str(source / "tokenizer.json"))
-    plan = make_plan(source, Recipe(REGISTRY["as-is"]()), out, to="gguf")
-    assert any("llama.cpp does not compose characters (NFC)" in line for line in plan.warnings)
-    texts = ["caf\u00e9", "cafe\u0301"]
-    (ids,) = in_llama_cpp([apply(plan)], texts)
-    assert [one == tokenizer.encode(text).ids for one, text in zip(ids, texts, strict=True)] == [True, False]
-
-
 @pytest.mark.parametrize(
     ("normalizer", "refused"),
     [(normalizers.NFC(), False), (normalizers.Lowercase(), True), (normalizers.NFKC(), True)],
@@ -384,25 +352,3 @@ def test_special_tokens_and_the_chat_template_come_back(tmp_path: Path) -> None:
 def test_tokenizers_of_other_kinds_are_refused_on_the_way_back(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedBake, match="only llama and gpt2 are converted back"):
         back(keys_of(known("gpt-2"), tmp_path) | {"tokenizer.ggml.model": string("t5")}, tmp_path)
-
-
-def test_no_tokenizer_and_one_of_another_kind_or_model_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match="neither tokenizer.json nor"):
-        tokenizer_keys(tmp_path, 500, {})
-    for text, said in (
-        (json.dumps({"model": {"type": "WordPiece", "vocab": {}}}), "WordPiece"),
-        (text_of(PRE["gpt-2"]), "the embeddings have 500 rows"),
-    ):
-        (tmp_path / "tokenizer.json").write_text(text)
-        with pytest.raises(BadSource, match=said):
-            tokenizer_keys(tmp_path, 500, {})
-
-
-def test_a_vocabulary_that_takes_long_to_merge_is_not_tried() -> None:
-    """Ten tokens of 20,000 letters take minutes to merge, and a hostile file may have them."""
-    letters, merges = {"a" * 20_000 + str(index): index for index in range(10)}, [("a", "a"), "a a", ""]
-    before = time.process_time()
-    assert not merges_make_every_token(Bpe(letters, tuple(merges)))
-    assert time.process_time() - before < 1
-    assert merges_make_every_token(Bpe({"a": 0, "aa": 1, "aaa": 2}, (("a", "a"), "aa a")))
-    assert not merges_make_every_token(Bpe({"a": 0, "aa": 1, "aaa": 2}, ("a a",)))

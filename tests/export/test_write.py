@@ -11,7 +11,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-import safetensors.torch
 
 from ropeconv.errors import BadSource
 from ropeconv.export import write
@@ -25,7 +24,6 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import GgufSource
 from ropeconv.sources.folder import FolderSource
 
-from ..support.baking import apply, make_plan
 from ..support.llamacpp import bake, checkpoint
 
 WIDTH = 64
@@ -163,52 +161,11 @@ def test_an_interruption_ends_the_work(
     assert len(pieces) < 8 * workers  # of 1,000
 
 
-def test_a_failure_leaves_nothing_under_the_name(tmp_path: Path) -> None:
-    folder, out = checkpoint("llama", tmp_path / "model"), tmp_path / "out.gguf"
-    plan, weights = make_plan(folder, AS_IS, out, to="gguf", outtype="q8_0"), folder / "model.safetensors"
-    whole, threads = weights.read_bytes(), threading.active_count()
-    weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BadSource, match="was cut off while it was read|changed"):
-        apply(plan)
-    assert (threading.active_count(), out.exists()) == (threads, False)
-    weights.write_bytes(whole)
-    again = make_plan(folder, AS_IS, out, to="gguf", outtype="q8_0")
-    assert apply(again).stat().st_size == again.files[0].size
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> GgufCheckpoint:
     """A converted checkpoint, beside its `model`, on its way back."""
     bake(checkpoint("llama", tmp_path / "model"), AS_IS, tmp_path / "model.gguf")
     return GgufCheckpoint(GgufSource(tmp_path / "model.gguf"))
-
-
-def test_what_comes_back_is_in_order_and_little_is_made_ahead(
-    source: GgufCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    made, gathered, pauses = 0, read._gathered, np.random.default_rng(workers)
-
-    def late(*given: object) -> np.ndarray:
-        nonlocal made
-        time.sleep(float(pauses.uniform(0, 0.002)))
-        found = gathered(*given)  # type: ignore[arg-type]
-        made += found.size
-        return found
-
-    monkeypatch.setattr(read, "_gathered", late)
-    monkeypatch.setattr(read, "PIECE", 512)
-    out, ahead = tmp_path / "out.safetensors", list[int]()
-    with out.open("wb") as file:
-        for block in source.generated_files()[0].stream():
-            if not ahead:
-                time.sleep(0.2)
-            file.write(block)
-            ahead.append(made)
-    assert ahead[1] <= 512 * (2 * workers + 2)
-    back = safetensors.torch.load_file(out)
-    there = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
-    assert sum(tensor.numel() for tensor in back.values()) == made > 100 * 512
-    assert all(np.array_equal(back[name].numpy(), tensor.float().numpy()) for name, tensor in there.items())
 
 
 def test_a_gguf_file_that_is_cut_off_leaves_no_thread(source: GgufCheckpoint) -> None:

@@ -15,13 +15,9 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats import copying, renaming
-from ropeconv.formats.copying import copy_file, copy_part, human, link_file, pieces_of, same_blocks, write_at
+from ropeconv.formats.copying import copy_file, copy_part, link_file, pieces_of, same_blocks, write_at
 from ropeconv.formats.renaming import TAKEN, exchange, rename_new
-from ropeconv.formats.safetensors import header_bytes
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
 from .conftest import fails
 
 RANGE = os.copy_file_range
@@ -71,13 +67,6 @@ def test_a_copy_is_equal_and_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         writer.write(b"!")
     assert (tmp_path / "part").read_bytes()[600:604] == data[601:603] + b"!a"
     assert sum(done) == 600
-
-
-def test_other_errors_of_a_copy_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "source").write_bytes(b"12345")
-    monkeypatch.setattr(os, "copy_file_range", fails(errno.ENOSPC))
-    with pytest.raises(OSError, match="No space left"):
-        copy_file(tmp_path / "source", tmp_path / "target")
 
 
 def test_a_filesystem_that_shares_blocks_copies_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,37 +132,6 @@ def test_holes_stay_holes(
     assert target.stat().st_blocks <= source.stat().st_blocks + 64
 
 
-def test_a_part_of_a_sparse_file(tmp_path: Path) -> None:
-    """A range that begins and ends in a hole, to another alignment, by a reader that has something in its buffer."""
-    source, target = sparse(tmp_path / "source", (1 << 20, 70_000), (3 << 20, 10), size=8 << 20), tmp_path / "target"
-    with source.open("rb") as reader, target.open("wb") as writer:
-        writer.write(b"head")
-        reader.read(10)
-        copy_part(reader, 1000, writer, 4, (4 << 20) + 1)
-        writer.write(b"tail")
-        assert reader.read(5) == source.read_bytes()[reader.tell() - 5 : reader.tell()]
-    assert target.read_bytes() == b"head" + source.read_bytes()[1000 : 1001 + (4 << 20)] + b"tail"
-
-
-def test_a_source_that_was_cut_off_is_not_made_longer(tmp_path: Path) -> None:
-    source, target = sparse(tmp_path / "source", (0, 4096), size=8 << 20), tmp_path / "target"
-    with source.open("rb") as reader, target.open("wb") as writer:
-        copy_part(reader, 0, writer, 0, 16 << 20)
-    assert target.stat().st_size == 8 << 20
-
-
-def test_an_output_has_the_holes_of_its_source(llama: Path, tmp_path: Path) -> None:
-    """A checkpoint whose weights are a gigabyte of zeros that take no room."""
-    tensors = {"model.layers.0.self_attn.q_proj.weight": ("F16", (1 << 19, 1 << 10))}
-    head = header_bytes(((name, dtype, shape) for name, (dtype, shape) in tensors.items()), {"format": "pt"})
-    (llama / "model.safetensors").write_bytes(head)
-    os.truncate(llama / "model.safetensors", len(head) + (1 << 30))
-    apply(make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out"))
-    made = tmp_path / "out" / "model.safetensors"
-    assert made.stat().st_size == len(head) + (1 << 30)
-    assert made.stat().st_blocks * 512 < 1 << 20
-
-
 # Pieces, links and sizes
 
 
@@ -207,13 +165,6 @@ def test_links_resolve_symlinks_where_they_can_be_made(tmp_path: Path, monkeypat
     for number in (errno.EXDEV, errno.EMLINK, errno.EPERM):
         monkeypatch.setattr(os, "link", fails(number))
         assert link_file(tmp_path / "source", tmp_path / "target") is False
-
-
-def test_sizes_to_be_read(tmp_path: Path) -> None:
-    sizes = (0, 999, 1000, 1_500_000, 7_300_000_000, 10**12, 10**16)
-    assert list(map(human, sizes)) == ["0.0 B", "999.0 B", "1.0 kB", "1.5 MB", "7.3 GB", "1.0 TB", "10000.0 TB"]
-    there = os.statvfs(tmp_path)
-    assert copying.free_bytes(tmp_path / "not" / "yet") == pytest.approx(there.f_bavail * there.f_frsize, rel=0.05)
 
 
 # Renames
@@ -275,29 +226,6 @@ def test_two_names_are_exchanged(tmp_path: Path, system: str, one: str, other: s
     exchange(first, second, tmp_path / "spare")
     assert (text(first), text(second)) == ("other", "one")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-
-def test_a_failing_exchange_puts_the_names_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = place(tmp_path / "a", "folder", "one"), place(tmp_path / "b", "folder", "other")
-    rename, broken = Path.rename, fails(errno.EIO)
-    monkeypatch.setattr(renaming, "_function", lambda: None)
-    monkeypatch.setattr(Path, "rename", lambda self, target: (broken if self == first else rename)(self, target))
-    with pytest.raises(OSError, match="Input/output error"):
-        exchange(first, second, tmp_path / "spare")
-    assert (text(first), text(second)) == ("one", "other")
-
-
-def test_linux_has_the_call_with_names_relative_to_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = renaming._function()
-    assert [ctypes.sizeof(kind) for kind in call.argtypes] == [4, 8, 4, 8, 4], "folder, name, folder, name, flags"
-    monkeypatch.chdir(tmp_path)
-    place(Path("a"), "file", "one")
-    rename_new(Path("a"), Path("b"))
-    exchange(place(Path("a"), "folder", "two"), Path("b"), Path("no/such/spare"))
-    assert (text(Path("a")), text(Path("b"))) == ("one", "two")
-    with pytest.raises(FileExistsError) as caught:
-        rename_new(Path("a"), place(Path("c"), "file", "three"))
-    assert (caught.value.errno, caught.value.filename, caught.value.filename2) == (errno.EEXIST, "a", "c")
 
 
 UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)

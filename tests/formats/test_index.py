@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats import index, jsontext
+from ropeconv.formats import jsontext
 from ropeconv.formats.index import INDEX, LONGEST, index_of, safe_name, shards, tensors, with_shard, with_size
 from ropeconv.formats.jsontext import numbers
-from ropeconv.formats.shards import SHARD_BYTES, grouped, index_text, shard_names
+from ropeconv.formats.shards import SHARD_BYTES, grouped, index_text
 from ropeconv.formats.splice import Splice, write_blocks
 from ropeconv.formats.typed import typed
 
@@ -107,16 +107,6 @@ def test_indices_that_are_refused(text: str, words: str) -> None:
         shards(text)
 
 
-@pytest.mark.parametrize(("limit", "most"), [("LONGEST", 52), ("MOST_TENSORS", 2), ("LONGEST_REST", 6)])
-def test_an_index_at_its_limits(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
-    text = '{"weight_map": {"a": "x", "b": "x"}, "more": "1234"}'
-    monkeypatch.setattr(index, limit, most)
-    assert shards(text) == ("x",)
-    monkeypatch.setattr(index, limit, most - 1)
-    with pytest.raises(BadSource, match="at most"):
-        shards(text)
-
-
 def test_what_an_index_names_and_how_it_grows() -> None:
     text = json.dumps({"metadata": {"total_size": 10, "x": 1}, "weight_map": {"b": "2", "a": "1", "c": "2"}}, indent=4)
     assert (shards(text), tensors(text)) == (("1", "2"), ("b", "a", "c"))
@@ -156,11 +146,3 @@ HALF = SHARD_BYTES // 2
 )  # fmt: skip
 def test_groups_of_shards_within_their_limit(sizes: list[int], limit: int, groups: list[tuple[int, ...]]) -> None:
     assert grouped(sizes, lambda size: size, limit) == groups
-
-
-def test_shards_hold_five_billion_bytes_and_are_named_as_on_the_hub() -> None:
-    assert [len(grouped([HALF, more], int)) for more in (HALF, HALF + 1)] == [1, 2]
-    assert SHARD_BYTES == 5 * 10**9
-    assert shard_names(1) == ["model.safetensors"]
-    assert shard_names(2) == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
-    assert shard_names(12)[11] == "model-00012-of-00012.safetensors"

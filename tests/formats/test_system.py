@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import hashlib
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -17,33 +15,19 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.formats import copying, durable, regular, scratch
-from ropeconv.formats.digest import BLOCK, sampled, sha256, weights_digest
-from ropeconv.formats.durable import sync_file, sync_folder, sync_tree, writing_back
+from ropeconv.formats import durable, regular, scratch
+from ropeconv.formats.digest import sampled, weights_digest
+from ropeconv.formats.durable import sync_file, sync_folder, writing_back
 from ropeconv.formats.gguf import Edit, GgufFile, room, u32
 from ropeconv.formats.gguf.inplace import phases, recover
 from ropeconv.formats.gguf.lock import is_locked, locked
-from ropeconv.formats.identity import FileIdentity, identity, refuse_changed
 from ropeconv.formats.locks import try_lock
 from ropeconv.formats.regular import open_regular, read_bytes, read_text
-from ropeconv.formats.template import render
 from ropeconv.formats.threads import cores, threads
 
 from .conftest import fails
 
 # Files of a source
-
-
-def test_a_file_is_known_by_what_changes_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    assert identity(path) is None
-    path.write_text("one")
-    status = path.stat()
-    assert identity(path) == FileIdentity(status.st_ino, 3, status.st_mtime_ns)
-    refuse_changed({path: identity(path), tmp_path / "absent": None})
-    os.utime(path, ns=(0, 1))
-    with pytest.raises(BadSource, match="a changed while it was read; leave the source alone"):
-        refuse_changed({path: FileIdentity(status.st_ino, 3, status.st_mtime_ns)})
 
 
 def test_texts_have_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,27 +46,10 @@ def test_texts_have_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
         regular.expanded("~no-such-user/a")
 
 
-def test_templates_want_every_value() -> None:
-    import jinja2
-
-    with pytest.raises(jinja2.TemplateNotFound):
-        render("absent")
-    names = sorted(path.name for path in (Path(copying.__file__).parents[2] / "templates").iterdir() if path.is_file())
-    with pytest.raises(jinja2.UndefinedError):
-        render(next(name for name in names if "card" in name or "report" in name))
-
-
 # Digests and samples
 
 PIECE, PIECES = 65536, 64
 """Bytes of a piece, and how many are read of a large file."""
-
-
-@pytest.mark.parametrize("size", [0, 1, BLOCK, BLOCK + 1])
-def test_sha256_is_that_of_the_whole(tmp_path: Path, size: int) -> None:
-    data = os.urandom(size)
-    (tmp_path / "a").write_bytes(data)
-    assert sha256(tmp_path / "a") == hashlib.sha256(data).hexdigest()
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 3 * PIECE, PIECE * PIECES, 6_553_601])
@@ -122,16 +89,6 @@ def test_weights_are_told_apart_by_their_header_and_the_middle_of_tensors(
 # fsync and write-back
 
 
-def test_a_tree_is_synced_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name))
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "file").write_text("")
-    sync_file(tmp_path / "a" / "file")
-    sync_tree(tmp_path / "a")
-    assert synced == ["file", "b", "a"]
-
-
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO, errno.ENOSPC])
 def test_folders_that_do_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """A folder that cannot be synced is no error, and a failing disk is."""
@@ -159,20 +116,6 @@ def test_write_back_begins_while_a_file_is_written(tmp_path: Path, monkeypatch: 
     ended = len(calls)
     time.sleep(0.03)
     assert len(calls) == ended
-
-
-def test_the_call_of_linux_and_a_system_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As sync_file_range(2) declares them: a descriptor, an offset, a length and flags."""
-    call = durable._sync_file_range()
-    assert call is not None
-    assert [ctypes.sizeof(kind) for kind in call.argtypes] == [4, 8, 8, 4]
-    assert durable.WRITE == 2, "SYNC_FILE_RANGE_WRITE of linux/fs.h"
-    with (tmp_path / "a").open("w+b") as file:
-        assert call(file.fileno(), 0, 0, durable.WRITE) == 0
-    monkeypatch.setattr(durable, "_sync_file_range", lambda: None)
-    with writing_back(tmp_path / "a"):
-        (tmp_path / "a").write_text("first")
-    assert (tmp_path / "a").read_text() == "first"
 
 
 # Threads and descriptors
@@ -275,24 +218,6 @@ def test_without_locks_a_folder_is_made_and_none_is_cleared(temporary: Path, mon
     assert (other / "files" / "weights").exists()
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EWOULDBLOCK])
-def test_attempts_that_fail_leave_no_folders(temporary: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fcntl, "flock", fails(number))
-    made, mkdtemp = list[str](), tempfile.mkdtemp
-    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: made.append(mkdtemp(prefix=prefix)) or made[-1])
-    with pytest.raises(OSError, match="no folder could be kept in"), scratch.scratch():
-        pass
-    assert list(temporary.iterdir()) == []
-    assert len(made) == 10
-    assert all(Path(name).name.startswith(f"ropeconv-{os.getuid()}-{os.getpid()}-") for name in made)
-
-
-def test_a_folder_that_somebody_else_has_removed_is_gone_without_an_error(temporary: Path) -> None:
-    with scratch.scratch() as folder:
-        shutil.rmtree(folder.parent)
-    assert list(temporary.iterdir()) == []
-
-
 def test_folders_of_others_are_left_alone(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.getuid()
     own, other = temporary / f"ropeconv-{real}-1-a", temporary / f"ropeconv-{real + 1}-1-a"
@@ -332,18 +257,3 @@ def test_locks_shut_others_out_unless_both_are_shared(temporary: Path, first: bo
     with (temporary / "a").open("w") as one, (temporary / "a").open("r+") as other:
         assert try_lock(one.fileno(), first) == "taken"
         assert try_lock(other.fileno(), second) == ("taken" if first and second else "busy")
-
-
-def test_readers_that_look_at_once_do_not_take_each_other_for_a_writer(temporary: Path) -> None:
-    path = temporary / "a"
-    assert is_locked(path) is False, "it is absent"
-    with pytest.raises(FileNotFoundError) as caught, locked(path):
-        pass
-    assert caught.value.filename == str(path)
-    path.write_bytes(b"1")
-    with path.open("r+b") as other:
-        assert try_lock(other.fileno(), shared=True) == "taken"
-        assert not is_locked(path)
-        assert try_lock(other.fileno()) == "taken"
-        assert is_locked(path)
-    assert not is_locked(path)

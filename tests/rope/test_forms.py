@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -12,16 +10,12 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import RopeconvError
-from ropeconv.families import by_model_type
-from ropeconv.rope.forms import Llama3, LongRope, Plain, Vector, base_inv_freq
+from ropeconv.rope.forms import Llama3, Vector, base_inv_freq
 from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.proportional import Proportional, recognise, rotating_share, share
+from ropeconv.rope.proportional import Proportional, recognise, share
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.rope.zero_frequencies import count_zero, divided, divisors, wavelengths, written_divisors
-from ropeconv.runtimes.read_config import read_spec
-
-from ..conftest import CONFIGS
 
 
 def of_transformers(head_dim: int, **rope: Any) -> Vector:
@@ -33,21 +27,6 @@ def of_transformers(head_dim: int, **rope: Any) -> Vector:
     found, attention_factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
     assert attention_factor == 1
     return found.double().numpy()
-
-
-@pytest.mark.parametrize(("numbers", "ramp"), [((8.0, 1.0, 4.0), True), ((16.0, 1.0, 1.0), False)])
-def test_both_revisions_of_scout(numbers: tuple[float, ...], ramp: bool) -> None:
-    """The second one has a step in place of the ramp, as its two factors are equal."""
-    rope = dict(zip(("factor", "low_freq_factor", "high_freq_factor"), numbers, strict=True))
-    rope |= {"rope_type": "llama3", "original_max_position_embeddings": 8192}
-    config = json.loads((CONFIGS / "meta-llama--Llama-4-Scout-17B-16E-Instruct.first.json").read_text())
-    config["text_config"]["rope_scaling"] = rope
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = read_spec(config, by_model_type()["llama4"]).current().inv_freq
-    np.testing.assert_allclose(found, of_transformers(128, rope_theta=5e5, **rope), rtol=4e-6)
-    divisors = base_inv_freq(5e5, 128) / found
-    assert ((divisors > 1 + 1e-9) & (divisors < numbers[0] - 1e-9)).any() == ramp
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.5, 2.5), (4.0, 1.0)])
@@ -110,11 +89,6 @@ def test_vectors_that_are_proportional_or_not(vector: Vector, theta: float, expe
     assert recognise(vector, theta) == expected
 
 
-def test_the_share_of_the_pairs_that_rotate() -> None:
-    assert [rotating_share(form, 8) for form in (Plain(1e4), Proportional(1e4, 1.0, 0.5))] == [1.0, 0.5]
-    assert rotating_share(LongRope(1e4, (1.0,) * 4, (1.0, 1.0, 1.0, 1e30), 64), 8) == 0.75
-
-
 def test_divisors_of_frequencies_that_are_0() -> None:
     base = np.array([1.0, 0.5, 0.25])
     np.testing.assert_array_equal(divided(base, [2.0, 1e29, 9.9e28]), [0.5, 0, 0.25 / 9.9e28])
@@ -143,13 +117,6 @@ def rotating(recipe: Recipe, spec: RopeSpec = GEMMA4) -> np.ndarray:
     assert len(inv_freq) == WHOLE // 2
     assert not inv_freq[ROTATING:].any()
     return inv_freq[:ROTATING]
-
-
-def test_such_a_model_is_not_scaled() -> None:
-    assert not GEMMA4.scaled
-    assert replace(GEMMA4, form=Proportional(THETA, 4.0, 0.25)).scaled
-    assert replace(GEMMA4, rotating_share=1.0).scaled, "a rotation that was taken away is a scaling"
-    assert replace(GEMMA4, form=Proportional(THETA, 4.0, 0.25)).unscaled().form == GEMMA4.form
 
 
 @pytest.mark.parametrize("name", ["linear", "ntk", "ntk-fixed", "mixed"])
@@ -181,34 +148,8 @@ def test_yarn_leaves_gemma_4_its_frequencies() -> None:
     assert short.inv_freq[ROTATING - 1] == pytest.approx(BASE[-1] / 4, rel=1e-12)
 
 
-def test_two_lists_keep_the_pairs_that_stand_still() -> None:
-    made = Recipe(REGISTRY["linear"](4.0), keep_short=True).schedule(GEMMA4)
-    np.testing.assert_allclose(made.short_inv_freq, np.pad(BASE, (0, WHOLE // 2 - ROTATING)), rtol=1e-12)
-    assert isinstance(made.form, LongRope)
-    np.testing.assert_allclose(made.form.inv_freq(WHOLE), made.inv_freq, rtol=1e-12)
-
-
 def test_a_given_vector_has_a_number_for_each_pair_that_rotates() -> None:
     vector = tuple((BASE / 3).tolist())
     np.testing.assert_allclose(rotating(Recipe(REGISTRY["inv-freq"](vector))), vector)
     with pytest.raises(RopeconvError, match="this model rotates 64 pairs"):
         Recipe(REGISTRY["inv-freq"]((*vector, 0.1))).schedule(GEMMA4)
-
-
-def test_lists_hold_the_divisors_of_the_pairs_that_rotate() -> None:
-    """The others are written as 1e30 in both lists."""
-    long, short = tuple(np.linspace(2, 9, ROTATING).tolist()), (1.5,) * ROTATING
-    made = Recipe(REGISTRY["longrope"](long, short), context=262144).schedule(GEMMA4)
-    still = (1e30,) * (WHOLE // 2 - ROTATING)
-    assert made.form == LongRope(THETA, (*short, *still), (*long, *still), 131072)
-    np.testing.assert_allclose(made.inv_freq[:ROTATING], BASE / long, rtol=1e-12)
-    np.testing.assert_allclose(made.short_inv_freq, np.pad(BASE / 1.5, (0, len(still))), rtol=1e-12)
-
-
-def test_more_pairs_may_stand_still() -> None:
-    """The half of those that rotate, by a given vector: the share becomes an eighth of the head."""
-    vector = BASE.copy()
-    vector[ROTATING // 2 :] = 0
-    made = Recipe(REGISTRY["inv-freq"](tuple(vector.tolist()))).schedule(GEMMA4)
-    assert made.form == Proportional(pytest.approx(THETA, rel=1e-9), 1.0, 0.125)  # type: ignore[arg-type]
-    assert np.count_nonzero(made.inv_freq) == ROTATING // 2

@@ -11,7 +11,7 @@ import pytest
 
 from ropeconv.rope import laws
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.log_n import LogN, QueryScaling, approximate_log_n, deviation, effective_scaling
+from ropeconv.rope.log_n import LogN, QueryScaling, approximate_log_n, deviation
 
 from ..conftest import DATA
 
@@ -77,10 +77,6 @@ def test_the_cosine_integral(x: float) -> None:
     assert laws.cosine_integral(x) == pytest.approx(float(mpmath.ci(x)), abs=1e-11)
 
 
-def test_the_estimate_of_a_base_is_the_length_over_the_zero_of_the_cosine_integral() -> None:
-    assert laws.asymptotic_base(4096) == pytest.approx(4096 / float(mpmath.findroot(mpmath.ci, 0.6)), rel=1e-14)
-
-
 ROWS = json.loads((DATA / "schedules.json").read_text())["logn"]
 
 
@@ -121,13 +117,6 @@ def test_the_deviation_of_clamped_steps_where_the_second_begins(length: int, tim
     assert deviation(formula, steps, length) == pytest.approx(0)
 
 
-def test_the_deviation_of_other_steps_is_greatest_at_the_last_position() -> None:
-    constant = QueryScaling(0.0, 64)
-    expected = 1 - math.log(64) / math.log(1000)
-    assert deviation(LogN("clamped", 64), constant, 1000) == pytest.approx(expected)
-    assert deviation(LogN("full", 4096), QueryScaling(0.1, 4096), 16384) > 0.1
-
-
 def test_full_steps_are_log_n_but_for_the_one_in_front() -> None:
     formula = LogN("full", 4096)
     steps = approximate_log_n(formula)
@@ -135,11 +124,3 @@ def test_full_steps_are_log_n_but_for_the_one_in_front() -> None:
     assert steps.gain * steps.beta == pytest.approx(1 / math.log(4096))
     assert deviation(formula, steps, 1 << 20) == pytest.approx(2.0**-13, rel=1e-6)
     assert deviation(formula, approximate_log_n(formula, 20), 1 << 20) == pytest.approx(2.0**-20, rel=1e-6)
-
-
-def test_an_approximation_counts_where_it_differs_by_more_than_bfloat16_rounds() -> None:
-    log_n, steps = LogN("full", 64), QueryScaling(1.0, 1)
-    assert effective_scaling(log_n, steps, 1e-3) is log_n
-    assert effective_scaling(log_n, steps, 1.01e-3) is steps
-    assert effective_scaling(log_n, None, 1.0) is log_n
-    assert effective_scaling(None, None, 0.0) is None

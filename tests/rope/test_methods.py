@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from ropeconv.rope.bound import first_violation
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, LongRope, Plain, Yarn, base_inv_freq
-from ropeconv.rope.methods import REGISTRY, bases
-from ropeconv.rope.proportional import Proportional
+from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, Plain, Yarn, base_inv_freq
+from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 
 from ..conftest import DATA
-from .small_head import BASE, THETA, TRAINED, made, spec
+from .small_head import BASE, TRAINED, made, spec
 
 REFERENCE = json.loads((DATA / "schedules.json").read_text())
 CASES = [(case, scale) for case in REFERENCE["cases"] for scale in case["scales"]]
@@ -221,19 +220,6 @@ def test_yarn_ramps_over_pairs_rounded_outward(fast: float, slow: float, truncat
     np.testing.assert_allclose(form.inv_freq(8), base_inv_freq(math.e, 8) * kept, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("form", "scaled"),
-    [
-        (Plain(THETA), False), (Interpolated(THETA), False), (Interpolated(THETA, 2.0), True),
-        (Yarn(THETA, 1.0, 64), False), (Yarn(THETA, 2.0, 64), True), (Llama3(THETA, 1.0, 64), False),
-        (DynamicNtk(THETA, 1.0, 64), True), (LongRope(THETA, (1.0,), (1.0,), 64), True),
-        (Proportional(THETA), False), (Proportional(THETA, 2.0), True), (Proportional(THETA, 1.0, 0.5), True),
-    ],
-)  # fmt: skip
-def test_what_counts_as_scaled(form: Any, scaled: bool) -> None:
-    assert form.scaled is scaled
-
-
 # A base that keeps the bound
 
 
@@ -246,34 +232,3 @@ def test_a_base_for_the_bound_survives_float32() -> None:
         assert first_violation(stored, 0.0, length) is None
         assert found.form.theta == math.floor(found.form.theta)
     assert made("theta-bound", 500, of=spec(head_dim=14)).context == 500
-
-
-def test_a_base_that_float32_does_not_survive_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The middle of each window, until the stored frequencies keep the bound; it is refused after a hundred or all."""
-    asked: list[int] = []
-
-    def window(length: int, rotary_dim: int, head_dim: int, number: int) -> tuple[float, float]:
-        asked.append(number)
-        return 100.0 * (number + 1), 144.0 * (number + 1)
-
-    monkeypatch.setattr(bases, "wide_base", window)
-    monkeypatch.setattr(bases, "first_violation", lambda *given: None if len(asked) == 3 else 7)
-    assert made("theta-bound", 7001).form == Plain(360.0)
-    for length, found in ((7002, window), (7003, lambda *given: (math.inf, math.inf))):
-        monkeypatch.setattr(bases, "wide_base", found)
-        with pytest.raises(RecipeError, match=f"no base keeps the bound for {length} tokens in float32; choose one"):
-            made("theta-bound", length)
-    assert asked == [0, 1, 2, *range(100)]
-
-
-def test_the_law_of_bases_needs_a_trained_context_of_more_than_2_pi_tokens() -> None:
-    law = REGISTRY["theta-for"](64)
-    with pytest.raises(RecipeError, match="needs a trained context above 6 tokens; pass --original-context"):
-        law.schedule(spec(original_context=6))
-    expected = math.floor(10000 ** (math.log(64 / math.tau) / math.log(7 / math.tau)))
-    assert law.schedule(spec(original_context=7)).form == Plain(float(expected))
-
-
-def test_heads_that_rotate_half_need_no_base_for_a_length() -> None:
-    with pytest.raises(RecipeError, match="of 16 dimensions 8 rotate, so every base will do; choose one with --theta"):
-        made("theta-bound", 8192, of=spec(head_dim=16))

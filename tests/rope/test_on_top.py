@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.rope import on_top as rope_on_top
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.methods import REGISTRY
@@ -122,18 +121,6 @@ def test_a_temperature_is_that_of_both_scalings() -> None:
     assert found.attention_factor == pytest.approx(0.2 * math.log(8) + 1)
 
 
-def test_lists_on_top_of_one_frequency_vector() -> None:
-    """They change where the source ends, and LongRoPE's attention factor is of the context given over the declared."""
-    small = RopeSpec(8, 8, Interpolated(10000.0, 2.0), 4096, 8192)
-    lists = REGISTRY["longrope"]((1.0, 2.0, 3.0, 4.0), (1.0, 1.0, 1.0, 2.0))
-    found = Recipe(lists, on_top=True, context=32768).schedule(small)
-    assert isinstance(found.form, LongRope)
-    np.testing.assert_allclose(found.form.long_factor, [2, 4, 6, 8])
-    np.testing.assert_allclose(found.form.short_factor, [2, 2, 2, 4])
-    assert (found.context, found.original_context, found.form.original_context) == (32768, 8192, 8192)
-    assert found.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(4096)))
-
-
 @pytest.mark.parametrize(
     ("spec", "method", "value", "words"),
     [
@@ -154,33 +141,8 @@ def test_the_bound_is_checked_under_the_scaling_that_stays() -> None:
     assert cosines.min() >= 0
 
 
-def test_a_scaling_that_stays_may_break_the_bound_of_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rope_on_top, "first_violation", lambda *given: 12_345)
-    with pytest.raises(RecipeError, match="--theta-bound 32k: with .* --on-top keeps, .* negative at distance 12,345;"):
-        on_top(ALPACA, "theta-bound", 32768)
-
-
-def test_the_total_factor_of_a_widened_scaling() -> None:
-    assert rope_on_top.total_factor(REGISTRY["linear"](2.0), ALPACA) == (4.0, 2.0)
-    for method in (REGISTRY["ntk"](2.0), REGISTRY["theta"](5e5)):
-        assert rope_on_top.total_factor(method, ALPACA) is None
-
-
 def made(attention_factor: float = 1.0, softmax_scale: float = 1.0, context: int = 2 * TRAINED) -> Schedule:
     return Schedule(np.array(BASE) / 4, attention_factor, context, TRAINED, softmax_scale=softmax_scale)
-
-
-@pytest.mark.parametrize("own", [0.25, 1.0, 4.0])
-def test_factors_are_the_same_to_a_billionth_of_themselves(own: float) -> None:
-    """Of the attention factor and of the softmax scale alike, above and below."""
-    for near in (own * (1 + 5e-10), own * (1 - 5e-10)):
-        assert keep_short(made(near), spec(attention_factor=own)).attention_factor == near
-        assert keep_short(made(softmax_scale=near), spec(softmax_scale=own)).softmax_scale == near
-    for far in (own * (1 + 2e-9), own * (1 - 2e-9)):
-        with pytest.raises(RecipeError, match=f"the source has {own:.6g} and this method .*--attention-factor {own:g}"):
-            keep_short(made(far, context=1 << 20), spec(attention_factor=own))
-        with pytest.raises(RecipeError, match=f"the source has {own:.6g} and this method .*; leave it out"):
-            keep_short(made(softmax_scale=far), spec(softmax_scale=own))
 
 
 @pytest.mark.parametrize(
@@ -214,10 +176,3 @@ def test_the_short_list_is_that_of_the_checkpoint_and_not_of_the_unscaled_model(
     assert bare.form == LongRope(THETA, pytest.approx((1.0,) * 4), pytest.approx((8.0,) * 4), TRAINED)  # type: ignore[arg-type]
     assert (found.original_context, bare.original_context) == (2 * TRAINED, TRAINED)
     np.testing.assert_allclose(found.inv_freq, bare.inv_freq)
-
-
-def test_two_equal_lists_of_the_source_are_one_which_a_third_may_join() -> None:
-    one = LongRope(THETA, (2.0,) * 4, (2.0,) * 4, TRAINED)
-    found = keep_short(made(context=1 << 20), spec(form=one, context=2 * TRAINED))
-    np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / 2)
-    assert found.original_context == 2 * TRAINED

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from ropeconv.rope.bound import reach
 from ropeconv.rope.forms import Plain, base_inv_freq
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.profile import profile
@@ -70,15 +69,6 @@ def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
     assert (unchanged.largest_change, unchanged.largest_change_at) == (1, 1), "the first pair that rotates"
 
 
-def test_a_pair_that_ends_its_period_at_the_trained_length_has_seen_every_angle() -> None:
-    """The second of two pairs turns by 1 / sqrt(theta) per token: exactly once in L for theta = (L / 2 pi)^2."""
-    ends = RopeSpec(4, 4, Plain((4096 / math.tau) ** 2), 4096, 4096)
-    assert 4096 * base_inv_freq(ends.rope_theta, 4)[1] == math.tau
-    assert profile(ends.current(), ends).critical_dimension == 4
-    slower = RopeSpec(4, 4, Plain((4096 / math.tau) ** 2 * (1 + 1e-12)), 4096, 4096)
-    assert profile(slower.current(), slower).critical_dimension == 2
-
-
 def test_a_profile_by_hand() -> None:
     """L = 4096 and theta 10000 over 4 pairs: 4096, 409.6 and 40.96 radians complete a period, 4.096 does not."""
     unchanged = profile(Schedule(SMALL, 1.0, 4096, 4096), spec())
@@ -89,12 +79,3 @@ def test_a_profile_by_hand() -> None:
     assert (changed.largest_change, changed.largest_change_at, changed.fast_change, changed.outside) == (4.0, 3, 2.0, 2)
     windowed = profile(Schedule(SMALL, 1.0, 16384, 4096), spec(layers=("global",), windows=(32,)))
     assert (windowed.outside, windowed.critical_dimension) == (0, 2)
-
-
-@pytest.mark.parametrize(
-    ("width", "searched"),
-    [(2048, 1 << 21), *(pytest.param(w, n, marks=pytest.mark.nightly) for w, n in ((256, 1 << 24), (512, 1 << 23)))],
-)
-def test_wide_heads_are_looked_at_up_to_fewer_tokens(width: int, searched: int) -> None:
-    slow = np.full(width // 2, 1e-9)  # every cosine stays near 1
-    assert reach(slow, 0.0, 1000).searched == searched

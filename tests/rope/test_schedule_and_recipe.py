@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from typer.testing import CliRunner
 from ropeconv.cli.options import build_recipe, with_recipe
 from ropeconv.rope.errors import ImpossibleSize, RecipeError
 from ropeconv.rope.flags import flags
-from ropeconv.rope.forms import Interpolated, LongRope, Plain
+from ropeconv.rope.forms import Interpolated
 from ropeconv.rope.log_n import LogN, QueryScaling
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -42,13 +41,6 @@ def plain(**changes: Any) -> Schedule:
 def test_no_schedules(wrong: dict[str, Any]) -> None:
     with pytest.raises(RecipeError):
         plain(**wrong)
-
-
-def test_the_longest_context_is_what_31_bits_count() -> None:
-    assert plain(context=(1 << 31) - 1).context == 2147483647
-    assert plain(context=1, inv_freq=np.array([0.0]), attention_factor=1e-9).context == 1
-    with pytest.raises(RecipeError, match="would be 2,147,483,648 tokens, and runtimes count up to 2,147,483,647"):
-        plain(context=1 << 31)
 
 
 def test_the_digest_covers_every_number_that_changes_a_logit() -> None:
@@ -93,21 +85,6 @@ def test_a_spec() -> None:
     assert (now.context, now.original_context, now.attention_factor, now.softmax_scale) == (16384, TRAINED, 1.1, 1.2)
     np.testing.assert_allclose(now.inv_freq, [value / 4 for value in BASE])
     assert now.short_inv_freq is None
-
-
-def test_a_spec_with_two_lists_has_both() -> None:
-    one, two = (1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0)
-    found = spec(form=LongRope(THETA, one, two, 64)).current()
-    np.testing.assert_allclose(found.inv_freq, [value / 2 for value in BASE])
-    np.testing.assert_allclose(found.short_inv_freq, BASE)
-    assert spec(form=LongRope(THETA, two, two, 64)).current().short_inv_freq is None
-
-
-def test_local_layers_have_a_base_and_a_width_of_their_own() -> None:
-    assert spec().local_inv_freq is None
-    local = spec(local_form=Plain(1e4))
-    np.testing.assert_allclose(local.local_inv_freq, BASE)
-    np.testing.assert_allclose(replace(local, local_rotary_dim=4).local_inv_freq, [1, 0.01])
 
 
 @pytest.mark.parametrize(
@@ -156,13 +133,6 @@ def test_windows_of_the_layers_that_rotate() -> None:
 def test_modifiers_that_contradict_each_other(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         Recipe(REGISTRY["yarn"](4.0), **wrong)
-
-
-@pytest.mark.parametrize("modifier", ["attention_factor", "on_top"])
-def test_as_is_takes_a_context_only(modifier: str) -> None:
-    assert Recipe(REGISTRY["as-is"](), context=64).context == 64
-    with pytest.raises(RecipeError, match=f"--{modifier.replace('_', '-')} has no place"):
-        Recipe(REGISTRY["as-is"](), **{modifier: 1.1 if modifier == "attention_factor" else True})
 
 
 def test_modifiers_replace_what_the_method_has() -> None:
@@ -264,8 +234,3 @@ def test_the_words_are_read_as_the_same_recipe(line: str) -> None:
     recipe = RECIPES[line]
     assert flags(recipe) == line.split()
     assert read(line.split()) == recipe
-
-
-def test_a_recipe_with_lists_has_no_words() -> None:
-    assert flags(of("longrope", (1.0, 2.0), (1.0, 1.5))) is None
-    assert flags(of("inv-freq", (1.0, 0.5))) is None

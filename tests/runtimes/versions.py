@@ -13,7 +13,7 @@ import pytest
 from scripts.laboratory.execute import environment
 from scripts.laboratory.runtimes.transformers import RUNTIME
 
-from ..encode.test_buffers import RECIPES, calm, confirm, measure
+from ..encode.test_buffers import RECIPES, agrees, calm
 from ..support.baking import apply, make_plan
 
 VERSIONS = RUNTIME.quick[:-1]
@@ -30,6 +30,6 @@ def test_stored_frequencies(version: str, layout: str, kind: str, tmp_path: Path
     path = os.pathsep.join(map(str, environment(RUNTIME, version).path))
     if plan.predicted(version) != "exact":
         with pytest.raises(AssertionError, match="Error"):
-            measure(source, apply(plan), path)
+            agrees(source, apply(plan), path)
         return
-    confirm(measure(source, apply(plan), path))
+    agrees(source, apply(plan), path)

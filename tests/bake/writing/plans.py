@@ -1,11 +1,7 @@
-"""Plans of every kind of file without a model, and runs of them that are killed at a chosen call."""
+"""Plans of every kind of file without a model, and runs of them that are stopped."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +11,12 @@ import pytest
 
 from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.planned import FilePlan, PlannedFile
-from ropeconv.formats import renaming
 from ropeconv.receipts import Receipt
 from ropeconv.receipts.original import SourceRecord
 from ropeconv.receipts.receipt import BeforeRecord, CheckRecord, ScheduleRecord, TargetRecord
 from ropeconv.sources.folder import FolderSource
 
 SIZE = 300_000
-EVENTS = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate")
-"""What changes names on a disk, as Python's audit hooks call it; `open` for writing is one more."""
 
 
 @dataclass(frozen=True)
@@ -95,47 +88,6 @@ def interrupted(plan: SmallPlan, **options: bool) -> Path:
     with pytest.raises(Killed):
         execute_plan(plan, ApplyOptions(**options), stop)
     return plan.out.parent / ".out.ropeconv-partial/new/out"
-
-
-def killed(work: Callable[[], object], call: int = -1) -> int:
-    """Runs something in a process that cannot exchange names and is killed before its n-th change of the disk.
-
-    work: what to run. call: n, from 0; -1 for a process that is not killed. Returns how many changes it made.
-    """
-    reading, writing = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            _count(call, writing)
-            work()
-        except BaseException as problem:
-            print(problem, file=sys.stderr)
-            os._exit(1)
-        os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        changes = len(pipe.read())
-    status = os.waitpid(process, 0)[1]
-    assert os.WIFSIGNALED(status) if call >= 0 else os.WEXITSTATUS(status) == 0, status
-    return changes
-
-
-def _count(call: int, pipe: int) -> None:
-    """Has each change of the disk write a byte into a pipe, and the one that is chosen kill the process."""
-    left, one_at_a_time = [call], threading.Lock()
-
-    def hook(event: str, given: tuple[object, ...]) -> None:
-        writes = event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR)
-        if not writes and event not in EVENTS:
-            return
-        with one_at_a_time:
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
-            os.write(pipe, b".")
-
-    renaming._renameat2 = lambda source, target, flags: False
-    sys.addaudithook(hook)
 
 
 def tree(root: Path) -> dict[str, bytes]:

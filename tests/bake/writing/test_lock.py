@@ -15,15 +15,14 @@ from pathlib import Path
 import pytest
 
 from ropeconv.bake.execute import ApplyOptions, execute_plan
-from ropeconv.bake.planned import PlannedFile
 from ropeconv.bake.writing import files
 from ropeconv.bake.writing import place as places
-from ropeconv.bake.writing.hidden import NEW, Hidden, locked
+from ropeconv.bake.writing.hidden import Hidden, locked
 from ropeconv.bake.writing.journal import Journal, Move, Moves
 from ropeconv.bake.writing.moves import settle
-from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.errors import RopeconvError
 
-from .plans import SIZE, SmallPlan, interrupted, small_plan, source_folder, tree, write
+from .plans import SmallPlan, interrupted, small_plan, source_folder, tree, write
 
 HOLD = """
 import sys, time
@@ -50,14 +49,6 @@ def test_a_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) ->
         process.wait()
     write(small_plan(folder, out))
     assert tree(out)["config.json"] == b'{"label": "first"}\n'
-
-
-def test_two_names_of_one_place_are_one_lock(tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    (tmp_path / "there").symlink_to("here")
-    with locked(tmp_path / "here" / "out"), pytest.raises(RopeconvError, match="another ropeconv"):
-        write(small_plan(source_folder(tmp_path), tmp_path / "there" / "out"))
-    assert list((tmp_path / "here").iterdir()) == []
 
 
 def test_who_waited_for_a_folder_that_was_removed_makes_a_new_one(tmp_path: Path) -> None:
@@ -109,13 +100,6 @@ def test_the_hidden_folder_goes_with_its_lock(tmp_path: Path, number: int, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_could_not_be_cleared_is_said(tmp_path: Path) -> None:
-    said = r"out is complete, and .*ropeconv-partial cannot be removed"
-    with pytest.raises(RopeconvError, match=said), locked(tmp_path / "out") as hidden:
-        hidden.new().mkdir()
-    assert [path.name for path in hidden.root.iterdir()] == [NEW]
-
-
 # What stood at a name is there again after moves that were interrupted, in each state in which they can be
 
 
@@ -159,44 +143,12 @@ def test_what_some_of_the_moves_leave(hidden: Hidden, moves: list[tuple[str, str
     assert settled(hidden) == found
 
 
-def test_one_of_two_moves_was_made(hidden: Hidden) -> None:
-    """Shards of GGUF have a name each: what was not replaced yet decides that all are as they were."""
-    second = hidden.new("second")
-    second.write_text("second")
-    journal = Journal.read(hidden.journal)
-    journal.add(Moves((*journal.moves, Move("second", second.stat().st_ino, None))))
-    hidden.out.rename(hidden.old("out"))
-    hidden.new("out").rename(hidden.out)
-    assert settled(hidden) == ("earlier", True)
-    assert not hidden.final("second").exists()
-    assert (hidden.new("out") / "model").read_text() == "later"
-
-
-def test_everything_but_the_lock_is_cleared_and_no_link_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "kept").write_text("")
-    with locked(tmp_path / "out") as found:
-        for folder in (found.drafts, found.new("out"), found.old("out"), found.root / "stray"):
-            (folder / "inner").mkdir(parents=True)
-        (found.root / "file").write_text("")
-        (found.root / "link").symlink_to(tmp_path / "elsewhere")
-        found.clear()
-        assert [path.name for path in found.root.iterdir()] == ["lock"]
-    assert [path.name for path in tmp_path.rglob("*")] == ["elsewhere", "kept"]
-
-
 # What a run counts, records and needs of the disk; tests/faults takes the power away at every call
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> SmallPlan:
     return small_plan(source_folder(tmp_path), tmp_path / "out")
-
-
-def test_without_fsync_nothing_is_waited_for(plan: SmallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: pytest.fail("something was waited for"))
-    write(plan, fsync=False)
-    assert (plan.out / "model.safetensors").stat().st_size == SIZE
 
 
 def test_every_byte_is_counted_once_also_where_a_run_goes_on(plan: SmallPlan, tmp_path: Path) -> None:
@@ -231,16 +183,3 @@ def test_a_disk_needs_space_for_what_is_made(
     assert not plan.out.exists()
     monkeypatch.setattr(places, "free_bytes", lambda folder: needed)
     write(plan, link=link)
-
-
-@pytest.mark.parametrize("checksum", [True, False])
-def test_a_copy_is_hashed_where_that_is_asked_for(tmp_path: Path, checksum: bool) -> None:
-    folder = source_folder(tmp_path)
-    wrong = PlannedFile("copy", "more/weights.bin", SIZE // 3, "0" * 64)
-    plan = small_plan(folder, tmp_path / "out", extra=(wrong,))
-    if not checksum:
-        write(plan)
-        return
-    with pytest.raises(BadSource, match=r"more/weights\.bin has another content than was planned"):
-        write(plan, checksum=True)
-    assert not (tmp_path / "out").exists()

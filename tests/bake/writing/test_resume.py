@@ -12,12 +12,12 @@ import pytest
 from ropeconv.bake import execute
 from ropeconv.bake.planned import PlannedFile
 from ropeconv.bake.writing import files
-from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.errors import BadSource
 from ropeconv.formats.identity import FileIdentity, identity
 from ropeconv.receipts import read_receipt
 
 from ...support.extent import sample
-from .plans import SIZE, SmallPlan, interrupted, small_plan, source_folder, tree, write
+from .plans import SmallPlan, interrupted, small_plan, source_folder, tree, write
 
 FILES = ["config.json", "LICENSE", "model.safetensors", "more/made.bin", "patched.bin"]
 
@@ -94,17 +94,6 @@ def test_a_file_that_nobody_planned_does_not_get_into_the_output(plan: SmallPlan
     assert sorted(tree(plan.out)) == sorted(FILES)
 
 
-def test_a_source_may_have_files_with_the_names_of_drafts(tmp_path: Path) -> None:
-    folder = source_folder(tmp_path)
-    names = [f"model.safetensors{ending}" for ending in (".part", ".part.part", ".new", ".draft", ".tmp")]
-    for name in names:
-        (folder / name).write_text(name)
-    extra = tuple(PlannedFile("copy", name, len(name)) for name in names)
-    out = write(small_plan(folder, tmp_path / "out", extra=extra))
-    assert {name: (out / name).read_text() for name in names} == dict(zip(names, names, strict=True))
-    assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-
-
 @pytest.mark.parametrize("damage", ["emptied", "zeros", "cut"])
 def test_a_damaged_journal_means_to_start_again(plan: SmallPlan, damage: str) -> None:
     root = interrupted(plan)
@@ -115,39 +104,10 @@ def test_a_damaged_journal_means_to_start_again(plan: SmallPlan, damage: str) ->
     assert sorted(tree(plan.out)) == sorted(FILES)
 
 
-def test_a_line_that_was_cut_off_hides_none_that_come_after_it(plan: SmallPlan) -> None:
-    journal = interrupted(plan).parent.parent / "journal"
-    journal.write_bytes(journal.read_bytes()[:-20])
-    made = made_in(interrupted(plan))
-    write(plan)
-    assert made_in(plan.out) == made
-
-
 def test_another_plan_starts_again(plan: SmallPlan) -> None:
     made = made_in(interrupted(plan))
     write(small_plan(Path(plan.source.reference), plan.out, "second"))
     assert not set(made_in(plan.out).values()) & set(made.values())
-
-
-def test_a_source_that_has_changed_at_the_same_time_and_size_starts_again(tmp_path: Path) -> None:
-    """A patched file is not compared with its source, so only the plan can say what it was made of."""
-    folder = source_folder(tmp_path)
-    weights = folder / "model.safetensors"
-
-    def make(target: Path, advance: Callable[[int], None]) -> None:
-        target.write_bytes(weights.read_bytes()[::-1])
-
-    def plan() -> SmallPlan:
-        return small_plan(folder, tmp_path / "out", extra=(PlannedFile("patch", "folded", SIZE, make=make),))
-
-    interrupted(plan())
-    status, data = weights.stat(), weights.read_bytes()
-    with weights.open("r+b") as file:
-        file.write(data[1000::-1])
-    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert identity(weights) == FileIdentity(status.st_ino, status.st_size, status.st_mtime_ns)
-    write(plan())
-    assert tree(tmp_path / "out")["folded"] == weights.read_bytes()[::-1]
 
 
 # Files with other contents than were planned
@@ -168,15 +128,6 @@ def test_a_made_file_has_the_planned_size(tmp_path: Path, size: int, estimated: 
     assert not plan.out.exists()
 
 
-def test_a_copy_whose_size_the_hub_does_not_tell_is_taken_as_it_comes(tmp_path: Path) -> None:
-    folder = source_folder(tmp_path)
-    (folder / "README.md").write_text("what the Hub has")
-    plan = small_plan(folder, tmp_path / "out", extra=(PlannedFile("copy", "README.md", 0),))
-    found = {file.name: file.size for file in read_receipt(write(plan)).files}
-    assert found["README.md"] == 16
-    assert tree(tmp_path / "out")["README.md"] == b"what the Hub has"
-
-
 @pytest.mark.parametrize("wrong", [bytes, lambda size: b"\1" * size])
 def test_a_copy_has_the_bytes_of_the_source(
     plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, wrong: Callable[[int], bytes]
@@ -192,18 +143,3 @@ def test_a_copy_has_the_bytes_of_the_source(
             write(plan)
     assert not plan.out.exists()
     assert tree(write(plan))["model.safetensors"] == tree(plan.out.with_name("model"))["model.safetensors"]
-
-
-@pytest.mark.parametrize("fsync", [True, False])
-def test_another_text_than_planned_is_noticed(plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, fsync: bool) -> None:
-    """As a failing disk would leave it: with its length and other bytes."""
-    real = Path.write_bytes
-    monkeypatch.setattr(Path, "write_bytes", lambda path, data: real(path, data.replace(b"first", b"fiRst")))
-    with pytest.raises(BadSource, match="config.json has another content than was planned; check the disk and the so"):
-        write(plan, fsync=fsync)
-
-
-def test_a_file_that_nobody_knows_how_to_make_is_an_error(tmp_path: Path) -> None:
-    odd = small_plan(source_folder(tmp_path), tmp_path / "out", extra=(PlannedFile("convert", "x", 1),))
-    with pytest.raises(RopeconvError, match="x is planned without a content; report it"):
-        write(odd)

@@ -5,28 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import ropeconv
 from ropeconv.bake import Plan
 from ropeconv.bake.execute import ApplyOptions, execute_plan
-from ropeconv.bake.restore import restore_plan
 from ropeconv.errors import BadSource
 from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources.folder import FolderSource
 
 from ...faults.scenes import checkpoint
 from ...support.baking import make_plan
 from ...support.extent import sample
 from ...support.gguf_files import write as write_gguf
-from .plans import SIZE, beside, small_plan, source_folder, write
+from .plans import beside, small_plan, source_folder
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 
@@ -73,17 +69,6 @@ def test_a_change_meanwhile_keeps_nothing(
     assert beside(out) == []
 
 
-def test_a_source_that_was_only_read_meanwhile_is_the_same(tmp_path: Path) -> None:
-    folder, out = source_folder(tmp_path), tmp_path / "out"
-
-    def meanwhile(partial: Path) -> CheckRecord | None:
-        assert len((folder / "model.safetensors").read_bytes()) == SIZE
-        (folder / "another").write_text("a file that is not part of the plan")
-        return None
-
-    execute_plan(small_plan(folder, out), ApplyOptions(), meanwhile)
-
-
 MAKES: dict[str, dict[str, Any]] = {"weights": {"encoding": "weights"}, "to gguf": {"to": "gguf"}, "gguf": {}}
 
 
@@ -114,16 +99,6 @@ def test_sources_of_folds_and_conversions_and_gguf_are_watched(tmp_path: Path, k
     execute_plan(plan_of(kind, tmp_path), ApplyOptions())
 
 
-def test_a_change_between_reading_and_planning_keeps_nothing(tmp_path: Path) -> None:
-    """What was seen is what was there before the first file was read."""
-    folder, out = source_folder(tmp_path), tmp_path / "out"
-    source = FolderSource(folder)
-    assert source.text("LICENSE") == "terms"
-    rewritten(folder / "model.safetensors")
-    with pytest.raises(BadSource, match=r"model\.safetensors changed"):
-        write(replace(small_plan(folder, out), source=source))
-
-
 SKIPPED, LOG, READ = "original/consolidated.00.pth", "trainer_log.jsonl", "tokenizer_config.json"
 
 
@@ -151,18 +126,3 @@ def test_only_files_that_something_is_made_of_have_to_stay(tmp_path: Path, kind:
     else:
         execute_plan(plan, ApplyOptions())
     assert plan.out.exists() != is_read
-
-
-def test_files_that_a_restoration_leaves_out_may_change(tmp_path: Path) -> None:
-    checkpoint(tmp_path)
-    baked = execute_plan(make_plan(tmp_path / "model", YARN, tmp_path / "baked"), ApplyOptions())
-    (baked / LOG).write_text("")
-    plan = restore_plan(ropeconv.open_source(str(baked)), tmp_path / "out")
-    (baked / LOG).write_text("more")
-    execute_plan(plan, ApplyOptions())
-    assert not (tmp_path / "out" / LOG).exists()
-    (baked / LOG).unlink()
-    again = restore_plan(ropeconv.open_source(str(baked)), tmp_path / "again")
-    rewritten(baked / "generation_config.json")
-    with pytest.raises(BadSource, match=r"generation_config\.json changed"):
-        execute_plan(again, ApplyOptions())

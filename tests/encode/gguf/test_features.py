@@ -90,23 +90,6 @@ def test_a_stock_base_counts_where_nothing_is_scaled(keys: dict[str, Any], found
     assert features("llama", keys, {}) == found
 
 
-@pytest.mark.parametrize("layers", [34, 48, 62])
-@pytest.mark.parametrize(
-    ("keys", "found"),
-    [
-        ({}, {"gemma3_not_8"}), (LINEAR, {"linear", "gemma3_not_8"}), ({**LINEAR, FACTOR: 8.0}, {"linear"}),
-        ({KIND: "none", FACTOR: 8.0}, {"gemma3_not_8"}),
-    ],
-)  # fmt: skip
-def test_gemma_3_of_the_sizes_for_which_readers_assume_a_factor(
-    layers: int, keys: dict[str, Any], found: set[str]
-) -> None:
-    sized = {**WINDOW, OWN: 10000.0, **keys}
-    assert features("gemma3", {**sized, "block_count": layers}, {}) == {"theta"} | found
-    assert "gemma3_not_8" not in features("gemma3", {**sized, "block_count": layers - 1}, {})
-    assert "gemma3_not_8" not in features("llama", {**sized, "block_count": layers}, {})
-
-
 MLA = {"attention.head_count_kv": 1, "rope.dimension_count": 8}
 FAST, SLOW, LOG, SLOPE = (
     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_log_multiplier",

@@ -21,7 +21,6 @@ from ropeconv.validate.settings import Settings
 
 from ...support.extent import sample
 from ...support.llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, sequence
-from ...support.models import TRAINED
 
 STEPS = {"carrier": "mistral3", "allow_approximate": True}
 KINDS = ("clamped", "full")
@@ -56,23 +55,6 @@ def test_logits(tmp_path: Path, model_type: str, method: str, kind: str) -> None
     for figures, control in zip(beyond(wanted, stock), unscaled, strict=True):
         assert figures.kl_mean < 1e-5
         assert control.kl_mean > 1000 * figures.kl_mean
-
-
-@pytest.mark.parametrize(("model_type", "kind"), sample(list(product(("llama", "qwen2"), KINDS)), 1))
-def test_log_n_adds_no_error_to_that_of_a_quantised_file(tmp_path: Path, model_type: str, kind: str) -> None:
-    """Clamped steps change no bit within the trained length."""
-    source, plain = checkpoint(model_type, tmp_path / "calm", initializer_range=0.08), tmp_path / "plain.gguf"
-    with_it, without = tmp_path / "with.gguf", tmp_path / "without.gguf"
-    bake(source, Recipe(METHODS["as-is"]()), plain, outtype="q8_0")
-    plan = bake(plain, recipe(kind), with_it, **STEPS)
-    bake(plain, Recipe(METHODS["mixed"](4.0)), without, carrier="mistral3")
-    scaled, unscaled = of_llamacpp(with_it), of_llamacpp(without)
-    wanted = reference(source, plan, plan.result.log_n_approximation)
-    noise = beyond(reference(source, plan, None), unscaled)
-    for ours, rounding, control in zip(beyond(wanted, scaled), noise, beyond(wanted, unscaled), strict=True):
-        assert ours.kl_mean < 2 * rounding.kl_mean
-        assert control.kl_mean > 10 * ours.kl_mean
-    assert torch.equal(scaled[: TRAINED - 1], unscaled[: TRAINED - 1]) == (kind == "clamped")
 
 
 @pytest.mark.parametrize("patched", [False, True], ids=["from a checkpoint", "from GGUF"])

@@ -30,12 +30,6 @@ def statuses(plan: Plan) -> dict[str, str]:
     return {verdict.runtime: verdict.status for verdict in plan.result.verdicts}
 
 
-def test_llama_cpp_comes_first_and_every_reader_after_it(tmp_path: Path) -> None:
-    found = statuses(plan_of(tmp_path, "llama"))
-    assert next(iter(found)).startswith("llama-cpp-gguf@")
-    assert set(found.values()) == {"exact", "unknown"}
-
-
 @pytest.mark.parametrize(
     ("arch", "recipe", "expected"),
     [
@@ -93,11 +87,6 @@ def test_the_way_out_where_a_named_reader_does_not_compute_it(
 ) -> None:
     with pytest.raises(UnsupportedBake, match=words):
         plan_of(tmp_path, arch, recipe, *readers, **options)
-
-
-def test_an_encoding_that_a_named_reader_computes_is_taken(tmp_path: Path) -> None:
-    chosen = plan_of(tmp_path, "llama", LINEAR, "ik-llama-cpp@2026.8", encoding="tensor")
-    assert chosen.result.encoding == "tensor"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ropeconv.errors import RopeconvError, UnsupportedBake
 from ropeconv.formats.gguf import Added, Edit, f32, u32
 from ropeconv.rope.recipe import Recipe
 
-from .edits import LINEAR, MIXED, QUERIES, YARN, before, planned, recipe
+from .edits import LINEAR, MIXED, YARN, before, planned, recipe
 
 FULL, CLAMPED = recipe("mixed", 4.0, log_n="full"), recipe("mixed", 4.0, log_n="clamped")
 PAIR = recipe("mixed", 4.0, keep_short=True)
@@ -63,19 +63,6 @@ def test_a_length_that_also_scales_queries_stays(tmp_path: Path) -> None:
     assert words in refusal(tmp_path, "mistral3", shorter, scaled, encoding="keys")
     assert planned(tmp_path, "mistral3", YARN, scaled, encoding="keys").result.encoding == "keys"
     assert "it scales queries by position already" in refusal(tmp_path, "mistral3", FULL, scaled)
-
-
-def test_queries_that_no_scale_reaches(tmp_path: Path) -> None:
-    def with_tensors(**more: np.ndarray[Any, Any]) -> str:
-        named = {f"blk.1.attn_q.{kind}": tensor for kind, tensor in more.items()}
-        return refusal(tmp_path, "llama", FULL, None, {**QUERIES, **named}, carrier="mistral3")
-
-    own = "blk.1.attn_q is fused, or has a scale of its own; choose --log-n clamped"
-    assert own in with_tensors(scale=np.ones(1, np.float32))
-    assert own in refusal(tmp_path, "llama", FULL, carrier="mistral3")  # layer 1 has no such projection
-    assert "full log-n cannot be baked for blk.1.attn_q.bias: it is not F32" in with_tensors(
-        bias=np.ones(8, np.float16)
-    )
 
 
 @pytest.mark.parametrize(
@@ -129,28 +116,3 @@ def test_an_edit_is_read_back(tmp_path: Path) -> None:
     loud = window.result.edit.merged(Edit({"ropeconv.window_norm_scale": f32(1.5)}))
     with pytest.raises(UnsupportedBake, match=r"it scales the window layers by 1\.5000 as well"):
         judge_edit(window.schedule, before(window), loud, "keys")
-
-
-def test_other_encodings_are_looked_at_for_the_message(tmp_path: Path) -> None:
-    """The tensor, which the named reader ignores, beside keys, which it reads, and a carrier that nobody looked at."""
-    found = refusal(tmp_path, "llama", LINEAR, encoding="tensor", runtimes=("ik-llama-cpp@2026.5",))
-    assert "with tensor: ignored" in found
-    assert (
-        "with keys: exact; with carrier: nobody has looked at rope_freqs.weight of mistral3 in it; take --encoding keys"
-        in found
-    )
-    assert planned(tmp_path, "llama", LINEAR, encoding="tensor").result.considered == ()
-    with_log_n = refusal(tmp_path, "mistral3", FULL, None, QUERIES, runtimes=("ollama",))
-    assert "with tensor: " in with_log_n
-    assert "with keys" not in with_log_n
-
-
-def test_why_an_encoding_was_not_selected(tmp_path: Path) -> None:
-    """A named reader that does not compute it is the reason, else how many readers do."""
-    for name, words in (("ik-llama-cpp@2026.5", "ik_llama.cpp 2026.5: rope_freqs.weight: it loads it and"),
-                        ("ik-llama-cpp@2026.8", "no more readers read it exactly; exact in")):  # fmt: skip
-        found = planned(tmp_path, "llama", LINEAR, runtimes=(name,)).result.considered
-        assert [(one.encoding, one.selected) for one in found] == [("keys", True), ("tensor", False)]
-        assert found[1].reason.startswith(words)
-    tried = planned(tmp_path, "qwen2", MIXED).result.considered
-    assert [(one.encoding, one.selected) for one in tried] == [("keys", False), ("tensor", False), ("carrier", True)]

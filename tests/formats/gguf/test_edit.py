@@ -14,7 +14,7 @@ from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, Header, TensorInfo, read_header, rewrite
 from ropeconv.formats.gguf.edit import RESERVED, Layout, Rewritten
 from ropeconv.formats.gguf.interleave import deinterleave, interleave
-from ropeconv.formats.gguf.values import Value, boolean, f32, f32_array, string, u32
+from ropeconv.formats.gguf.values import Value, f32, string, u32
 from ropeconv.formats.gguf.write import new_size, write_new
 
 from ...support.gguf_files import contents, write
@@ -151,15 +151,6 @@ def test_another_architecture_renames_its_own_keys_only() -> None:
     assert values["general.architecture"].decode() == "mistral3"
 
 
-def test_dropping_comes_after_renaming_and_setting_last() -> None:
-    known = header(values={"llama.a": u32(1), "llama.b": u32(2), RESERVED: string("  ")})
-    edit = Edit({"new.b": u32(5)}, frozenset({"new.a", "new.b", "absent"}), "new")
-    assert rewrite(known, edit).values == {"general.architecture": string("new"), "new.b": u32(5)}
-    based = Edit(base={"general.architecture": string("llama"), RESERVED: string(" ")})
-    assert list(rewrite(known, based).values) == ["general.architecture"]
-    assert RESERVED in rewrite(known, Edit(base=known.values, layout=Layout(3, 1024, 0))).values
-
-
 TWO_MORE = Edit(added=(vector("a", 1), vector("b", 1)))
 COUNT = "split.tensors.count"
 
@@ -179,15 +170,6 @@ def test_the_count_of_a_split_model_grows_to_what_its_type_holds(kind: int, code
     with pytest.raises(BadSource, match=rf"{COUNT} = .* fetch the file again"):
         rewrite(counted(most + 1), TWO_MORE)
     assert COUNT not in rewrite(header(32), TWO_MORE).values
-
-
-@pytest.mark.parametrize(
-    "value",
-    [f32(291.0), boolean(True), f32_array([1.0]), string("291"), Value(5, struct.pack("<i", -5)), Value(1, b"\xfd")],
-)
-def test_a_count_of_a_split_model_that_is_none_is_refused(value: Value) -> None:
-    with pytest.raises(BadSource, match=rf"{COUNT} = .* fetch the file again"):
-        rewrite(header(32, values={COUNT: value}), TWO_MORE)
 
 
 # Headers and their reserve
@@ -227,44 +209,7 @@ def test_a_header_fills_its_place_with_padding_or_a_reserve_and_between_them_not
         assert (RESERVED.encode() in laid) is (gap >= 32)
 
 
-FILLER = PAGE - ROOM - bare_size(rewrite(header(32), Edit())) - 8 - 1 - 4 - 8
-"""Letters of a key with which a header and its room are just a page."""
-
-
-@pytest.mark.parametrize(
-    ("before", "letters", "size"),
-    [
-        (0, FILLER, PAGE), (0, FILLER + 1, 2 * PAGE), (1024, 5000, PAGE + 1024), (PAGE, 5000, PAGE), (0, 5000, PAGE),
-        (1 << 20, 5000, PAGE), (1001, 10, 66560),  # data of other writers that was not aligned: the next that is
-    ],
-)  # fmt: skip
-def test_a_new_header_has_room_and_moves_the_data_by_whole_pages(before: int, letters: int, size: int) -> None:
-    made = rewrite(header(32), Edit({"k": string("x" * letters)}))
-    laid = made.place(before)
-    assert len(laid) == size
-    assert len(laid) - bare_size(made) >= ROOM
-
-
 # Edits after edits
-
-
-def test_a_change_of_several_units_is_applied_to_each() -> None:
-    reverse = Change(2, lambda old: old[::-1])
-    add = Change(4, lambda old: bytes(value + 1 for value in old))
-    assert reverse.whole(b"abcde") == b"badce"
-    for both in (reverse.then(add), add.then(reverse)):
-        assert (both.unit, both.interleaved, both.apply(b"abcd")) == (4, 0, b"cbed")
-
-
-def test_an_edit_after_one_that_takes_back() -> None:
-    double = Change(1, lambda old: bytes(2 * value for value in old))
-    more = Change(1, lambda old: bytes(value + 1 for value in old))
-    back = Edit(base={"a": u32(1)}, changes={"x": more, "y": more}, removed=frozenset({"z"}))
-    after = back.then(Edit({"b": u32(2)}, changes={"x": double, "w": double}, added=(vector("v", 1),)))
-    assert (after.base, after.removed, after.values) == ({"a": u32(1)}, frozenset({"z"}), {"b": u32(2)})
-    assert [item.name for item in after.added] == ["v"]
-    found = {name: change.apply(b"\x03") for name, change in after.changes.items()}
-    assert found == {"x": b"\x08", "y": b"\x04", "w": b"\x06"}
 
 
 def test_merged_edits_keep_both_sides_and_the_later_value() -> None:

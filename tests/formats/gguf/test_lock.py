@@ -88,42 +88,6 @@ def test_a_file_that_is_replaced_while_it_is_locked_is_refused(model: Path, monk
         change(planned)
 
 
-def test_the_journal_of_a_change_that_runs_is_not_used_on_a_file_that_came_meanwhile(model: Path) -> None:
-    """It stands under the same name, and the new file has no lock."""
-    walk = phases(GgufFile.open(model), EDIT)
-    while next(walk) != "header":
-        pass
-    model.with_name("copy.gguf").write_bytes(b"GGUF" + bytes(10_000))
-    model.with_name("copy.gguf").replace(model)
-    now = model.read_bytes()
-    with pytest.raises(RopeconvError, match="another ropeconv is at work with .*ropeconv-journal"):
-        recover(model)
-    walk.close()  # type: ignore[attr-defined]
-    with pytest.raises(BadSource, match="is of another file than the model.gguf that is there now"):
-        recover(model)
-    assert model.read_bytes() == now
-
-
-def test_a_file_with_other_names_is_only_changed_where_that_is_accepted(model: Path) -> None:
-    other = model.with_name("other.gguf")
-    other.hardlink_to(model)
-    before = model.read_bytes()
-    with pytest.raises(RopeconvError, match="1 other hard link.*accept that with --allow-hard-links"):
-        change(GgufFile.open(model))
-    assert other.read_bytes() == before
-    change(GgufFile.open(model), hard_links=True)
-    assert other.read_bytes() == model.read_bytes() != before
-
-
-def test_an_interrupted_change_is_undone_whatever_names_came_meanwhile(model: Path) -> None:
-    before = model.read_bytes()
-    stopped(model, EDIT, "header")
-    model.with_name("other.gguf").hardlink_to(model)
-    assert model.read_bytes() != before
-    assert recover(model)
-    assert model.read_bytes() == before
-
-
 def test_a_link_is_neither_changed_nor_undone(model: Path) -> None:
     """A journal beside a link would write wherever the link leads."""
     stopped(model, EDIT, "journal")
@@ -144,13 +108,6 @@ def test_without_locks_nothing_is_changed(model: Path, monkeypatch: pytest.Monke
     with pytest.raises(RopeconvError, match="only changed in place under a lock.*write a new one with -o"):
         change(GgufFile.open(model))
     assert model.read_bytes() == before
-
-
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "model.gguf")
-    journal_of(tmp_path / "model.gguf").write_bytes(b"x")
-    with pytest.raises(BadSource, match="is not a file"):
-        recover(tmp_path / "model.gguf")
 
 
 def test_other_hard_links_are_not_read_or_changed_after_a_kill(model: Path) -> None:
@@ -174,13 +131,3 @@ def test_other_hard_links_are_not_read_or_changed_after_a_kill(model: Path) -> N
     assert os.listxattr(model) == ["user.test"], "nothing of the mark is left"
     change(GgufFile.open(other), hard_links=True)
     assert os.listxattr(model) == ["user.test"]
-
-
-def test_a_mark_whose_journal_is_gone_stops_nobody(model: Path) -> None:
-    """Between the removal of the journal and that of the mark a kill is possible, and the change is whole then."""
-    try:
-        os.setxattr(model, "user.ropeconv.journal", os.fsencode(journal_of(model)))
-    except OSError:
-        pytest.skip("this filesystem has no extended attributes")
-    assert ropeconv.open_source(str(model)).file  # type: ignore[union-attr]
-    change(GgufFile.open(model))

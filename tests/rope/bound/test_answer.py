@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -11,8 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ropeconv.rope.bound import bound, effective, effective_length, reach, smallest_base, wide_base, worse_than_source
-from ropeconv.rope.bound.answer import is_quick
+from ropeconv.rope.bound import bound, effective_length, wide_base, worse_than_source
 from ropeconv.rope.bound.step_functions import base_steps, last_steps, wide_steps
 from ropeconv.rope.bound.sums import Sums
 from ropeconv.rope.bound.table import DATA, Step, look_up
@@ -61,13 +59,6 @@ def test_windows_that_nobody_asked_for_are_said_to_be_unknown() -> None:
     assert any(one.startswith("proven: no base above ") for one in reported)
 
 
-def test_a_proof_is_computed_where_the_tables_have_the_base() -> None:
-    proof: list[tuple[float, float, int]] = []
-    assert bound(500, 128, 128, windows=False, proof=proof).base == bound(500, 128, 128, windows=False).base
-    assert proof[0][0] == 0
-    assert math.exp(proof[-1][1]) == pytest.approx(bound(500, 128, 128).base)
-
-
 def test_heads_that_rotate_half_need_no_base() -> None:
     found = bound(1 << 20, 64, 128)
     assert (found.base, found.binding_distance, found.last_violating_base) == (1.0, None, None)
@@ -79,20 +70,6 @@ def test_heads_that_rotate_half_need_no_base() -> None:
 def test_two_tokens_need_no_base_by_the_tables_and_by_the_search(length: int, rotary_dim: int) -> None:
     found = bound(length, rotary_dim, rotary_dim)
     assert (found.base, found.binding_distance, found.window) == (1.0, None, (1.0, None))
-
-
-@pytest.mark.parametrize("rotary_dim", [64, 80, 96, 128, 256])
-def test_what_the_tables_know_at_once(rotary_dim: int) -> None:
-    assert [smallest_base(length, rotary_dim, rotary_dim) is None for length in (1, 1 << 24, 1 << 40)] == [0, 0, 1]
-    assert smallest_base(4096, rotary_dim, 2 * rotary_dim) is None
-    assert all(look_up(kind, rotary_dim, 1 << 18) for kind in ("wide", "last"))
-
-
-@pytest.mark.parametrize(
-    ("length", "rotary_dim", "quick"), [(0, 72, True), (1, 72, False), (1, 128, True), (1, 96, False)]
-)
-def test_which_searches_are_quick(length: int, rotary_dim: int, quick: bool) -> None:
-    assert is_quick((1 << 18) + length, rotary_dim, 72 if rotary_dim == 72 else 128) is quick
 
 
 @pytest.mark.parametrize(
@@ -107,19 +84,6 @@ def test_bases_that_cannot_be_computed(length: int, rotary_dim: int, words: str)
         with pytest.raises(RecipeError, match=words):
             ask(length, rotary_dim, rotary_dim)
     assert bound(1 << 27, 64, 128).base == 1.0
-
-
-def test_a_reach_as_data() -> None:
-    found = reach(base_inv_freq(1e4, 128), 0.0, 1720)
-    places = [list(place) for place in found.places]
-    assert json.loads(json.dumps(found.to_dict())) == {
-        "effective_length": 1706, "first_violation": 1707, "searched": 1720, "automatic": False,
-        "violations": {"below": 1720, "count": found.count, "runs": len(places), "places": places},
-    }  # fmt: skip
-    assert places[0][0] == 1707
-    none = reach(base_inv_freq(1e4, 32), 16.0, 100)
-    assert none.to_dict()["effective_length"] is None
-    assert none.to_dict()["automatic"] is True
 
 
 LLAMA_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
@@ -175,18 +139,6 @@ def test_only_distances_that_a_layer_sees_count() -> None:
     assert effective_length(one_sees_all.current(), one_sees_all) == 1706
 
 
-def test_a_context_that_a_config_only_claims_costs_no_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(effective, "first_violation", lambda inv_freq, unrotated, length: asked.append(length))
-    for width in (128, 2048):
-        spec = RopeSpec(width, width, Plain(1e20), 4096, (1 << 31) - 1)
-        effective.effective_length(spec.current(), spec)
-    assert asked == [1 << 22, 1 << 18]
-    spec = RopeSpec(128, 128, Plain(1e6), 4096, 1 << 20)
-    effective.effective_length(spec.current(), spec)
-    assert asked[2] == 1 << 20
-
-
 # d = 128: relative width of the first window, begin of the first 1 % wide, last violating base
 ENUMERATED = {
     1 << 10: (8.6e-3, 6018, 6018.3), 1 << 11: (5.4e-3, 14470, 22764), 1 << 12: (7.7e-4, 28629, 58790),
@@ -229,13 +181,6 @@ def test_the_first_wide_window_is_one(length: int) -> None:
     assert sums(base_inv_freq(low * 0.98, 128), 0, 1, length).min() < 0
 
 
-def test_a_window_and_the_next() -> None:
-    first, second = wide_base(5000, 64, 64), wide_base(5000, 64, 64, skip=1)
-    assert first[1] <= second[0]
-    between = np.exp(np.linspace(math.log(first[0]), math.log(second[0]), 400))
-    assert any(sums(base_inv_freq(theta, 64), 0, 1, 5000).min() < 0 for theta in between)
-
-
 @pytest.mark.parametrize(("rotary_dim", "length"), [(72, 1000), (20, 300)])
 def test_a_search_without_tables_is_right_on_both_sides_of_each_answer(rotary_dim: int, length: int) -> None:
     def lowest(base: float) -> float:
@@ -274,34 +219,3 @@ def test_a_step_lasts_until_a_further_distance_violates_in_its_window(steps: Ste
         new = following.length - 1
         assert lowest(rotary_dim, new, step.begin, step.end) < 0
         assert all(lowest(rotary_dim, known, step.begin, step.end) > 0 for known in range(1, new))
-
-
-@BOTH
-def test_a_step_that_begins_at_the_last_length_is_among_them(steps: Steps) -> None:
-    head = Sums(8)
-    lengths = [step.length for step in steps(head, 30)]
-    assert lengths == [3, 4, 5, 8, 9, 10, 11, 16, 17, 23, 29]
-    for length in (3, 4, 10, 29):
-        assert [step.length for step in steps(head, length)][-1] == length
-        assert all(step.length < length for step in steps(head, length - 1))
-
-
-def test_the_last_violating_base_falls_with_the_length_down_to_a_distance_of_three() -> None:
-    """Between two steps no shorter length has another, and a little above each base nothing violates."""
-    head = Sums(8)
-    found = list(last_steps(head, 30))
-    assert [step.length for step in found] == sorted((step.length for step in found), reverse=True)
-    for step, shorter in pairwise([*found, None]):
-        assert step is not None
-        assert step.distance == step.length - 1
-        assert lowest(8, step.distance, step.begin * (1 - 1e-3), step.begin) < 0
-        for distance in range(1, step.distance + 1):
-            assert lowest(8, distance, step.begin * (1 + 1e-9), 1e3 * step.begin) > 0
-        if shorter is not None:
-            assert shorter.begin < step.begin
-    assert found[-1].length == 4
-    assert [step.length for step in last_steps(head, 30, 4)] == [step.length for step in found[:-1]]
-    further = list(last_steps(head, 30, 2))
-    assert further[:-1] == found
-    assert (further[-1].length, further[-1].distance) == (3, 2)
-    assert further == list(last_steps(head, 30, 1)), "at a distance of one token every base keeps the sum above 0"

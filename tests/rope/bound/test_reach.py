@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from ropeconv.rope.bound import first_violation, reach, violations
 from ropeconv.rope.bound.decay import score_bound
-from ropeconv.rope.bound.reach import margins
 from ropeconv.rope.bound.sums import exact_value
 from ropeconv.rope.bound.variances import PairWeights, normalised_variances, pair_weights
-from ropeconv.rope.bound.weighted import head_reach, weighted_sums
-from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.bound.weighted import head_reach
 from ropeconv.rope.forms import Plain, base_inv_freq
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -63,19 +61,6 @@ def test_runs_of_neighbours(inv_freq: np.ndarray, length: int) -> None:
     assert list(found.places) == runs[:100]
 
 
-@pytest.mark.parametrize(
-    ("turn", "places"),
-    [(1.0, ((2, 4), (8, 10))), (2.0, ((1, 2), (4, 5), (8, 8))), (2.5, ((1, 1), (4, 4), (6, 6), (9, 9)))],
-)
-def test_runs_of_one_pair_by_hand(turn: float, places: tuple[tuple[int, int], ...]) -> None:
-    """cos(turn m) is negative from a quarter to three quarters of a turn of 6.28 radians."""
-    length = 11 if turn == 1.0 else 10
-    found = reach(np.array([turn]), 0.0, length)
-    assert (found.places, found.runs, found.first_violation) == (places, len(places), places[0][0])
-    assert found.count == sum(last - first + 1 for first, last in places)
-    assert (found.length, found.searched, found.automatic) == (length, length, False)
-
-
 def test_zero_is_decided_exactly() -> None:
     """At the float64 next to pi, 1 + cos is 7e-33, so B(1) = 1 + 2 cos(pi) + cos(x) is above 0 for x = 1e-20 only."""
     assert first_violation(np.array([np.pi, np.pi, 1e-20]), 1.0, 100) is None
@@ -96,16 +81,6 @@ def test_partial_rotation() -> None:
     assert found.effective_length is None
 
 
-def test_margins_are_the_lowest_of_their_stretches() -> None:
-    inv_freq = base_inv_freq(1e4, 64)
-    at, lowest = margins(inv_freq, 2.0, 5000, 300)
-    plain = sums(inv_freq, 2.0, 1, 5000)
-    np.testing.assert_allclose(lowest, plain[at.astype(int) - 1], atol=1e-4)
-    assert lowest.min() == pytest.approx(plain.min(), abs=1e-4)
-    assert at[0] == 1, "the first interval holds the distance 1 alone"
-    assert (np.diff(at) > 0).all()
-
-
 def test_by_hand() -> None:
     """Two pairs that turn by 90 and 180 degrees per token: S_1 = i, S_2 = i - 1; then -1 and 0."""
     found = score_bound(np.array([math.pi / 2, math.pi]), np.array([0, 1, 2, 4]))
@@ -113,29 +88,6 @@ def test_by_hand() -> None:
     reversed_ = score_bound(np.array([math.pi, math.pi / 2]), np.array([2]))
     np.testing.assert_allclose(reversed_, [0.5], atol=1e-12)
     np.testing.assert_allclose(score_bound(base_inv_freq(1e4, 128), np.zeros(1)), [32.5])
-
-
-def test_it_bounds_scores() -> None:
-    """|Re sum h_i exp(j m theta_i)| <= max |h_{i+1} - h_i| sum_n |S_n| for random queries and keys."""
-    random, inv_freq, distances = np.random.default_rng(3), base_inv_freq(1e4, 32), np.array([0, 1, 5, 40, 300])
-    turned = np.exp(1j * np.outer(distances, inv_freq))
-    allowed, last, beyond = 16 * score_bound(inv_freq, distances), np.abs(turned.sum(axis=1)), 0
-    for _ in range(300):
-        products = random.normal(size=16) + 1j * random.normal(size=16) + random.choice([0, 5])
-        scores = np.abs((turned @ products).real)
-        largest = np.abs(np.diff(np.append(products, 0))).max()
-        assert (scores <= largest * allowed).all()
-        beyond += (scores > largest * last).any()
-    assert beyond, "|S_n| of all pairs alone would bound them too"
-
-
-def test_it_decays_with_the_distance() -> None:
-    """Less than half of it is left after 100 tokens, and a larger base keeps more."""
-    distances = np.arange(1, 2000)
-    small, large = (score_bound(base_inv_freq(base, 128), distances) for base in (1e4, 1e6))
-    assert small[100:].max() < 32.5 / 2
-    assert small[:10].mean() > 1.5 * small[100:110].mean() > 1.5 * 1.2 * small[1000:1100].mean()
-    assert (large[50:] > small[50:]).mean() > 0.95
 
 
 RANDOM = np.random.default_rng(16)
@@ -154,27 +106,6 @@ def test_weights_by_hand() -> None:
     weights = [math.sqrt(5 * 32), math.sqrt(90) + math.sqrt(48)]
     np.testing.assert_allclose(partial.rotated, [[2 * weights[0] / sum(weights)]])
     np.testing.assert_allclose(partial.unrotated, [2 * weights[1] / sum(weights)])
-
-
-@pytest.mark.parametrize("scale", [1.0, 0.1])
-@pytest.mark.parametrize("pairs", [1, 64])
-def test_sums_that_float32_cannot_tell_from_zero_are_decided_in_float64(pairs: int, scale: float) -> None:
-    """What does not rotate is a billionth more, or less, than the cosine takes away; a head without weight has none."""
-    for theta in np.linspace(1.7, 4.5, 40):
-        rotated = np.array([np.full(pairs, scale / pairs)] * 2 + [np.zeros(pairs)])
-        off = -scale * math.cos(theta) + scale * np.array([1e-9, -1e-9])
-        found = head_reach(np.full(pairs, theta), PairWeights(rotated, np.append(off, 0.0)), 2)
-        assert (found.first_violation.tolist(), found.count.tolist(), found.violating) == ([0, 1, 0], [0, 1, 0], 1)
-
-
-def test_consecutive_heads_share_a_key() -> None:
-    queries = RANDOM.uniform(1, 9, (4, 6))
-    keys = RANDOM.uniform(1, 9, (2, 6))
-    grouped = pair_weights(queries, keys, 6)
-    alone = [pair_weights(queries[[head]], keys[[head // 2]], 6).rotated[0] for head in range(4)]
-    np.testing.assert_allclose(grouped.rotated, alone)
-    other = pair_weights(queries[[1]], keys[[1]], 6).rotated[0]
-    assert np.abs(other - grouped.rotated[1]).max() > 0.01
 
 
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(128, 128), (96, 72), (64, 64), (128, 32)])
@@ -213,24 +144,6 @@ def rotated(vectors: np.ndarray, inv_freq: np.ndarray, distance: int) -> np.ndar
     return np.concatenate([turned.real, turned.imag, vectors[:, 2 * half :]], axis=1)
 
 
-def test_the_gap_of_samples_with_means_and_covariances() -> None:
-    """E q^T R_m k' - E q^T R_m k over samples, where k' is the query's deviation in the scale of the keys."""
-    inv_freq, samples = np.array([0.9, 0.31, 0.05]), 400_000
-    shapes, means = RANDOM.normal(size=(2, 8, 8)) * [4, 1, 1, 4, 1, 1, 1, 1], RANDOM.normal(size=(2, 8))
-    queries, keys = (RANDOM.normal(size=(samples, 8)) @ shapes[one] + means[one] for one in (0, 1))
-    variances = [np.square(shape).sum(axis=0) for shape in shapes]
-    pair = [np.concatenate([np.tile(v[:3] + v[3:6], 2), v[6:]]) for v in variances]
-    like = (queries - means[0]) * np.sqrt(pair[1] / pair[0]) + means[1]
-    weights = pair_weights(variances[0][None], variances[1][None], 6)
-    at_zero = weights.rotated.sum() + weights.unrotated.sum()
-    gaps = [(queries * rotated(like - keys, inv_freq, distance)).sum(axis=1).mean() for distance in (0, 1, 2, 5, 9, 30)]
-    distances = np.array([0, 1, 2, 5, 9, 30])
-    expected = weighted_sums(inv_freq, weights, np.zeros(6, int), distances) / at_zero
-    np.testing.assert_allclose(np.array(gaps) / gaps[0], expected, atol=0.02)
-    equal = np.cos(np.outer(distances, inv_freq)).sum(axis=1) / 4 + 0.25
-    assert np.abs(equal - expected).max() > 0.1
-
-
 def test_variances_behind_a_norm_are_those_of_samples() -> None:
     """Also behind a head of zeros; a constant divisor would give something else."""
     spread, mean = np.array([[0.0] * 5, [9.0, 1, 0.25, 0, 2]]), np.array([[0.0] * 5, [0.0, 2, -1, 0.5, 0]])
@@ -263,11 +176,3 @@ def test_the_effective_length_of_one_pair(
 ) -> None:
     weights = PairWeights(np.array([[rotated]]), np.array([unrotated])).times(attention_factor)
     assert head_reach(np.array([theta]), weights, 5).effective_lengths == [length]
-
-
-def test_distances_are_looked_at_up_to_two_to_the_27() -> None:
-    far = (1 << 27) + 1
-    one = PairWeights(np.ones((1, 1)), np.zeros(1))
-    for look in (lambda: head_reach(np.ones(1), one, far), lambda: reach(np.ones(1), 0.0, far)):
-        with pytest.raises(RecipeError, match="up to 134217728 tokens, and 134217729 is more; choose fewer"):
-            look()

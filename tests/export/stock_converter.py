@@ -1,34 +1,21 @@
-"""Files of llama.cpp's own converter become checkpoints again.
-
-It is no package: LLAMA_CPP names a folder with llama.cpp's sources, commit 0c1e570, which the sdist of llama-cpp-python
-0.3.36 has under vendor/llama.cpp. Without it nothing of this runs.
-"""
+"""What llama.cpp's own converter makes of tiny checkpoints: scripts/compare_converter.py compares it with ours."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
-import pytest
-import safetensors.torch
 import torch
 
 from ropeconv.secrets import without_secrets
 
 from ..support.baking import stored_as
-from ..support.extent import sample
-from ..support.llamacpp import EXPORTED, checkpoint
-from .test_checkpoint import logits, restored
+from ..support.llamacpp import checkpoint
 
-TREE = os.environ.get("LLAMA_CPP", "")
 PROGRAM = Path(__file__).with_name("converter_program.py")
-Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
 YARN = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
@@ -72,37 +59,3 @@ def by_converter(source: Path, outtypes: list[str], tree: str) -> dict[str, Path
     assert done.returncode == 0, done.stderr
     (source / "config.json").write_text(text)
     return {outtype: source.with_name(f"{source.name}-{outtype}.gguf") for outtype in outtypes}
-
-
-def as_q8_0(tensor: torch.Tensor) -> torch.Tensor:
-    """What Q8_0 makes of a matrix; F16 where its rows are no whole number of blocks."""
-    if tensor.shape[-1] % 32:
-        return tensor.half().float()
-    return torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(tensor.float().numpy(), Q8_0), Q8_0))
-
-
-def is_same(outtype: str, after: torch.Tensor, before: torch.Tensor) -> bool:
-    """Whether a tensor is that of the checkpoint, or what its type in GGUF makes of it, along either dimension."""
-    if np.allclose(after.float(), before.float(), rtol=2**-22, atol=0):
-        return outtype != "f16" or torch.equal(after.float(), before.float())
-    if outtype == "f16":
-        return torch.equal(after.float(), before.half().float())
-    across = as_q8_0(before.transpose(-1, -2).contiguous()).transpose(-1, -2) if before.ndim > 1 else before
-    return outtype == "q8_0" and (torch.equal(after, as_q8_0(before)) or torch.equal(after, across))
-
-
-@pytest.mark.skipif(not TREE, reason="LLAMA_CPP does not name llama.cpp's sources")
-@pytest.mark.parametrize("model_type", sample(EXPORTED, 4))
-def test_tensors_and_logits_are_those_of_the_checkpoint(model_type: str, tmp_path: Path) -> None:
-    """In F32, F16, BF16 and Q8_0, whose numbers are compared with those of gguf-py's quantiser."""
-    source, before = in_bfloat16(model_type, tmp_path / "source")
-    own = json.loads((source / "config.json").read_text())
-    files = by_converter(source, ["f32", "f16", "bf16", "q8_0"], TREE)
-    expected = {name for name in before if name != "lm_head.weight" or own.get("tie_word_embeddings") is not True}
-    for outtype, file in files.items():
-        back = restored(file, tmp_path / outtype)
-        after = safetensors.torch.load_file(back / "model.safetensors")
-        assert after.keys() == expected
-        split = "kv_b_proj" if outtype == "q8_0" else "no tensor"  # keys and values along different dimensions
-        assert not [name for name in after if split not in name and not is_same(outtype, after[name], before[name])]
-    assert torch.equal(logits(source), logits(tmp_path / "bf16"))

@@ -62,21 +62,6 @@ def record_validation(arguments: list[str]) -> int:
     return run(record)
 
 
-def on_hub(arguments: list[str]) -> int:
-    """`ropeconv` with a Hub, whose cache and temporary files are in the folder it runs in.
-
-    arguments: the URL of the Hub, and those of the command line.
-    """
-    import tempfile
-
-    here = Path.cwd()
-    folders = {"HF_HOME": str(here / "home"), "TMPDIR": str(here / "temporary")}
-    os.environ |= {"HF_ENDPOINT": arguments[0], "HF_TOKEN": "hf_sesame", "HF_HUB_DISABLE_XET": "1", **folders}
-    os.environ["HF_HUB_OFFLINE"] = "0"
-    tempfile.tempdir = None
-    return command_line(arguments[1:])
-
-
 def careless(arguments: list[str]) -> int:
     """Copies a file straight to its final name, as nothing should. arguments: the file, and the copy."""
     source, target = arguments
@@ -90,7 +75,6 @@ ACTIONS: dict[str, Callable[[list[str]], int]] = {
     "ropeconv": command_line,
     "record-validation": record_validation,
     "careless": careless,
-    "on-hub": on_hub,
 }
 
 

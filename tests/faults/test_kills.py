@@ -17,7 +17,6 @@ from .cases import CASES, Case
 from .harness import KILLED, Fault, Mode, Server, not_durable, tree
 
 Get = Callable[[str], Bench]
-Struck = tuple[Fault, bool | None]
 
 
 def kills(case: Bench) -> list[Fault]:
@@ -35,7 +34,7 @@ def errors(case: Bench) -> list[Fault]:
 
 
 FAIL_ONCE, FAIL_ON = Mode.FAIL_ONCE, Mode.FAIL_ON
-KINDS: dict[str, Callable[[Bench], list[Struck]]] = {
+KINDS: dict[str, Callable[[Bench], list[tuple[Fault, bool | None]]]] = {
     "kill": lambda case: [(fault, None) for fault in kills(case)],
     "power": lambda case: [(fault, cut) for fault in kills(case) for cut in (True, False)],
     "disk error": lambda case: [(fault, None) for fault in errors(case)],
@@ -78,16 +77,6 @@ def test_what_a_command_has_done_is_on_the_disk(bench: Get, name: str) -> None:
     assert not_durable(folder, outcome.report) == []
 
 
-def test_shards_of_two_outputs_never_stand_complete_beside_each_other(bench: Get) -> None:
-    """`--force` over several shards: a kill before every change of a final name."""
-    case = bench("apply --force, GGUF in shards")
-    changes = [number for number, call in enumerate(case.calls, 1) if call.path.endswith(case.case.output)]
-    names = [number for number in changes if ".ropeconv-partial/" not in case.calls[number - 1].path]
-    assert len(names) >= 2
-    faults = sample([Fault(Mode.KILL, number) for number in (*names, names[-1] + 1)], 3)
-    assert [case.wrong(case.strike(fault)) for fault in faults] == [""] * len(faults)
-
-
 def test_a_full_disk_after_the_last_file_leaves_a_folder_that_is_named(bench: Get) -> None:
     case = bench("apply")
     journal = [number for number, call in enumerate(case.calls, 1) if call.path.endswith("partial/journal")]
@@ -96,8 +85,6 @@ def test_a_full_disk_after_the_last_file_leaves_a_folder_that_is_named(bench: Ge
     said = ".out.ropeconv-partial has what is finished: the same command goes on from it; else remove it"
     assert said in found.outcome.output
     assert case.wrong(found) == ""
-    found.outcome = found.outcome._replace(output="ropeconv: the disk is full")
-    assert "does not say so" in case.wrong(found)
 
 
 CARELESS = Case(scenes.gguf_file, ("careless", "model.gguf", "out.gguf"), ("out.gguf",))
@@ -106,12 +93,6 @@ CARELESS = Case(scenes.gguf_file, ("careless", "model.gguf", "out.gguf"), ("out.
 @pytest.fixture
 def careless(server: Server, tmp_path: Path) -> Bench:
     return Bench(server, tmp_path, CARELESS)
-
-
-def test_its_calls_are_counted_and_nothing_else_is(careless: Bench) -> None:
-    """Python's own files, and what a command prints, are elsewhere."""
-    found = [(call.kind, Path(call.path).name) for call in careless.calls]
-    assert found == [("open", "out.gguf"), ("write", "out.gguf")]
 
 
 FAULTS: dict[str, tuple[Fault, bool | None, str]] = {
@@ -130,25 +111,3 @@ def test_what_a_fault_does_to_it_is_found(careless: Bench, name: str) -> None:
     found = careless.strike(fault, cut)
     assert sentence in careless.wrong(found)
     assert (found.outcome.code == KILLED) == ("kill" in name)
-
-
-def test_without_a_fault_nothing_is_wrong(careless: Bench) -> None:
-    assert careless.wrong(careless.strike(Fault(Mode.COUNT))) == ""
-    assert careless.strike(Fault(Mode.KILL, 9)).outcome.code == 0, "there is no ninth call"
-
-
-def test_what_it_has_not_synced_is_not_durable(careless: Bench) -> None:
-    found = careless.strike(Fault(Mode.COUNT), cut=False)
-    assert sorted(not_durable(careless.folder / "run", found.outcome.report)) == [".", "out.gguf"]
-    assert found.after["model.gguf"] == careless.before["model.gguf"]
-
-
-def test_a_copy_that_is_not_complete_is_sound_only_beside_a_journal(bench: Callable[[str], Bench]) -> None:
-    """A part under the final name is undone by the journal, while it is there."""
-    case = bench("--in-place, tensors change")
-    header = next(number for number, call in enumerate(case.calls, 1) if Path(call.path).name == "model.gguf")
-    found = case.strike(Fault(Mode.KILL_HALF, header + 2))
-    assert found.after["model.gguf"] not in (case.before["model.gguf"], case.expected["model.gguf"])
-    assert case.wrong(found) == ""
-    del found.after[".model.gguf.ropeconv-journal"]
-    assert "left a part" in case.wrong(found)

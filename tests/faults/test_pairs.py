@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import random
 import shutil
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from ..support.extent import ALL, sample, tally
 from . import scenes
 from .cases import APPLY, ropeconv
-from .harness import Fault, Mode, Outcome, Server, tree
+from .harness import Outcome, Server, tree
 
 IN_PLACE = "apply model.gguf --mixed 4 --in-place"
 LARGE = partial(scenes.large_gguf, size=(50 if ALL else 4) << 20)
@@ -76,12 +75,3 @@ def test_two_commands_at_once(server: Server, tmp_path: Path, name: str) -> None
             wrong[apart] = found
     tally("pair", name, len(delays), len(wrong))
     assert wrong == {}
-
-
-def test_a_part_of_a_result_and_an_end_without_a_sentence_are_noticed(server: Server, tmp_path: Path) -> None:
-    scenes.gguf_file(tmp_path)
-    allowed, careless = [], [("careless", "model.gguf", "out.gguf")] * 2
-    for mode in (Mode.COUNT, Mode.SHORT, Mode.FAIL_ON):
-        outcomes = server.together(tmp_path, careless, (0, 0), Fault(mode, 2, errno.EIO))
-        allowed = allowed or [tree(tmp_path)]
-        assert (problem(outcomes, tree(tmp_path), allowed) is None) == (mode is Mode.COUNT)

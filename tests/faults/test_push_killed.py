@@ -14,7 +14,7 @@ import pytest
 from ..conftest import hashes
 from ..support.extent import ALL, sample, tally
 from ..support.hub_writing import WritingHub, serving_writes
-from .harness import KILLED, Fault, Mode, Outcome, Server
+from .harness import KILLED
 
 BAKE = ("apply", "base/tiny", "--yarn", "16")
 COMMANDS = {
@@ -79,34 +79,6 @@ def test_a_killed_push_is_completed_by_the_same_command(what: str, hub: WritingH
     tally("kill", f"push, {what}", kills, len(refused))
     assert refused == []
     assert kills, "the kills must have happened"
-
-
-@pytest.mark.parametrize("mode", [Mode.KILL, Mode.KILL_HALF])
-def test_a_push_killed_at_a_writing_call_is_completed(
-    mode: Mode, hub: WritingHub, tmp_path: Path, server: Server
-) -> None:
-    def run(number: int, fault: Fault | None) -> Outcome:
-        folder = tmp_path / f"run-{number}"
-        (folder / "temporary").mkdir(parents=True, exist_ok=True)
-        given = (*COMMANDS["changed weights"], "--push", f"me/run-{number}")
-        return server.run(folder, ("on-hub", hub.url, *given), fault)
-
-    calls = run(0, Fault(Mode.COUNT)).calls()
-    wanted, refused = published(hub.repos["me/run-0"]), {}
-    numbers = sample([number for number, call in enumerate(calls, 1) if mode is Mode.KILL or call.moves], 2)
-    for number in numbers:
-        assert run(number, Fault(mode, number)).code == KILLED
-        again = run(number, None)
-        # Python tries a folder for temporary files with a file of its own
-        left = [
-            path
-            for path in (tmp_path / f"run-{number}" / "temporary").iterdir()
-            if not (path.is_file() and b"blat".startswith(path.read_bytes()))
-        ]
-        if again.code != 0 or left or published(hub.repos[f"me/run-{number}"]) != wanted:
-            refused[number] = (again.output, left)
-    tally("kill", f"push, writing calls, {mode.name}", len(numbers), len(refused))
-    assert refused == {}
 
 
 @pytest.mark.parametrize("other", sample([("--yarn", "16"), ("--linear", "8")], 1))

@@ -77,17 +77,6 @@ def test_other_encodings_pass(recipe: Recipe, options: dict[str, Any], llama: Pa
     assert verified(out, llama).files >= 3
 
 
-def test_outputs_of_outputs_pass(llama: Path, tmp_path: Path) -> None:
-    first = apply(make_plan(llama, LINEAR, tmp_path / "first"))
-    again = apply(make_plan(first, Recipe(REGISTRY["linear"](2.0), on_top=True), tmp_path / "again"))
-    instead = apply(make_plan(first, YARN, tmp_path / "instead", replace=True))
-    twice = Recipe(REGISTRY["yarn"](16.0), attention_factor=2.0)
-    folded = apply(make_plan(llama, twice, tmp_path / "folded", encoding="weights"))
-    back = apply(make_plan(folded, LINEAR16, tmp_path / "back", replace=True))
-    for out, source in ((again, first), (instead, first), (back, folded)):
-        assert verified(out, source).notes == ()
-
-
 def test_the_source_counts_and_not_its_name(llama: Path, tmp_path: Path) -> None:
     out = apply(make_plan(llama, YARN, tmp_path / "out"))
     assert verified(out, shutil.copytree(llama, tmp_path / "another name")).notes == ()

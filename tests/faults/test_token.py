@@ -155,4 +155,3 @@ def test_processes_that_need_no_secret_have_none(tmp_path: Path, monkeypatch: py
         probe.process.wait(timeout=20)
     assert "KEPT=stays" in (tmp_path / "environment").read_text()
     assert found(tmp_path) == []
-    assert "program.py" in (tmp_path / "arguments").read_text()

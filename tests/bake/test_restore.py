@@ -154,17 +154,10 @@ def first_config(change: Callable[[dict[str, Any]], object], agrees: bool = True
 
 HOSTILE: dict[str, tuple[Change, str]] = {
     "weights from outside": (record(renamed={"../secret.safetensors": "README.safetensors"}), "outside it"),
-    "an added file outside": (record(added=["../x"]), "outside it"),
     "a name that another file has": (record(renamed={"model.safetensors": "other.safetensors"}), "gives 'other.safet"),
     "a file twice": (lambda receipt: receipt["files"].append(receipt["files"][0]), "lists a file twice"),
-    "half of a surrogate pair": (record(added=["\ud800"]), "half of a character"),
-    "a span outside": (scaled(spans=[[8190, 8194]]), "to 8194, of 8192"),
     "an infinite factor": (scaled(factor=1e300), "no power of two"),
-    "a tensor that is not there": (scaled(tensor="model.nothing"), "has no model.nothing"),
-    "another text": (
-        first_config(lambda config: config.clear(), agrees=False),
-        "no longer gives config.json as it was",
-    ),
+    "another text": (first_config(lambda config: config.clear(), agrees=False), "no longer gives config.json as"),
 }
 """Through the whole of `restore` and `apply --replace`; tests/receipts/test_checks.py has every rule."""
 
@@ -189,42 +182,21 @@ def test_a_receipt_that_was_forged_is_not_trusted(out: Path, tmp_path: Path, nam
     assert (seen.spec.original_context, seen.spec.context) == (TRAINED, 4 * TRAINED)
 
 
-@pytest.mark.parametrize("name", ["../../home/someone/x", "/etc/x", "sub/x"])
-def test_the_default_place_is_in_the_current_folder(out: Path, name: str) -> None:
-    altered(out, lambda receipt: receipt["original"]["source"].update(name=name))
+def test_the_default_place_is_in_the_current_folder(out: Path) -> None:
+    altered(out, lambda receipt: receipt["original"]["source"].update(name="../../home/someone/x"))
     assert restore_plan(ropeconv.open_source(str(out))).out == Path("x-restored")
 
 
-@pytest.mark.parametrize("tokens", [-3, 4 * TRAINED + 1, 10**30])
-def test_no_trained_context_beyond_that_of_the_files_is_believed(out: Path, tokens: int) -> None:
-    altered(out, lambda receipt: receipt["schedule"].update(original_context=tokens))
+def test_no_trained_context_beyond_that_of_the_files_is_believed(out: Path) -> None:
+    altered(out, lambda receipt: receipt["schedule"].update(original_context=4 * TRAINED + 1))
     assert ropeconv.inspect_source(ropeconv.open_source(str(out))).spec.original_context == TRAINED
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda config: config.update(rope_scaling={"rope_type": "x"}, rope_parameters={"rope_type": "x"}),
-        lambda config: config.update(model_type="x"),
-        lambda config: config.update(hidden_size="x", head_dim=None),
-        lambda config: config.clear(),
-    ],
-)
+@pytest.mark.parametrize("change", [lambda config: config.update(model_type="x"), lambda config: config.clear()])
 def test_a_first_config_that_cannot_be_read_is_none(out: Path, change: Change) -> None:
     assert ropeconv.inspect_source(ropeconv.open_source(str(out))).first is not None
     seen = ropeconv.inspect_source(ropeconv.open_source(str(altered(out, first_config(change)))))
     assert (seen.first, seen.spec.context) == (None, 4 * TRAINED)
-
-
-def test_a_receipt_of_before_is_refused_with_the_source(out: Path) -> None:
-    def of_before(receipt: dict[str, Any]) -> None:
-        del receipt["original"]
-        receipt["source"] |= {"kind": "hub", "reference": "owner/name", "commit": "0" * 40}
-
-    altered(out, of_before)
-    assert ropeconv.inspect_source(ropeconv.open_source(str(out))).first is None
-    with pytest.raises(BadSource, match=f"made before .* take the source again, owner/name at commit {'0' * 40}"):
-        restore_plan(ropeconv.open_source(str(out)))
 
 
 def test_what_is_not_of_the_source_stays_out_and_what_was_left_out_is_named(source: Path, tmp_path: Path) -> None:

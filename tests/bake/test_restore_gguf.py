@@ -118,13 +118,11 @@ def test_methods_are_tried_one_after_the_other_in_place(tmp_path: Path) -> None:
     assert path.read_bytes() == (tmp_path / "pristine.gguf").read_bytes()
 
 
-@pytest.mark.parametrize("made", [NTK, MIXED, recipe("theta", 1e6, context=256)])
-def test_the_trained_context_stands_in_the_standard_key(tmp_path: Path, made: Recipe) -> None:
-    """Also without the receipt a second bake starts from it; before, it took the extended context for the trained."""
-    baked = apply(make_plan(write(tmp_path / "model.gguf"), made, tmp_path / "baked.gguf"))
+def test_the_trained_context_stands_in_the_standard_key(tmp_path: Path) -> None:
+    """A second bake starts from it also without the receipt."""
+    baked = apply(make_plan(write(tmp_path / "model.gguf"), NTK, tmp_path / "baked.gguf"))
     fields = gguf.GGUFReader(baked).fields
     assert fields["llama.rope.scaling.original_context_length"].contents() == TRAINED
-    assert fields["llama.context_length"].contents() == 4 * TRAINED
     write_new(GgufFile.open(baked), 0, Edit(dropped=frozenset({"ropeconv.json"})), tmp_path / "bare.gguf")
     assert make_plan(tmp_path / "bare.gguf", YARN, tmp_path / "x.gguf", replace=True).schedule.context == 4 * TRAINED
 
@@ -163,38 +161,21 @@ def other_theta(receipt: dict[str, Any]) -> None:
     receipt["original"]["gguf"]["values"]["llama.rope.freq_base"] = {"kind": 6, "raw": base64.b64encode(value).decode()}
 
 
-def began(receipt: dict[str, Any], more: int) -> None:
-    receipt["original"]["gguf"]["data_start"] += more
-    receipt["original"]["gguf"]["sha256"] = ""
-
-
 def record(**fields: Any) -> Any:
     return lambda receipt: receipt["original"]["gguf"].update({"sha256": "", **fields})
 
 
-def value(key: str, **fields: Any) -> Any:
-    return lambda receipt: receipt["original"]["gguf"]["values"].update({key: fields})
-
-
 HOSTILE: dict[str, tuple[Any, str]] = {
     "a tail of a petabyte": (record(tail=1 << 50), "with 1125899906842624 bytes after it"),
-    "no architecture": (record(keys=["general.name"]), "has no general.architecture"),
-    "a head_dim that is no part": (record(interleaved=["blk.0.attn_q.weight"], head_dim=48), "reordered by 48"),
     "divisors of 0": (record(contents={"rope_freqs.weight": base64.b64encode(bytes(128)).decode()}), "not positive"),
     "another base": (other_theta, "its receipt was.*take the source again, the local file 'model'"),
-    "data before the end of the header": (lambda receipt: began(receipt, -32), "the receipt of this file"),
-    "data far behind it": (lambda receipt: began(receipt, 1 << 42), "the receipt of this file"),
+    "data far behind it": (record(data_start=1 << 42), "the receipt of this file"),
     "half of a surrogate pair": (record(keys=["general.architecture", "\ud800"]), "half of a character"),
 }
 """Through the whole of `restore` and `apply --replace`; tests/receipts/test_checks.py has every rule."""
 
 
-RESTORED = {
-    "another base",
-    "data before the end of the header",
-    "data far behind it",
-    "half of a surrogate pair",
-}
+RESTORED = {"another base", "data far behind it", "half of a surrogate pair"}
 """What `--replace` does not need, or takes for a file without a receipt."""
 
 
@@ -214,9 +195,8 @@ def test_a_receipt_that_was_forged_is_not_trusted(tmp_path: Path, name: str) -> 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("tokens", [-3, 4 * TRAINED + 1, 10**30])
-def test_no_trained_context_beyond_that_of_the_file_is_believed(baked: Path, tokens: int) -> None:
-    named = altered(baked, lambda receipt: receipt["schedule"].update(original_context=tokens))
+def test_no_trained_context_beyond_that_of_the_file_is_believed(baked: Path) -> None:
+    named = altered(baked, lambda receipt: receipt["schedule"].update(original_context=4 * TRAINED + 1))
     assert ropeconv.inspect_source(ropeconv.open_source(str(named))).spec.original_context == TRAINED
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import struct
-import time
 from pathlib import Path
 from typing import Any
 
@@ -145,65 +144,46 @@ def tensors(*infos: bytes, data: int = 4) -> bytes:
 
 
 ALIGNMENT = b"general.alignment"
-LONG = b"x" * 0xFFFF
 REFUSED: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "too short"), "too short": (bytes(23), "23 bytes, too short for GGUF"),
-    "text": (b"x" * 100, "begins with"), "GGML": (b"GGML" + made()[4:], "; download it again$"),
-    "zip": (b"PK\3\4" + bytes(30), r"not with b'GGUF'; download it again"),
-    **{magic: (magic.encode() + bytes(30), "an older format; convert the model again")
-       for magic in ("lmgg", "fmgg", "tjgg", "algg")},
-    "version 1": (start(0, 0, 1), "version 1"), "version 4": (start(0, 0, 4), "version 4"),
+    "too short": (bytes(23), "23 bytes, too short for GGUF"), "text": (b"x" * 100, "begins with"),
+    "an older format": (b"lmgg" + bytes(30), "an older format; convert the model again"),
     "version 9": (start(0, 0, 9), "version 9, and 2 and 3 are supported; convert the model again$"),
     "big-endian": (start(0, 0, 0x03000000), "convert the model again on a little-endian machine$"),
-    "version 65536": (start(0, 0, 0x10000), "big-endian"),
     "a trillion keys": (start(0, 1 << 40) + bytes(64), "claims 1099511627776 keys"),
     "a trillion tensors": (start(1 << 40, 0) + bytes(64), "claims 1099511627776 tensors"),
     "too many keys": (start(0, MAX_KEYS + 1) + b"".join(key(0, b"\1", b"%07d" % n) for n in range(MAX_KEYS + 1)),
                       "claims 16385 keys, and no model has more than 16384"),
     "too many tensors": (start(MAX_TENSORS + 1, 0) + bytes(24 * (MAX_TENSORS + 1)),
                          "claims 65537 tensors, and no model has more than 65536; ropeconv reads no more, so report"),
-    "more tensors than bytes": (start(MAX_TENSORS + 1, 0) + bytes(24),
-                                "claims 65537 tensors, more than a file of .* bytes can hold; download it again"),
     "a key of a terabyte": (start(0, 1) + struct.pack("<Q", 1 << 40) + bytes(64), "a key of"),
-    "a key of 64 KiB": (made(key(4, bytes(4), LONG + b"x")), "has a key of 65536 bytes"),
     "a key in Latin-1": (made(key(4, bytes(4), b"\xff")), "a key that is not UTF-8"),
     "a key twice": (made(key(4, bytes(4)) * 2, 2), "has the key 'k' twice"),
     "numbers beyond the file": (made(values(4, 30, bytes(12))), "is cut off within 'k', or its length"),
     "strings beyond the file": (made(values(8, 30, bytes(12))), "claims 30 strings under 'k'"),
-    "a string in an array": (made(values(8, 1, struct.pack("<Q", 1000))), "is cut off within 'k'"),
     "a string beyond the file": (made(key(8, struct.pack("<Q", 1000))), "is cut off within 'k'"),
-    "one string too many": (start(0, 2) + ARCH + values(8, 4, bytes(24)), "claims 4 strings under 'k'"),
     "an unknown type": (made(key(13, bytes(4))), "a value of unknown type 13 under 'k'"),
     "an array of arrays": (made(values(9, 1, bytes(12))), "an array of type array under 'k'"),
-    "an array of nothing": (made(values(13, 1, bytes(12))), "an array of type 13 under 'k'"),
-    **{f"{count} of type {kind}": (start(0, 1) + values(kind, count, bytes(64), b"t"), "within 't'|under 't'")
-       for count in (1 << 62, (1 << 64) - 1) for kind in (0, 8, 12)},
-    **{f"alignment {n}": (made(key(4, struct.pack("<I", n), ALIGNMENT)), "which must be a power of two")
-       for n in (0, 3, 24)},
-    "alignment of 64 bits": (made(key(10, struct.pack("<Q", 32), ALIGNMENT)), "which must be a power of two"),
-    **{f"alignment {n}": (made(key(4, struct.pack("<I", n), ALIGNMENT)), f"alignment {n}, and at most {MAX_ALIGNMENT}")
-       for n in (MAX_ALIGNMENT * 2, 1 << 31)},
+    **{f"2^62 of type {kind}": (start(0, 1) + values(kind, 1 << 62, bytes(64), b"t"), "within 't'|under 't'")
+       for kind in (0, 8, 12)},
+    "alignment 24": (made(key(4, struct.pack("<I", 24), ALIGNMENT)), "which must be a power of two"),
+    "a large alignment": (made(key(4, struct.pack("<I", MAX_ALIGNMENT * 2), ALIGNMENT)), f"at most {MAX_ALIGNMENT}"),
     "a long name": (tensors(info(b"x" * 64, (1,))), "tensor name of 64 letters, and 63 are allowed"),
-    "a long name in UTF-8": (tensors(info("\u00e9".encode() * 32, (1,))), "and 63 are allowed"),
     "five dimensions": (tensors(info(b"a", (1,) * 5)), "5 dimensions, and 4 are allowed"),
     "half a block": (tensors(info(b"a", (33,), 8), data=40), r"the shape \(33,\), impossible for Q8_0"),
     "a shape of 2^62": (tensors(info(b"a", (1 << 31, 1 << 31))), "impossible for F32"),
-    "a type that went": (tensors(info(b"a", (1,), 4)), "the unknown tensor type 4"),
     "no type": (tensors(info(b"a", (1,), 999)), "unknown tensor type 999"),
     "a tensor twice": (tensors(info(b"a", (8,)), info(b"a", (8,), 0, 32), data=64), "has the tensor 'a' twice"),
-    **{f"a tensor at {n}": (tensors(info(b"a", (8,)), info(b"b", (8,), 0, n), data=96), f"at offset {n} and not at 32")
-       for n in (0, 64, 1 << 62)},
+    "another place": (tensors(info(b"a", (8,)), info(b"b", (8,), 0, 64), data=96), "at offset 64 and not at 32"),
     "a byte too few": (tensors(info(b"a", (8,)), data=31), r"ends at \d+ bytes, and a needs \d+"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_within_seconds_and_some_megabytes(tmp_path: Path, name: str) -> None:
+def test_what_is_refused_within_some_megabytes(tmp_path: Path, name: str) -> None:
     (tmp_path / "x").write_bytes(REFUSED[name][0])
-    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(BadSource, match=REFUSED[name][1]):
         read_header(tmp_path / "x")
-    assert time.process_time() - begin < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
 

@@ -167,11 +167,9 @@ def two_tensors(path: Path, last: int) -> Path:
     return inserting(write(path, tensors={"a.weight": stays, "b.weight": np.zeros(last // 4, np.float32) + 3}))
 
 
-@pytest.mark.parametrize("last", [256, 1 << 17])
 @pytest.mark.parametrize("added", [(), (Added.f32("rope_freqs.weight", NEW),)], ids=["removed", "removed and added"])
-def test_a_file_that_moves_and_loses_a_tensor_comes_back(last: int, added: tuple[Added, ...], tmp_path: Path) -> None:
-    """The file ends up shorter than its data was moved to, and with 128 KiB less even shorter than before."""
-    path = two_tensors(tmp_path / "model.gguf", last)
+def test_a_file_that_moves_and_loses_a_tensor_comes_back(added: tuple[Added, ...], tmp_path: Path) -> None:
+    path = two_tensors(tmp_path / "model.gguf", 1 << 17)
     original = path.read_bytes()
     assert "room" in back_at_every_step(path, shrinking(added), original)
     list(phases(GgufFile.open(path), shrinking(added)))
@@ -188,7 +186,7 @@ CHANGE = [
 
 
 class Disk:
-    """What is asked of the system, in order: fsync of which file, new names, and names that go; some fsync may fail."""
+    """What is asked of the system, in order; some calls of fsync may fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls, self.failing, self.number = list[str](), range(0), 0
@@ -230,9 +228,7 @@ def test_a_change_begins_after_its_journal_is_on_the_disk_which_goes_after_the_c
     ("failing", "number", "words"),
     [
         (range(1, 2), errno.ENOSPC, r"place \(the disk is full\) and is as it was; write a new file with -o"),
-        (range(2, 3), errno.ENOSPC, r"place \(the disk is full\) and is as it was"),
         (range(3, 4), errno.ENOSPC, r"place \(the disk is full\) and is as it was"),
-        (range(3, 4), errno.EIO, r"place \(Input/output error\) and is as it was"),
         (range(3, 99), errno.EIO, "nor put back .*; do not use it before the same command has run again"),
         (range(4, 5), errno.EIO, "is changed in place, but a loss of power may bring it back"),
     ],
@@ -257,7 +253,6 @@ def test_a_change_that_a_disk_fails_is_undone(model: Path, disk: Disk, failing: 
     [
         (BadSource("the tensor was cut off"), RopeconvError, r"place \(the tensor was cut off\) and is as it was"),
         (KeyboardInterrupt(), Interrupted, "is as it was"),
-        (ZeroDivisionError("a change that cannot be made"), ZeroDivisionError, "a change that cannot be made"),
     ],
 )
 def test_a_change_is_undone(model: Path, problem: BaseException, expected: type[BaseException], words: str) -> None:
@@ -368,20 +363,10 @@ def forged(number: int, value: int) -> Forge:
 HOSTILE: dict[str, Forge] = {
     "nothing": lambda fixed, entries: b"",
     "a wrong digest": lambda fixed, entries: journal(fixed, entries)[:-1] + b"\1",
-    "an earlier version": lambda fixed, entries: journal(fixed, entries).replace(b"journal 2", b"journal 1"),
     "too many entries": forged(3, 1 << 62),
-    "too few entries": forged(3, 1),
-    "no entries and a size": lambda fixed, entries: journal([fixed[0], 1 << 40, 0, 0], []),
-    "a size of all the disk": forged(1, 1 << 62),
-    "an empty file": lambda fixed, entries: journal([fixed[0], 0, 0, 0], []),
-    "a file whose front is all of it": lambda fixed, entries: journal([fixed[0], PAGE, -PAGE, 0], []),
-    **{f"a shift of {shift}": forged(2, shift) for shift in (1 << 50, -(1 << 28), (1 << 30) + PAGE, PAGE + 1, -1)},
+    "a shift of a petabyte": forged(2, 1 << 50),
+    "a shift of no page": forged(2, PAGE + 1),
     "a place behind the end": lambda fixed, entries: journal(fixed, [(fixed[1] - 1, b"ab"), *entries[1:]]),
-    "a length of everything": lambda fixed, entries: journal(
-        fixed, entries[:-1], struct.pack("<QQ", 0, (1 << 64) - 16) + b"x"
-    ),
-    "half of an entry": lambda fixed, entries: journal(fixed, entries[:-1], b"1234567"),
-    "more behind the last entry": lambda fixed, entries: journal(fixed, entries, b"x" * 16),
     "another file's": forged(0, 1),
 }
 
@@ -391,10 +376,8 @@ def test_a_journal_that_no_change_has_written_is_refused(model: Path, name: str)
     stopped(model, EDIT, "added")
     now, true = model.read_bytes(), journal_of(model).read_bytes()
     journal_of(model).write_bytes(HOSTILE[name](*parts(true)))
-    begin = time.monotonic()
     with pytest.raises(BadSource, match="of another file than" if name == "another file's" else "is damaged"):
         recover(model)
-    assert time.monotonic() - begin < 5
     assert model.read_bytes() == now
     journal_of(model).write_bytes(true)
     assert recover(model)
@@ -409,16 +392,12 @@ def test_a_journal_of_terabytes_is_not_read(model: Path) -> None:
     assert time.monotonic() - begin < 5
 
 
-@pytest.mark.parametrize("suffix", ["", ".part"])
-def test_neither_a_journal_nor_its_draft_may_be_a_link(model: Path, suffix: str) -> None:
-    link = journal_of(model).with_name(journal_of(model).name + suffix)
+def test_a_journal_is_no_link(model: Path) -> None:
     model.with_name("elsewhere").write_bytes(b"mine")
-    link.symlink_to("elsewhere")
-    now = model.read_bytes()
-    with pytest.raises(BadSource, match=f"journal{suffix} is a link, so it is not of ropeconv; remove it"):
+    journal_of(model).symlink_to("elsewhere")
+    with pytest.raises(BadSource, match="journal is a link, so it is not of ropeconv; remove it"):
         recover(model)
-    assert link.is_symlink()
-    assert (model.read_bytes(), model.with_name("elsewhere").read_bytes()) == (now, b"mine")
+    assert (journal_of(model).is_symlink(), model.with_name("elsewhere").read_bytes()) == (True, b"mine")
 
 
 def test_a_draft_that_a_kill_left_is_removed(model: Path) -> None:

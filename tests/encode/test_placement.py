@@ -76,38 +76,28 @@ EACH_KEY = ((8, 14), (32, 38), (56, 62), (80, 86))  # queries, keys and values o
         ("llama", LLAMA, {}, {K: (((0, 160),), 4.0)}),
         ("llama", LLAMA, {"fold_into": "q"}, {Q: (((0, 320),), 4.0)}),
         ("llama", LLAMA, {"fold_into": "qk"}, {Q: (((0, 320),), 2.0), K: (((0, 160),), 2.0)}),
-        ("llama", LLAMA, {"of": schedule(1.0)}, {}), ("llama", LLAMA, {"of": schedule(1 + 1e-12)}, {}),
-        ("llama", LLAMA, {"of": schedule(1 - 1e-6)}, {K: (((0, 160),), (1 - 1e-6) ** 2)}),
-        ("llama", LLAMA, {"of": schedule(1.0), "spec": spec(layers=("none",))}, {}),
-        ("olmo", LLAMA, {"config": {"clip_qkv": None}}, {K: (((0, 160),), 4.0)}),
         # only the dimensions that rotate
         ("llama", LLAMA, {"spec": SIX}, {K: (((0, 60), (80, 140)), 4.0)}),
-        ("llama", {K: (2, 8, WIDTH)}, {"spec": SIX}, {K: (((0, 60), (80, 140)), 4.0)}),  # rows by heads
         ("llama", {**LLAMA, "self_attn.k_proj.bias": (16,)}, {"spec": SIX},
          {K: (((0, 60), (80, 140)), 4.0), "self_attn.k_proj.bias": (((0, 6), (8, 14)), 4.0)}),
         # norms before the rotation stand in for the projections
         ("qwen3", NORMED, {}, {K_NORM: (((0, 8),), 4.0)}),
         ("qwen3", NORMED, {"fold_into": "qk", "spec": SIX}, {Q_NORM: (((0, 6),), 2.0), K_NORM: (((0, 6),), 2.0)}),
-        ("qwen3", {**NORMED, "self_attn.k_norm.bias": (8,)}, {}, {K_NORM: (((0, 8),), 4.0)}),  # which is not read
         ("olmo2", {**LLAMA, Q_NORM: (32,), K_NORM: (16,)}, {"spec": SIX}, {K_NORM: (((0, 6), (8, 14)), 4.0)}),
         ("phi", {**LLAMA, f"{PHI}.weight": (8,), f"{PHI}.bias": (8,)}, {"spec": spec(4)},
          {f"{PHI}.weight": (((0, 4),), 4.0), f"{PHI}.bias": (((0, 4),), 4.0)}),
-        ("phi", LLAMA, {"spec": spec(4)}, {K: (((0, 40), (80, 120)), 4.0)}),
         ("stablelm", {**LLAMA, **{f"{PHI}.norms.{head}.weight": (8,) for head in (0, 1)}}, {"spec": spec(2)},
          {f"{PHI}.norms.{head}.weight": (((0, 2),), 4.0) for head in (0, 1)}),
         # fused rows: 4 heads of queries, 2 of keys and 2 of values
         ("phi3", {QKV: (64, WIDTH)}, {}, {QKV: (((320, 480),), 4.0)}),
         ("phi3", {QKV: (64, WIDTH)}, {"fold_into": "q"}, {QKV: (((0, 320),), 4.0)}),
-        ("phi3", {QKV: (64, WIDTH)}, {"spec": SIX}, {QKV: (((320, 380), (400, 460)), 4.0)}),
         ("persimmon", {f"{EACH}.weight": (96, 1), f"{EACH}.bias": (96,)}, {"spec": SIX},
          {f"{EACH}.weight": (EACH_KEY, 4.0), f"{EACH}.bias": (EACH_KEY, 4.0)}),
         # latent attention rotates the last rows
         ("deepseek_v3", DEEPSEEK, {}, {KV_A: (((160, 240),), 4.0)}),
         ("deepseek_v3", DEEPSEEK, {"fold_into": "q"}, {Q_B: (LAST_8, 4.0)}),
-        ("deepseek_v3", {Q: (80, WIDTH), KV_A: (24, WIDTH)}, {"fold_into": "q"}, {Q: (LAST_8, 4.0)}),
         # the scale of all logits goes into all queries
         ("deepseek_v3", DEEPSEEK, {"of": schedule(1.0, 1.5)}, {Q_B: (((0, 800),), 1.5)}),
-        ("deepseek_v3", DEEPSEEK, {"of": schedule(1.0, 1 + 1e-12)}, {}),
         # an output gate stays as it is
         ("axk2", GATED, {"config": {"v_head_dim": 4}, "fold_into": "q"}, {Q_B: (BEFORE_GATE, 4.0)}),
         ("axk2", GATED, {"config": {"v_head_dim": 4}}, {KV_A: (((160, 240),), 4.0)}),

@@ -38,17 +38,14 @@ def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) ->
         ("llama", MIXED, {"encoding": "keys"}, "nothing names an arbitrary frequency vector; use --encoding tensor"),
         ("llama", recipe("llama3", 4.0), {"encoding": "keys"}, "llama3 cannot be baked for GGUF metadata"),
         ("llama", recipe("yarn", 4.0, 16.0), {"encoding": "keys"}, "other architectures only and computes 32 and 1"),
-        ("llama", recipe("yarn", 4.0, 32.0, 2.0), {"encoding": "keys"}, "beta_fast 32 and beta_slow 2"),
         ("llama", recipe("yarn", 4.0, 32.0, 1.0, False), {"encoding": "keys"}, "llama.cpp always rounds the ends"),
         ("exaone4", PAIR, {"encoding": "tensor"}, "it takes one list; give one list: leave --keep-short out"),
         ("qwen2", PAIR, {"encoding": "tensor"}, "loads no rope_freqs for it; name a carrier (--carrier llama"),
         ("starcoder2", MIXED, {}, "starcoder2: by keys, nothing names an arbitrary frequency vector; by tensor, "
          "llama.cpp loads no rope_freqs for it; theta, linear and yarn fit into its keys"),
-        ("starcoder2", PAIR, {"encoding": "tensor"}, "theta, linear and yarn fit into its keys, without --keep-short"),
         ("deepseek2", YARN, {"encoding": "keys"}, "with keys: it scales logits by 1.2965, not 1.0000; choose another"),
         ("llama", FULL, {}, "take --carrier mistral3, which llama and qwen2 can become, or leave --log-n out"),
         ("mistral3", CLAMPED, {}, "--allow-approximate to take that, or take --log-n full"),
-        ("llama", FULL, {"carrier": "llama"}, "it does not scale queries by position"),
     ],
 )  # fmt: skip
 def test_what_a_file_cannot_hold(tmp_path: Path, arch: str, of: Recipe, options: dict[str, Any], words: str) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 import ropeconv
 from ropeconv.engines.probe import Probe, ProbeCache, SharedProbe
-from ropeconv.engines.probe.answer import parsed
 from ropeconv.errors import Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -47,24 +46,15 @@ def test_answers_come_back_and_failures_are_not_kept(cache: Path, monkeypatch: p
     assert ProbeCache().get("a") is None
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"attention_factor": math.nan}, {"attention_factor": "1"}, {"inv_freq": None}, {"inv_freq": [1.0, "x"]},
-        {"short": 3}, {"inv_freq": [math.inf]},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("odd", [{"attention_factor": math.nan}, {"inv_freq": [1.0, "x"]}, {"short": 3}])
 def test_answers_of_other_types_are_none(cache: Path, odd: dict[str, object]) -> None:
     """NaN would pass every comparison that looks for a difference."""
     ProbeCache().put("a", RIGHT)
     (cache / "a.json").write_text(json.dumps({"modules": {"global": RIGHT["modules"]["global"] | odd}}))
     assert ProbeCache().get("a") is None
-    assert parsed((cache / "a.json").read_text()) is None
-    assert parsed('{"error": "no"}') == {"error": "no"}
 
 
 def test_a_cached_answer_is_compared_again(llama: Path, tmp_path: Path, cache: Path) -> None:
-    """A wrong answer in the cache is a failure, so it is read; a right one passes, and is the probe's."""
     plans = [make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / str(number)) for number in range(3)]
     ropeconv.apply(plans[0])
     (file,) = cache.iterdir()
@@ -80,8 +70,6 @@ def test_a_cached_answer_is_compared_again(llama: Path, tmp_path: Path, cache: P
 def test_one_probe_serves_several_outputs_and_is_started_anew_after_its_end(llama: Path, tmp_path: Path) -> None:
     probe, pids = SharedProbe(), []
     probe.stop()
-    probe.prefetch("llama")
-    assert "process" not in vars(probe)
     for number in range(3):
         if number == 2:
             probe.process.kill()

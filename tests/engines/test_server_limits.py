@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx2 as httpx
@@ -16,7 +15,7 @@ import pytest
 
 from ropeconv.engines.servers import connect, transport
 from ropeconv.engines.servers.protocol import ModelList, ask
-from ropeconv.engines.servers.transport import Limits, for_prompt
+from ropeconv.engines.servers.transport import Limits
 from ropeconv.errors import RopeconvError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -25,31 +24,17 @@ SIZES = Limits(0.4, 10_000)
 
 @contextmanager
 def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """The URL of a server that gives every connection to `answer`."""
+    """The URL of a server that gives one connection to `answer`."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def run() -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=_answered, args=(connection, answer), daemon=True).start()
+        with suppress(OSError), listening.accept()[0] as connection:
+            connection.recv(65536)
+            answer(connection)
 
     threading.Thread(target=run, daemon=True).start()
-    try:
+    with listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        listening.close()
-
-
-def _answered(connection: socket.socket, answer: Callable[[socket.socket], None]) -> None:
-    with connection:
-        connection.recv(65536)
-        try:
-            answer(connection)
-        except OSError:
-            return
 
 
 def whole(body: bytes, head: bytes = HEAD) -> Callable[[socket.socket], None]:
@@ -68,36 +53,28 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "REST", 0.6)
 
 
-def drip(start: bytes, piece: bytes, count: int, seconds: float) -> Callable[[socket.socket], None]:
+def drip(start: bytes, piece: bytes) -> Callable[[socket.socket], None]:
     """Sends a piece again and again."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(start)
-        for _ in range(count):
-            time.sleep(seconds)
+        for _ in range(100):
+            time.sleep(0.1)
             connection.sendall(piece)
 
     return answer
 
 
-SLOW = {
-    "silence": drip(b"", b"", 1, 5),
-    "a head in pieces": drip(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n", 100, 0.1),
-    "a body in pieces": drip(HEAD + b"Content-Length: 1000\r\n\r\n", b" ", 100, 0.1),
-}
-
-
-@pytest.mark.parametrize("answer", SLOW.values(), ids=SLOW)
+@pytest.mark.parametrize(
+    "answer",
+    [drip(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"), drip(HEAD + b"Content-Length: 1000\r\n\r\n", b" ")],
+    ids=["a head in pieces", "a body in pieces"],
+)
 def test_no_answer_takes_longer_than_both_limits(answer: Callable[[socket.socket], None]) -> None:
     start = time.monotonic()
     with serving(answer) as url, pytest.raises(RopeconvError, match=r"takes more than|does not answer \(timed out\)"):
         asked(url)
     assert time.monotonic() - start < 9
-
-
-def test_a_slow_answer_within_the_limits_is_read() -> None:
-    with serving(drip(HEAD + b"Content-Length: 12\r\n\r\n", b'{"data": []}', 1, 0.2)) as url:
-        assert asked(url).data == []
 
 
 def test_an_endless_answer_ends_at_the_size_that_was_asked_for() -> None:
@@ -110,36 +87,20 @@ def test_an_endless_answer_ends_at_the_size_that_was_asked_for() -> None:
         asked(url)
 
 
-def test_a_prompt_may_be_answered_at_length() -> None:
-    entry = len(json.dumps({"123456": {"logprob": -12.345678901234567, "rank": 123456, "decoded_token": "x" * 100}}))
-    assert for_prompt(1000).size > 1000 * entry
-    assert for_prompt(1).size < 2_000_000
-    assert for_prompt(1).seconds == 3600
-
-
 def test_compressed_answers_are_refused_unread() -> None:
     bomb = gzip.compress(b" " * 50_000_000)
-    limits = Limits(0.4, 1 << 20)
-    assert len(bomb) < limits.size
-    with serving(whole(bomb, HEAD + b"Content-Encoding: gzip\r\n")) as url:
-        with pytest.raises(RopeconvError, match="compresses its answers"):
-            asked(url, limits)
-        with httpx.Client(base_url=url) as client:  # what a reader without the limit would hold
-            assert len(client.get("/").content) == 50_000_000
+    answer = whole(bomb, HEAD + b"Content-Encoding: gzip\r\n")
+    with serving(answer) as url, pytest.raises(RopeconvError, match="compresses its answers"):
+        asked(url, Limits(0.4, 1 << 20))
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"<!doctype html>", "does not answer in JSON"), (b"", "does not answer in JSON"),
-        (b'{"data": NaN}', "does not answer in JSON"),
-        (b"[" * 100_000, "not as it is known|does not answer in JSON"),
-        (b"[]", r"Expected `object`, got `array`"), (b'{"data": 3}', r"at `\$.data`"),
-        (b'{"data": [3]}', r"at `\$.data\[0\]`"), (b'{"data": [{"id": {}}]}', r"at `\$.data\[0\].id`"),
-        *((b'{"data": [{"id": "x", "max_model_len": %b}]}' % odd, "max_model_len")
-          for odd in (b'"64"', b"-1", b"1e999")),
-        (b'{"data": [{"owned_by": "vllm"}]}', "id"), (b'{"data": [{"id": "\\ud800"}]}', "JSON|not as it is known"),
-        (b'{"data": [{"id": "' + b"x" * 2000 + b'"}]}', "id"),
+        (b"<!doctype html>", "does not answer in JSON"), (b'{"data": NaN}', "does not answer in JSON"),
+        (b"[" * 100_000, "not as it is known|does not answer in JSON"), (b"[]", r"Expected `object`, got `array`"),
+        (b'{"data": [{"id": {}}]}', r"at `\$.data\[0\].id`"), (b'{"data": [{"id": "\\ud800"}]}', "JSON|as it is known"),
+        (b'{"data": [{"id": "x", "max_model_len": -1}]}', "max_model_len"),
     ],
 )  # fmt: skip
 def test_answers_of_other_types_are_a_sentence(body: bytes, said: str) -> None:
@@ -160,7 +121,7 @@ def test_other_statuses_are_a_sentence(status: int, head: bytes, said: str) -> N
         asked(url)
 
 
-@pytest.mark.parametrize("url", ["http://", "http://[::1", "http://a:b", "http://a\x00b", "http://" + "a" * 300])
+@pytest.mark.parametrize("url", ["http://", "http://[::1", "http://a\x00b", "http://" + "a" * 300])
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(RopeconvError):
         connect(url)

@@ -27,8 +27,7 @@ def recipe(name: str, *values: object, **settings: object) -> Recipe:
 @pytest.mark.parametrize(
     ("text", "lengths"),
     [
-        ("1/4T,1T,2T", (1024, 4096, 8192)), ("8k, 32k", (8192, 32768)), ("2T,8k,1T", (4096, 8192)), ("T", (4096,)),
-        ("1.5T", (6144,)), ("3/4T", (3072,)), ("100", (100,)),
+        ("8k, 32k", (8192, 32768)), ("2T,8k,1T", (4096, 8192)), ("1.5T", (6144,)), ("3/4T", (3072,)),
     ],
 )  # fmt: skip
 def test_lengths_are_sorted_and_each_once(text: str, lengths: tuple[int, ...]) -> None:
@@ -52,9 +51,8 @@ def test_sizes_out_of_range_are_refused(sizes: dict[str, Any], said: str) -> Non
         Asked((64,), 64, **sizes)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("20m", 1200), ("1.5h", 5400)])
-def test_times_are_parsed(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+def test_times_are_parsed() -> None:
+    assert [parse_duration(text) for text in ("90s", "20m", "1.5h")] == [90, 1200, 5400]
 
 
 def test_measures_have_strides_and_tasks() -> None:
@@ -75,24 +73,18 @@ def test_rows_are_methods_with_values_settings_and_modifiers() -> None:
     ("text", "wanted"),
     [
         ("dynamic:yarn:4:at=8k", recipe("dynamic", "yarn:4", at=8192)),  # a value with a colon
-        ("piecewise:8@44:context=32k", Recipe(METHODS["piecewise"]("8@44"), context=32768)),
         ("ntk:4:log_n=clamped:on_top=true", Recipe(METHODS["ntk"](4.0), log_n="clamped", on_top=True)),
     ],
 )
-def test_a_row_is_the_recipe_of_the_command_line(text: str, wanted: Recipe) -> None:
+def test_a_row_is_the_recipe_of_the_command_line_or_a_saved_one(text: str, wanted: Recipe, tmp_path: Path) -> None:
     assert parse_rows(text)[0].recipe == wanted
-
-
-def test_a_row_may_be_a_saved_recipe(tmp_path: Path) -> None:
-    (tmp_path / "mine.json").write_text(json.dumps(recipe("mixed", 8.0).to_dict()))
-    assert parse_rows(f"recipe:{tmp_path / 'mine.json'}")[0].recipe == recipe("mixed", 8.0)
+    (tmp_path / "mine.json").write_text(json.dumps(wanted.to_dict()))
+    assert parse_rows(f"recipe:{tmp_path / 'mine.json'}")[0].recipe == wanted
 
 
 REFUSED = {
-    in_4096: dict.fromkeys(("", "0T", "1/0T", "xT", "-1T", "1e400T", "8q", "1/9999T"), ""),
-    parse_duration: dict.fromkeys(
-        ("", "20", "0m", "-3m", "m", "20 minutes", "1e3s"), "write it like 90s, 20m or 2h"
-    ),
+    in_4096: dict.fromkeys(("", "0T", "1/0T", "xT", "-1T", "8q"), ""),
+    parse_duration: dict.fromkeys(("", "20", "0m", "-3m", "20 minutes"), "write it like 90s, 20m or 2h"),
     parse_measures: {
         "grow": "choose growth, niah, ", "growth,growth": "twice", "growth:3": "only sliding",
         "sliding:0": "only sliding",
@@ -101,12 +93,10 @@ REFUSED = {
         "": "no method", "base,base": "base twice", "base:2": "write base", "yern:4": "names no method",
         "yarn": "write it like yarn:4", "yarn:4:8": "needs one value", "yarn:x": "128k",
         "yarn:4:factor=8": "gives factor twice", "yarn:4:beta_fast=1:beta_fast=2": "a setting twice",
-        "as-is:3": "write as-is",
         "yarn:4:gamma=1": "setting gamma, which yarn does not take; it takes beta_fast, ",
         "dynamic:yarn:4": "as in dynamic:yarn:4:at=32k", "dynamic:4:at=8k": "METHOD one of",
-        "yarn:4:beta_fast=a+b": "write a number", "theta:big": "takes a number", "yarn:0.5": "at least 1",
-        "longrope:f.json": "names no method", "recipe:/nowhere.json": "cannot be read",
-        "yarn:4:log_n=sometimes": "clamped or full", "linear:2:context=0": "not a number of tokens",
+        "theta:big": "takes a number", "yarn:0.5": "at least 1", "recipe:/nowhere.json": "cannot be read",
+        "yarn:4:log_n=sometimes": "clamped or full",
     },
 }  # fmt: skip
 """By the function that parses it, texts that are refused and what is said."""

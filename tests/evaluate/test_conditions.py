@@ -39,8 +39,6 @@ BASE: tuple[str, dict[str, float | None]] = ("base", {})
         ("yarn:4 > base @2T", ("growth", "yarn:4", True, "base", 2 * TRAINED)),
         ("yarn:4<base@1/4T", ("growth", "yarn:4", False, "base", TRAINED // 4)),
         (" yarn:4 > 3.5 @32k ", ("growth", "yarn:4", True, 3.5, 4 * TRAINED)),
-        ("position yarn:4 < 0.9 @2T", ("position", "yarn:4", False, 0.9, 2 * TRAINED)),
-        ("growth yarn:4 > linear:4 @T", ("growth", "yarn:4", True, "linear:4", TRAINED)),
         ("position yarn:4 > base @10k", ("position", "yarn:4", True, "base", 10240)),
         ("lm-eval:arc_easy yarn:4 < base @1T", ("lm-eval:arc_easy", "yarn:4", False, "base", TRAINED)),
     ],
@@ -54,10 +52,9 @@ def test_conditions_are_read(text: str, wanted: tuple[object, ...]) -> None:
     ("text", "said"),
     [
         *((text, "no condition") for text in (
-            "yarn:4", "yarn:4 > base", "yarn:4 >= base @2T", "yarn:4 > base > linear:4 @2T", "> base @2T",
+            "yarn:4 > base", "yarn:4 >= base @2T", "> base @2T",
         )),
-        ("yarn:8 > base @2T", "'yarn:8'"), ("yarn:4 > bse @2T", "'bse'"), ("4 > base @2T", "'4'"),
-        ("yarn:4 > nan @2T", "'nan'"), ("yarn 4 > base @2T", "'yarn 4'"),
+        ("yarn:4 > bse @2T", "'bse'"), ("4 > base @2T", "'4'"), ("yarn:4 > nan @2T", "'nan'"),
         ("sliding yarn:4 > base @2T", "needs sliding; add it"),
         ("yarn:4 > base @3T", "needs 24,576 tokens; add"), ("yarn:4 > base @twoT", "is no length"),
         ("yarn:4 > base @1T,2T", "several lengths"),
@@ -77,8 +74,6 @@ def test_other_texts_are_refused(text: str, said: str) -> None:
         ("yarn:4 > base @2T", [BASE, differing("yarn:4", -0.31)], False),
         ("yarn:4 < base @2T", [BASE, differing("yarn:4", -0.31)], True),
         ("base > yarn:4 @2T", [BASE, differing("yarn:4", -0.31)], True),
-        ("base > yarn:4 @2T", [BASE, differing("yarn:4", -0.29)], False),
-        ("base > base @2T", [BASE, differing("yarn:4", 1.0)], False),
         # a number is compared with the value
         ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.79})], False),
         ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.81})], True),
@@ -89,14 +84,6 @@ def test_other_texts_are_refused(text: str, said: str) -> None:
 )
 def test_it_is_true_beyond_three_errors(text: str, cells: list[tuple[str, dict[str, float]]], met: bool) -> None:
     assert parsed(text).judge(with_cells(*cells)).met == met
-
-
-def test_the_sentence_has_the_numbers() -> None:
-    result = with_cells(BASE, differing("yarn:4", 0.31))
-    assert parsed("yarn:4 > base @2T").judge(result).sentence == (
-        "yarn:4 > base @2T is true: growth at 2T, the difference is +0.310 ± 0.100 nat."
-    )
-    assert "is not shown" in parsed("yarn:4 < base @2T").judge(result).sentence
 
 
 @pytest.mark.parametrize(
@@ -110,9 +97,3 @@ def test_the_sentence_has_the_numbers() -> None:
 def test_what_was_not_measured_cannot_be_judged(text: str, said: str) -> None:
     with pytest.raises(RopeconvError, match=said):
         parsed(text).judge(with_cells(BASE, ("yarn:4", {"difference": 1.0, "difference_error": None})))
-
-
-def test_shares_are_judged_by_their_own_error() -> None:
-    result = made("base,yarn:4", ["passkey"])
-    met = [Condition("", "passkey", row, False, 0.5, "2T").judge(result).met for row in ("base", "yarn:4")]
-    assert met == [True, False]

@@ -12,7 +12,7 @@ from ropeconv.engines import Engine, Progress, TokenLosses
 from ropeconv.errors import UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import Case
-from ropeconv.evaluate.estimate import Cost, Estimate, estimate, probe, within
+from ropeconv.evaluate.estimate import Cost, estimate, probe, within
 
 TRUE = Cost(0.01, 2e-4, 3e-8, 1e-3)
 
@@ -68,7 +68,6 @@ def test_an_estimate_is_the_sum_over_cases() -> None:
     assert (found.seconds, found.tokens, found.sequences) == (pytest.approx(32.0), 300, 2)
     assert found.sentence == "2 sequences with 300 tokens take about 32 s."
     assert estimate([case(100)], {}).sentence == "1 sequence with 100 tokens will take a time that is not known."
-    assert Estimate(0.0, 0, 0, {False: TRUE}).to_dict() == {"seconds": 0.0, "tokens": 0, "sequences": 0}
 
 
 def test_a_budget_says_what_fits() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -48,36 +49,21 @@ def test_measured_methods_come_first_by_their_loss(found: list[Advice], result: 
     assert names[4:] == [name for name in own if name not in losses]
 
 
-def test_the_longest_length_within_the_context_counts(found: list[Advice], result: Result) -> None:
-    columns = [ranking(found, result, context).column for context in (40_000, 20_000, 1000)]
-    assert columns == [32768, 16384, 2048]
-
-
-def test_the_same_name_with_another_factor_is_another_method(result: Result) -> None:
-    at_8 = advise(open_source(LLAMA_3), 65536)[0]
-    got = ranking(at_8, result, 65536)
-    assert got.rows == {}
-    assert [one.method.name for one in got.found] == [one.method.name for one in at_8]
-
-
 def test_cells_are_those_of_the_evaluation(found: list[Advice], result: Result) -> None:
     got, by_name = ranking(found, result), {one.method.name: one for one in found}
     cell, row = result.cell("yarn:32k", "growth", "loss", 32768), result.rows[2]
     assert got.cells(by_name["yarn"]) == (f"{cell.value:.3f}", f"{row.price:+.3f}", "4T")
     assert got.cells(by_name["llama3"]) == ("-", "-", "-")
-    assert got.to_dict(by_name["llama3"]) is None
-    assert got.to_dict(by_name["yarn"]) == {
-        "row": "yarn:32k", "length": 32768, "loss": cell.value, "error": cell.error, "difference": cell.difference,
-        "difference_error": cell.difference_error, "price": row.price, "price_error": row.price_error,
-        "holds_to": 32768,
-    }  # fmt: skip
 
 
-def test_results_that_say_nothing_about_this_model_are_refused(found: list[Advice], result: Result) -> None:
-    with pytest.raises(UsageError, match="trained for 4,096 tokens, and this one was for 8,192"):
-        ranking(found, msgspec.structs.replace(result, trained=4096))
-    with pytest.raises(UsageError, match="no growth"):
-        ranking(found, msgspec.structs.replace(result, cells=[]))
+@pytest.mark.parametrize(
+    ("change", "said"), [({"trained": 4096}, "trained for 4,096 tokens"), ({"cells": []}, "no growth")]
+)
+def test_results_that_say_nothing_about_this_model_are_refused(
+    found: list[Advice], result: Result, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        ranking(found, msgspec.structs.replace(result, **change))
 
 
 def test_advise_sorts_by_a_file(tmp_path: Path, result: Result) -> None:

@@ -14,14 +14,13 @@ import pytest
 from ropeconv.engines import Engine, Progress
 from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import EVAL, EvalLine, Observation
+from ropeconv.evaluate.case import EVAL
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.outcome import Outcome, Refusal
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.texts.documents import Texts
-from ropeconv.formats.journal import Journal, default_path
+from ropeconv.formats.journal import Journal
 
-from ..support.extent import sample
 from .engines import ByHand, Computed, Loss, numbered
 from .reading import ANSWERS, Reader, WordTokenizer, prose
 
@@ -127,8 +126,7 @@ def test_generated_answers_are_compared_as_text(tmp_path: Path, window: int, rig
     assert {one.depth: one.value for one in found}.items() >= right.items()
 
 
-@pytest.mark.parametrize("name", sample(["model.layers.1.mlp.up_proj", "model.layers.0.self_attn.k_proj", "lm_head"]))
-def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, tmp_path: Path, name: str) -> None:
+def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, tmp_path: Path) -> None:
     import torch
 
     from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
@@ -139,20 +137,7 @@ def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, t
     runner = ByHand({"base": engine})
     assert not run(runner, tmp_path / "finite", measures="passkey", texts=texts, asked=asked).refusals
     with torch.no_grad():
-        engine.model.get_submodule(name).weight.fill_(float("nan"))
-    with pytest.raises(RopeconvError, match=rf"base gives .* begin in the output of {name}; give --dtype"):
+        engine.model.get_submodule("model.layers.1.mlp.up_proj").weight.fill_(float("nan"))
+    with pytest.raises(RopeconvError, match=r"base gives .* begin in the output of model.layers.1.mlp.up_proj; give"):
         run(runner, tmp_path / "broken", measures="passkey", texts=texts, asked=asked)
     assert not any(module._forward_hooks for module in engine.model.modules())
-
-
-def test_a_journal_keeps_numbers_bit_for_bit_and_its_usual_place_is_in_the_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    line = EvalLine("first", 1.5, [Observation("passkey", "loss", 64, 0, 3, 0.1 + 0.2, depth=0.5)])
-    with Journal(tmp_path / "journal", EVAL, "a model") as journal:
-        journal.add(line)
-    with Journal(tmp_path / "journal", EVAL, "a model") as journal:
-        assert list(journal.lines.values()) == [line]
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_path("0123456789abcdef0123").parent == tmp_path / "ropeconv" / "eval"
-    assert default_path("a" * 64) != default_path("b" * 64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.statistics import Summary, summarise
 from ropeconv.evaluate.statistics.chance import beyond
 from ropeconv.evaluate.statistics.sample import Sample, differences, sample_of
-from ropeconv.evaluate.statistics.shares import difference_error, effective_count, share_error, wilson
+from ropeconv.evaluate.statistics.shares import difference_error, effective_count, wilson
 
 GATHERED = np.repeat([[1.0], [0.0]], 3, axis=0) * np.ones((6, 10))
 """Answers of six documents that are alike within each."""
@@ -70,27 +69,17 @@ def test_windows_of_one_text_give_the_mean_and_the_error_of_a_textbook() -> None
     assert sample_of(observed([2.0]), 0).error is None, "a single window has no error"
 
 
-def test_weights_are_tokens() -> None:
-    """As if every token were there by itself: the mean of 1 x 4.0 and 3 x 2.0 is 2.5."""
-    first, second = observed([4.0, 2.0])
-    assert sample_of([first, dataclasses.replace(second, weight=3)], 0).mean == 2.5
-    assert sample_of([first, second], 0).mean == 3.0
-
-
 def test_from_five_documents_on_they_are_the_units() -> None:
-    """The bootstrap of equal documents is the textbook's error of their means, up to the noise of its draws."""
     values = np.random.default_rng(2).normal(3, 0.1, (9, 4)) + np.random.default_rng(3).normal(0, 1, (9, 1))
     sample, four = sample_of(observed(values), 7), sample_of(observed(values[:4]), 7)
     assert (sample.by_document, sample.count, four.by_document, four.count) == (True, 9, False, 16)
     assert sample.error == pytest.approx(values.mean(1).std(ddof=1) / 3, rel=0.06)
     assert sample_of(observed(values), 7).error == sample.error, "the same seed gives the same table"
-    assert sample_of(observed(values), 8).error != sample.error
 
 
 def test_depths_of_a_window_are_one_unit_where_windows_are_enough() -> None:
     six = sample_of(by_depth({depth: list(range(6)) for depth in (0.0, 0.5, 1.0)}, "log_prob"), 0)
     assert six.count == 6
-    assert six.error == pytest.approx(np.arange(6).std(ddof=1) / math.sqrt(6))
     two = sample_of(by_depth({depth: [0.0, 1.0] for depth in (0.0, 0.5, 1.0)}, "log_prob"), 0)
     assert two.count == 6, "two windows are too few, so all six numbers count"
 
@@ -102,54 +91,29 @@ def test_differences_are_of_the_same_windows() -> None:
     assert paired([1.0], [1.0, 2.0, 9.0], column=9) is None
 
 
-@pytest.mark.parametrize(("between", "covers"), [(1.0, False), (0.0, True)])
-def test_errors_by_document_cover_the_truth_where_errors_by_window_do_not(between: float, covers: bool) -> None:
-    """Two standard errors hold the true mean as often as Student's t says: 93 % with 12 documents.
-
-    between: the spread of documents, beside which windows of one document are alike. covers: whether errors by window
-    would do too.
-    """
-    random, clustered, by_window = np.random.default_rng(5), 0, 0
-    for _ in range(400):
-        values = random.normal(0, between, (12, 1)) + random.normal(0, 0.7, (12, 6))
-        sample = sample_of(observed(values), 0)
-        clustered += abs(sample.mean) < 2 * sample.error
-        by_window += abs(sample.mean) < 2 * values.std(ddof=1) / math.sqrt(values.size)
-    assert 0.89 < clustered / 400 < 0.965
-    assert (by_window / 400 > 0.9) == covers
-
-
 @pytest.mark.parametrize(
     ("right", "count", "low", "high"),
-    [(8, 10, 0.4902, 0.9433), (0, 20, 0.0, 0.1611), (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)],
+    [(8, 10, 0.4902, 0.9433), (0, 20, 0.0, 0.1611), (81, 263, 0.2553, 0.3662)],
 )
 def test_the_interval_of_a_share_is_the_published_one(right: int, count: int, low: float, high: float) -> None:
-    """The last two are in Newcombe 1998, table I."""
+    """The last one is in Newcombe 1998, table I."""
     assert wilson(right / count, count) == pytest.approx((low, high), abs=5e-5)
-
-
-def test_a_share_of_all_is_not_certain() -> None:
-    sample = answers([1.0] * 10)
-    assert sample.error == 0
-    assert 0.04 < share_error(sample) < 0.06
 
 
 def test_answers_that_are_alike_within_a_document_count_less() -> None:
     assert effective_count(answers(GATHERED)) < 7
     assert effective_count(answers(SPREAD)) == 60
-    assert effective_count(answers(GATHERED[:4])) == 40, "too few documents to know"
     assert difference_error(answers(-GATHERED)) > 2 * difference_error(answers(-SPREAD))
 
 
 @pytest.mark.parametrize(("lost", "decided"), [(8, False), (10, True)])
 def test_lost_answers_are_judged_as_an_exact_test_judges_them(lost: int, decided: bool) -> None:
-    """Three errors are a probability of 0.27 %; that of answers that are all lost is 2 in 2^n."""
     sample = answers([-1.0] * lost)
     assert (abs(sample.mean) > 3 * difference_error(sample)) == decided == (2 / 2**lost < 0.0027)
     assert difference_error(answers([0.0] * 16)) == pytest.approx(1 / 16), "no difference has an error too"
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 3, 7, 30, 231, math.inf])
+@pytest.mark.parametrize("freedom", [1, 3, 30, math.inf])
 def test_three_errors_are_passed_by_chance_as_often_as_students_t_says(freedom: float) -> None:
     wanted = 0.0026998
     if freedom < math.inf:
@@ -167,10 +131,6 @@ def curve(losses: dict[int, float], noise: float = 0.01, measure: str = "growth"
 
 def held(losses: dict[int, float], **settings: object) -> int | None:
     return summary({"base": curve(losses, **settings)}).rows[0].holds_to
-
-
-def notes(values: np.ndarray) -> str:
-    return " ".join(summary({"base": observed(values)}).notes)
 
 
 def test_the_first_row_has_no_difference_and_the_others_have_theirs() -> None:
@@ -204,7 +164,6 @@ def test_differences_of_a_run_that_was_stopped_are_of_the_windows_that_both_have
     [
         ({256: 0.5, 1024: 0.1, 2048: 0.0, 4096: 0.004, 8192: 2.0}, 0.01, 4096),
         ({256: 0.5, 1024: 0.1, 2048: 0.0, 4096: 0.1}, 0.01, 2048),
-        ({256: 0.5, 1024: 0.1, 2048: 0.0}, 0.01, 2048),
         ({1024: 0.0, 2048: 1.0, 4096: 0.1}, 0.1, 1024),
         ({1024: 0.0, 4096: 0.1}, 0.1, 4096),  # without the length that fails before it
     ],
@@ -215,53 +174,34 @@ def test_a_row_holds_to_the_last_length_before_one_that_is_worse_than_its_best(
     assert held(losses, noise=noise) == to
 
 
-def test_lengths_are_paired_by_window() -> None:
-    """The loss grows by a twentieth of the spread of windows, which unpaired errors would not see."""
-    losses = {1024: 0.0, 2048: 0.04}
-    assert held(losses) == 1024
-    short, long = ([one for one in curve(losses) if one.column == length] for length in losses)
-    shuffled = observed(np.random.default_rng(1).permutation([one.value for one in long]), 2048)
-    assert summary({"base": short + shuffled}).rows[0].holds_to == 2048
-
-
-def test_it_is_not_known_without_growth_or_with_a_single_window() -> None:
-    assert held({1024: 0.0, 2048: 0.0}, measure="position") is None
-    assert summary({"base": observed([1.0]) + observed([2.0], 2048)}).rows[0].holds_to is None
-
-
 def test_the_price_is_the_difference_of_growth_at_the_trained_length() -> None:
     rows = {"base": curve({1024: 0.0, 2048: 1.0}), "yarn:4": curve({1024: 0.125, 2048: 0.5})}
     assert summary(rows).rows[0].price is None
     prices = [summary(rows, trained=length).rows[1].price for length in (1024, 2048, 512)]
     assert prices == [pytest.approx(0.125), pytest.approx(-0.5), None]
-    others = {name: curve({1024: 0.0}, measure="position") for name in ("base", "yarn:4")}
-    assert summary(others).rows[1].price is None
 
 
-def test_the_note_says_what_errors_are_between() -> None:
-    values = np.random.default_rng(0).normal(size=(5, 3))
-    assert notes(values[:1]) == (
-        "growth: one text, so errors are between places of the text, not between texts; give 5 or more to measure "
-        "those."
-    )
-    assert "growth: 4 texts, so errors are between places of them" in notes(values[:4])
-    assert notes(values) == ""
-    assert notes(values[:3, :1]) == "", "one window of each text: that is between texts"
-    assert notes(values[:1, :1]).startswith("growth: one window, so no error is known")
+@pytest.mark.parametrize(
+    ("documents", "windows", "said"),
+    [
+        (1, 3, "growth: one text, so errors are between places of the text, not between texts; give 5 or more"),
+        (4, 3, "growth: 4 texts, so errors are between places of them"),
+        (5, 3, ""),
+        (3, 1, ""),  # one window of each text: that is between texts
+        (1, 1, "growth: one window, so no error is known"),
+    ],
+)
+def test_the_note_says_what_errors_are_between(documents: int, windows: int, said: str) -> None:
+    values = np.random.default_rng(0).normal(size=(documents, windows))
+    (found,) = summary({"base": observed(values)}).notes or [""]
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
 
 
-def test_the_number_expected_by_chance_is_the_number_that_comes() -> None:
-    """Rows that differ by nothing but noise, with four windows, where three errors are often passed."""
-    random = np.random.default_rng(3)
-    rows = {"base": observed(np.zeros(4))}
-    rows |= {f"row {number}": observed(random.normal(0, 1, 4)) for number in range(400)}
-    found = summary(rows)
-    note = next(one for one in found.notes if "judged" in one)
-    count, expected = re.match(r"(\d+) differences .* about ([\d.]+) would", note).groups()
-    passed = sum(abs(c.difference) > 3 * c.difference_error for c in found.cells if c.difference is not None)
-    assert (int(count), float(expected)) == (400, round(400 * beyond(3), 1))
-    assert 0.6 < passed / float(expected) < 1.5
-    assert passed > 5 * 400 * 0.0027, "a normal distribution would expect one"
+def test_the_note_counts_the_differences_that_chance_would_give() -> None:
+    rows = {"base": observed(np.zeros(4))} | {f"row {n}": observed([n, 1, 2, 3]) for n in range(400)}
+    note = next(one for one in summary(rows).notes if "judged" in one)
+    assert re.match(r"400 differences .* about ([\d.]+) would", note)[1] == f"{400 * beyond(3):.1f}"
 
 
 def test_refusals_and_another_first_row_are_said() -> None:

@@ -24,13 +24,6 @@ from ..support.baking import apply, make_plan, validate
 from .conftest import numbers, tensors_of
 
 
-def test_both_files_are_seen_as_the_same_model(real: RealModel) -> None:
-    specs = [inspect_source(ropeconv.open_source(str(path))).spec for path in (real.gguf, real.checkpoint)]
-    for spec in specs:
-        assert (spec.rope_theta, spec.original_context, spec.rotary_dim) == (100_000.0, 8192, 64)
-    assert np.array_equal(*(spec.current().inv_freq for spec in specs))
-
-
 def test_the_checkpoint_has_the_numbers_that_gguf_py_reads(real: RealModel) -> None:
     stored = tensors_of(real.gguf)
     names = {
@@ -101,12 +94,3 @@ def test_validate_agrees_on_a_baked_checkpoint_and_not_on_an_edited_one(real: Re
         rope["short_factor"] = rope["long_factor"] = [1.1 * factor for factor in rope["long_factor"]]
     (baked / "config.json").write_text(json.dumps(config))
     assert not validate(baked, real.checkpoint, tokens=64).agrees
-
-
-@pytest.mark.nightly
-def test_validate_agrees_beyond_the_trained_context(real: RealModel, tmp_path: Path) -> None:
-    baked = apply(
-        make_plan(real.checkpoint, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "baked"), link=True, fsync=False
-    )
-    result = validate(baked, real.checkpoint, tokens=64)
-    assert result.agrees, result.sentence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +57,6 @@ def in_a_folder_before_two_dashes(out: Path) -> None:
     in_the_map(**{auto: f"{MODULE}.x--payload.{kind}" for auto, kind in names.items()})(out)
 
 
-def in_one_value_of_the_map(out: Path) -> None:
-    in_a_folder_before_two_dashes(out)
-    in_the_map(AutoConfig=f"{MODULE}.StoredRopeLlamaConfig", AutoModel=f"{MODULE}.StoredRopeLlamaModel")(out)
-
-
 def in_custom_generate(out: Path) -> None:
     """from_pretrained with trust_remote_code imports custom_generate/generate.py."""
     add("custom_generate/generate.py", GENERATE.encode())(out)
@@ -78,16 +72,7 @@ def in_the_module_itself(out: Path) -> None:
     path.write_text(path.read_text() + PAYLOAD)
 
 
-def in_a_linked_module(out: Path) -> None:
-    in_the_module_itself(out)
-    (out / f"{MODULE}.py").rename(out.parent / "other.py")
-    (out / f"{MODULE}.py").symlink_to(out.parent / "other.py")
-
-
-ATTACKS = (
-    in_a_folder_before_two_dashes, in_one_value_of_the_map, in_custom_generate, in_a_linked_custom_generate,
-    in_the_module_itself, in_a_linked_module,
-)  # fmt: skip
+ATTACKS = (in_a_folder_before_two_dashes, in_custom_generate, in_a_linked_custom_generate, in_the_module_itself)
 
 
 @pytest.fixture
@@ -124,18 +109,13 @@ REFUSED: dict[str, Corruption] = {
     "another architecture": config(architectures=["LlamaForCausalLM"]),
     "a class of the module that is not ours": config(auto_map={"AutoConfig": f"{MODULE}.Other"}),
     "one more class": in_the_map(AutoTokenizer=f"{MODULE}.x--payload.Tokenizer"),
-    "a list in the map": config(auto_map=[f"{MODULE}.StoredRopeLlamaConfig"]),
     "a list of two classes": put("config.json", "auto_map.AutoModel", [f"{MODULE}.Model", "x--y.Z"]),
     "an unknown model type": config(model_type="payload_stored_rope"),
     "another kind of log-n": config(stored_rope={"attention_factor": 1.0, "log_n": {"kind": "x", "length": 64}}),
-    "a log-n that is a text": config(stored_rope={"attention_factor": 1.0, "log_n": "clamped"}),
-    "settings that are a list": config(stored_rope=[]),
     "the map of a tokenizer": put("tokenizer_config.json", "auto_map", {"AutoTokenizer": [None, "x--payload.T"]}),
-    "the map of a processor": put("preprocessor_config.json", "auto_map", {"AutoProcessor": "x--payload.P"}),
     "an adapter": put("adapter_config.json", "peft_type", "LORA"),
     "another file of code": add("helper.py"),
     "a compiled module": add("modeling_stored_rope.pyc"),
-    "a library": add("modeling_stored_rope.so"),
     "no module": remove(f"{MODULE}.py"),
     "kernels of the Hub": config(attn_implementation="someone/kernels"),
     "kernels of the Hub in a part": config(vision_config={"_attn_implementation": {"": "someone/kernels:attn"}}),
@@ -154,7 +134,6 @@ def test_what_is_not_exactly_ours_needs_permission(attack: Corruption, out: Path
 def test_kernels_of_the_hub_need_permission_in_any_output(source: Path, tmp_path: Path) -> None:
     """transformers fetches and runs these without trust_remote_code."""
     out = apply(make_plan(source, YARN, tmp_path / "out"))
-    assert not needs_trust(out, allowed=False)
     config(attn_implementation="sdpa")(out)
     assert not needs_trust(out, allowed=False)
     config(attn_implementation="someone/kernels")(out)
@@ -162,21 +141,12 @@ def test_kernels_of_the_hub_need_permission_in_any_output(source: Path, tmp_path
         needs_trust(out, allowed=False)
 
 
-def test_log_n_is_known_code(source: Path, tmp_path: Path) -> None:
-    out = apply(make_plan(source, replace(YARN, log_n="clamped"), tmp_path / "out", encoding="buffers"))
-    assert needs_trust(out, allowed=False)
-
-
-@pytest.mark.parametrize("name", ["config.json", "x_config.json", f"{MODULE}.py"])
-def test_a_fifo_is_refused_and_not_waited_for(name: str, out: Path) -> None:
-    (out / name).unlink(missing_ok=True)
-    os.mkfifo(out / name)
-    with pytest.raises(BadSource, match=r"is a FIFO|is another one"):
-        needs_trust(out, False)
-
-
-def test_a_config_of_any_size_is_not_read(out: Path) -> None:
+def test_a_fifo_and_a_config_of_any_size_are_not_read(out: Path) -> None:
     (out / "x_config.json").touch()
     os.truncate(out / "x_config.json", 1 << 30)
     with pytest.raises(BadSource, match="is longer than"):
+        needs_trust(out, False)
+    (out / "x_config.json").unlink()
+    os.mkfifo(out / "x_config.json")
+    with pytest.raises(BadSource, match="is a FIFO"):
         needs_trust(out, False)

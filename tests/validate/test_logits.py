@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -61,38 +60,6 @@ def test_the_stock_load_computes_the_method(
     assert all(bucket.control_kl > 1000 * bucket.kl_95 for bucket in result.buckets)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "recipe"),
-    [
-        ("deepseek_v3", Recipe(REGISTRY["yarn"](16.0, mscale=1.0, mscale_all_dim=1.0))),  # which scales its softmax
-        ("llama", Recipe(REGISTRY["longrope"]((4.0,) * 32, (2.0,) * 32), context=1024)),
-    ],
-    ids=["a softmax scale of its own", "lists that change at the trained length"],
-)
-def test_what_only_some_methods_have_is_computed(
-    model_type: str, recipe: Recipe, tiny: Callable[[str], Path], tmp_path: Path
-) -> None:
-    result = check(baked(tiny(model_type), tmp_path / "out", recipe), tiny(model_type))
-    assert result.agrees, result.sentence
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [('"factor": 16.0', '"factor": 15.0'), ('"rope_theta": 10000.0', '"rope_theta": 10500.0'), ("1.277258", "1.3")],
-)
-def test_an_edited_config_disagrees(llama: Path, tmp_path: Path, old: str, new: str) -> None:
-    out = baked(llama, tmp_path / "out")
-    replaced(out / "config.json", old, new)
-    result = check(out, llama)
-    assert not result.agrees
-    assert result.sentence.startswith("Disagrees")
-
-
-def test_other_weights_disagree(llama: Path, tmp_path: Path) -> None:
-    out = changed_weights(baked(llama, tmp_path / "out"), "layers.0.self_attn.q_proj", 1.01)
-    assert not check(out, llama).agrees
-
-
 IN_BFLOAT16 = (
     "no attention factor", "betas swapped", "one frequency off by 1 %", "keys by A, not A^2", "fold over all rows",
     "log-n to another base",
@@ -137,10 +104,9 @@ def test_logits_that_cannot_tell_are_called_inconclusive(llama: Path, tmp_path: 
     assert result.sentence.startswith("Inconclusive: ")
 
 
-@pytest.mark.parametrize("family", ["llama", pytest.param("cohere", marks=pytest.mark.nightly)])
-def test_flat_models_are_distinguished(family: str, tmp_path: Path) -> None:
+def test_flat_models_are_distinguished(tmp_path: Path) -> None:
     """With weights near zero attention and logits are uniform: their differences are below any fixed KL."""
-    flat = make(family, tmp_path / "flat", initializer_range=0.002)
+    flat = make("llama", tmp_path / "flat", initializer_range=0.002)
     out = baked(flat, tmp_path / "out")
     right = check(out, flat)
     assert right.agrees, right.sentence
@@ -160,25 +126,6 @@ def test_sharp_models_are_distinguished_in_another_precision(tmp_path: Path) -> 
     assert "float32" in right.sentence
     replaced(out / "config.json", '"factor": 16.0', '"factor": 15.9')
     assert check(out, sharp, dtype="bfloat16").sentence.startswith("Disagrees")
-
-
-def test_attention_scores_are_multiplied_on_both_sides_alike(llama: Path, tmp_path: Path) -> None:
-    """A softmax scale times c is queries times c: checked against a model with such queries, and undone."""
-    import torch
-
-    from ropeconv.engines.transformers.attention_scores import attention_modules, scale_scores
-    from ropeconv.engines.transformers.load import load_stock
-
-    larger = changed_weights(shutil.copytree(llama, tmp_path / "larger"), "q_proj", 0.25)
-    ids = torch.arange(64)[None]
-    with torch.no_grad():
-        model, other = load_stock(llama, "cpu"), load_stock(larger, "cpu")
-        before = model(ids).logits
-        undo = scale_scores(model, 0.25)
-        torch.testing.assert_close(model(ids).logits, other(ids).logits, rtol=1e-4, atol=1e-4)
-        undo()
-        assert torch.equal(model(ids).logits, before)
-    assert len(attention_modules(model)) == 2
 
 
 def test_as_is_has_no_control(llama: Path, tmp_path: Path) -> None:
@@ -212,3 +159,14 @@ def test_quantised_weights_are_compared_by_their_mean() -> None:
 
     assert told(control=1.0) == (True, "Agrees everywhere, and the unscaled source does not.")
     assert told(control=0.09)[1].startswith("Disagrees: KL 1.00e-02 at ")
+
+
+def test_a_choice_of_indexers_is_left_out_of_the_comparison(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """Rounding can change which keys an indexer of sparse attention chooses."""
+    source = tiny("deepseek_v32")
+    out = baked(source, tmp_path / "out")
+    result = check(out, source)
+    assert result.agrees, result.sentence
+    assert "attention to all keys" in result.sentence
+    replaced(out / "config.json", '"rope_theta": 10000.0', '"rope_theta": 10500.0')
+    assert check(out, source).sentence.startswith("Disagrees")

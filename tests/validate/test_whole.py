@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from transformers.models.llama.modeling_llama import LlamaModel
 
 from ropeconv.engines import Progress
-from ropeconv.engines.transformers.backbone import hidden_states, keep_head, logits
 from ropeconv.engines.transformers.device import device_spec, out_of_memory
-from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
@@ -27,11 +21,9 @@ from ropeconv.validate.checkpoint import validate_checkpoint
 from ropeconv.validate.comparison import Comparison
 from ropeconv.validate.rule.measures import compare_logits, in_blocks, measure
 from ropeconv.validate.sampling.positions import doubling_buckets, spread_buckets
-from ropeconv.validate.sampling.tokens import synthetic
 from ropeconv.validate.settings import Settings
 
 from ..support.baking import apply, make_plan, replaced, validate
-from ..support.extent import sample
 from ..support.in_process import command
 from ..support.llamacpp import checkpoint
 from ..support.models import make
@@ -41,22 +33,6 @@ VALIDATE = ("validate", "out", "--against", "model", "--tokens", 64)
 
 def baked(source: Path, out: Path, recipe: Recipe | None = None, **options: object) -> Path:
     return apply(make_plan(source, recipe or Recipe(METHODS["yarn"](16.0)), out, **options))
-
-
-@pytest.mark.parametrize("model_type", sample(["llama", "gemma2", "cohere", "granite", "mixtral", "gpt_neox"], 3))
-def test_two_halves_are_the_whole(tmp_path: Path, model_type: str) -> None:
-    """Backbone in chunks, and the head alone without its layers: the model's own logits, with caps and scales."""
-    model = load_stock(make(model_type, tmp_path / "model"), "cpu")
-    ids = synthetic(96, 300, 0)
-    with torch.no_grad():
-        whole = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
-    kept = [0, 5, 40, 41, 95]
-    for chunk in (96, 33):
-        found = hidden_states(model, ids, list(range(96)), kept, chunk)
-        torch.testing.assert_close(logits(model, found), whole[kept], rtol=2e-4, atol=2e-4)
-    size = sum(parameter.numel() for parameter in model.parameters())
-    torch.testing.assert_close(logits(keep_head(model), found), whole[kept], rtol=2e-4, atol=2e-4)
-    assert sum(parameter.numel() for parameter in model.parameters()) < size / 2
 
 
 def test_measures_against_float64() -> None:
@@ -75,13 +51,6 @@ def test_measures_against_float64() -> None:
     assert (same.kl_max, same.top1, same.top5) == (0, 1, 1)
 
 
-def test_synthetic_tokens_repeat_far_back() -> None:
-    ids = np.array(synthetic(4096, 32000, 1))
-    assert synthetic(4096, 32000, 1) == ids.tolist() != synthetic(4096, 32000, 2)
-    windows = {tuple(ids[i : i + 8]) for i in range(0, 1024)}
-    assert len([i for i in range(2048, 4088) if tuple(ids[i : i + 8]) in windows]) > 100
-
-
 @pytest.mark.parametrize(
     ("buckets", "counts"), [(spread_buckets, [64, 64, 100, 100, 100]), (doubling_buckets, [64, 100, 100, 100, 100])]
 )
@@ -95,12 +64,7 @@ def test_positions_of_every_doubling(buckets: Any, counts: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "chunk"),
-    [
-        ("llama", 1024),
-        ("gemma3_text", 300),
-        pytest.param("llama", 300, marks=pytest.mark.nightly),
-        pytest.param("qwen3", 1024, marks=pytest.mark.nightly),
-    ],
+    [("gemma3_text", 300), pytest.param("llama", 1024, marks=pytest.mark.nightly)],
 )
 def test_every_position(tmp_path: Path, model_type: str, chunk: int) -> None:
     source = make(model_type, tmp_path / "source")
@@ -121,7 +85,6 @@ def test_longrope_in_chunks(llama: Path, tmp_path: Path) -> None:
 
 
 def test_low_precision(tmp_path: Path) -> None:
-    """The noise floor grows with the precision, and a right bake stays below it."""
     source = make("qwen3", tmp_path / "source")
     out = baked(source, tmp_path / "out", Recipe(METHODS["mixed"](16.0)))
     wide, low = (validate(out, source, tokens=128, dtype=dtype) for dtype in ("float32", "bfloat16"))
@@ -145,12 +108,9 @@ def test_a_text(tmp_path: Path) -> None:
 def test_a_length_beyond_the_context_and_unknown_devices_are_refused(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(BadSource, match="is beyond it"):
         validate(baked(llama, tmp_path / "out"), llama, length=2048)
-    with pytest.raises(
-        RopeconvError, match="unknown device 'cuda:7'; available: " if not torch.cuda.is_available() else ""
-    ):
-        device_spec("cuda:7")
-    with pytest.raises(RopeconvError, match="unknown dtype 'int8'"):
-        device_spec("cpu", "int8")
+    for device, dtype, said in (("cuda:7", "auto", "'cuda:7'"), ("cpu", "int8", "unknown dtype 'int8'")):
+        with pytest.raises(RopeconvError, match=said):
+            device_spec(device, dtype)
 
     def full() -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
@@ -170,11 +130,10 @@ def test_another_tokenizer_is_noticed(tmp_path: Path) -> None:
     ("model_type", "changes", "said"),
     [
         ("mistral", {}, "out is a llama and other a mistral"),
-        ("llama", {"intermediate_size": 128}, "is [128, 96] in out and [128, 128] in other"),
         ("llama", {"vocab_size": 384}, "is [320, 128] in out and [384, 128] in other"),
         ("llama", {"num_hidden_layers": 3}, "out has no model.layers.2"),
     ],
-    ids=["another architecture", "other sizes", "another vocabulary", "a layer more"],
+    ids=["another architecture", "another vocabulary", "a layer more"],
 )
 def test_another_model_with_the_same_rope_is_noticed(
     model_type: str, changes: dict[str, Any], said: str, llama: Path, tmp_path: Path
@@ -194,23 +153,6 @@ def test_a_run_that_is_stopped_is_judged_as_far_as_it_came(llama: Path, tmp_path
     assert result.sentence.endswith("It was stopped before its end.")
     assert [position for position, _ in result.curve][-1] == 299
     assert [bucket.last for bucket in result.buckets if bucket.run == "whole"] == [63, 127, 255, 299]
-
-
-def test_ctrl_c_stops_a_run_over_every_position(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    baked(llama, tmp_path / "out")
-    forward, pressed = LlamaModel.forward, list[bool]()
-
-    @functools.wraps(forward)
-    def press(*given: Any, **more: Any) -> Any:
-        if more.get("past_key_values") is not None and not pressed:  # from the second chunk on
-            pressed.append(True)
-            signal.raise_signal(signal.SIGINT)
-        return forward(*given, **more)
-
-    monkeypatch.setattr(LlamaModel, "forward", press)
-    done = command(tmp_path, *VALIDATE, "--length", 1024, "--chunk", 100, "--json", code=130)
-    assert pressed
-    assert json.loads(done.stdout)["partial"]
 
 
 def test_evidence_is_a_page_that_loads_nothing_and_a_picture(llama: Path, tmp_path: Path) -> None:

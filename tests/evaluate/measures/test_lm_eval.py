@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.errors import RopeconvError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import EVAL, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
@@ -52,10 +52,8 @@ class Standin:
 
         same = {"metrics": ["pair"] if tasks == ["of pairs"] else ["score", "pair"], "pair": (1, 2), "other": 1.0}
         filters = ["strict", "loose"] if tasks == ["two filters"] else ["none"]
-        documents = [(n, kept) for kept in filters for n in range(limit)]
-        return {
-            "samples": {tasks[0]: [{"doc_id": n, "filter": kept, "score": loss(n)} | same for n, kept in documents]}
-        }
+        found = [{"doc_id": n, "filter": one, "score": loss(n), **same} for one in filters for n in range(limit)]
+        return {"samples": {tasks[0]: found}}
 
 
 @pytest.fixture
@@ -124,13 +122,6 @@ def test_models_outside_transformers_are_refused(standin: Standin, tmp_path: Pat
         pytest.raises(RopeconvError, match="lm-eval:task runs models in transformers, and not in by hand; leave"),
     ):
         asked.run(journal)
-
-
-def test_the_name_of_a_task_is_needed_and_given_once(standin: Standin) -> None:
-    for text, said in (("growth,lm-eval", "needs the name of a task"), ("lm-eval:a,lm-eval:a", "has lm-eval:a twice")):
-        with pytest.raises(UsageError, match=said):
-            parse_measures(text)
-    assert [one.name for one in parse_measures("lm-eval:a,growth,lm-eval:b")[0]] == ["lm-eval:a", "growth", "lm-eval:b"]
 
 
 @pytest.mark.skipif(HAVE, reason="lm_eval is installed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import msgspec
@@ -39,8 +38,6 @@ def test_without_evaluations_and_receipt_the_report_says_so_and_leaves_their_par
     text = page(tmp_path)
     assert "<code>ropeconv eval</code>, which has not measured this output." in text
     assert not [one for one in ("<h2>Recipe", "<h2>Runtimes", "<h2>What changed") if one in text]
-    write_receipt(tmp_path, receipt())
-    assert "which has not measured this output." in page(tmp_path)
 
 
 def test_recipe_runtimes_size_and_date_stand_in_the_report(tmp_path: Path) -> None:
@@ -55,8 +52,6 @@ def test_recipe_runtimes_size_and_date_stand_in_the_report(tmp_path: Path) -> No
         '<th scope="row">exact</th><td>vLLM &lt;0.33&gt;</td>', '<th scope="row">refused</th><td>x 1</td>',
     ):  # fmt: skip
         assert words in text
-    assert re.search(r"<td>\S+, [\d.]+ KiB in \d files?</td>|<td>\S+, [\d,]+ bytes in 1 file</td>", text)
-    assert re.search(r"Written</th><td>20\d\d-\d\d-\d\d \d\d:\d\d UTC<", text)
 
 
 def test_each_plot_has_a_caption_and_columns_without_numbers_are_left_out(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ class StandIn:
     allowed: int = 20
     half_characters: int = 0  # tokens that llama-server reports no probabilities of, alone
     fail: tuple[int, str] | None = None
-    no_tokenizer: bool = False
     largest: int = 0  # positions that one request asked log-probabilities of
     asked: list[str] = field(default_factory=list)
 
@@ -78,9 +77,9 @@ class StandIn:
     def post(self, path: str, body: Any) -> Any:
         if path == "/tokenize" and self.half_characters:
             return {"tokens": [200]}
-        if path == "/tokenize" and not self.no_tokenizer:
+        if path == "/tokenize":
             return {"tokens": self.tokenized(body["content" if self.owner == "llamacpp" else "prompt"])}
-        if path == "/detokenize" and not self.no_tokenizer:
+        if path == "/detokenize":
             key = {"vllm": "prompt", "sglang": "text", "llamacpp": "content"}[self.owner]
             return {key: self.tokenizer.decode(body["tokens"])}
         if (self.owner, path) == ("vllm", "/v1/completions"):

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.formats.gguf import Edit, GgufFile, u32
-from ropeconv.formats.gguf.write import write_new
+from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison
-from ropeconv.validate.rule.likeliest import coarse, log_probs_of
+from ropeconv.validate.rule.likeliest import coarse
 from ropeconv.validate.rule.measures import measure
 from ropeconv.validate.server import validate_server
 from ropeconv.validate.settings import Settings
@@ -74,30 +72,15 @@ def test_the_result_stands_in_the_receipt_and_the_report(made: Path) -> None:
     assert "vLLM 0.32.0" in (made / "server.html").read_text()
 
 
-@pytest.mark.parametrize(("owner", "requests"), [("vllm", 1), ("sglang", 1), ("llamacpp", 100)])
-def test_one_request_where_the_protocol_allows_it(made: Path, owner: str, requests: int) -> None:
-    """llama-server is asked for 99 positions, after one request for a token."""
-    server = StandIn(owner, made / "yarn")
-    ask(made, server, "--length", 100)
-    assert len(server.asked) == requests
-
-
 BAD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("does not run other; it runs model", {}, {"model": "other"}),
-    (
-        r"runs several models; name one with --model \(of `eval`: --server NAME=http:.*: a, b$",
-        {"names": ("a", "b")},
-        {},
-    ),
+    (r"runs several models; name one with --model .*: a, b$", {"names": ("a", "b")}, {}),
     ("lists no models", {"names": ()}, {}),
     ("gives no log-probabilities of a prompt by token id", {"owner": "openai"}, {}),
     ("takes 128 tokens", {"length": 128}, {"length": 512}),
     ("is made for 1024 tokens", {"length": 4096}, {"length": 2048}),
     ("greater than max allowed", {"allowed": 5}, {}),
     ("set OPENAI_API_KEY", {"key": "secret"}, {}),
-    ("does not answer in JSON", {"fail": (200, "<html>")}, {}),
-    ("does not answer in JSON", {"fail": (200, '{"data": [{"id": "\udcff"}]}')}, {}),
-    (r"refuses \(503\): \{", {"fail": (503, '{"error": "\udcff"}')}, {}),
     (r"refuses \(503\): overloaded", {"fail": (503, "overloaded")}, {}),
     *(("start it with that", {"owner": owner, "path": "source"}, {}) for owner in PROTOCOLS),
 ]
@@ -116,12 +99,6 @@ def test_a_server_that_cannot_be_compared_is_refused(
         validate_server(comparison, url, model, asked)
 
 
-@pytest.mark.parametrize(("url", "said"), [("http://127.0.0.1:9", "does not answer"), ("localhost", "is no URL")])
-def test_an_address_without_a_server_is_refused(made: Path, url: str, said: str) -> None:
-    done = command(made, "validate", "yarn", "--against", "source", "--server", url, "-q", code=1)
-    assert said in done.stderr
-
-
 @pytest.fixture(scope="module")
 def gguf(made: Path) -> Path:
     """Beside the others a source in GGUF, quantised, what was baked from it, and folders with its weights to serve."""
@@ -132,34 +109,21 @@ def gguf(made: Path) -> Path:
     return made
 
 
-@pytest.mark.parametrize(("folder", "text"), [("served", "text.txt"), ("other", "")])
-def test_a_gguf_file_against_the_one_that_it_came_from(gguf: Path, folder: str, text: str) -> None:
+@pytest.mark.parametrize("folder", ["served", "other"])
+def test_a_gguf_file_against_the_one_that_it_came_from(gguf: Path, folder: str) -> None:
     """The reference has the dequantised weights of the source, whose tokenizer reads a text."""
     (gguf / "text.txt").write_text(Path(__file__).read_text())
-    settings = Settings(length=160, text=gguf / text if text else None)
+    settings = Settings(length=160, text=gguf / "text.txt")
     with running(StandIn("vllm", gguf / folder)) as url:
         result = validate_server(Comparison.open(gguf / "yarn.gguf", str(gguf / "source.gguf")), url, "", settings)
     assert result.agrees == (folder == "served"), result.sentence
-    assert "dequantised weights of the source" in result.sentence
-
-
-def test_a_gguf_source_that_is_not_dequantised_is_refused_before_the_server_computes(gguf: Path) -> None:
-    strange, out = gguf / "strange.gguf", gguf / "strange-yarn.gguf"
-    write_new(GgufFile.open(gguf / "source.gguf"), 0, Edit({"llama.expert_weights_norm": u32(1)}), strange)
-    comparison = Comparison.open(apply(make_plan(strange, YARN, out)), str(strange))
-    server, said = StandIn("llamacpp", gguf / "served"), "cannot be dequantised .*give --against the safetensors"
-    with running(server) as url, pytest.raises(BadSource, match=said):
-        validate_server(comparison, url)
-    assert not server.asked
-
-
-def test_one_of_several_models(made: Path) -> None:
-    ask(made, StandIn("vllm", made / "yarn", names=("a", "b")), "--model", "b", "--length", 100)
 
 
 def test_a_key_is_sent_and_not_shown(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sesame")
-    done = ask(made, StandIn("vllm", made / "yarn", key="sesame"), "--length", 100, "--json")
+    done = ask(
+        made, StandIn("vllm", made / "yarn", ("a", "b"), key="sesame"), "--model", "b", "--length", 100, "--json"
+    )
     assert "sesame" not in done.stdout + done.stderr + (made / "yarn" / "ropeconv.json").read_text()
 
 
@@ -175,22 +139,17 @@ def test_a_coarse_kl_is_a_lower_bound() -> None:
         found = coarse(one, said, targets)
         assert (found.kl <= whole.kl + 1e-6).all()
         assert (found.kl > 0).all()
-        for ours, theirs in zip(log_probs_of(other, said), said, strict=True):
-            assert ours == pytest.approx(theirs, rel=1e-5)
     torch.testing.assert_close(found.kl, whole.kl, rtol=1e-3, atol=1e-7)  # of all tokens
-    torch.testing.assert_close(found.loss_other, whole.loss_other.double(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found.top5, whole.top5.double())
 
 
-class OtherVocabulary(StandIn):
-    """One that names a token which the source does not have."""
+def test_tokens_that_the_source_does_not_have(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = StandIn.vllm
 
-    def vllm(self, body: Any) -> Any:
-        found = super().vllm(body)
+    def other(server: StandIn, body: Any) -> Any:
+        found = right(server, body)
         found["choices"][0]["prompt_logprobs"][-1]["1000000"] = {"logprob": -1.0}
         return found
 
-
-def test_tokens_that_the_source_does_not_have(made: Path) -> None:
-    done = ask(made, OtherVocabulary("vllm", made / "yarn"), "--length", 100, code=1)
+    monkeypatch.setattr(StandIn, "vllm", other)
+    done = ask(made, StandIn("vllm", made / "yarn"), "--length", 100, code=1)
     assert "names tokens beyond the 320 of the source; it runs another model" in done.stderr

@@ -87,19 +87,6 @@ def test_what_works_untuned_comes_first_in_the_published_order() -> None:
     assert order(one("yarn", untuned=False), one("linear", untuned=False)) == ["linear", "yarn"]  # by name alone
 
 
-@pytest.mark.parametrize(
-    ("yarn", "other", "first"),
-    [
-        ({}, {}, "by-parts"), ({"outside": 2}, {"outside": 4}, "yarn"), ({"first": 4000}, {"first": 3999}, "yarn"),
-        ({}, {"first": 4096}, "yarn"), ({}, {"first": 4097}, "by-parts"),  # both cover the context
-        ({"fast_change": 2.0}, {"fast_change": 2.5}, "yarn"), ({"outside": 2, "first": 10}, {"outside": 4}, "yarn"),
-        ({"first": 4000, "fast_change": 9.0}, {"first": 3000}, "yarn"),
-    ],
-)  # fmt: skip
-def test_numbers_decide_among_the_others(yarn: dict[str, float], other: dict[str, float], first: str) -> None:
-    assert order(one("yarn", untuned=False, **yarn), one("by-parts", untuned=False, **other))[0] == first
-
-
 def test_the_best_in_each_number() -> None:
     found = [
         one("yarn", outside=4, first=5000, fast_change=1.5), one("linear", outside=2, first=3001, fast_change=4.0),
@@ -126,10 +113,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "REGISTRY", {name: REGISTRY[name] for name in ("theta", "linear", "yarn", "ntk")})
 
 
-def advised(path: Path, context: int, method: str = "linear") -> Advice:
-    return next(item for item in advise(open_source(str(path)), context)[0] if item.method.name == method)
-
-
 @pytest.mark.parametrize("context", [1, 4096])
 def test_a_length_within_the_trained_one_needs_nothing(quick: None, context: int) -> None:
     words = f"--context {context} is within the trained 4096 tokens; give a longer one"
@@ -137,25 +120,6 @@ def test_a_length_within_the_trained_one_needs_nothing(quick: None, context: int
         advise(open_source(str(LLAMA_2)), context)
     found, passed = advise(open_source(str(LLAMA_2)), 4097)
     assert ({item.method.name for item in found}, passed) == ({"linear", "yarn", "ntk"}, {})
-
-
-@pytest.mark.parametrize(("context", "works"), [(16384, True), (16385, False)])
-def test_a_factor_works_untuned_up_to_what_is_reported(quick: None, context: int, works: bool) -> None:
-    assert advised(LLAMA_2, context, "ntk").works_untuned is works
-    assert not advised(LLAMA_2, context, "linear").works_untuned
-
-
-@pytest.mark.parametrize(
-    ("path", "context", "flags"),
-    [
-        (LLAMA_2, 16384, "--linear 4"), (LLAMA_2, 10000, "--linear 2.44140625"),
-        # Llama 3.1 was trained for 8,192 tokens and declares 131,072
-        (LLAMA_3_1, 1 << 18, "--linear 32 --replace"), (LLAMA_3_1, 1 << 17, "--linear 16 --replace"),
-        (LLAMA_3_1, 1 << 16, "--linear 8 --context 65536 --replace"),
-    ],
-)  # fmt: skip
-def test_commands_name_a_context_where_no_factor_gives_it(quick: None, path: Path, context: int, flags: str) -> None:
-    assert advised(path, context).command == f"ropeconv apply {path} {flags}"
 
 
 def test_commands_do_what_was_advised(llama: Path) -> None:

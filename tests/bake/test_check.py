@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, call
 
@@ -18,15 +16,13 @@ import ropeconv
 from ropeconv.bake import check
 from ropeconv.bake.check import OutputCheck, probe_query
 from ropeconv.bake.checkpoint import CheckpointPlan
-from ropeconv.bake.planned import PlannedFile
 from ropeconv.engines.probe import Probe
-from ropeconv.errors import Disagreement, RopeconvError
+from ropeconv.errors import Disagreement
 from ropeconv.receipts import read_receipt
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import make_plan
-from ..support.gguf_files import write
 
 
 def asked(name: str = "given") -> MagicMock:
@@ -169,28 +165,3 @@ def test_without_transformers_there_is_a_reason(llama: Path, tmp_path: Path, mon
     done = ropeconv.apply(make_plan(llama, YARN, tmp_path / "out"))
     assert done.check is None
     assert done.reason == "transformers is not installed; pip install 'ropeconv[validate]'"
-
-
-def test_gguf_is_written_by_the_same_function(tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf", "llama")
-    done = ropeconv.apply(make_plan(path, YARN, tmp_path / "new.gguf"))
-    assert (done.path, done.check) == (tmp_path / "new.gguf", None)
-    done = ropeconv.apply(make_plan(path, YARN, in_place=True))
-    assert done.path == path
-    assert read_receipt(path).recipe == YARN.to_dict()
-
-
-@pytest.mark.parametrize(
-    ("available", "problem", "reason"),
-    [(True, "no tensor", None), (True, "", "too large"), (False, "no tensor", "")],
-)
-def test_a_conversion_is_run_by_the_installed_llama_cpp(
-    monkeypatch: pytest.MonkeyPatch, available: bool, problem: str, reason: str | None
-) -> None:
-    monkeypatch.setattr(check.loading, "available", lambda: available)
-    monkeypatch.setattr(check.loading, "why_not_run", lambda path: {Path("made/a.gguf"): (problem, "too large")}[path])
-    decoding = check.Decoding(SimpleNamespace(files=(PlannedFile("convert", "a.gguf", 1),)))  # type: ignore[arg-type]
-    words = "llama.cpp cannot run what was converted: no tensor; convert it with"
-    with nullcontext() if reason is not None else pytest.raises(RopeconvError, match=words):
-        decoding(Path("made"))
-    assert reason is None or decoding.reason == reason

@@ -109,21 +109,6 @@ def test_a_file_has_the_planned_size_and_all_of_it_is_counted(model: Path, tmp_p
     assert file.size - sum(done) in range(divisors + 64)  # the few divisors of the method are not
 
 
-def test_a_quantised_file_is_estimated_and_leaves_nothing_else(model: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    plan = planned(model, out=tmp_path / "a.gguf", outtype="q4_k_m")
-    (file,) = plan.files
-    assert file.estimated
-    apply(plan)
-    size = (tmp_path / "a.gguf").stat().st_size
-    assert 0.5 * size < file.size < 2 * size
-    assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
-    elements = sum(tensor.numel() for tensor in load_file(model / "model.safetensors").values())
-    smaller = planned(model, out=tmp_path / "b.gguf", outtype="q2_k").files[0].size
-    assert elements / 8 * 0.3 < file.size - smaller < elements / 8 * 4
-
-
 def test_a_vision_part_that_stays_behind_is_said(model: Path, tmp_path: Path) -> None:
     assert not any("vision" in one for one in planned(model).warnings)
     folder = shutil.copytree(model, tmp_path / "Tiny-Llama")

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from ropeconv.bake import Plan
-from ropeconv.errors import RecipeError, UnsupportedBake
+from ropeconv.errors import RecipeError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find, newest
 
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan
-from ..support.gguf_files import plain_tensors, write
 
 TRAINED, LONGER = 64, 200
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
@@ -136,10 +135,3 @@ def _divergence(wanted: np.ndarray, found: np.ndarray) -> float:
     left, right = (np.float64(one[:, : wanted.shape[1]]) for one in (wanted, found))
     left, right = (one - np.log(np.exp(one).sum(axis=1, keepdims=True)) for one in (left, right))
     return float((np.exp(left) * (left - right)).sum(axis=1).mean())
-
-
-@pytest.mark.parametrize("arch", ["arcee", "gemma"])
-def test_gguf_without_lists_is_refused_by_name(tmp_path: Path, arch: str) -> None:
-    path = write(tmp_path / "model.gguf", arch, tensors=plain_tensors())
-    with pytest.raises(UnsupportedBake, match=rf"GGUF architecture {arch}.*--keep-short"):
-        make_plan(path, MIXED)

@@ -15,7 +15,7 @@ import torch
 from llama_cpp import Llama
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer, CLIPImageProcessorPil, LlavaProcessor
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -111,21 +111,6 @@ def test_a_tokenizer_keeps_the_prompt(folders: tuple[Path, Path], tmp_path: Path
     assert kept == [TRAINED, CONTEXT]
     kept = [len(Tokenizer.from_file(str(one / "tokenizer.json")).encode(prompt).ids) for one in both]
     assert kept == [TRAINED, CONTEXT]
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_processor_keeps_the_prompt(folders: tuple[Path, Path], tmp_path: Path, prompt: str, name: str) -> None:
-    """Processors pass on `max_length` of tokenizer_config.json, else that of the truncation in tokenizer.json."""
-
-    def kept(folder: Path) -> int:
-        processor = LlavaProcessor(CLIPImageProcessorPil(), AutoTokenizer.from_pretrained(folder))
-        return int(processor(text=prompt, return_tensors="pt").input_ids.shape[1])
-
-    assert kept(folders[1]) == CONTEXT
-    old = with_old(folders, tmp_path, name)
-    if name == "tokenizer.json":
-        edit(old / "tokenizer_config.json", max_length=None)
-    assert kept(old) == TRAINED
 
 
 def test_sentence_transformers_encodes_the_whole_prompt(

@@ -13,7 +13,7 @@ import pytest
 
 from ropeconv.bake import matrix as table
 from ropeconv.bake.matrix import METHODS, MatrixCell, counts, letters
-from ropeconv.bake.record import source_record, target_record
+from ropeconv.bake.record import source_record
 from ropeconv.families.registry import by_name
 from ropeconv.receipts import Receipt
 from ropeconv.receipts.receipt import BeforeRecord, ConfigRecord, TargetRecord
@@ -23,7 +23,7 @@ from ropeconv.runtimes.evidence import Evidence
 from ropeconv.runtimes.verdict import Verdict
 from ropeconv.version import SCHEMA, __version__
 
-from ..support.baking import make_plan, target
+from ..support.baking import make_plan
 from ..support.gguf_files import write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
@@ -67,16 +67,6 @@ def test_a_receipt_of_a_gguf_file_has_no_config_and_its_steps(tmp_path: Path) ->
     near = 1 + np.log1p(positions // 64) / math.log(64)
     assert steps.deviation == pytest.approx(float(np.max(np.abs(near - exact) / exact)), rel=0.02)
     assert carried.target == TargetRecord("gguf", carrier="mistral3", allow_approximate=True)
-
-
-def test_a_target_is_recorded_as_it_was_asked_for(tmp_path: Path) -> None:
-    asked = target(
-        tmp_path / "x", "q8_0", "llama-bpe", "mistral3", "qk", "f32", encoding="weights", runtimes=("vllm", "sglang"),
-        allow_approximate=True, all_files=True, replace=True,
-    )  # fmt: skip
-    every = ("weights", ("vllm", "sglang"), "q8_0", "llama-bpe", "mistral3", "qk", "f32", True, True, True)
-    assert target_record(asked, False) == TargetRecord("safetensors", *every)
-    assert target_record(asked, True) == TargetRecord("gguf", *every)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from safetensors.numpy import save_file
 
 import ropeconv
 from ropeconv.bake.restore import restore_plan
-from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake, UsageError
+from ropeconv.errors import BadSource, RopeconvError, UsageError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
-from ..support.gguf_files import plain_tensors, write
+from ..support.gguf_files import write
 
 YARN, MIXED = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](4.0))
 LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
@@ -79,17 +79,6 @@ def test_a_tokenizer_that_another_class_reads_otherwise(tmp_path: Path, names: t
     with pytest.raises(BadSource, match=r"tokenizer\.model and no tokenizer\.json, .* in a ministral3 model; load the"):
         make_plan(source, LOG_N, **options)
     assert make_plan(source, YARN).result.encoding == "native"
-
-
-def test_a_file_that_llama_cpp_does_not_load(tmp_path: Path) -> None:
-    """The pair of lists is loaded under longrope alone."""
-    lists = {f"rope_factors_{one}.weight": np.ones(32, np.float32) for one in ("long", "short")}
-    tensors, said = {**plain_tensors(), **lists}, "llama.cpp does not load llama with rope_factors_long.weight"
-    with pytest.raises(UnsupportedBake, match=f"anything cannot be baked for model.gguf: {said}; download another"):
-        make_plan(write(tmp_path / "model.gguf", tensors=tensors), YARN, tmp_path / "out.gguf")
-    longrope = {"rope.scaling.type": "longrope", "rope.scaling.original_context_length": 64}
-    loaded = write(tmp_path / "loaded.gguf", extra=longrope, tensors=tensors)
-    assert make_plan(loaded, YARN, tmp_path / "out.gguf", replace=True).result.encoding == "tensor"
 
 
 # Restoring

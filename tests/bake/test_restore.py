@@ -65,16 +65,6 @@ def test_every_file_is_as_it_was(source: Path, tmp_path: Path, made: Recipe, enc
     assert hashes(brought_back(out, tmp_path / "back")) == hashes(source)
 
 
-def test_an_index_and_its_shards_are_as_they_were(source: Path, tmp_path: Path) -> None:
-    (source / "model.safetensors").rename(source / "model-00001-of-00001.safetensors")
-    names = {"lm_head.weight": "model-00001-of-00001.safetensors"}
-    index = {"metadata": {"total_size": 9}, "weight_map": names}
-    (source / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
-    out = apply(make_plan(source, MIXED, tmp_path / "out", encoding="buffers"))
-    assert "model-rope.safetensors" in (out / "model.safetensors.index.json").read_text()
-    assert hashes(brought_back(out, tmp_path / "back")) == hashes(source)
-
-
 def test_several_bakes_go_back_to_the_first_source(source: Path, tmp_path: Path) -> None:
     once = apply(make_plan(source, NTK, tmp_path / "once"))
     twice = apply(make_plan(once, MIXED, tmp_path / "twice", encoding="buffers", replace=True))

@@ -91,15 +91,6 @@ def test_the_file_is_as_it_was(tmp_path: Path, name: str) -> None:
     assert path.read_bytes() == original
 
 
-@pytest.mark.parametrize("name", ["keys", "a rope tensor", "rows that are reordered"])
-def test_bakes_over_each_other_go_back_to_the_first_source(tmp_path: Path, name: str) -> None:
-    arch, made, options = CASES[name]
-    path = write(tmp_path / "model.gguf", arch)
-    once = apply(make_plan(path, made, tmp_path / "once.gguf", **options))
-    twice = apply(make_plan(once, recipe("as-is", context=512), tmp_path / "twice.gguf"))
-    assert brought_back(twice, tmp_path / "back.gguf").read_bytes() == path.read_bytes()
-
-
 def test_methods_are_tried_one_after_the_other_in_place(tmp_path: Path) -> None:
     """Each is what the same method makes of the pristine file, also back from a rope tensor to keys."""
     path = insertable(write(tmp_path / "model.gguf"))

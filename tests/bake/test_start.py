@@ -65,9 +65,7 @@ def test_on_top_keeps_the_scaling_of_published_models(source: Path, method: str,
     [
         ("yarn", (4.0,), "32,768", "pass --yarn 512k, or --context 32k if you mean it", ("512k",)),
         ("linear", ("64k",), "65,536", "pass --linear 256k, or --context 64k if you mean it", ("256k",)),
-        ("linear", (1.0,), "8,192", "pass --linear 256k, or --context 8k if you mean it", ("256k",)),
         ("piecewise", ("2@35",), "16,384", "pass --piecewise 256k@35, or --context 16k if you mean it", ("256k@35",)),
-        ("theta-for", (65536,), "65,536", "pass --theta-for 256k, or --context 64k if you mean it", (262144,)),
         ("theta", (1e6,), "8,192", "pass --context 128k to keep that, or --context 8k if you mean it", None),
         (
             "dynamic", ("yarn:4", 32768), "32,768",
@@ -107,11 +105,9 @@ TAKEN_AWAY = (
 @pytest.mark.parametrize(
     ("source", "method", "value", "more", "notes"),
     [
-        (LLAMA_3, "yarn", 16.0, {}, ()),
         (LLAMA_3, "yarn", "128k", {}, ("factor 16 = 131,072 / 8,192 trained tokens",)),
         (LLAMA_3, "yarn", "12k", {"original_context": 4096}, ("factor 3 = 12,288 / 4,096 trained tokens",)),
         (LLAMA_3_1, "yarn", 64.0, {"replace": True}, (f"factor 64 = 524,288 / 8,192 trained tokens{TAKEN_AWAY}",)),
-        (LLAMA_3_1, "theta", 1e6, {"replace": True, "context": 131072}, ()),
         (LLAMA_3_1, "llama3", "512k", {"on_top": True},
          (f"{KEPT} with factor 32 = 8 x 4 (4 = 524,288 / 131,072 declared tokens)",)),
         (LLAMA_3_1, "ntk", 2.0, {"on_top": True},
@@ -133,9 +129,7 @@ def test_a_note_says_how_a_factor_follows(
          "--yarn: 4 x 8,192 trained tokens is 32,768, which does not cover --context 32,769; pass --yarn 32769"),
         (LLAMA_3, "yarn", (4.0,), {"context": 16385, "original_context": 4096},
          "--yarn: 4 x 4,096 trained tokens is 16,384"),
-        (LLAMA_3_1, "llama3", (2.0,), {"context": 262144, "on_top": True}, ""),
         (LLAMA_3_1, "llama3", (2.0,), {"context": 262145, "on_top": True}, "2 x 131,072 declared tokens is 262,144"),
-        (LLAMA_3, "theta-for", (16384,), {"context": 16384}, ""),
         (LLAMA_3, "theta-for", (16384,), {"context": 16385}, "it is made for 16,384 tokens, which does not cover"),
         (LLAMA_3, "dynamic", ("yarn:8", 16384), {"context": 32768}, "it is made for 16,384 tokens, which does not co"),
         (LLAMA_3, "theta", (5e5,), {"context": 1 << 20}, ""),

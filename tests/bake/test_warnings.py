@@ -14,7 +14,7 @@ import pytest
 
 from ropeconv.bake import Plan
 from ropeconv.bake.repairs import repairs
-from ropeconv.errors import UnsupportedBake, UsageError
+from ropeconv.errors import UnsupportedBake
 from ropeconv.families.schema import DUAL_CHUNK
 from ropeconv.inspection import inspect_source
 from ropeconv.inspection.inspect import ConfigInspection
@@ -25,7 +25,6 @@ from ropeconv.sources import Source, open_source
 
 from ..conftest import CONFIGS
 from ..support.baking import make_plan
-from ..support.gguf_files import write
 from ..support.models import TRAINED
 
 MORE = CONFIGS.parent / "more_configs"
@@ -57,12 +56,6 @@ def test_an_extension_of_a_common_model_has_no_warnings(name: str) -> None:
 def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(path: Path, said: str) -> None:
     assert said in warned(path, "yarn", 4.0)[0]
     assert not any(said in one for one in warned(path, "as-is"))
-
-
-@pytest.mark.parametrize(("frequency", "said"), [(0.0, True), (1e-3, False)])
-def test_a_model_in_which_nothing_rotates_is_said(frequency: float, said: bool) -> None:
-    found = warned(LLAMA_2, "inv-freq", (frequency,) * 64, context=8192)
-    assert any("no pair rotates" in one for one in found) is said
 
 
 def test_a_doubt_about_the_trained_context_is_said() -> None:
@@ -191,24 +184,6 @@ def test_what_is_not_inherited_is_not_said() -> None:
     assert said(make_plan(CONFIGS / f"{DEEPSEEK_V3}.json", own, replace=True)) == []
 
 
-@pytest.mark.parametrize(
-    ("arch", "multiplier", "wanted"),
-    [
-        ("deepseek2", 0.0707, (0.707, 0.707, 1.0, (0.0707 * math.log(80) + 1) ** 2)),
-        ("mistral3", 0.707, (1.0, 0.707, (1 + 0.1 * math.log(80)) / (1 + 0.0707 * math.log(80)), 1.0)),
-        ("llama", 0.707, None),
-    ],
-)
-def test_a_gguf_says_it(tmp_path: Path, arch: str, multiplier: float, wanted: tuple[float, ...] | None) -> None:
-    """yarn_log_multiplier is 0.1 mscale_all_dim in deepseek2; 0.0707 is what the converter writes for V2."""
-    keys = {
-        "rope.scaling.type": "yarn", "rope.scaling.factor": 40.0, "rope.scaling.original_context_length": 64,
-        "rope.scaling.yarn_log_multiplier": multiplier,
-    }  # fmt: skip
-    plan = make_plan(write(tmp_path / "model.gguf", arch, keys), YARN_80, replace=True)
-    assert said(plan) == ([] if wanted is None else [pytest.approx(wanted, rel=1e-4)])
-
-
 # Checkpoints with dual_chunk_attention_config, which some runtimes compute in place of a method: Qwen2.5-1M
 
 
@@ -247,8 +222,3 @@ def test_it_is_said_until_it_is_chosen(chunked: Path) -> None:
     assert [message in plan.warnings for plan in said.values()] == [True, False, False]
     assert [DUAL_CHUNK in plan.result.config for plan in said.values()] == [True, True, False]
     assert said["keep"].result.status_of(find("vllm")[-1]) == "refused"
-
-
-def test_without_the_key_the_option_is_refused(tiny: Callable[[str], Path]) -> None:
-    with pytest.raises(UsageError, match=f"--dual-chunk drop is about {DUAL_CHUNK}, which .* does not have"):
-        planned(tiny("qwen2"), dual_chunk="drop")

@@ -100,9 +100,6 @@ def test_any_frequencies_as_two_equal_lists() -> None:
 
 # The encoding `native`
 
-LISTS = LongRope(1e4, (1.0, 1.0, 1.5, 2.0), (1.0, 2.0, 3.0, 4.0), 64)
-USUAL = math.sqrt(1 + math.log(4) / math.log(64))
-
 
 def spec(**changes: Any) -> RopeSpec:
     given: dict[str, Any] = {"head_dim": 8, "rotary_dim": 8, "form": Plain(1e4), "original_context": 64, "context": 64}
@@ -157,18 +154,3 @@ def test_the_pair_of_mla_gives_both_numbers_again(own: float, everywhere: float)
     assert rope["mscale"] == pytest.approx(own, abs=1e-11)
     assert rope["mscale_all_dim"] == pytest.approx(everywhere, abs=1e-11)
     assert "attention_factor" not in rope
-
-
-def test_two_lists_in_phi_3_declare_what_its_attention_factor_follows_from() -> None:
-    both = of_form(LISTS, USUAL, short_inv_freq=LISTS.short_inv_freq(8))
-    found = setting(both, "phi3")
-    assert (found.context, found.top_original, found.notes) == (256, 64, ())
-    assert found.rope == {"rope_type": "longrope", "short_factor": [1.0, 1.0, 1.5, 2.0], "long_factor": [1, 2, 3, 4]}
-    assert setting(replace(both, attention_factor=USUAL + 5e-7), "phi3") == found
-    with pytest.raises(UnsupportedBake, match=f"pass --attention-factor {USUAL:.9g}, which it derives, give one list"):
-        setting(replace(both, attention_factor=USUAL + 2e-6), "phi3")
-    one = setting(of_form(replace(LISTS, short_factor=LISTS.long_factor), 1.3), "phi3")
-    assert one.top_original is not None
-    derived = math.sqrt(1 + math.log(one.context / one.top_original) / math.log(one.top_original))
-    assert derived == pytest.approx(1.3, abs=1e-6)
-    assert len(one.notes) == 1

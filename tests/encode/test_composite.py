@@ -16,7 +16,6 @@ from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes import find
 from ropeconv.validate.checks.frequencies import compare
 
 from ..support.baking import make_plan
@@ -70,26 +69,6 @@ REFUSED = {
     ("cosmos3_edge", "yarn"): "takes default",
 }
 """Methods whose frequencies a class cannot carry, with the reason; YaRN changes none of Gemma 4's."""
-
-
-def test_kimi_k2_is_read_as_deepseek_v3_in_its_wrapper_and_needs_its_own_code_alone(
-    probe: Probe, tmp_path: Path
-) -> None:
-    from transformers import AutoConfig
-
-    AutoConfig.for_model("kimi_k25").save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["text_config"]["model_type"] = "kimi_k2"
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    plan = make_plan(tmp_path / "config.json", RECIPES["yarn"], replace=True)
-    assert plan.result.family.name == "kimi_k2"
-    assert plan.result.status_of(find("transformers")[-1]) == "exact"
-    write_config(plan, tmp_path)
-    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.result.encoding)
-    (tmp_path / "config.json").write_text(json.dumps(config["text_config"]))
-    with pytest.raises(UnsupportedBake, match="with model_type deepseek_v3 the stock class loads it"):
-        make_plan(tmp_path / "config.json", RECIPES["yarn"], replace=True)
-    assert "error" in probe.ask(tmp_path, 64)
 
 
 @pytest.mark.parametrize(("model_type", "name"), sample(list(product(MODELS, RECIPES)), 12))

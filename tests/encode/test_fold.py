@@ -134,27 +134,6 @@ def test_where_no_factor_can_go_into_the_weights_the_reason_is_said(tmp_path: Pa
         make_plan(make(model_type, tmp_path / "source"), RECIPE, encoding="weights")
 
 
-@pytest.mark.parametrize("low_rank", sample([True, False], 1))
-def test_the_scale_of_all_logits_goes_into_every_row_of_the_queries(tmp_path: Path, low_rank: bool) -> None:
-    """DeepSeek's mscale: attention factor 1, logits times (0.1 ln 4 + 1)^2, queries through a low rank and without."""
-    source = make("deepseek_v2", tmp_path / "source")
-    if not low_rank:
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        torch.manual_seed(0)
-        config = AutoConfig.from_pretrained(source, q_lora_rank=None)
-        AutoModelForCausalLM.from_config(config).save_pretrained(source)
-    lively(source)
-    recipe = Recipe(METHODS["yarn"](4.0, mscale=1.0, mscale_all_dim=1.0))
-    plan = make_plan(source, recipe, tmp_path / "out", encoding="weights")
-    assert plan.schedule.softmax_scale == pytest.approx(1.2964770)
-    names = {scaling.tensor.split(".")[-2] for scaling in plan.result.fold.scalings}
-    assert names == {"q_b_proj" if low_rank else "q_proj"}
-    wanted, folded = logits(source, plan), logits(apply(plan), plan, attention_factor=1.0)
-    assert (wanted - folded).abs().max() < 1e-4 * wanted.std()
-    assert (wanted - logits(source, plan, attention_factor=1.0)).abs().max() > 0.1 * wanted.std()
-
-
 def test_norms_stored_in_32_bits_lose_nothing_and_all_else_keeps_its_bytes(tmp_path: Path) -> None:
     source = make("qwen3", tmp_path / "source")
     tensors = stored_as(source, "bfloat16")

@@ -84,23 +84,6 @@ def test_stored_frequencies_have_classes_and_settings_of_their_own() -> None:
     assert {one.runtime.partition("@")[0] for one in made.verdicts if one.status == "exact"} >= {"transformers"}
 
 
-def test_the_modelling_file_is_made_for_its_family() -> None:
-    def text(model_type: str, of: Recipe = MIXED) -> str:
-        (found,) = encoded("buffers", of, {**CONFIG, "model_type": model_type}).texts.values()
-        compile(found, model_type, "exec")
-        return found
-
-    assert len({text(one) for one in ("llama", "mistral", "qwen2", "qwen3")}) == 4
-    for model_type, since in (("llama", "4.48"), ("mistral", "4.48"), ("qwen2", "4.48"), ("qwen3", "4.51")):
-        assert f'model_type = "{model_type}_stored_rope"' in text(model_type)
-        assert f"transformers has it, from {since} on" in text(model_type)
-        scaled = text(model_type, FULL)
-        assert f"transformers.models.{model_type}.modeling_{model_type} import" in scaled
-        assert ("self.q_norm(" in scaled) is (model_type == "qwen3")
-        assert ('"sliding_window"] = self.config' in scaled) is (model_type == "mistral")
-    assert text("llama", FULL) != text("llama", recipe("mixed", 4.0, log_n="clamped")) != text("llama")
-
-
 @pytest.mark.parametrize(
     ("config", "heads"),
     [

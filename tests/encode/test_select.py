@@ -57,18 +57,6 @@ def test_names_of_encodings(name: str) -> None:
         select(request(YARN, encoding=name))
 
 
-def test_all_stands_for_names_where_it_stands() -> None:
-    def names(*named: str) -> list[str]:
-        return [rows[-1].name for rows in request(YARN, runtimes=named).versions]
-
-    every = names("all")
-    assert len(every) > 5
-    assert names() == ["transformers"]
-    assert names("vllm", "all", "mlx-lm") == ["vllm", *(name for name in every if name != "vllm")]
-    assert names("mlx-lm", "vllm", "mlx-lm") == ["mlx-lm", "vllm"]
-    assert [row.name for row in request(YARN, runtimes=("vllm", "mlx-lm")).runtimes] == ["vllm", "mlx-lm"]
-
-
 def test_all_stands_for_every_runtime_that_has_the_model() -> None:
     found = select(request(NTK, of("qwen3_next"), runtimes=("all",)))
     having = [row for row in runtimes() if row.current and without_config(row, by_name()["qwen3_next"]) is None]

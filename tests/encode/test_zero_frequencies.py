@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import UnsupportedBake
-from ropeconv.families import by_model_type
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -23,10 +19,8 @@ from ropeconv.sources import open_source
 
 from ..support.baking import apply, make_plan
 from ..support.extent import sample
-from ..support.in_process import command
 from ..support.llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, of_transformers, sequence
-from ..support.models import FAMILIES, TRAINED, make
-from .test_families import write_config
+from ..support.models import TRAINED, make
 
 PAIRS = 32
 BASE = [10000.0 ** (-i / PAIRS) for i in range(PAIRS)]
@@ -90,29 +84,6 @@ def test_p_rope_is_the_rope_type_of_transformers(llama: Path, tmp_path: Path) ->
     assert (found - logits(loaded(llama)))[TRAINED:].abs().max() > 0.1
 
 
-@pytest.mark.parametrize("model_type", sample(list(FAMILIES), 6))
-def test_every_class_that_takes_the_type(
-    model_type: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
-) -> None:
-    source = tiny(model_type)
-    spec = inspect_source(open_source(str(source))).spec
-    pairs = int(spec.rotary_dim * spec.rotating_share) // 2
-    vector = [spec.rope_theta ** (-2 * i / spec.rotary_dim) if i < pairs // 2 else 0.0 for i in range(pairs)]
-    family = by_model_type()[model_type]
-    takes = family.writing.types
-    if family.keys.partial or spec.rotary_dim < spec.head_dim or "proportional" not in takes:
-        with pytest.raises(UnsupportedBake, match=f"meaning there|takes {', '.join(takes)}"):
-            make_plan(source / "config.json", recipe(vector), encoding="native")
-        return
-    plan = make_plan(source / "config.json", recipe(vector), encoding="native")
-    write_config(plan, tmp_path)
-    answer = probe.ask(tmp_path, LENGTH)["modules"]
-    found = np.array(answer["global"]["inv_freq"])
-    np.testing.assert_allclose(found, vector + [0.0] * (len(found) - pairs), rtol=3e-7)
-    if spec.local_form is not None:
-        assert np.count_nonzero(answer["local"]["inv_freq"]) == (spec.local_rotary_dim or spec.rotary_dim) // 2
-
-
 ENCODED = {"llama": "tensor", "qwen2": "carrier", "phi3": "tensor"}
 
 
@@ -148,21 +119,3 @@ def test_who_refuses_them(
 ) -> None:
     with pytest.raises(UnsupportedBake, match=words):
         make_plan(checkpoint(model_type, tmp_path / "source"), recipe(vector), **options)
-
-
-def test_the_command_line_says_it_without_a_warning_of_numpy(llama: Path, tmp_path: Path) -> None:
-    for name, vector in (("holes", HOLES), ("nothing", NOTHING)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(vector))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        holes = ("--inv-freq", "holes.json", "--context", "256")
-        plan = command(tmp_path, "apply", llama, *holes, "--dry-run", code=0).stdout
-        assert "pairs that do not rotate  0 of 32               13 of 32" in plan
-        assert f"{2 * np.pi / BASE[19]:,.0f} tokens" in plan
-        table = command(tmp_path, "schedule", "--head-dim", "64", "--inv-freq", "holes.json", code=0).stdout
-        assert table.split("\n\n")[1].splitlines()[-1].split() == ["31", "0.000000e+00", "-", "-"]
-        nothing = (llama, "--inv-freq", "nothing.json", "--context", "256")
-        assert "no pair rotates" in command(tmp_path, "apply", *nothing, "--dry-run", code=0).stderr
-        bound = command(tmp_path, "bound", *nothing, "--json", code=0).stdout
-        json.loads(bound, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-        command(tmp_path, "plot", llama, *holes, "-o", "holes.svg", code=0)

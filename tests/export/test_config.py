@@ -68,13 +68,6 @@ def test_the_number_of_experts_has_two_names(tmp_path: Path, key: str) -> None:
     assert file.get("general.size_label") == f"4x{round(sum(share) / 1000)}K"
 
 
-def test_a_multiplier_that_is_absent_is_the_classes(tmp_path: Path) -> None:
-    """Without the key, llama.cpp would divide logits by the root of the head dimension."""
-    names = [f"{name}_multiplier" for name in ("attention", "embedding", "residual")]
-    file = converted(checkpoint("granite", tmp_path / "source"), without(*names))
-    assert file.get("granite.attention.scale") == 1.0
-
-
 def test_a_copy_has_the_base_models_of_its_source(tmp_path: Path) -> None:
     source = checkpoint("llama", tmp_path / "source")
     (source / "README.md").write_text("---\nbase_model: meta-llama/Llama-3.2-1B\n---\n# A model\n")

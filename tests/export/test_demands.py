@@ -26,25 +26,17 @@ WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 COMPUTED_OTHERWISE: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob = False"),
     ("gemma2", {"query_pre_attn_scalar": 32}, "query_pre_attn_scalar = 32"),
-    ("gemma2", {"tie_word_embeddings": False}, "tie_word_embeddings = false"),
-    ("gemma2", {"attn_logit_softcapping": None}, "attn_logit_softcapping = null"),
     ("cohere", {"use_qk_norm": True}, "use_qk_norm = True"),
     ("smollm3", {"no_rope_layers": [1, 0, 1, 1]}, "no_rope_layers"),
     ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers = \\[0\\]"),
     ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-    ("gemma2", {"hidden_activation": "silu"}, "hidden_activation = 'silu'"),
-    ("gpt_neox", {"hidden_act": "relu"}, "hidden_act = 'relu'"),
     ("exaone4", {"sliding_window": 32, "layer_types": WINDOWS}, "windows there in models of 64 layers alone"),
     ("persimmon", {}, "llama.cpp has no such architecture any more; keep safetensors"),
     ("phimoe", {}, "SparseMixer"),
 ]
 NOT_LOADED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3", {"attention_bias": True}, "attn_output.bias"),
-    ("olmo2", {"attention_bias": True}, "attn_output.bias"),
-    ("cohere", {"attention_bias": True}, "attn_output.bias"),
-    ("gemma3_text", {"attention_bias": True}, "attn_output.bias"),
     ("arcee", {"mlp_bias": True}, "ffn_down.bias"),
-    ("smollm3", {"mlp_bias": True}, "ffn_down.bias"),
     ("gpt_neox", {"attention_bias": False}, "nothing for blk.0.attn_qkv.bias"),
     ("olmoe", {"num_key_value_heads": 1}, "attn_k_norm.weight has the shape \\[64\\]"),
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 import time
 from pathlib import Path
@@ -18,7 +16,7 @@ from ropeconv.export.tokenizer.files import TokenizerJson, decoded
 from ropeconv.formats.regular import LONGEST
 
 from ..support.corruptions import at, edit
-from .test_tokenizer import VOCABULARY, keys_of, known, train_pieces
+from .test_tokenizer import VOCABULARY, keys_of, known
 
 
 @pytest.fixture
@@ -59,18 +57,6 @@ def test_a_tokenizer_with_bytes_that_are_no_text(folder: Path) -> None:
         tokenizer_keys(folder, VOCABULARY, {})
 
 
-def test_a_piece_that_is_no_text(tmp_path: Path) -> None:
-    """Of pieces that are no UTF-8 the library lets some pass at loading, and reads them as something else."""
-    train_pieces(tmp_path)
-    right = (tmp_path / "tokenizer.model").read_bytes()
-    for piece in (b"t", b"e"):
-        wrong = right.replace(b"\x0a\x01" + piece, b"\x0a\x01\xff", 1)
-        assert wrong != right
-        (tmp_path / "tokenizer.model").write_bytes(wrong)
-        with pytest.raises(BadSource, match="tokenizer.model"):
-            tokenizer_keys(tmp_path, VOCABULARY, {})
-
-
 @pytest.mark.parametrize("index", [VOCABULARY, 10**9, (1 << 31) - 1])
 def test_an_id_without_a_row_in_the_embeddings(folder: Path, index: int) -> None:
     edit(folder, "tokenizer.json", lambda data: data["model"]["vocab"].update(more=index))
@@ -103,14 +89,6 @@ def test_more_entries_than_any_tokenizer(text: bytes, said: str) -> None:
     with pytest.raises(BadSource, match=said):
         decoded(text, TokenizerJson, "tokenizer.json")
     assert time.process_time() - start < 5
-
-
-@pytest.mark.parametrize("settings", [{"bos_token": 3}, {"chat_template": {"a": 1}}, {"add_bos_token": []}])
-def test_settings_that_gguf_py_does_not_expect(folder: Path, settings: dict[str, Any]) -> None:
-    """Either it takes them, or a sentence says that it does not."""
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    with contextlib.suppress(BadSource):
-        assert tokenizer_keys(folder, VOCABULARY, {})
 
 
 BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(

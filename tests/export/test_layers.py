@@ -20,7 +20,6 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.open import open_checkpoint
 
 from ..support.baking import make_plan
-from ..support.corruptions import edit
 from ..support.extent import sample
 from ..support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
 
@@ -84,29 +83,6 @@ def test_llama_cpp_stops_or_computes_something_else_with_what_is_refused(
     if not stops:
         far = max(figures.kl_max for figures in beyond(of_transformers(source, None), of_llamacpp(out)))
         assert (far > 1e-3) is bool(words), far
-
-
-@pytest.mark.parametrize(
-    ("model_type", "layer", "setting", "words"),
-    [
-        (
-            "llama",
-            "1",
-            {"num_key_value_heads": 2},
-            r"2 heads of keys in layer 1 .*the first is 0.*llama.cpp computes 1;",
-        ),
-        ("gpt_oss", "0", {"sliding_window": 7}, "llama.cpp computes a window of .* in layer 0"),
-    ],
-)
-def test_settings_of_one_layer(
-    model_type: str, layer: str, setting: dict[str, int], words: str, tmp_path: Path
-) -> None:
-    """Which transformers keeps in `per_layer_config`."""
-    source = checkpoint(model_type, tmp_path / "source")
-    make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
-    edit(source, "config.json", lambda config: config.update(per_layer_config={layer: setting}))
-    with pytest.raises(UnsupportedBake, match=words):
-        make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
 
 
 QWEN2 = {"use_sliding_window": True, "max_window_layers": 1, "layer_types": None}

@@ -1,6 +1,5 @@
 """Tokenizers in GGUF, as llama.cpp cuts text with them, and back, against the libraries that they come from."""
 
-
 from __future__ import annotations
 
 import functools
@@ -167,12 +166,6 @@ def test_the_wrong_pre_tokenizer_gives_other_tokens(tmp_path: Path) -> None:
     assert [back(wrong, tmp_path).encode(text).ids for text in TEXTS] != expected
 
 
-def test_families_call_some_of_them_otherwise() -> None:
-    data = parsed(text_of(PRE["starcoder"]))
-    assert recognise(data, {}) == "starcoder"
-    assert recognise(data, {"starcoder": "command-r"}) == "command-r"
-
-
 @pytest.mark.parametrize(
     "pre",
     [
@@ -265,25 +258,6 @@ def test_sentencepiece_that_llama_cpp_does_not_have_is_refused(
     train_pieces(tmp_path, **options)
     with pytest.raises(BadSource, match=what):
         tokenizer_keys(tmp_path, VOCABULARY, {})
-
-
-def test_sentencepiece_from_tokenizer_json_alone(tmp_path: Path) -> None:
-    """The merges of the converted model in place of its scores."""
-    processor = train_pieces(tmp_path)
-    pieces = [processor.IdToPiece(index) for index in range(VOCABULARY)]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    ranked = sorted(
-        ((-processor.GetScore(index), piece[:cut], piece[cut:]) for index, piece in enumerate(pieces) if index > 258
-         for cut in range(1, len(piece)) if piece[:cut] in vocabulary and piece[cut:] in vocabulary)
-    )  # fmt: skip
-    merges = [(left, right) for _, left, right in ranked]
-    made = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True))
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    made.decoder = decoders.ByteFallback()
-    (tmp_path / "tokenizer.model").unlink()
-    keys = keys_of(made, tmp_path)
-    assert keys["tokenizer.ggml.add_space_prefix"].decode() is True
-    assert cut(keys, tmp_path) == [made.encode(text).ids for text in TEXTS]
 
 
 @pytest.mark.parametrize(

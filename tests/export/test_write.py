@@ -166,12 +166,3 @@ def source(tmp_path: Path) -> GgufCheckpoint:
     """A converted checkpoint, beside its `model`, on its way back."""
     bake(checkpoint("llama", tmp_path / "model"), AS_IS, tmp_path / "model.gguf")
     return GgufCheckpoint(GgufSource(tmp_path / "model.gguf"))
-
-
-def test_a_gguf_file_that_is_cut_off_leaves_no_thread(source: GgufCheckpoint) -> None:
-    stream, threads, path = source.generated_files()[0].stream, threading.active_count(), source.inner.path
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size // 2)
-    with pytest.raises(BadSource, match="^model.gguf was cut off while it was read; run again$"):
-        list(stream())
-    assert threading.active_count() == threads

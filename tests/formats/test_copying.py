@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -10,12 +9,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats import copying, renaming
-from ropeconv.formats.copying import copy_file, copy_part, link_file, pieces_of, same_blocks, write_at
+from ropeconv.formats.copying import copy_file, copy_part, link_file, pieces_of, same_blocks
 from ropeconv.formats.renaming import TAKEN, exchange, rename_new
 
 from .conftest import fails
@@ -146,14 +144,6 @@ def test_a_file_that_ends_early_is_said_to_be_cut_off(tmp_path: Path, monkeypatc
             list(pieces_of(file.fileno(), 1, 10))
 
 
-def test_a_system_that_writes_a_part_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pwrite = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda file, data, place: pwrite(file, bytes(data)[:3], place))
-    with (tmp_path / "a").open("w+b") as file:
-        assert write_at(file.fileno(), np.arange(5, dtype=np.uint16).data, 2) == 10
-    assert (tmp_path / "a").read_bytes() == bytes(2) + np.arange(5, dtype=np.uint16).tobytes()
-
-
 def test_links_resolve_symlinks_where_they_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "source").write_bytes(b"1")
     (tmp_path / "alias").symlink_to("source")
@@ -209,16 +199,6 @@ def test_a_free_name_is_taken_and_another_is_not_replaced(tmp_path: Path, system
     assert target.is_symlink() or text(target) == "old"
 
 
-def test_without_hard_links_no_taken_name_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renaming, "_function", lambda: None)
-    monkeypatch.setattr("os.link", fails(errno.EPERM))  # as on FAT
-    source, target = place(tmp_path / "a", "file", "new"), place(tmp_path / "b", "file", "old")
-    with pytest.raises(FileExistsError):
-        rename_new(source, target)
-    rename_new(source, tmp_path / "c")
-    assert (text(target), text(tmp_path / "c")) == ("old", "new")
-
-
 @pytest.mark.parametrize("other", ["file", "folder"])
 @pytest.mark.parametrize("one", ["file", "folder"])
 def test_two_names_are_exchanged(tmp_path: Path, system: str, one: str, other: str) -> None:
@@ -226,26 +206,3 @@ def test_two_names_are_exchanged(tmp_path: Path, system: str, one: str, other: s
     exchange(first, second, tmp_path / "spare")
     assert (text(first), text(second)) == ("other", "one")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-
-UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
-
-
-@pytest.mark.parametrize("number", [*UNKNOWN, errno.EIO, errno.EROFS, errno.ENOSPC])
-def test_another_way_where_there_is_no_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """And none where a disk fails."""
-    flags: list[int] = []
-    monkeypatch.setattr(
-        renaming, "_function", lambda: lambda *given: (flags.append(given[-1]), ctypes.set_errno(number), -1)[-1]
-    )
-    one, other = place(tmp_path / "a", "file", "one"), place(tmp_path / "b", "file", "other")
-    for attempt in (lambda: exchange(one, other, tmp_path / "spare"), lambda: rename_new(one, tmp_path / "c")):
-        if number in UNKNOWN:
-            attempt()
-            continue
-        with pytest.raises(OSError) as caught:
-            attempt()
-        assert (caught.value.errno, caught.value.filename) == (number, str(one))
-    assert flags == [2, 1], "RENAME_EXCHANGE and RENAME_NOREPLACE of linux/fs.h"
-    found = {path.name: text(path) for path in tmp_path.iterdir()}
-    assert found == ({"b": "one", "c": "other"} if number in UNKNOWN else {"a": "one", "b": "other"})

@@ -63,15 +63,6 @@ def test_a_changed_byte_anywhere_costs_one_line_and_is_told(tmp_path: Path) -> N
             assert values(path).items() >= found.items() | {"after": 9}.items()
 
 
-def test_a_line_of_another_journal_is_not_taken(tmp_path: Path) -> None:
-    path = kept(tmp_path / "x.jsonl")
-    with opened(tmp_path / "other.jsonl", "b") as other:
-        other.add(Number("9", 9))
-    with path.open("ab") as file:
-        file.write((tmp_path / "other.jsonl").read_bytes().splitlines(keepends=True)[1])
-    assert list(values(path)) == ["0", "1", "2"]
-
-
 def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
     """Also one of another model, of another version, and a damaged one."""
     path, other = tmp_path / "x.jsonl", tmp_path / "other"

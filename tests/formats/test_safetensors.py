@@ -82,19 +82,13 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a header too long": (packed(b" " * (MAX_HEADER + 1)), "a header of 16,777,217 bytes, and at most 16,777,216"),
     "no JSON": (packed(b"not json"), "no readable safetensors header"), "a list": (packed([1, 2]), "no readable"),
     "a deep list": (packed(b"[" * 100_000), "no readable"), "a number": (packed(b'{"a": NaN}'), "no readable"),
-    "half a letter": (packed(b'{"\\ud800": 1}'), "no readable"),
     "metadata": (packed({"__metadata__": {"a": 1}}), "no readable"),
-    "missing keys": (packed({"a": {"dtype": "F32"}}), "no readable"),
     "an unknown type": (packed(one("F5"), 4), "'a' has the dtype 'F5', which is not known"),
-    "no type": (packed(one([]), 4), "no readable"), "a fraction": (packed(one(shape=[1.0]), 4), "no readable"),
     "a side below 0": (packed(one(shape=[-2], stop=8), 8), r"shape\[0\]"),
     "a place below 0": (packed(one(start=-8, stop=0), 8), r"data_offsets\[0\]"),
-    "a place beyond 2^62": (packed(one(stop=2**64), 4), "no readable"),
-    "65 sides": (packed(one("U8", [1] * 65, stop=1), 1), "'a' is U8"),
     "another size": (packed(one(shape=[2]), 4), r"'a' is F32 \[2\] in 4 bytes"),
     "a hole": (packed(one(start=1, stop=5), 9), "hole or an overlap before 'a'"),
     "an overlap": (packed({**one("U8", [2], 0, 2), "b": one("U8", [2], 1, 3)["a"]}, 3), "an overlap before 'b'"),
-    "twice": (packed({**one(), "b": one()["a"]}, 4), "hole or an overlap before"),
     "a byte too few": (packed(one(), 3), "its tensors need 4 bytes and 3 are there"),
     "a byte too many": (packed(one(), 5), "has 1 bytes behind its last tensor"),
 }  # fmt: skip
@@ -212,16 +206,6 @@ def test_texts_of_something_else_are_refused(tmp_path: Path, suffix: str, text: 
 def test_npy_files_of_something_else_are_refused(tmp_path: Path, array: Any, said: str) -> None:
     np.save(tmp_path / "a.npy", np.array(array), allow_pickle=True)
     with pytest.raises(UsageError, match=said):
-        read_lists(tmp_path / "a.npy")
-
-
-@pytest.mark.parametrize(
-    "shape", ["(9,)", "(1099511627776,)", "(-1,)", "(4611686018427387904, 4)", "'x'", "(1.5,)", "(8", ""]
-)
-def test_npy_headers_that_claim_something_else_are_refused(tmp_path: Path, shape: str) -> None:
-    text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
-    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + b"\0" * 64)
-    with pytest.raises(UsageError, match=UNREADABLE):
         read_lists(tmp_path / "a.npy")
 
 

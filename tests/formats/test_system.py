@@ -6,7 +6,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -14,16 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.errors import BadSource
 from ropeconv.formats import durable, regular, scratch
 from ropeconv.formats.digest import sampled, weights_digest
-from ropeconv.formats.durable import sync_file, sync_folder, writing_back
-from ropeconv.formats.gguf import Edit, GgufFile, room, u32
-from ropeconv.formats.gguf.inplace import phases, recover
-from ropeconv.formats.gguf.lock import is_locked, locked
+from ropeconv.formats.durable import sync_folder, writing_back
 from ropeconv.formats.locks import try_lock
-from ropeconv.formats.regular import open_regular, read_bytes, read_text
-from ropeconv.formats.threads import cores, threads
+from ropeconv.formats.regular import read_bytes, read_text
 
 from .conftest import fails
 
@@ -118,56 +113,6 @@ def test_write_back_begins_while_a_file_is_written(tmp_path: Path, monkeypatch: 
     assert len(calls) == ended
 
 
-# Threads and descriptors
-
-
-@pytest.mark.parametrize(
-    ("allowed", "count", "found"),
-    [(1, 128, 1), (3, 128, 3), (8, 128, 8), (64, 128, 8), (None, None, 1), (None, 2, 2), (None, 128, 8)],
-)
-def test_a_thread_for_each_core_that_the_process_may_use(
-    monkeypatch: pytest.MonkeyPatch, allowed: int | None, count: int | None, found: int
-) -> None:
-    """Of those of the machine where the system does not tell, and at most eight."""
-    monkeypatch.setattr(os, "cpu_count", lambda: count)
-    if allowed is None:
-        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    else:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(allowed)), raising=False)
-        assert cores() == allowed
-    assert threads() == found
-
-
-def test_nothing_stays_open(model: Path, tmp_path: Path) -> None:
-    def descriptors() -> set[str]:
-        return set(os.listdir("/proc/self/fd"))
-
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "link").symlink_to(model)
-    before = descriptors()
-    sync_file(model)
-    sync_folder(tmp_path)
-    assert not is_locked(model)
-    room.can_insert(model)
-    for attempt in (
-        lambda: open_regular(tmp_path / "fifo"), lambda: open_regular(tmp_path),
-        lambda: locked(tmp_path / "link").__enter__(), lambda: locked(tmp_path / "fifo").__enter__(),
-    ):  # fmt: skip
-        with pytest.raises((BadSource, RopeconvError)):
-            attempt()
-    edit = Edit({"llama.context_length": u32(4096)})
-    walk = phases(GgufFile.open(model), edit)
-    next(walk)
-    with pytest.raises(RopeconvError, match="another ropeconv is changing"):
-        recover(model)
-    walk.close()  # type: ignore[attr-defined]
-    assert recover(model)
-    assert list(phases(GgufFile.open(model), edit))[-1] == "done"
-    with scratch.scratch():
-        scratch.clear()
-    assert descriptors() == before
-
-
 # Temporary folders
 
 
@@ -209,15 +154,6 @@ def test_a_temporary_folder_is_private_and_goes_as_does_what_a_kill_left(
     assert list(temporary.iterdir()) == []
 
 
-def test_without_locks_a_folder_is_made_and_none_is_cleared(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fcntl, "flock", fails(errno.ENOLCK))
-    other = left_by_a_kill(temporary)
-    with scratch.scratch() as folder:
-        (folder / "file").write_text("x")
-    assert list(temporary.iterdir()) == [other], "which another process may be using"
-    assert (other / "files" / "weights").exists()
-
-
 def test_folders_of_others_are_left_alone(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.getuid()
     own, other = temporary / f"ropeconv-{real}-1-a", temporary / f"ropeconv-{real + 1}-1-a"
@@ -232,23 +168,6 @@ def test_folders_of_others_are_left_alone(temporary: Path, monkeypatch: pytest.M
 
 
 # Locks
-
-
-@pytest.mark.parametrize(
-    ("number", "found"),
-    [(errno.EWOULDBLOCK, "busy"), (errno.EACCES, "busy"), (errno.ENOLCK, "none"), (errno.EOPNOTSUPP, "none")],
-)
-def test_what_a_filesystem_answers_about_locks(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch, number: int, found: str
-) -> None:
-    with (temporary / "a").open("w") as file:
-        monkeypatch.setattr(fcntl, "flock", fails(number))
-        assert try_lock(file.fileno()) == found
-        monkeypatch.setattr(fcntl, "flock", fails(errno.EIO))
-        with pytest.raises(OSError, match="Input/output error"):
-            try_lock(file.fileno())
-        monkeypatch.setitem(sys.modules, "fcntl", None)
-        assert try_lock(file.fileno()) == "none", "a system without locks"
 
 
 @pytest.mark.parametrize("first", [False, True])

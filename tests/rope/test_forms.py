@@ -59,14 +59,6 @@ def prope(theta: float, pairs: int, rotating: int, factor: float = 1.0) -> Vecto
     return vector
 
 
-@pytest.mark.parametrize(("theta", "rotating"), [(2000.125, 8), (2000.125, 24), (999.875, 8), (1234.567, 24)])
-def test_a_base_of_three_decimals_is_found_in_a_float32_vector_as_it_was(theta: float, rotating: int) -> None:
-    """The quotient of the first and the last pair is off by up to 1e-7 of it, which is not taken for digits."""
-    single = prope(theta, 32, rotating).astype(np.float32).astype(np.float64)
-    assert single[0] / single[rotating - 1] != theta ** ((rotating - 1) / 32)
-    assert recognise(single, 1e4) == Proportional(theta, 1.0, rotating / 32)
-
-
 FACTOR_1, FACTOR_4 = prope(1e4, 32, 8), prope(1e4, 32, 8, 4.0)
 
 

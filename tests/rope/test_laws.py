@@ -115,12 +115,3 @@ def test_the_deviation_of_clamped_steps_where_the_second_begins(length: int, tim
     assert 100 * found == pytest.approx(percent, abs=0.01)
     assert found == pytest.approx(np.abs(steps.scale(everywhere) / formula.scale(everywhere) - 1).max(), rel=1e-12)
     assert deviation(formula, steps, length) == pytest.approx(0)
-
-
-def test_full_steps_are_log_n_but_for_the_one_in_front() -> None:
-    formula = LogN("full", 4096)
-    steps = approximate_log_n(formula)
-    assert (steps.length, steps.gain) == (1, 2.0**-13)
-    assert steps.gain * steps.beta == pytest.approx(1 / math.log(4096))
-    assert deviation(formula, steps, 1 << 20) == pytest.approx(2.0**-13, rel=1e-6)
-    assert deviation(formula, approximate_log_n(formula, 20), 1 << 20) == pytest.approx(2.0**-20, rel=1e-6)

@@ -104,23 +104,6 @@ def test_another_method_multiplies_the_divisors() -> None:
     assert (found.form, found.context, found.attention_factor) == (None, 524288, 1.0)
 
 
-def test_both_lists_are_divided_and_a_frequency_of_0_stays() -> None:
-    phi = RopeSpec(8, 8, LongRope(THETA, (1.0,) * 4, (2.0, 3.0, 4.0, 1e30), 4096), 4096, 131072, attention_factor=1.19)
-    found = on_top(phi, "linear", 2.0)
-    assert isinstance(found.form, LongRope)
-    np.testing.assert_allclose(found.form.short_factor, [2.0] * 4, rtol=1e-14)
-    np.testing.assert_allclose(found.form.long_factor[:3], [4.0, 6.0, 8.0], rtol=1e-14)
-    np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / 2, rtol=1e-14)
-    np.testing.assert_allclose(found.inv_freq, [1 / 4, 0.1 / 6, 0.01 / 8, 0], rtol=1e-14)
-    assert (found.original_context, found.context, found.attention_factor) == (4096, 262144, 1.19)
-
-
-def test_a_temperature_is_that_of_both_scalings() -> None:
-    """a ln s + b with s the declared context over the one before any scaling, 8 here, and not the method's own 2."""
-    found = on_top(ALPACA, "linear", 2.0, temperature_slope=0.2)
-    assert found.attention_factor == pytest.approx(0.2 * math.log(8) + 1)
-
-
 @pytest.mark.parametrize(
     ("spec", "method", "value", "words"),
     [
@@ -157,14 +140,6 @@ def made(attention_factor: float = 1.0, softmax_scale: float = 1.0, context: int
 def test_two_lists_that_cannot_be(changed: dict[str, Any], source: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         keep_short(replace(made(), **changed), spec(**source))
-
-
-def test_the_context_goes_beyond_the_length_of_the_short_list() -> None:
-    assert keep_short(made(context=TRAINED + 1), spec()).original_context == TRAINED
-    declared = spec(context=2 * TRAINED)
-    assert keep_short(made(context=TRAINED + 1), declared).original_context == TRAINED, "what it was trained for"
-    with pytest.raises(RecipeError, match="changes lists at 4,096 tokens, and the context is 4,096; leave it out"):
-        keep_short(made(context=TRAINED), spec())
 
 
 def test_the_short_list_is_that_of_the_checkpoint_and_not_of_the_unscaled_model() -> None:

@@ -7,18 +7,16 @@ import math
 import re
 from pathlib import Path
 
-import mpmath
 import numpy as np
 import pytest
 
 from ropeconv.rope.bound import bound
 from ropeconv.rope.forms import Plain
-from ropeconv.rope.laws import asymptotic_base, critical_dimension, theta_for_length
+from ropeconv.rope.laws import critical_dimension, theta_for_length
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.spec import RopeSpec
 
 from ..support.in_process import command
-from .small_head import made
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 LLAMA_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
@@ -71,13 +69,6 @@ def test_gradient_takes_one_step_from_the_first_model() -> None:
     assert [f"{theta_for_length(5e5, 8192, length) / 1e6:.1f}M" for length in (65536, 262144)] != stages
 
 
-def test_below_one_there_is_no_smallest_base() -> None:
-    """Four dimensions, eight tokens: some base below 0.001 keeps every sum positive, and above 1 none below 448."""
-    assert any(sums(base(theta, 4), 8).min() > 0 for theta in 1e-3 * np.exp(-np.linspace(0, 3, 10001)))
-    assert all(sums(base(theta, 4), 8).min() < 0 for theta in np.linspace(1.5, 448, 1000))
-    assert bound(8, 4, 4).base == pytest.approx(448.9, abs=0.1)
-
-
 def test_the_printed_bases() -> None:
     men = {2: 1.6e4, 16: 3.1e5, 128: 7.8e6, 256: 3.6e7, 512: 6.4e7, 1024: 5.1e8}
     above = {k: theta / bound(1024 * k, 128, 128).base - 1 for k, theta in men.items()}
@@ -88,22 +79,6 @@ def test_the_printed_bases() -> None:
     assert f"{least:,.0f}" == "11,587" in said("theta-bound")
     assert sums(base(11588), 2048).min() > 0 > sums(base(11500), 2048).min()
     assert (f"{bound(1024, 128, 128).base:,.1f}", f"{bound(1000, 128, 128).base:,.1f}") == ("4,293.4", "4,206.0")
-
-
-def test_wide_heads() -> None:
-    zero = float(mpmath.findroot(mpmath.ci, 0.6))
-    assert (round(zero, 4), round(1 / zero, 2)) == (0.6165, 1.62)
-    assert asymptotic_base(1000) == pytest.approx(1622, abs=1) != 2000
-    assert [bound(64, width, width).base / 64 for width in (256, 512)] == pytest.approx([1.62] * 2, abs=0.05)
-
-
-@pytest.mark.parametrize(("factor", "percent"), [(2.0, "1.1 %"), (32.0, "5.7 %")])
-def test_two_bases_of_ntk(factor: float, percent: str) -> None:
-    old, aware = (made(name, factor, of=LLAMA_2).form for name in ("ntk-old", "ntk"))
-    assert old is not None
-    assert aware is not None
-    assert f"{100 * (aware.theta / old.theta - 1):.1f} %" == percent
-    assert percent in said("ntk-old")
 
 
 @pytest.mark.parametrize(("factor", "percent"), [(2, 31), (4, 73), (8, 130), (16, 204), (32, 296)])
@@ -118,28 +93,11 @@ def test_yarn_and_its_paper(factor: float, percent: int) -> None:
     assert f"{percent} % at" in said("yarn")
 
 
-@pytest.mark.parametrize(("factor", "percent"), [(8, 26), (32, 112)])
-def test_rounded_ends_of_the_ramp(factor: float, percent: int) -> None:
-    change = ramped(1e4, 4096, factor) / ramped(1e4, 4096, factor, truncate=False)
-    assert (round(100 * (change.max() - 1)), change.argmax()) == (percent, 45)
-    exact = [64 * math.log(4096 / (2 * math.pi * turns)) / math.log(1e4) for turns in (32, 1)]
-    assert [f"{end:.2f}" for end in exact] == ["20.94", "45.03"]
-    assert f"{percent} % at s = {factor}" in said("yarn")
-
-
 def test_the_growth_of_dynamic_ntk() -> None:
     frozen = REGISTRY["dynamic"]("ntk:2", 8192).schedule(LLAMA_2).form
     assert frozen is not None
     assert (frozen.theta / 1e4) ** (126 / 128) == pytest.approx(3)
     assert "which is 3 and not 2" in said("dynamic")
-
-
-def test_table_4() -> None:
-    inv_freq = REGISTRY["piecewise"]("8@44").schedule(LLAMA_2).inv_freq
-    values = sums(inv_freq, 30 * 1024)
-    assert [int((values[: k * 1024] < 0).sum()) for k in (15, 30)] == [97, 2554]
-    assert [int((values[: k * 1000] < 0).sum()) for k in (15, 30)] == [35, 2461]
-    assert [int((values[: k * 1024] >= 0).sum()) for k in (15, 30)] == [15263, 28166]
 
 
 def flat(text: str) -> str:

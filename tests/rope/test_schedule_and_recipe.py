@@ -105,18 +105,6 @@ def test_sizes_that_no_model_has(changes: dict[str, Any], words: str) -> None:
     assert (most.query_length, spec(query_scaling=QueryScaling(1.0, 32)).query_length) == (TRAINED, 32)
 
 
-def test_windows_of_the_layers_that_rotate() -> None:
-    layers = ("global", "local", "none")
-    assert [spec(layers=layers).count(kind) for kind in ("global", "local", "none")] == [1, 1, 1]
-    assert spec(layers=layers, windows=(None, 32, None)).rotating_window is None
-    assert spec(layers=layers, windows=(64, 128, None)).rotating_window == 64
-    assert spec(layers=("global", "global"), windows=(64, 128)).rotating_window == 128
-    assert spec(layers=("global", "global"), windows=(64, None)).rotating_window is None
-    assert spec().rotating_window is None
-    windowed = spec(layers=("global",), windows=(64,))
-    assert [windowed.visible(32), windowed.visible(64), windowed.visible(128), spec().visible(128)] == [32, 64, 64, 128]
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

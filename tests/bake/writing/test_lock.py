@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.writing import files
 from ropeconv.bake.writing import place as places
 from ropeconv.bake.writing.hidden import Hidden, locked
@@ -22,7 +16,7 @@ from ropeconv.bake.writing.journal import Journal, Move, Moves
 from ropeconv.bake.writing.moves import settle
 from ropeconv.errors import RopeconvError
 
-from .plans import SmallPlan, interrupted, small_plan, source_folder, tree, write
+from .plans import SmallPlan, small_plan, source_folder, tree, write
 
 HOLD = """
 import sys, time
@@ -51,28 +45,6 @@ def test_a_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) ->
     assert tree(out)["config.json"] == b'{"label": "first"}\n'
 
 
-def test_who_waited_for_a_folder_that_was_removed_makes_a_new_one(tmp_path: Path) -> None:
-    """The lock of a folder that is gone protects nothing: many threads, and never two of them inside."""
-    inside, most = [0], [0]
-
-    def work() -> int:
-        mine = 0
-        while mine < 8:
-            with suppress(RopeconvError), locked(tmp_path / "out"):
-                inside[0] += 1
-                most[0] = max(most[0], inside[0])
-                time.sleep(0.0005)
-                mine += 1
-                inside[0] -= 1
-        return mine
-
-    with ThreadPoolExecutor(6) as pool:
-        running = [pool.submit(work) for _ in range(6)]
-    assert [future.result() for future in running] == [8] * 6
-    assert most == [1]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_link_at_the_hidden_folder_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -81,23 +53,6 @@ def test_a_link_at_the_hidden_folder_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(RopeconvError, match="is a link"):
         write(small_plan(source_folder(tmp_path), tmp_path / "out"))
     assert [path.name for path in other.iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.parametrize("number", [errno.ENOTEMPTY, errno.EBUSY])
-def test_the_hidden_folder_goes_with_its_lock(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rmdir, calls = Path.rmdir, []
-
-    def rmdir_on_nfs(path: Path) -> None:
-        calls.append(path.name)
-        if len(calls) == 1:
-            raise OSError(number, os.strerror(number))
-        rmdir(path)
-
-    monkeypatch.setattr(Path, "rmdir", rmdir_on_nfs)
-    with locked(tmp_path / "out"):
-        pass
-    assert calls == [".out.ropeconv-partial"] * 2
-    assert list(tmp_path.iterdir()) == []
 
 
 # What stood at a name is there again after moves that were interrupted, in each state in which they can be
@@ -149,21 +104,6 @@ def test_what_some_of_the_moves_leave(hidden: Hidden, moves: list[tuple[str, str
 @pytest.fixture
 def plan(tmp_path: Path) -> SmallPlan:
     return small_plan(source_folder(tmp_path), tmp_path / "out")
-
-
-def test_every_byte_is_counted_once_also_where_a_run_goes_on(plan: SmallPlan, tmp_path: Path) -> None:
-    done: list[int] = []
-    execute_plan(plan, ApplyOptions(), advance=done.append)
-    assert sum(done) == plan.bytes
-    plan.out.rename(tmp_path / "first")
-    interrupted(plan)
-    done.clear()
-    execute_plan(plan, ApplyOptions(), advance=done.append)
-    assert done == [plan.bytes]
-    linked = small_plan(Path(plan.source.reference), tmp_path / "linked")
-    done.clear()
-    execute_plan(linked, ApplyOptions(link=True), advance=done.append)
-    assert sum(done) == linked.bytes
 
 
 @pytest.mark.parametrize(("link", "shares"), [(False, False), (True, False), (False, True)])

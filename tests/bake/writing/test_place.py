@@ -91,21 +91,6 @@ def test_force_does_not_delete_what_the_user_has_added(out: Path, name: str) -> 
     assert is_replaced(out)
 
 
-def test_force_replaces_what_the_hubs_client_and_a_killed_validation_leave(out: Path) -> None:
-    (out / ".cache" / "huggingface").mkdir(parents=True)
-    (out / ".cache" / "huggingface" / "config.json.metadata").write_text("")
-    (out / ".ropeconv.json.new").write_text("{")
-    replaced(out)
-    assert not (out / ".cache").exists()
-
-
-def test_an_earlier_output_with_a_damaged_receipt_is_not_replaced(out: Path) -> None:
-    (out / "ropeconv.json").write_text("")
-    with pytest.raises(RopeconvError):
-        replaced(out)
-    assert tree(out)["config.json"] == b'{"label": "first"}\n'
-
-
 # What comes after the last look at the place
 
 

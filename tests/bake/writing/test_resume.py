@@ -94,16 +94,6 @@ def test_a_file_that_nobody_planned_does_not_get_into_the_output(plan: SmallPlan
     assert sorted(tree(plan.out)) == sorted(FILES)
 
 
-@pytest.mark.parametrize("damage", ["emptied", "zeros", "cut"])
-def test_a_damaged_journal_means_to_start_again(plan: SmallPlan, damage: str) -> None:
-    root = interrupted(plan)
-    made = made_in(root)
-    damaged(root.parent.parent / "journal", damage)
-    write(plan)
-    assert made_in(plan.out)["model.safetensors"] != made["model.safetensors"] or damage == "cut"
-    assert sorted(tree(plan.out)) == sorted(FILES)
-
-
 def test_another_plan_starts_again(plan: SmallPlan) -> None:
     made = made_in(interrupted(plan))
     write(small_plan(Path(plan.source.reference), plan.out, "second"))

@@ -14,7 +14,7 @@ import pytest
 
 from ropeconv.errors import UnsupportedBake
 from ropeconv.families.registry import by_model_type
-from ropeconv.formats.gguf import Edit, GgufFile
+from ropeconv.formats.gguf import GgufFile
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
@@ -101,15 +101,6 @@ def test_what_an_architecture_cannot_hold_is_refused_with_the_alternatives(tmp_p
     with pytest.raises(UnsupportedBake, match=words):
         bake(checkpoint(model_type, tmp_path / "source"), RECIPES["mixed"], tmp_path / "model.gguf")
     assert not (tmp_path / "model.gguf").exists()
-
-
-def test_a_yarn_without_its_original_context_would_be_seen(tmp_path: Path) -> None:
-    """The check can fail: this is what the file computes when one key is lost, and nobody says so."""
-    source, out = checkpoint("llama", tmp_path / "source"), tmp_path / "model.gguf"
-    plan = bake(source, RECIPES["yarn"], out)
-    lost = tmp_path / "lost.gguf"
-    write_new(GgufFile.open(out), 0, Edit(dropped=frozenset({"llama.rope.scaling.original_context_length"})), lost)
-    assert beyond(of_transformers(source, plan), of_llamacpp(lost))[1].kl_mean > 0.1
 
 
 def test_window_layers_without_their_norms_would_be_seen(tmp_path: Path) -> None:

@@ -43,15 +43,6 @@ def test_what_each_reader_does(tmp_path: Path, arch: str, recipe: Recipe, expect
     assert expected.items() <= statuses(plan_of(tmp_path, arch, recipe)).items()
 
 
-def test_auto_takes_what_most_readers_read(tmp_path: Path) -> None:
-    keys = plan_of(tmp_path, "llama", LINEAR).result
-    assert keys.encoding == "keys"
-    reasons = {one.encoding: one.reason for one in keys.considered}
-    assert "llama.cpp reads it exactly; exact in 6 of 6 runtimes" in reasons["keys"]
-    assert "no more readers read it exactly; exact in 4 of 5 runtimes" in reasons["tensor"]
-    assert [one.selected for one in keys.considered] == [True, False]
-
-
 def test_auto_takes_the_tensor_where_more_readers_read_it(tmp_path: Path) -> None:
     """In mistral3, ik_llama.cpp 2026.8 reads the base and the tensor; nobody has looked at its yarn."""
     result = plan_of(tmp_path, "mistral3", FLAT).result

@@ -212,18 +212,6 @@ def test_a_header_fills_its_place_with_padding_or_a_reserve_and_between_them_not
 # Edits after edits
 
 
-def test_merged_edits_keep_both_sides_and_the_later_value() -> None:
-    one, two = Change(1, lambda old: b"1"), Change(1, lambda old: b"2")
-    first = Edit({"a": u32(1), "d": u32(1)}, frozenset({"c", "e"}), "one", {"x": one, "y": one}, (vector("v", 1),),
-                 {"k": u32(1)}, frozenset({"z"}))  # fmt: skip
-    both = first.merged(Edit({"c": u32(3)}, frozenset({"a"}), "", {"y": two}, (vector("w", 1),)))
-    assert both.values == {"d": u32(1), "c": u32(3)}
-    assert (both.dropped, both.arch, first.merged(Edit(arch="two")).arch) == ({"a", "e"}, "one", "two")
-    assert (both.changes["x"].apply(b""), both.changes["y"].apply(b"")) == (b"1", b"2")
-    assert [item.name for item in both.added] == ["v", "w"]
-    assert (both.base, both.removed) == ({"k": u32(1)}, frozenset({"z"}))
-
-
 @pytest.mark.parametrize(
     ("shape", "kind", "code", "head_dim", "order"),
     [

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -220,24 +219,6 @@ def test_numbers_of_every_type_and_whole_ones(tmp_path: Path) -> None:
 
 
 # Files and shards
-
-
-def test_tensors_are_read_in_pieces_of_any_size(path: Path) -> None:
-    file = GgufFile.open(path)
-    pieces = list(file.chunks("output_norm.weight", 100))
-    assert [len(piece) for piece in pieces] == [100] * 5 + [20]
-    assert b"".join(pieces) == contents(path)["output_norm.weight"] == file.read("output_norm.weight")
-    with path.open("r+b") as opened:
-        opened.truncate(file.header.data_start + 10)
-    with pytest.raises(BadSource, match="was cut off while it was read"):
-        file.read("output_norm.weight")
-
-
-def test_the_usual_type_is_that_of_most_matrices(tmp_path: Path) -> None:
-    """Vectors do not count, of which there are more."""
-    matrices = {f"m{n}": np.zeros((2, 32), np.float16) for n in range(2)} | {"m2": np.zeros((2, 32), np.float32)}
-    vectors = {f"v{n}": np.zeros(32, np.float32) for n in range(4)}
-    assert GgufFile.open(write(tmp_path / "m.gguf", tensors={**vectors, **matrices})).usual_type == 1
 
 
 @pytest.fixture

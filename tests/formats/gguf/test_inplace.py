@@ -299,15 +299,6 @@ def test_nothing_changes_on_a_filesystem_that_cannot_insert(tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_edit_after_which_the_size_would_not_tell_is_refused(tmp_path: Path) -> None:
-    path = two_tensors(tmp_path / "model.gguf", PAGE)
-    original = path.read_bytes()
-    with pytest.raises(RopeconvError, match="the size of before.*write a new file with -o"):
-        list(phases(GgufFile.open(path), shrinking()))
-    assert path.read_bytes() == original
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_only_so_much_is_kept_in_a_journal(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, file = model.read_bytes(), GgufFile.open(model)
     same = Edit(changes={"blk.0.attn_norm.weight": Change(512, lambda old: old)})

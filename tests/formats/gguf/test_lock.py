@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -16,7 +15,7 @@ from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Edit, GgufFile, read_header, u32
 from ropeconv.formats.gguf.inplace import journal_of, phases, recover
 
-from ..conftest import fails, stopped
+from ..conftest import stopped
 
 EDIT = Edit({"llama.context_length": u32(4096)})
 
@@ -100,14 +99,6 @@ def test_a_link_is_neither_changed_nor_undone(model: Path) -> None:
         with pytest.raises(RopeconvError, match="is a link"):
             attempt()
     assert model.read_bytes() == now
-
-
-def test_without_locks_nothing_is_changed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fcntl, "flock", fails(errno.ENOLCK))
-    before = model.read_bytes()
-    with pytest.raises(RopeconvError, match="only changed in place under a lock.*write a new one with -o"):
-        change(GgufFile.open(model))
-    assert model.read_bytes() == before
 
 
 def test_other_hard_links_are_not_read_or_changed_after_a_kill(model: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from ropeconv.rope.bound import bound, effective_length, wide_base, worse_than_source
 from ropeconv.rope.bound.step_functions import base_steps, last_steps, wide_steps
 from ropeconv.rope.bound.sums import Sums
-from ropeconv.rope.bound.table import DATA, Step, look_up
+from ropeconv.rope.bound.table import DATA, look_up
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Llama3, Plain, Yarn, base_inv_freq
 from ropeconv.rope.methods import REGISTRY
@@ -43,33 +41,11 @@ def test_a_bound_as_data() -> None:
     assert bound(4097, 128, 128).published == {}
 
 
-def test_windows_that_nobody_asked_for_are_said_to_be_unknown() -> None:
-    """No table has heads of 72 dimensions."""
-    without, reported = bound(300, 72, 72, windows=False), list[str]()
-    assert (without.first_wide_window, without.last_violating_base, without.known_windows) == (None, None, False)
-    assert without.to_dict()["first_wide_window"] is None
-    for windows in (None, True):
-        found = bound(300, 72, 72, windows, tell=reported.append)
-        assert found.known_windows
-        assert found.first_wide_window is not None
-        assert found.base == without.base
-        assert found.base * (1 - 1e-12) <= found.first_wide_window[0] < (found.last_violating_base or 0)
-    assert reported[0].startswith("ruled out: all bases up to ")
-    assert "looking for the first window that is 1 % wide" in reported
-    assert any(one.startswith("proven: no base above ") for one in reported)
-
-
 def test_heads_that_rotate_half_need_no_base() -> None:
     found = bound(1 << 20, 64, 128)
     assert (found.base, found.binding_distance, found.last_violating_base) == (1.0, None, None)
     assert (found.window, found.width, found.first_wide_window) == ((1.0, None), None, (1.0, None))
     assert found.known_windows
-
-
-@pytest.mark.parametrize(("length", "rotary_dim"), [(1, 128), (2, 128), (1, 72), (2, 72)])
-def test_two_tokens_need_no_base_by_the_tables_and_by_the_search(length: int, rotary_dim: int) -> None:
-    found = bound(length, rotary_dim, rotary_dim)
-    assert (found.base, found.binding_distance, found.window) == (1.0, None, (1.0, None))
 
 
 @pytest.mark.parametrize(
@@ -200,22 +176,7 @@ def test_a_search_without_tables_is_right_on_both_sides_of_each_answer(rotary_di
     assert min(map(lowest, free)) >= 0
 
 
-Steps = Callable[[Sums, int], Iterator[Step]]
-BOTH = pytest.mark.parametrize("steps", [base_steps, wide_steps])
-
-
 def lowest(rotary_dim: int, distance: int, begin: float, end: float) -> float:
     """The lowest sum of cosines of one distance over 4,000 bases inside a window."""
     bases = np.geomspace(begin, min(end, 1e3 * begin), 4001)[1:-1]
     return float(sum(np.cos(distance * bases ** (-2 * pair / rotary_dim)) for pair in range(rotary_dim // 2)).min())
-
-
-@BOTH
-@pytest.mark.parametrize("rotary_dim", [8, pytest.param(16, marks=pytest.mark.nightly)])
-def test_a_step_lasts_until_a_further_distance_violates_in_its_window(steps: Steps, rotary_dim: int) -> None:
-    found = list(steps(Sums(rotary_dim), 105))
-    assert len(found) > 15
-    for step, following in pairwise(found):
-        new = following.length - 1
-        assert lowest(rotary_dim, new, step.begin, step.end) < 0
-        assert all(lowest(rotary_dim, known, step.begin, step.end) > 0 for known in range(1, new))

@@ -92,41 +92,6 @@ def test_all_that_is_registered_is_documented(name: str) -> None:
     assert [one for one in DOCUMENTED[name] if f"`{one}" not in page(name)] == []
 
 
-def test_every_engine_but_the_probe_has_a_comparison_that_the_command_line_chooses() -> None:
-    cli = (PACKAGE / "cli" / "running.py").read_text()
-    chosen = [path.read_text() for path in (PACKAGE / "validate").glob("*.py") if f"validate.{path.stem} import" in cli]
-    folders = {path.parent.name for path in (PACKAGE / "engines").glob("*/__init__.py")} - {"probe"}
-    assert len(folders) >= 3
-    assert [name for name in folders if not any(f"engines.{name} import" in text for text in chosen)] == []
-
-
-def test_every_family_has_a_tiny_checkpoint_or_is_refused() -> None:
-    from ropeconv.families import families
-
-    from .encode.test_composite import MODELS
-    from .support.models import FAMILIES
-
-    tested = {*FAMILIES, *MODELS}
-    assert [family.name for family in families() if not family.refuse and not tested & {*family.model_types}] == []
-
-
-def test_every_server_protocol_is_registered_and_has_a_stand_in() -> None:
-    from ropeconv.engines.servers.connect import PROTOCOLS
-
-    files = stems("engines/servers") - {"connect", "protocol", "transport"}
-    assert {protocol.__module__.rpartition(".")[2] for protocol in PROTOCOLS} == files
-    stand_in = (ROOT / "tests" / "validate" / "servers" / "stand_in.py").read_text()
-    assert [protocol.owner for protocol in PROTOCOLS if f'"{protocol.owner}"' not in stand_in] == []
-
-
-def test_every_executor_of_run_can_be_chosen_and_is_documented() -> None:
-    found = defined(r"^class (\w+)\(Executor\):$", "run/executors")
-    opening, where = (PACKAGE / "run/executors/opening.py").read_text(), page("running.md").split("## Where it runs")[1]
-    assert set(found.values()) == stems("run/executors") - {"executor", "opening"}
-    assert [name for name in found if f"return {name}(" not in opening] == []
-    assert [file for file in found.values() if f"\n| `{file.replace('_', '-')}`" not in where] == []
-
-
 def test_links_of_the_docs_lead_to_files() -> None:
     pages = [*map(ROOT.joinpath, ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *(ROOT / "docs").glob("*.md")]
     targets = [
@@ -139,13 +104,6 @@ def test_links_of_the_docs_lead_to_files() -> None:
     ]
     assert len(targets) > 100
     assert [(one.name, target) for one, target in targets if not (one.parent / target).exists()] == []
-
-
-def test_the_readme_is_short_and_has_the_two_commands() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 145
-    assert "./scripts/demo" in text
-    assert "./scripts/test" in text
 
 
 def test_every_shared_helper_of_the_tests_is_in_their_table() -> None:

@@ -17,7 +17,6 @@ import ropeconv
 from ropeconv.errors import RopeconvError
 from ropeconv.extras import EXTRAS, installed, missing, require
 
-from .sources.test_meta import release
 from .support.optional import EXTRAS as OF_TESTS
 
 ROOT = Path(__file__).parents[1]
@@ -72,18 +71,6 @@ def test_every_failure_has_one_root_and_is_exported() -> None:
     assert {kind.__name__ for kind in ours} - private <= set(ropeconv.__all__)
 
 
-def test_the_docs_name_every_method_and_runtime() -> None:
-    from ropeconv.rope.methods import REGISTRY
-    from ropeconv.runtimes import runtimes
-
-    readme, methods, readers = (
-        (ROOT / name).read_text() for name in ("README.md", "docs/methods.md", "docs/runtimes.md")
-    )
-    flags = [f"`{method.flag()}" for method in REGISTRY.values()]
-    assert [flag for flag in flags if flag not in readme or flag not in methods] == []
-    assert [runtime.display_name for runtime in runtimes() if runtime.display_name not in readers] == []
-
-
 def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[<>=\[]", requirement)[0] for requirement in requirements}
 
@@ -117,28 +104,3 @@ def test_a_missing_package_is_a_sentence_with_the_extra() -> None:
     require("json", "x")
     assert (installed("json"), installed("nothing.like.this")) == (True, False)
     assert str(missing("torch")).endswith("pip install 'ropeconv[validate]'")
-
-
-def without(package: str, program: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A program in a process that cannot import a package."""
-    command = [sys.executable, "-c", f"import sys; sys.modules[{package!r}] = None\n{program}", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, check=False, env={"PYTHONPATH": str(ROOT)}
-    )
-
-
-def test_a_release_of_meta_without_torch(tmp_path: Path) -> None:
-    release(tmp_path / "Llama", dtype="bfloat16")
-    program = "from ropeconv.cli import main; main()"
-    done = without("torch", program, tmp_path, "apply", "Llama", "--yarn", "4", "-o", "out")
-    assert done.returncode == 1
-    assert done.stderr.endswith("needs torch, which is not installed; pip install 'ropeconv[meta]'\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["Llama"]
-    assert without("torch", program, tmp_path, "inspect", "Llama").returncode == 0
-
-
-def test_an_import_that_nobody_announced(tmp_path: Path) -> None:
-    program = "from ropeconv.cli.errors import run\ndef app(**given): import transformers\nsys.exit(run(app))"
-    done = without("transformers", program, tmp_path)
-    said = "ropeconv: this needs transformers, which is not installed; pip install 'ropeconv[validate]'\n"
-    assert (done.returncode, done.stderr) == (1, said)

@@ -25,14 +25,6 @@ def test_the_smallest_base_as_json(run: Run) -> None:
     assert sorted(found["published"].values()) == [4.9e6, 7.8e6]
 
 
-def test_the_smallest_base_in_words(run: Run) -> None:
-    said = run("bound", "4k").stdout
-    for part in ("26952.33922785787", "4,012", "0.00077 wide", "28,628.7 to 29,079.9", "58,790", "Su 2024"):
-        assert part in said
-    assert "published" not in run("bound", "4k", "--head-dim", "64").stdout
-    assert "every base above 1" in run("bound", "4k", "--head-dim", "128", "--rotary-dim", "64").stdout
-
-
 def test_the_reach_of_a_base(run: Run) -> None:
     found = json.loads(run("bound", "--theta", "500000", "--json").stdout)
     assert (found["effective_length"], found["first_violation"]) == (18437, 18438)
@@ -53,28 +45,12 @@ def test_the_reach_of_a_source_and_of_what_methods_make_of_it(run: Run) -> None:
     assert llama_31["first_violation"] == 85133
 
 
-def test_distances_that_no_layer_sees_are_not_counted(run: Run) -> None:
-    command_r7b = str(DATA / "more_configs" / "CohereForAI--c4ai-command-r7b-12-2024.json")
-    assert json.loads(run("bound", command_r7b, "--json").stdout)["violations"]["below"] == 4096
-    asked = json.loads(run("bound", command_r7b, "--up-to", "8k", "--json").stdout)
-    assert asked["violations"]["below"] == 8192
-
-
 def test_the_certificate_covers_everything_below(run: Run, tmp_path: Path) -> None:
     run("bound", "4k", "--certificate", "proof.tsv")
     rows = [line.split("\t") for line in (tmp_path / "proof.tsv").read_text().splitlines()[1:]]
     assert float(rows[0][0]) == 0
     assert all(end == begin for (_, end, _), (begin, _, _) in pairwise(rows))
     assert math.exp(float(rows[-1][1])) == pytest.approx(26952.339227857868, rel=1e-11)
-
-
-def test_steps_of_the_law(run: Run) -> None:
-    arguments = ("schedule", "--theta", "500000", "--original-context", "8192", "--steps", "65k,262k,1048k")
-    found = json.loads(run(*arguments, "--json").stdout)
-    assert [step["context"] for step in found["stages"]] == [65536, 262144, 1048576]
-    assert [step["rope_theta"] for step in found["stages"]] == [22443169, 283461213, 3580165449]
-    assert [step["smallest_base"] < step["rope_theta"] for step in found["stages"]] == [True, True, True]
-    assert "283,461,213" in run(*arguments).stdout
 
 
 @pytest.mark.parametrize(

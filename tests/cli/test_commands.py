@@ -6,7 +6,6 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ropeconv import __version__
@@ -24,26 +23,6 @@ def test_schedule_without_a_checkpoint(run: Run) -> None:
     assert (data["method"], data["context"], data["attention_factor"]) == ("yarn", 65536, 0.1 * math.log(16) + 1)
     assert (len(data["inv_freq"]), len(data["digest"])) == (64, 64)
     assert data["inv_freq"][1] == 10000 ** (-2 / 128)
-
-
-def test_schedule_of_lists_up_to_a_length(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "lists.json").write_text(json.dumps({"short_factor": [1, 1], "long_factor": [2, 4]}))
-    arguments = ("--head-dim", "4", "--theta", "16", "--original-context", "4k", "--context", "32k")
-    data = json.loads(run("schedule", *arguments, "--longrope", "lists.json", "--json").stdout)
-    assert (data["inv_freq"], data["short_inv_freq"]) == ([0.5, 0.0625], [1.0, 0.25])
-    assert data["attention_factor"] == math.sqrt(1 + math.log(8) / math.log(4096))
-
-
-def test_vectors_from_every_kind_of_file(run: Run, tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    vector = np.array([1.0, 0.1])
-    (tmp_path / "v.json").write_text("[1.0, 0.1]")
-    np.save(tmp_path / "v.npy", vector)
-    save_file({"inv_freq": vector}, tmp_path / "v.safetensors")
-    for name in ("v.json", "v.npy", "v.safetensors"):
-        done = run("schedule", "--head-dim", "4", "--inv-freq", name, "--json")
-        assert json.loads(done.stdout)["inv_freq"] == [1.0, 0.1]
 
 
 def test_lists_of_what_there_is(run: Run) -> None:
@@ -104,12 +83,6 @@ def test_what_is_missing_is_explained(run: Run, words: tuple[str, ...], said: st
     done = run(*words)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith(f"ropeconv: {said}"), done.stderr
-
-
-def test_without_a_command_there_is_the_help_and_nothing_else(run: Run) -> None:
-    done = run()
-    assert (done.returncode, done.stderr) == (2, "")
-    assert done.stdout.strip() == run("--help").stdout.strip() != ""
 
 
 def test_a_wrong_table_ends_with_3_and_no_output(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from ..conftest import CONFIGS, Run
-from ..support.gguf_files import write
 
 STOCK, DISTILLED = CONFIGS / "Qwen--Qwen3-8B.json", CONFIGS / "deepseek-ai--DeepSeek-R1-0528-Qwen3-8B.json"
 
@@ -34,11 +32,3 @@ def test_json(run: Run) -> None:
     assert (found["frequencies"]["pairs"], found["frequencies"]["differing"]) == (64, 40)
     assert found["second"]["rope"]["factor"] == 4.0
     assert {"runtime", "display_name", "statuses", "reasons"} == set(found["runtimes"][0])
-
-
-def test_other_sources(run: Run, tmp_path: Path) -> None:
-    assert (
-        "not compared, A rotates 64 pairs and B 16" in run("compare", STOCK, CONFIGS / "microsoft--phi-2.json").stdout
-    )
-    text = run("compare", STOCK, write(tmp_path / "model.gguf")).stdout
-    assert [line.split()[-2:] for line in text.splitlines() if line.startswith("llama.cpp (commit")] == [["-", "exact"]]

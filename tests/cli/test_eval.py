@@ -71,30 +71,6 @@ def test_a_table_a_result_a_page_and_a_picture(place: Path, measured: Done) -> N
     }  # fmt: skip
 
 
-def test_losses_are_those_of_transformers_itself(place: Path, measured: Done) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(place / "model")
-    tokens = AutoTokenizer.from_pretrained(place / "model")((place / "text.txt").read_text()).input_ids
-    ends = [len(tokens) - int(k * (len(tokens) - 256) / 3) for k in range(4)]
-    for length in (32, 64, 256):
-        windows = torch.tensor([tokens[end - length : end] for end in ends])
-        logits = model(windows).logits[:, -9:-1].flatten(0, 1)
-        loss = torch.nn.functional.cross_entropy(logits, windows[:, -8:].flatten()).item()
-        assert result(place)["base", length][0] == pytest.approx(loss, abs=1e-4)
-
-
-def test_a_second_run_takes_everything_from_the_journal(place: Path, measured: Done, run: Run) -> None:
-    before = (place / "j.jsonl").read_bytes()
-    again = run("model", "--methods", "base,yarn:4", *SMALL, "--json", "--budget", "1s")
-    assert again.returncode == 0, again.stderr
-    assert "24 sequences are in the journal" in again.stderr
-    assert (place / "j.jsonl").read_bytes() == before
-    wanted = {key: value for key, value in result(place).items() if key[0] in ("base", "yarn:4")}
-    assert cells(json.loads(again.stdout)) == wanted
-
-
 def test_a_dry_run_writes_nothing_and_a_budget_says_what_fits(place: Path, run: Run) -> None:
     before = sorted(place.rglob("*"))
     plan = run("model", "--methods", "base,yarn:4", *SMALL[:-1], "other.jsonl", "--dry-run")

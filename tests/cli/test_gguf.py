@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ropeconv.formats.gguf import Edit, GgufFile, f32, string, u32
@@ -59,21 +57,6 @@ def test_inspect_sees_problems(run: Run, model: Path, edit: dict[str, object], c
     assert words in next(problem["message"] for problem in problems if problem["code"] == code)
 
 
-@pytest.mark.parametrize(
-    ("arch", "tensors", "words"),
-    [
-        ("qwen2", ["rope_freqs.weight"], "does not load a qwen2 file with rope_freqs.weight"),
-        ("llada", ["rope_freqs.weight"], "loads rope_freqs.weight and then ignores it in llada"),
-        ("llama", ["rope_factors_long.weight", "rope_factors_short.weight"], "does not load a llama file with"),
-    ],
-)
-def test_inspect_sees_tensors_that_do_nothing_or_harm(
-    run: Run, tmp_path: Path, arch: str, tensors: list[str], words: str
-) -> None:
-    write(tmp_path / "model.gguf", arch, tensors={name: np.full(32, 4, np.float32) for name in tensors})
-    assert words in run("inspect", "model.gguf").stdout
-
-
 def test_bad_files_get_a_sentence(run: Run, model: Path, tmp_path: Path) -> None:
     write(tmp_path / "still.gguf", "rwkv7")
     edited(model, Edit({"llama.rope.scaling.type": string("dynamic")})).rename(tmp_path / "dynamic.gguf")
@@ -117,29 +100,6 @@ def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(
     assert GgufFile.open(tmp_path / "back.gguf").get("llama.rope.scaling.factor") == 4.0
 
 
-def test_shards_keep_their_number_and_only_the_first_changes(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "model.gguf", split=2)
-    done = run("apply", "model-00001-of-00002.gguf", "--mixed", "4", "-o", "out.gguf")
-    assert done.returncode == 0, done.stderr
-    names = ["out-00001-of-00002.gguf", "out-00002-of-00002.gguf"]
-    assert sorted(path.name for path in tmp_path.glob("out*")) == names
-    assert len({hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.glob("*-00002-of-*")}) == 1
-    assert "rope_freqs.weight" in GgufFile.open(tmp_path / names[0]).tensors
-
-
-def test_llama3_scaling_is_seen_and_replaced_where_it_is(run: Run, model: Path, tmp_path: Path) -> None:
-    """Its divisors are overwritten, since nothing says that the model was ever without them."""
-    assert run("apply", "model.gguf", "--llama3", "8", "-o", "baked.gguf").returncode == 0
-    edited(tmp_path / "baked.gguf", Edit(dropped=frozenset({"ropeconv.json"}))).rename(tmp_path / "llama3.gguf")
-    seen = json.loads(run("inspect", "llama3.gguf", "--json").stdout)
-    assert (seen["rope_type"], seen["rope"]["factor"], seen["original_context"]) == ("llama3", 8.0, 64)
-    assert "pass --replace" in run("apply", "llama3.gguf", "--yarn", "4").stderr
-    done = run("apply", "llama3.gguf", "--yarn", "8", "--replace", "-o", "yarn.gguf")
-    assert done.returncode == 0, done.stderr
-    assert set(contents(tmp_path / "yarn.gguf")["rope_freqs.weight"][3::4]) == {0x3F}  # all ones
-    assert json.loads(run("inspect", "yarn.gguf", "--json").stdout)["rope_type"] == "yarn"
-
-
 def test_in_place(run: Run, tmp_path: Path) -> None:
     original = write(tmp_path / "plain.gguf").read_bytes()
     planned = run("apply", "plain.gguf", "--yarn", "4", "--in-place", "--dry-run", "--explain").stdout
@@ -173,24 +133,6 @@ def test_in_place(run: Run, tmp_path: Path) -> None:
 def test_what_is_refused(run: Run, model: Path, options: list[str], code: int, words: str) -> None:
     done = run("apply", "model.gguf", *options)
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
-
-
-def test_in_place_is_for_files_that_are_nobody_elses(run: Run, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "link.gguf").symlink_to(model)
-    assert "is a link" in run("apply", "link.gguf", "--theta", "1e6", "--in-place").stderr
-    assert run("apply", "folder", "--yarn", "4", "--in-place").returncode == 2
-
-
-def test_export_and_validate(run: Run, tmp_path: Path, qwen2: Path) -> None:
-    done = run("apply", qwen2, "--mixed", "4", "--to", "gguf", "--outtype", "f32", "-o", "out.gguf")
-    assert done.returncode == 0, done.stderr
-    assert "the file becomes the GGUF architecture llama" in done.stderr
-    checked = run("validate", "out.gguf", "--against", qwen2, "--json")
-    assert checked.returncode == 0, checked.stderr
-    result = json.loads(checked.stdout)
-    assert result["runtime"].startswith("llama.cpp")
-    assert [bucket["last"] for bucket in result["buckets"]] == [63, 127, 255]
-    assert all(bucket["kl_mean"] < 1e-7 and bucket["control_kl"] > 0.1 for bucket in result["buckets"])
 
 
 def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(run: Run, tmp_path: Path, qwen2: Path) -> None:

@@ -19,37 +19,25 @@ from ropeconv.cli.app import app
 
 from ..support.extent import sample
 from ..support.gguf_files import write
-from ..support.in_process import command as run_here
 from ..support.models import make
 
 TIMES = re.compile(rb"[\d.]+ (s|min|h)\b|\"seconds\": [\d.]+")
 VALUES: dict[str, str | tuple[str, ...]] = {
     "--alpha": "2", "--at": "512", "--attention-factor": "1.3", "--base-model": "me/base", "--beta": "16",
-    "--beta-fast": "4", "--beta-slow": "2", "--by-parts": "4", "--carrier": "llama",
-    "--certificate": "proof.txt", "--chunk": "16", "--commit-message": "new", "--context": "512",
-    "--dataset": "me/text:train", "--depths": "3", "--device": "cpu", "--device-map": "auto", "--dtype": "bfloat16",
-    "--dual-chunk": "drop",
-    "--dynamic": ("yarn:4", "--at", "512"), "--encoding": "factors", "--fail-if": "yarn:4 > base @1T",
-    "--family": "mistral", "--field": "body", "--fold-dtype": "f32", "--for": "trl",
-    "--head-dim": "64", "--held-windows": "3", "--high-freq-factor": "3", "--inside": "0.5", "--inv-freq": "list.json",
-    "--journal": "other.jsonl", "--length": "96", "--lengths": "1T", "--linear": "2", "--llama3": "2",
-    "--log-n": "clamped", "--log-n-length": "32", "--longrope": "factors.json", "--low-freq-factor": "2",
-    "--measure": "position", "--measured": "result.json", "--methods": "base,linear:2", "--mixed": "2",
-    "--mixed-exponent": "0.7", "--model": "me/other", "--mscale": "0.7", "--mscale-all-dim": "0.7",
-    "--needles": "0.5", "--ntk": "2", "--ntk-fixed": "2", "--ntk-old": "2", "--on": "2", "--original-context": "48",
-    "--out": "elsewhere", "--outtype": "f16", "--piecewise": "10000,500000,16", "--plot": "plot.svg",
-    "--port": "8000", "--pre": "llama-bpe", "--push": "me/new", "--quantized-by": "me", "--recipe": "recipe.json",
-    "--reference": "config", "--regularise": "0.1", "--report": "report.html", "--revision": "other",
-    "--rotary-dim": "32", "--runtime": "vllm", "--seed": "5", "--server": "http://127.0.0.1:9", "--start": "linear",
-    "--space": "me/space", "--steps": "128,256", "--targets": "4", "--temperature-intercept": "1.1",
-    "--temperature-slope": "0.2", "--text": "other.txt", "--theta": "20000", "--theta-bound": "512",
-    "--theta-for": "512", "--to": "gguf", "--token": "secret", "--tokens": "96",
-    "--up-to": "100", "--validate": "cpu", "--windows": "3", "--workers": "2", "--yarn": "2", "--budget": "2h",
-    "--against": "model",
+    "--beta-fast": "4", "--beta-slow": "2", "--by-parts": "4", "--carrier": "llama", "--certificate": "proof.txt",
+    "--commit-message": "new", "--context": "512", "--dual-chunk": "drop", "--dynamic": ("yarn:4", "--at", "512"),
+    "--encoding": "factors", "--family": "mistral", "--fold-dtype": "f32", "--head-dim": "64",
+    "--high-freq-factor": "3", "--inv-freq": "list.json", "--linear": "2", "--llama3": "2", "--log-n": "clamped",
+    "--log-n-length": "32", "--longrope": "factors.json", "--low-freq-factor": "2", "--measured": "result.json",
+    "--mixed": "2", "--mixed-exponent": "0.7", "--mscale": "0.7", "--mscale-all-dim": "0.7", "--ntk": "2",
+    "--ntk-fixed": "2", "--ntk-old": "2", "--original-context": "48", "--out": "elsewhere", "--outtype": "f16",
+    "--piecewise": "10000,500000,16", "--pre": "llama-bpe", "--push": "me/new", "--quantized-by": "me",
+    "--recipe": "recipe.json", "--revision": "other", "--rotary-dim": "32", "--runtime": "vllm", "--steps": "128,256",
+    "--temperature-intercept": "1.1", "--temperature-slope": "0.2", "--theta": "20000", "--theta-bound": "512",
+    "--theta-for": "512", "--to": "gguf", "--token": "secret", "--up-to": "100", "--validate": "cpu", "--windows": "3",
+    "--yarn": "2",
 }  # fmt: skip
 
-
-TEXT = ("--text", "text.txt", "--windows", "2", "--journal", "j.jsonl")
 MODES: dict[str, tuple[str, ...]] = {
     "schedule of a method": ("schedule", "--yarn", "4", "--original-context", "64"),
     "bases of a training in steps": ("schedule", "--steps", "8192,16k"),
@@ -67,18 +55,6 @@ MODES: dict[str, tuple[str, ...]] = {
     "plan of a folder": ("apply", "model", "--yarn", "4", "--dry-run"),
     "plan of a GGUF file": ("apply", "model.gguf", "--yarn", "4", "--to", "gguf", "--dry-run"),
 }
-SLOW: dict[str, tuple[str, ...]] = {
-    "folder": ("apply", "model", "--yarn", "4", "-o", "out"),
-    "conversion": ("apply", "model", "--yarn", "4", "--to", "gguf", "-o", "out.gguf"),
-    "validate": ("validate", "baked", "--against", "model"),
-    "validate GGUF": ("validate", "baked.gguf", "--against", "source.gguf"),
-    "restore": ("restore", "baked", "-o", "back"),
-    "losses": ("eval", "model", "--methods", "base,yarn:4", "--lengths", "1T,2T", "--targets", "8", *TEXT),
-    "retrieval": ("eval", "model", "--lengths", "4T", "--measure", "passkey", "--depths", "2", *TEXT),
-    "GGUF": ("eval", "source.gguf", "--methods", "base,yarn:4", "--lengths", "1T,2T", "--targets", "8", *TEXT),
-    "factors": ("tune", "model", "--context", "128", "--targets", "8", "--steps", "1", *TEXT),
-}
-"""Command lines that run a model, which takes ten minutes."""
 PERMISSIONS = {
     "--force", "--replace", "--all-files", "--allow-hard-links", "--ignore-receipt", "--trust-remote-code", "--fresh",
     "--exit-code", "--fail-if", "--budget",
@@ -154,33 +130,6 @@ def test_no_option_is_accepted_and_ignored(mode: str, folder: Path, monkeypatch:
     assert ignored(command, accepted, folder) == []
 
 
-@pytest.fixture(scope="module")
-def baked(folder: Path) -> Path:
-    """The same folder with a tokenizer, outputs of `apply`, and their source in GGUF."""
-    from ..support.llamacpp import tokenizer_json
-
-    (folder / "model" / "tokenizer.json").write_text(tokenizer_json())
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
-    run_here(folder, "apply", "model", "--yarn", "4", "-o", "baked", code=0)
-    run_here(folder, "apply", "model", "--as-is", "--to", "gguf", "-o", "source.gguf", code=0)
-    run_here(folder, "apply", "source.gguf", "--yarn", "4", "-o", "baked.gguf", code=0)
-    return folder
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("mode", SLOW)
-def test_no_option_of_what_runs_a_model_is_ignored(mode: str, baked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(baked)
-    assert ignored(list(SLOW[mode]), PERMISSIONS | WAYS, baked) == []
-
-
-def test_an_ignored_option_would_be_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr("ropeconv.cli.bound.bound_command.rules", {})
-    assert ignored(["bound", "5000", "--head-dim", "48"], PERMISSIONS | WAYS, folder) == ["--up-to", "--weights"]
-
-
 @pytest.mark.parametrize(
     ("command", "flag"),
     [
@@ -190,7 +139,6 @@ def test_an_ignored_option_would_be_noticed(folder: Path, monkeypatch: pytest.Mo
         ("eval model --text text.txt --depths 3", "--depths"),
         ("eval model --text text.txt --measure passkey --targets 3", "--targets"),
         ("eval --server http://127.0.0.1:9 --text text.txt --chunk 16", "--chunk"),
-        ("tune model --context 256 --text text.txt --over yarn --regularise 0.1", "--regularise"),
         ("validate out.gguf --against model.gguf --chunk 16", "--chunk"),
         ("validate out.gguf --against model.gguf --dtype float16", "--dtype"),
         ("validate out --against model --text text.txt --seed 0", "--seed"),

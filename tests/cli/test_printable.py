@@ -15,7 +15,6 @@ from ropeconv.cli.output import Output
 from ropeconv.cli.printable import printable, printable_json
 
 from ..conftest import CONFIGS, Run
-from ..support.gguf_files import write
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e\u2066b"
 OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -94,16 +93,3 @@ def test_names_of_a_config(run: Run, tmp_path: Path) -> None:
         done = run(*arguments)
         assert not OBEYED.search(done.stdout + done.stderr), arguments
     assert "\\x1b" in run("inspect", folder).stderr
-
-
-def test_the_name_of_a_gguf_file_and_the_source_in_a_receipt(run: Run, llama: Path, tmp_path: Path) -> None:
-    write(tmp_path / "a.gguf", extra={"general.name": HOSTILE})
-    assert run("apply", "model", "--yarn", "4", "-o", "out", "-q").returncode == 0
-    path = tmp_path / "out" / "ropeconv.json"
-    receipt = json.loads(path.read_text())
-    receipt["original"]["source"] |= {"reference": f"me/{HOSTILE}", "commit": HOSTILE}
-    path.write_text(json.dumps(receipt))
-    for arguments, words in ((("inspect", "a.gguf"), "GGUF, a"), (("restore", "out", "--dry-run"), "me/a")):
-        done = run(*arguments)
-        assert words in done.stdout, done.stderr
-        assert not OBEYED.search(done.stdout + done.stderr)

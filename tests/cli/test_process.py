@@ -16,7 +16,7 @@ import pytest
 
 from ropeconv.cli.errors import run as run_app
 
-from ..conftest import CONFIGS, Run
+from ..conftest import CONFIGS
 
 LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
 ROPECONV = shlex.join([sys.executable, "-m", "ropeconv"])
@@ -35,33 +35,10 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
 
 
-def test_a_pipe_that_breaks_elsewhere_is_said(tmp_path: Path) -> None:
-    """Such as one to another process, while the output is still read; typer makes an exit code of it as well."""
-    program = (
-        "import os, sys, typer\nfrom ropeconv.cli.errors import run\napp = typer.Typer()\n"
-        "@app.command()\ndef main():\n reader, writer = os.pipe()\n os.close(reader)\n os.write(writer, b'x')\n"
-        "sys.exit(run(app))"
-    )
-    (tmp_path / "program.py").write_text(program)
-    done = shell(f"{shlex.quote(sys.executable)} program.py", tmp_path)
-    assert done.returncode == 1
-    assert re.fullmatch("ropeconv: another process or server closed .*\n", done.stderr)
-
-
 def test_a_full_disk_behind_the_output_is_said(tmp_path: Path) -> None:
     done = shell(f"{ROPECONV} methods > /dev/full", tmp_path)
     assert done.returncode == 1
     assert re.fullmatch(r"ropeconv: No space left on device: the output; .*\n", done.stderr)
-
-
-def test_files_are_right_though_the_standard_streams_are_closed(run: Run, tmp_path: Path) -> None:
-    assert run("apply", LLAMA_2, "--yarn", "16", "-o", "one").returncode == 0
-    done = shell(f"{ROPECONV} apply {LLAMA_2} --yarn 16 -o two <&- >&- 2>&-", tmp_path)
-    assert done.returncode == 0
-    for file in tmp_path.joinpath("one").iterdir():
-        assert (tmp_path / "two" / file.name).read_bytes() == file.read_bytes()
-    refused = shell(f"{ROPECONV} apply {LLAMA_2} --yarn 16 -o two 2>&-", tmp_path)
-    assert (refused.returncode, refused.stdout) == (1, ""), "an error does not go to stdout"
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -78,24 +55,6 @@ def test_signals_end_a_run_with_a_sentence(stop: signal.Signals, tmp_path: Path)
     assert process.returncode == 128 + stop
     assert words.startswith("ropeconv: interrupted; ")
     assert "Traceback" not in words
-
-
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_the_exit_code_stays_where_a_library_executes_text(stop: signal.Signals, tmp_path: Path) -> None:
-    """As dataclasses do while transformers is imported: CPython would then kill `python -m` with SIGINT."""
-    program = (
-        "import os, sys\nfrom ropeconv.cli.errors import run\nfrom ropeconv.cli.process import prepare\n"
-        "def app(standalone_mode):\n exec('os.kill(os.getpid(), int(sys.argv[1]))')\n"
-        "if 'plain' not in sys.argv: prepare()\nsys.exit(run(app))\n"
-    )
-    (tmp_path / "program.py").write_text(program)
-
-    def ended(*given: str) -> int:
-        command = [sys.executable, "-m", "program", str(int(stop)), *given]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode
-
-    assert ended() == 128 + stop
-    assert ended("plain") == -stop
 
 
 def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:

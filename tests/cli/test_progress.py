@@ -45,15 +45,3 @@ def shown(clock: Clock, steps: list[tuple[float, int]], unit: str = "tokens", to
 def test_percentage_rate_and_time_from_the_first_step_on(steps: list[tuple[float, int]], said: tuple[str, ...]) -> None:
     text = shown(Clock(), steps)
     assert [words for words in said if words not in text] == []
-
-
-def test_nothing_is_said_of_the_first_moment() -> None:
-    text = shown(Clock(), [(0.5, 400)])
-    assert "40%" in text
-    assert "tokens/s" not in text
-    assert "left" not in text
-
-
-@pytest.mark.parametrize(("done", "said"), [(24_600_000, "12.3 MB/s"), (4_000_000_000, "2.00 GB/s")])
-def test_bytes_have_their_units(done: int, said: str) -> None:
-    assert said in shown(Clock(), [(2, done)], "bytes", 10**10)

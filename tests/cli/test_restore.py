@@ -38,13 +38,3 @@ def test_a_gguf_file(run: Run, tmp_path: Path) -> None:
     assert run("restore", "model-mixed4.gguf").returncode == 0
     assert (tmp_path / "model-restored.gguf").read_bytes() == original
     assert run("restore", "model-mixed4.gguf", "-o", "folder").returncode == 2
-
-
-def test_advice_on_an_output_starts_from_its_source(run: Run, output: Path) -> None:
-    of_source, of_output = (
-        json.loads(run("advise", name, "--context", "512", "--json").stdout)["advice"]
-        for name in ("model", "model-ntk4")
-    )
-    assert [one["recipe"] for one in of_output] == [one["recipe"] for one in of_source]
-    assert all("--replace" in one["command"] for one in of_output)
-    assert not any("--replace" in one["command"] for one in of_source)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from gguf import LlamaFileType
 
-from ropeconv.cli import batch
 from ropeconv.engines.probe import Probe
-from ropeconv.errors import Disagreement, Interrupted, RopeconvError
 from ropeconv.formats.gguf import GgufFile
 from ropeconv.receipts import read_receipt
 
@@ -88,21 +85,6 @@ def test_a_failure_of_one_leaves_the_others(run: Run, llama: Path, second: Path,
     assert (tmp_path / "model-yarn4" / "config.json").is_file()
 
 
-def test_what_is_refused_is_known_before_anything_is_written(
-    run: Run, llama: Path, second: Path, tmp_path: Path
-) -> None:
-    """The second output has a place that is taken, and the first one fails at its first byte: both are told, in the
-    order in which they can be known."""
-    (tmp_path / "out" / "second-yarn4").mkdir(parents=True)
-    (tmp_path / "out" / "second-yarn4" / "mine").write_text("mine")
-    (tmp_path / "out" / ".model-yarn4.ropeconv-partial").write_text("no folder can be made here")
-    done = run("apply", "model", "second", "--yarn", "4", "-o", "out")
-    assert done.returncode == 1
-    told = [line for line in done.stderr.splitlines() if line.startswith("ropeconv: ")]
-    assert [line.split(":")[1] for line in told] == [" second", " model"]
-    assert "exists; choose another place" in told[0]
-
-
 def test_the_same_command_goes_on_where_it_ended(run: Run, llama: Path, second: Path, tmp_path: Path) -> None:
     given = ("apply", "model", "second", "--yarn", "4")
     assert run(*given, "-q").returncode == 0
@@ -150,45 +132,6 @@ def test_a_wrong_command_line_writes_nothing(
     assert len(done.stderr.splitlines()) == 1
     assert hashes(tmp_path) == before
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("failing", "code", "words"),
-    [
-        ([Disagreement("it differs")], 3, "second: it differs"),
-        ([RopeconvError("it fails"), Disagreement("it differs")], 3, "model: it fails"),
-        ([OSError(28, "No space left on device")], 1, "second: No space left on device"),
-        ([Interrupted("interrupted; it is not there")], 130, "it is not there (written before it: 1 of 2)"),
-        ([KeyboardInterrupt()], 130, "interrupted in second; the same command starts it again (written before it: 1"),
-    ],
-)
-def test_exit_codes_of_what_fails_later(
-    failing: list[BaseException], code: int, words: str, run: Run, llama: Path, second: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """The last outputs fail; those before them are made."""
-    whole, calls, first = batch.execute, [], 2 - len(failing)
-
-    def execute(*given: Any, **more: Any) -> Any:
-        calls.append(given)
-        if len(calls) > first:
-            raise failing[len(calls) - 1 - first]
-        return whole(*given, **more)
-
-    monkeypatch.setattr(batch, "execute", execute)
-    done = run("apply", "model", "second", "--yarn", "4")
-    assert (done.returncode, words in done.stderr) == (code, True), done.stderr
-    assert len(calls) == 2
-    assert (tmp_path / "model-yarn4").exists() == (first == 1)
-
-
-def test_in_place_one_after_another(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "a.gguf")
-    write(tmp_path / "b.gguf")
-    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
-    done = run("apply", "a.gguf", "broken.gguf", "b.gguf", "--yarn", "4", "--in-place", "-q")
-    assert (done.returncode, done.stdout.split()) == (1, ["a.gguf", "b.gguf"])
-    assert [GgufFile.open(tmp_path / name).get("llama.context_length") for name in ("a.gguf", "b.gguf")] == [256, 256]
 
 
 def test_quantisations_go_into_one_repository_in_one_commit(process: Run, qwen2: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from ..conftest import Run, hashes
 from ..support.gguf_files import write
-from ..support.hub_server import serving
 
 
 def test_of_an_output_and_of_its_plan(run: Run, llama: Path, tmp_path: Path) -> None:
@@ -52,14 +51,3 @@ def test_what_is_refused(run: Run, llama: Path, tmp_path: Path, words: tuple[str
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert hashes(tmp_path) == before
-
-
-def test_an_output_on_the_hub_is_trained_by_its_id(run: Run, process: Run, llama: Path, tmp_path: Path) -> None:
-    assert run("apply", "model", "--yarn", "4", "-o", "long", "-q").returncode == 0
-    with serving() as hub:
-        hub.repos["me/long"] = tmp_path / "long"
-        done = process("train-config", "me/long@main", "--for", "axolotl", env=hub.environment(tmp_path / "home"))
-        assert done.returncode == 0, done.stderr
-        assert 'base_model: "me/long"\n' in done.stdout
-        assert "sequence_len: 256\n" in done.stdout
-        assert "model.safetensors" not in hub.sent

@@ -14,7 +14,6 @@ from ropeconv.rope.forms import base_inv_freq
 from ..conftest import CONFIGS, Run
 from ..support.attention_inputs import lively_weights
 from ..support.gguf_files import write
-from ..support.hub_server import serving
 from ..support.models import make
 
 UP_TO = 20_000
@@ -65,33 +64,6 @@ def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
         np.testing.assert_allclose(np.sum(one["pairs"], axis=1) + one["unrotated"], 32, rtol=1e-4)
 
 
-def test_in_words(run: Run, uneven: Path) -> None:
-    done = run("bound", uneven, "--weights", "--yarn", "4", "--up-to", "4k")
-    document = json.loads(run("bound", uneven, "--weights", "--yarn", "4", "--up-to", "4k", "--json").stdout)
-    lengths = document["weighted"]["layers"][1]["effective_lengths"]
-    worst = min(length for length in lengths if length is not None)
-    line = next(line.split() for line in done.stdout.splitlines() if line.startswith("    1"))
-    assert line[-3:] == [str(lengths.index(worst)), f"{worst:,}", "4,096"]
-    assert f"with equal variances the effective length is {document['effective_length']:,}." in done.stdout
-    assert "of 8 heads have a negative sum; the effective length of the worst is" in done.stdout
-    assert done.stderr == ""
-
-
-def test_layers_are_judged_up_to_their_windows(run: Run, tmp_path: Path) -> None:
-    """Gemma 2: every other layer sees 700 tokens; what is beyond counts for the others alone."""
-    folder = lively_weights(make("gemma2", tmp_path / "m", sliding_window=700, max_position_embeddings=8192))
-    found = json.loads(run("bound", folder, "--weights", "--json").stdout)
-    windowed, whole = found["weighted"]["layers"]
-    assert (windowed["below"], whole["below"]) == (700, 8192)
-    config = json.loads((folder / "config.json").read_text())
-    config["sliding_window"] = 8192
-    (folder / "config.json").write_text(json.dumps(config))
-    wide = json.loads(run("bound", folder, "--weights", "--json").stdout)["weighted"]["layers"]
-    assert wide[1] == whole
-    seen = [length if length is not None and length < 700 else None for length in wide[0]["effective_lengths"]]
-    assert windowed["effective_lengths"] == seen != wide[0]["effective_lengths"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -107,15 +79,3 @@ def test_what_is_refused(run: Run, tmp_path: Path, arguments: tuple[object, ...]
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_on_the_hub_only_what_is_measured_is_read(run: Run, process: Run, uneven: Path, tmp_path: Path) -> None:
-    arguments = ("--weights", "--up-to", "4k", "--json")
-    with serving() as hub:
-        hub.repos["me/uneven"] = uneven
-        done = process("bound", "me/uneven", *arguments, env=hub.environment(tmp_path / "home"))
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == json.loads(run("bound", uneven, *arguments).stdout)
-    rows = 2 * (4 + 2) * 64 * 128 * 4
-    assert rows < hub.sent["model.safetensors"] < rows + (1 << 16) + 5000
-    assert hub.sent["model.safetensors"] < (uneven / "model.safetensors").stat().st_size / 1.5

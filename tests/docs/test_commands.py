@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.cli.app import COMMANDS
 from scripts import transcripts
 from scripts.transcripts import ROOT, Transcript, fits
 
@@ -93,34 +92,3 @@ def test_commands_inside_sentences_and_tables_run(small: Path, page: str) -> Non
     assert commands
     for one in commands:
         ran(small, f"{one} --dry-run" if " apply " in one else one)
-
-
-def test_the_python_of_the_page_of_engines_runs(small: Path) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", text_of("engines.md"), re.DOTALL | re.MULTILINE)
-    ran(small, "ropeconv apply Qwen3-8B --yarn 4 -o Qwen3-8B-py -q")
-    assert 'from_pretrained("Qwen3-8B-128k")' in code
-    found: dict[str, object] = {}
-    exec(code.replace("Qwen3-8B-128k", str(small / "Qwen3-8B-py")), found)
-    assert found["model"].config.max_position_embeddings == 256  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("page", RUN)
-def test_a_command_in_the_text_is_one_of_ropeconv(page: str) -> None:
-    assert set(re.findall(r"`ropeconv ([\w-]+)", text_of(page))) <= set(COMMANDS)
-
-
-@pytest.mark.parametrize(
-    ("shown", "real", "same"),
-    [
-        ("a\nb", "a\nb", True), ("a\nb", "a\nc", False), ("a", "a\nb", False), ("a\n...", "a\nb", True),
-        ("...\nb\n...", "a\nb\nc", True), ("...\nb", "a\nb\nc", False), ("...\nc\n...\nb\n...", "a\nb\nc", False),
-        ("a\n\nb", "a\n\n\nb", True),
-    ],
-)  # fmt: skip
-def test_what_is_shown_has_to_be_what_is_printed(shown: str, real: str, same: bool) -> None:
-    assert fits(shown, real) is same
-
-
-def test_a_command_that_fails_is_noticed(small: Path) -> None:
-    with pytest.raises(AssertionError, match="no model of that name|neither a folder"):
-        ran(small, "ropeconv apply nowhere --yarn 4")

@@ -40,9 +40,3 @@ def test_a_picture_is_that_of_the_method(name: str) -> None:
     (kept, numbers), (made, others) = map(parts, ((PICTURES / f"method-{name}.svg").read_text("utf-8"), drawn(name)))
     assert (kept, len(numbers)) == (made, len(others)), "run scripts/method_pictures.py"
     np.testing.assert_allclose(numbers, others, rtol=0, atol=0.01, err_msg="run scripts/method_pictures.py")
-
-
-def test_methods_have_different_pictures() -> None:
-    assert len({(PICTURES / f"method-{name}.svg").read_text("utf-8") for name in EXAMPLES}) == len(EXAMPLES)
-    numbers, others = (np.array(parts(drawn(name))[1]) for name in ("ntk", "ntk-old"))
-    assert len(numbers) != len(others) or np.abs(numbers - others).max() > 1

@@ -8,7 +8,7 @@ import pytest
 
 import ropeconv
 from ropeconv.cli.app import COMMANDS
-from scripts.reference import DOCS, GROUPS, PAGES, WIDTH, helps
+from scripts.reference import DOCS, GROUPS, PAGES
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -21,16 +21,6 @@ def test_every_command_and_its_every_option_are_there() -> None:
     sections = dict(zip(COMMANDS, parts, strict=True))
     assert all(f"ropeconv {name} " in section and "--help" in section for name, section in sections.items())
     assert ["--theta-bound" in sections[name] for name in ("apply", "restore")] == [True, False]
-
-
-@pytest.mark.nightly
-def test_the_help_is_the_same_in_every_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = helps()
-    for name, value in {"COLUMNS": "40", "TERMINAL_WIDTH": "40", "FORCE_COLOR": "1", "LANG": "C"}.items():
-        monkeypatch.setenv(name, value)
-    assert helps() == usual
-    assert max(len(line) for text in usual.values() for line in text.splitlines()) <= WIDTH
-    assert "\x1b" not in "".join(usual.values())
 
 
 def test_every_exported_name_stands_in_the_api_once() -> None:

@@ -85,39 +85,3 @@ def test_inspections_of_published_configs_are_too() -> None:
     assert [one["source"]["reference"] for one in documents if not is_of(one, InspectionDocument)] == []
     assert any(one["local_theta"] for one in documents)
     assert any(one["mla"] for one in documents)
-
-
-@pytest.mark.parametrize(
-    ("words", "path", "value"),
-    [
-        *((PLANS[0], *change) for change in (
-            ("recipe", None), ("schedule.inv_freq", ["1.0"]), ("runtimes.0.status", "fine"),
-            ("files.0.action", "link"), ("kv_cache.layers.0.keys", "many"), ("before.context", 1.5),
-            ("considered.0.selected", "yes"),
-        )),
-        *((INSPECTIONS[0], *change) for change in (
-            ("layer_groups.0.kind", "round"), ("original_context_source", "guessed"), ("schedule.digest", None),
-            ("problems", {}),
-        )),
-    ],
-)  # fmt: skip
-def test_a_wrong_document_is_refused(folder: Path, words: str, path: str, value: object) -> None:
-    """value: put at a path of keys; None removes the key."""
-    wrong, kind = printed(folder, words), kind_of(words)
-    *outer, last = (int(key) if key.isdigit() else key for key in path.split("."))
-    inner = wrong
-    for key in outer:
-        inner = inner[key]
-    if value is None:
-        del inner[last]
-    else:
-        inner[last] = value
-    assert not accepted(wrong, kind)
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(wrong, kind)
-
-
-def test_a_key_without_a_type_is_noticed(folder: Path) -> None:
-    wrong = printed(folder, INSPECTIONS[0]) | {"more": 1}
-    assert not is_of(wrong, InspectionDocument)
-    assert accepted(wrong, InspectionDocument), "readers accept keys of later versions"

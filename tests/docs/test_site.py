@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ropeconv
-from scripts.gather_pages import REPOSITORY, ROOT, gather, moved, places
+from scripts.gather_pages import ROOT, gather, places
 
 pytest.importorskip("zensical", reason="zensical is not installed; pip install 'ropeconv[docs]'")
 pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed; pip install 'ropeconv[docs]'")
@@ -77,13 +77,3 @@ def test_every_page_is_in_the_navigation_and_in_the_list() -> None:
     assert set(PAGES) == {place for place in places().values() if place.endswith(".md")}
     text = (ROOT / "docs" / "README.md").read_text("utf-8")
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f"({page.name})" not in text] == ["README.md"]
-
-
-def test_links_lead_to_the_pages_of_the_site() -> None:
-    known, block = places(), "`[d](docs/json.md)`\n```\n[e](docs/json.md)\n```\n"
-    text = f"[a](docs/json.md#eval) [b](LICENSE) [c](https://x.org/a.md) {block}"
-    expected = f"[a](json.md#eval) [b]({REPOSITORY}LICENSE) [c](https://x.org/a.md) {block}"
-    assert moved(text, "README.md", known) == expected
-    assert moved("[a](../README.md) [b](README.md)", "docs/json.md", known) == "[a](index.md) [b](pages.md)"
-    with pytest.raises(ValueError, match="which does not exist"):
-        moved("[a](nowhere.md)", "docs/json.md", known)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from ropeconv.bake import Target, apply, make_plan
 from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.engines.probe import Probe
-from ropeconv.errors import BadSource, Disagreement, UnknownModelType
+from ropeconv.errors import UnknownModelType
 from ropeconv.families.config import detect
 from ropeconv.families.suggest import best_family, suggestion
 from ropeconv.inspection import inspect_source
@@ -23,14 +22,9 @@ from ropeconv.receipts import read_receipt
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.checkpoint import validate_checkpoint
-from ropeconv.validate.comparison import Comparison
-from ropeconv.validate.settings import Settings
 
 from ..conftest import CONFIGS
-from ..support.extent import sample
 from ..support.in_process import command
-from ..support.models import TRAINED, make
 
 Tiny = Callable[[str], Path]
 YARN = Recipe(REGISTRY["yarn"](4.0))
@@ -57,12 +51,6 @@ def stand_in(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
         return folder
 
     return make
-
-
-@pytest.mark.parametrize("model_type", STAND_INS)
-def test_without_it_the_model_type_is_unknown(model_type: str, stand_in: Callable[[str], Path]) -> None:
-    with pytest.raises(UnknownModelType, match=f"model_type '{model_type}' is not known"):
-        inspect_source(open_source(str(stand_in(model_type))))
 
 
 @pytest.mark.parametrize(
@@ -112,58 +100,6 @@ def test_it_is_baked_checked_and_brought_back_without_naming_the_family_again(
     assert (tmp_path / "restored" / "config.json").read_text() == before
 
 
-def test_the_plan_the_check_and_the_receipt_say_as_which_family_it_was_read(
-    stand_in: Callable[[str], Path], tiny: Tiny, tmp_path: Path
-) -> None:
-    from transformers import AutoConfig
-
-    folder, out = stand_in("renamed_llama"), tmp_path / "baked"
-    done = command(tmp_path, "apply", folder, "--family", "llama", "--yarn", "4", "-o", out, code=0)
-    assert re.search(r"exact +as llama: transformers", done.stdout)
-    assert "does not have its model_type; its llama, given this config, computes the schedule" in done.stdout
-    assert "loads it" not in done.stdout
-    with pytest.raises(ValueError, match="renamed_llama"):
-        AutoConfig.from_pretrained(out)
-    check = read_receipt(out).check
-    assert check is not None
-    assert check.read_as == "llama"
-    known = command(tmp_path, "apply", tiny("llama"), "--family", "mistral", "--yarn", "4", "-o", "known")
-    assert "loads it and computes the schedule" in known.stdout
-    assert AutoConfig.from_pretrained(tmp_path / "known").model_type == "llama"
-
-
-def test_its_logits_are_validated_and_a_wrong_bake_is_caught(stand_in: Callable[[str], Path], tmp_path: Path) -> None:
-    folder, out = stand_in("renamed_llama"), tmp_path / "baked"
-    apply(make_plan(open_source(str(folder), "llama"), MIXED, Target(out=out)), check=False)
-    settings = Settings(device="cpu", tokens=TRAINED)
-    assert validate_checkpoint(Comparison.open(out, str(folder)), settings).agrees
-    config = json.loads((out / "config.json").read_text())
-    for key in ("rope_scaling", "rope_parameters"):
-        if config.get(key):
-            config[key]["long_factor"] = config[key]["short_factor"] = [1.0] * len(config[key]["long_factor"])
-    edit_config(out, **config)
-    assert not validate_checkpoint(Comparison.open(out, str(folder)), settings).agrees
-
-
-@pytest.mark.parametrize(("family", "absent"), [("deepseek_v3", "self_attn.q_b_proj"), ("gpt_neox", "query_key_value")])
-def test_a_family_with_other_projections_is_refused(family: str, absent: str, stand_in: Callable[[str], Path]) -> None:
-    folder = stand_in("renamed_llama")
-    edit_config(folder, kv_lora_rank=32, qk_rope_head_dim=64)
-    with pytest.raises(BadSource, match=rf"has no \S*{absent}.* of the family {family} .*name another --family"):
-        inspect_source(open_source(str(folder), family))
-
-
-def test_a_wrong_family_of_a_model_type_that_transformers_knows_is_caught_before_it_has_its_name(
-    llama: Path, tmp_path: Path, shared_probe: Probe
-) -> None:
-    """StableLM rotates a quarter of a head, Llama all of it."""
-    pytest.importorskip("transformers")
-    plan = make_plan(open_source(str(llama), "stablelm"), YARN, Target(out=tmp_path / "baked"))
-    with pytest.raises(Disagreement, match="computes other global frequencies"):
-        apply(plan, probe=shared_probe)
-    assert not (tmp_path / "baked").exists()
-
-
 PUBLISHED = {
     "deepseek-ai--DeepSeek-V3": "deepseek_v3", "Qwen--Qwen2-7B": "qwen2", "01-ai--Yi-34B": "llama",
     "meta-llama--Llama-3.2-1B-Instruct": "llama", "openai--gpt-oss-20b": "gpt_oss",
@@ -201,30 +137,6 @@ def test_tensors_decide_between_families_with_the_same_fields(
     shapes = {f"{TENSORS}{name}.weight": (rows, 2048) for name, rows in tensors.items()}
     shapes["model.layers.0.input_layernorm.weight"] = (2048,)
     assert best_family({**fields, "model_type": "new"}, shapes) == family
-
-
-@pytest.mark.parametrize(
-    "model_type", sample(["llama", "qwen2", "qwen3", "gemma", "olmo2", "glm4", "cohere", "phi3"], 2)
-)
-def test_a_checkpoint_of_another_name_gets_its_own_family(model_type: str, tmp_path: Path) -> None:
-    folder = make(model_type, tmp_path / "model")
-    edit_config(folder, model_type="new", architectures=None)
-    with pytest.raises(UnknownModelType, match=f"its fields and tensors are those of.* --family {model_type} "):
-        inspect_source(open_source(str(folder)))
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {},
-        {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257},
-        {"architectures": ["LlamaForCausalLM"], "d_model": 512, "n_layers": 8},
-    ],
-)
-def test_nothing_is_suggested_where_nothing_fits(config: dict[str, Any]) -> None:
-    with pytest.raises(UnknownModelType, match="`ropeconv families` lists the known ones, and docs/families.md") as no:
-        detect({"model_type": "something_new", **config})
-    assert "--family" not in str(no.value)
 
 
 def test_the_commands_take_it(stand_in: Callable[[str], Path], tmp_path: Path) -> None:

@@ -8,23 +8,17 @@ from typing import Any
 
 import pytest
 
-from ropeconv.errors import BadSource, UnsupportedBake
+from ropeconv.errors import BadSource
 from ropeconv.families import by_model_type
-from ropeconv.families.cached_layers import cache_geometry
 from ropeconv.families.config import detect, geometry, text_part
-from ropeconv.families.layers import key_layers, layer_names
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.read_config import read_spec
+from ropeconv.families.layers import layer_names
 
-from ..support.baking import make_plan
 from ..support.extent import sample
 from ..support.families import some
-from ..support.models import FAMILIES, TINY, make
+from ..support.models import FAMILIES, TINY
 
 LAYERS = 13  # no multiple of any interval, so that first and last layers differ
 SIZES = {"max_position_embeddings": 4096, "hidden_size": 512, "num_attention_heads": 8}
-THETA = Recipe(REGISTRY["theta"](5e6), context=8192)
 TYPED = [one for one in FAMILIES if by_model_type()[one].layers.types]
 LISTED = {"cohere_compass_text", "lfm2", "lfm2_moe", "mellum", "laguna", "molmo2", "step3p7", "zamba2", "zaya"}
 """Families whose class has no rule of its own: every layer is of one type, or the config has to list them."""
@@ -79,32 +73,6 @@ def test_layers_whose_settings_are_null_do_not_rotate(settings: dict[str, Any], 
     assert geometry(config, by_model_type()["cohere_compass"]).layers == kinds
 
 
-@pytest.mark.parametrize(("dense", "rotating"), [(0, [0, 1, 2, 4]), (2, [0, 1, 2, 3, 4])])
-def test_layers_without_experts_of_command_a_rotate_although_they_see_everything(
-    dense: int, rotating: list[int]
-) -> None:
-    from transformers import CONFIG_MAPPING
-    from transformers.models.cohere2_moe.modeling_cohere2_moe import Cohere2MoeAttention
-
-    config = config_of("cohere2_moe", 5, first_k_dense_replace=dense, head_dim=64)
-    class_config = CONFIG_MAPPING["cohere2_moe"](**{**config, "num_key_value_heads": 1})
-    layers = [Cohere2MoeAttention(class_config, layer) for layer in range(5)]
-    assert [one.layer_idx for one in layers if one.sliding_window is not None or one.force_rope] == rotating
-    kinds = geometry(config, detect(config)).layers
-    assert [layer for layer, kind in enumerate(kinds) if kind == "global"] == rotating
-
-
-def test_layers_may_be_listed_by_number_or_in_a_default_list() -> None:
-    from transformers import AutoConfig
-
-    listed = {"full_attn_idxs": [0, 4, 12]}
-    assert list(layer_names(listed, by_model_type()["lfm2"], LAYERS)) == theirs("lfm2", **listed)
-    assert set(layer_names({}, by_model_type()["lfm2"], LAYERS)) == {"full_attention"}
-    ours = layer_names({}, by_model_type()["zamba2"], 54)
-    assert list(ours) == AutoConfig.for_model("zamba2").layer_types
-    assert ours.count("hybrid") == 9
-
-
 @pytest.mark.parametrize(
     ("model_type", "off", "on"),
     [
@@ -120,18 +88,6 @@ def test_a_model_without_rope_is_refused_by_the_key_of_its_family(
         detect(config_of(model_type, **off))
     assert detect(config_of(model_type, **on)).name == model_type
     assert detect(config_of("llama", **off)).name == "llama"
-
-
-def test_ernie_vl_is_refused_since_its_class_takes_the_default_type_alone(tmp_path: Path) -> None:
-    from transformers import CONFIG_MAPPING
-    from transformers.models.ernie4_5_vl_moe.modeling_ernie4_5_vl_moe import Ernie4_5_VLMoeTextRotaryEmbedding
-
-    rope = {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 4.0}
-    with pytest.raises(ValueError, match="requires the `default` rope type"):
-        Ernie4_5_VLMoeTextRotaryEmbedding(CONFIG_MAPPING["ernie4_5_vl_moe_text"](rope_parameters=rope))
-    (tmp_path / "config.json").write_text(json.dumps(config_of("ernie4_5_vl_moe_text")))
-    with pytest.raises(UnsupportedBake, match="takes no rope type but the default one"):
-        make_plan(tmp_path / "config.json", THETA)
 
 
 # Heads and windows
@@ -171,40 +127,4 @@ def test_the_layers_with_a_window_are_those_to_which_transformers_gives_one(
     assert set(sizes.windows) == {8, None}
 
 
-def test_every_layer_may_have_a_window_of_its_own() -> None:
-    from transformers import AutoConfig
-
-    config = {"model_type": "neomme", "per_layer_config": {"1": {"sliding_window": 1024}}}
-    assert geometry(config, detect(config)).windows[:7] == (256, 1024, 256, 256, 256, None, 256)
-    in_class = AutoConfig.for_model("neomme").per_layer_config
-    assert [layer.sliding_window for layer in in_class][:3] == [256, 1024, 256]
-
-
 # Bases and caches by layer
-
-
-def test_a_base_per_layer_is_read_and_written_and_0_stays_0(tmp_path: Path) -> None:
-    bases = [0, *[20000.0] * (LAYERS - 1)]
-    config = config_of("granite_swa", rope_theta=10000.0, layer_rope_theta=bases)
-    spec = read_spec(config, detect(config))
-    assert (spec.rope_theta, spec.layers[0], set(spec.layers[1:])) == (20000.0, "none", {"global"})
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    baked = make_plan(tmp_path / "config.json", THETA).result.config
-    assert baked["layer_rope_theta"] == [0, *[5e6] * (LAYERS - 1)]
-
-
-def test_last_layers_take_the_keys_of_the_last_of_their_type() -> None:
-    family = by_model_type()["gemma3n"]
-    part = {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_kv_shared_layers": 3}
-    assert key_layers(part, family, 6) == (0, 1, 2, 1, 2, 1)
-    assert key_layers({**part, "num_kv_shared_layers": 0}, family, 6) == tuple(range(6))
-    assert key_layers(part, by_model_type()["gemma3"], 6) == tuple(range(6))
-
-
-def test_the_cache_of_layers_that_share_keys(tmp_path: Path) -> None:
-    """Gemma 3n of 6 layers, the last 2 of which keep nothing; a class default of 15 shared layers holds too."""
-    config = json.loads((make("gemma3n_text", tmp_path / "m") / "config.json").read_text())
-    for given, layers in ((config, 4), ({"model_type": "gemma3n_text", "num_attention_heads": 8}, 35 - 15)):
-        found = cache_geometry(given, detect(given))
-        assert found is not None
-        assert sum(group.count for group in found.layers) == layers

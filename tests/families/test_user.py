@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import Target, apply, make_plan
 from ropeconv.engines.probe import Probe
-from ropeconv.errors import BadSource, Disagreement
-from ropeconv.families import registry
+from ropeconv.errors import BadSource
 from ropeconv.families.registry import packaged
-from ropeconv.families.user import LONGEST, MOST_FILES, folder, user_families
-from ropeconv.inspection import inspect_source
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
+from ropeconv.families.user import LONGEST, user_families
 
 from ..conftest import Run
 
@@ -56,22 +46,6 @@ def read(place: Path, text: str, name: str = "mine.toml") -> list[str]:
 def test_a_file_is_a_family_and_says_where_it_is_from(place: Path) -> None:
     assert read(place, LLAMA_LIKE) == ["mine"]
     assert user_families(packaged())[0].origin == str(place / "mine.toml")
-
-
-def test_the_folder_of_settings_is_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ROPECONV_FAMILIES", raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert folder() == tmp_path / "ropeconv" / "families"
-    assert user_families(packaged()) == ()
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert folder() == tmp_path / ".config" / "ropeconv" / "families"
-
-
-def test_a_variable_that_names_no_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROPECONV_FAMILIES", str(tmp_path / "nowhere"))
-    with pytest.raises(BadSource, match="ROPECONV_FAMILIES names .*nowhere, which is no folder; make it, or unset"):
-        user_families(packaged())
 
 
 @pytest.mark.parametrize(
@@ -113,24 +87,6 @@ def test_no_file_replaces_a_family_of_the_package(place: Path, change: tuple[str
         read(place, LLAMA_LIKE.replace(*change))
 
 
-def test_what_is_no_file_and_too_many_files_are_refused(place: Path) -> None:
-    os.mkfifo(place / "fifo.toml")
-    with pytest.raises(BadSource, match="is a FIFO, and a regular file is needed there"):
-        user_families(packaged())
-    (place / "fifo.toml").unlink()
-    for number in range(MOST_FILES + 1):
-        (place / f"{number}.toml").touch()
-    with pytest.raises(BadSource, match="has more than 1,000 families"):
-        user_families(packaged())
-
-
-def test_every_family_of_the_package_could_be_one_of_the_user(place: Path) -> None:
-    data = Path(__file__).parents[2] / "ropeconv" / "families" / "data"
-    for file in data.glob("*.toml"):
-        shutil.copy(file, place / file.name)
-    assert [family.name for family in user_families(())] == sorted(family.name for family in packaged())
-
-
 @pytest.fixture
 def mine(llama: Path) -> Path:
     """A tiny Llama of the model type that the file describes."""
@@ -154,33 +110,3 @@ def test_the_commands_know_it_and_say_what_could_not_be_compared(
     assert compared is Probe.available()
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (written["model_type"], written["rope_scaling"]["rope_type"]) == ("mine", "yarn")
-
-
-@pytest.fixture
-def unpackaged(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A model type of transformers, one like Llama, whose family is taken out of the package."""
-    others = tuple(family for family in packaged() if family.name != "internlm3")
-    monkeypatch.setattr(registry, "packaged", lambda: others)
-    caches = (registry.families, registry.by_name, registry.by_model_type)
-    for cached in caches:
-        cached.cache_clear()
-    yield "internlm3"
-    for cached in caches:
-        cached.cache_clear()
-
-
-@pytest.mark.parametrize(("more", "fits"), [("", True), ('[keys]\npartial = ["share"]\n', False)])
-def test_a_file_is_checked_where_transformers_has_the_model_type(
-    more: str, fits: bool, place: Path, mine: Path, unpackaged: str, tmp_path: Path, shared_probe: Probe
-) -> None:
-    """The class reads no key named `share`; a file that says so does not describe it."""
-    pytest.importorskip("transformers")
-    (place / "mine.toml").write_text(LLAMA_LIKE.replace('["mine"]', f'["{unpackaged}"]') + more)
-    config = json.loads((mine / "config.json").read_text())
-    (mine / "config.json").write_text(json.dumps({**config, "model_type": unpackaged, "share": 0.5}))
-    source = open_source(str(mine))
-    assert inspect_source(source).name == "mine"
-    plan = make_plan(source, Recipe(REGISTRY["yarn"](4.0)), Target(out=tmp_path / "out"))
-    with nullcontext() if fits else pytest.raises(Disagreement, match="computes other global frequencies"):
-        apply(plan, probe=shared_probe)
-    assert (tmp_path / "out").exists() == fits

@@ -8,24 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from ropeconv.engines.transformers import TransformersEngine
-from ropeconv.engines.transformers.device import DeviceSpec
-from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.errors import BadSource
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
 from ..faults.inputs.folders import small_config
-from ..support.baking import apply, make_plan, validate
-from ..support.extent import sample
+from ..support.baking import make_plan
 from ..support.models import TINY, part_at
 
 MODELS = [model_type for model_type, tiny in TINY.items() if tiny.halves]
 YARN = Recipe(REGISTRY["yarn"](16.0))
-CPU = DeviceSpec("cpu", "float32")
 
 
 def encoder_of(config: dict[str, Any], model_type: str) -> dict[str, Any]:
@@ -61,15 +56,6 @@ def test_a_half_with_another_rope_is_refused(
     assert said in refusal(config, tmp_path)
 
 
-@pytest.mark.parametrize("model_type", MODELS)
-def test_halves_may_have_different_sizes(model_type: str, tmp_path: Path) -> None:
-    """As T5Gemma 9B-2B has, with a larger encoder."""
-    config = small_config(model_type)
-    layers = 2 * encoder_of(config, model_type)["num_hidden_layers"]
-    encoder_of(config, model_type).update(num_hidden_layers=layers, num_attention_heads=4, layer_types=None)
-    assert refusal(config, tmp_path) == ""
-
-
 @pytest.mark.parametrize(("model_type", "path"), [(name, path) for name in MODELS for path in TINY[name].halves])
 def test_a_half_that_is_absent_is_named_and_half_a_model_is_refused(model_type: str, path: str, tmp_path: Path) -> None:
     config = small_config(model_type)
@@ -95,44 +81,3 @@ def test_both_halves_are_written_alike_and_nothing_else(
             outer, _, last = path.rpartition(".")
             del part_at(config, outer)[last]
     assert before == after
-
-
-def with_one_half_of_the_source(out: Path, source: Path, path: str) -> None:
-    """Puts a half of the source's config into that of an output."""
-    config = json.loads((out / "config.json").read_text())
-    part = part_at(config, path)
-    part.clear()
-    part.update(part_at(json.loads((source / "config.json").read_text()), path))
-    (out / "config.json").write_text(json.dumps(config))
-
-
-@pytest.mark.parametrize(
-    ("model_type", "path"), sample([(name, path) for name in MODELS for path in TINY[name].halves], 1)
-)
-def test_an_output_with_one_half_extended_disagrees(
-    model_type: str, path: str, tiny: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """Logits change where either half alone is extended: what is compared tells about both."""
-    source, ids = tiny(model_type), [5 + index % 200 for index in range(128)]
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
-    assert validate(out, source, device="cpu", tokens=64).agrees
-    whole = TransformersEngine.load(out, CPU).logits(ids, range(64, 128))
-    with_one_half_of_the_source(out, source, path)
-    other = TransformersEngine.load(out, CPU).logits(ids, range(64, 128))
-    assert (other - whole).abs().max() > 1e-3 * whole.std()
-    assert validate(out, source, device="cpu", tokens=64).sentence.startswith("Disagrees")
-    with pytest.raises(BadSource, match="another RoPE in encoder"):
-        inspect_source(open_source(str(out)))
-
-
-def test_losses_are_refused_and_an_answer_has_no_prompt(tiny: Callable[[str], Path]) -> None:
-    engine = TransformersEngine.load(tiny("t5gemma"), CPU)
-    with pytest.raises(RopeconvError, match="reads a text in an encoder"):
-        engine.token_losses(list(range(5, 15)), [3, 4])
-    ids = list(range(5, 45))
-    answer = engine.generate(ids, 3)
-    prompt, begin = torch.tensor([ids]), torch.tensor([[engine.model.config.decoder.bos_token_id]])
-    with torch.no_grad():
-        logits = engine.model(input_ids=prompt, decoder_input_ids=begin).logits
-    assert answer[0] == int(logits[0, -1].argmax())
-    assert len(answer) <= 3

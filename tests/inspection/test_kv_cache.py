@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import transformers
 from transformers import AutoConfig, DynamicCache
 
 from ropeconv.families import by_model_type
-from ropeconv.families.cached_layers import CachedLayers, cache_geometry
-from ropeconv.families.config import detect
+from ropeconv.families.cached_layers import CachedLayers
 from ropeconv.families.family import Cache
 from ropeconv.inspection import inspect_source
 from ropeconv.inspection.kv_cache import KvCache
@@ -26,8 +24,7 @@ from ropeconv.sources import open_source
 from ..conftest import CONFIGS
 from ..support.baking import make_plan
 from ..support.extent import sample
-from ..support.in_process import command
-from ..support.models import COMMON, ENCODERS, FAMILIES, from_config, make
+from ..support.models import ENCODERS, FAMILIES, from_config, make
 
 TOKENS = 100
 
@@ -79,11 +76,6 @@ def test_what_transformers_allocates(model_type: str, tiny: Callable[[str], Path
     assert expected(cache_of(folder)) == allocated(folder) > 0
 
 
-@pytest.mark.parametrize("model_type", sample([*sorted(ENCODERS), "deepseek_v4"], 2))
-def test_what_is_kept_that_is_no_number_per_token(model_type: str, tiny: Callable[[str], Path]) -> None:
-    assert inspect_source(open_source(str(tiny(model_type)))).kv_cache is None
-
-
 WINDOWED: list[tuple[str, dict[str, Any]]] = [
     ("falcon", {"new_decoder_architecture": False, "multi_query": True}),
     ("falcon", {"new_decoder_architecture": False, "multi_query": False}),
@@ -102,16 +94,6 @@ WINDOWED: list[tuple[str, dict[str, Any]]] = [
 def test_windows_and_single_heads(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
     folder = make(model_type, tmp_path / "model", **changes)
     assert expected(cache_of(folder)) == allocated(folder)
-
-
-def test_a_count_of_query_heads_would_be_noticed(tiny: Callable[[str], Path]) -> None:
-    """The control: the tiny models have half as many heads of keys as of queries."""
-    folder = tiny("llama")
-    assert COMMON["num_attention_heads"] == 2 * COMMON["num_key_value_heads"]
-    config = json.loads((folder / "config.json").read_text()) | {"num_key_value_heads": 2}
-    wrong = cache_geometry(config, detect(config))
-    assert wrong is not None
-    assert expected(KvCache(wrong.layers, ())) == 2 * allocated(folder)
 
 
 @pytest.mark.parametrize(
@@ -150,11 +132,3 @@ def test_the_plan_has_both_lengths() -> None:
     assert (data["tokens"], data["bytes"]["bfloat16"]) == (32768, 4 << 30)
     assert data["source"] == {"tokens": 8192, "bytes": {"bfloat16": 1 << 30, "fp8": 1 << 29}}
     assert data["layers"] == [{"count": 32, "keys": 1024, "values": 1024, "window": None}]
-
-
-def test_what_the_commands_say(tmp_path: Path) -> None:
-    config = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
-    said = "KV cache at 131,072 tokens: 16.0 GiB in bfloat16, 8.0 GiB in fp8 (source at 8,192: 1.0 GiB)."
-    assert said in command(tmp_path, "apply", config, "--yarn", "16", "--dry-run").stdout
-    assert said in command(tmp_path, "advise", config, "--context", "128k").stdout
-    assert "1.0 GiB in bfloat16" in command(tmp_path, "inspect", config).stdout

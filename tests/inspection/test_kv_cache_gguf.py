@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.errors import BadSource
 from ropeconv.inspection import inspect_source
 from ropeconv.inspection.kv_cache import KvCache
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..support.baking import make_plan
 from ..support.extent import sample
 from ..support.gguf_files import HEAD_DIM, LAYERS, write
 from ..support.llamacpp import bake, checkpoint
@@ -58,19 +56,6 @@ def test_what_llamacpp_allocates(model_type: str, kind: str, tmp_path: Path) -> 
     assert [cache_of(path).bytes(CELLS)[kind] / 2**20] == pytest.approx(logged(path, kind), abs=0.006)
 
 
-@pytest.mark.parametrize("model_type", sample(["gemma2", "gemma3_text", "cohere2", "olmo3"], 1))
-def test_windows_in_llamacpp(model_type: str, tmp_path: Path) -> None:
-    """llama.cpp gives window layers the window and one micro-batch, in cells of 256."""
-    path = tmp_path / "model.gguf"
-    bake(checkpoint(model_type, tmp_path / "model", sliding_window=32), AS_IS, path)
-    wide, narrow = cache_of(path).layers
-    assert (wide.window, narrow.window) == (None, 32)
-    sizes = [2 * one.count * (one.keys + one.values) / 2**20 for one in (wide, narrow)]
-    cells = -(-(32 + 256) // 256) * 256
-    assert [sizes[0] * CELLS, sizes[1] * cells] == pytest.approx(logged(path, "f16"), abs=0.006)
-    assert cache_of(path).bytes(CELLS)["f16"] == round(2**20 * (sizes[0] * CELLS + sizes[1] * 32))
-
-
 def test_multi_head_latent_attention_keeps_no_values(tmp_path: Path) -> None:
     """llama-kv-cache.cpp: has_v = !is_mla. DeepSeek's file has one head of 512 + 64 keys."""
     keys = {
@@ -93,16 +78,3 @@ def test_quantised_caches_by_hand(tmp_path: Path) -> None:
 def test_blocks_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     keys = {"attention.key_length": 80, "attention.value_length": 80, "rope.dimension_count": 80}
     assert list(cache_of(write(tmp_path / "model.gguf", "llama", keys)).bytes(64)) == ["f16"]
-
-
-def test_heads_per_layer_where_0_stands_for_no_attention(tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf", "lfm2", {"attention.head_count_kv": [0, 1]})
-    assert cache_of(path).bytes(64)["f16"] == 64 * 2 * HEAD_DIM * 2
-    wrong = write(tmp_path / "wrong.gguf", "lfm2", {"attention.head_count_kv": [-1, 1]})
-    with pytest.raises(BadSource, match=r"numbers in lfm2\.attention\.head_count_kv that are none"):
-        inspect_source(open_source(str(wrong)))
-
-
-def test_a_conversion_is_judged_as_what_it_becomes(tmp_path: Path) -> None:
-    plan = make_plan(checkpoint("llama", tmp_path / "model"), Recipe(REGISTRY["yarn"](4.0)), to="gguf", outtype="f32")
-    assert plan.to_dict()["kv_cache"]["bytes"]["f16"] == plan.schedule.context * 2 * 2 * 64 * 2

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import UnsupportedBake
-from ropeconv.formats.gguf import Edit, GgufFile
-from ropeconv.formats.gguf.write import write_new
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -78,9 +76,3 @@ def test_the_same_settings_of_somebody_else_are_suspicious(llama: Path, tmp_path
     assert codes(out) == {"context"}
     receipt.write_text("{")  # a damaged receipt is none
     assert codes(out) == {"context"}
-
-
-def test_a_gguf_without_its_receipt_is_suspicious(tmp_path: Path) -> None:
-    baked = apply(make_plan(write(tmp_path / "model.gguf"), recipe("yarn", 200), tmp_path / "baked.gguf"))
-    write_new(GgufFile.open(baked), 0, Edit(dropped=frozenset({"ropeconv.json"})), tmp_path / "bare.gguf")
-    assert (codes(baked), codes(tmp_path / "bare.gguf")) == (set(), {"context"})

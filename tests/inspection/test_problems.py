@@ -70,12 +70,6 @@ def test_codes(tmp_path: Path, config: dict[str, Any], codes: set[str]) -> None:
     assert set(seen(tmp_path, config)) == codes
 
 
-def test_the_sentences_carry_the_repair(tmp_path: Path) -> None:
-    found = seen(tmp_path, without("rope_theta") | {"rope_parameters": PLAIN})["schemas"].message
-    assert "transformers 4.56-4.57 reads default, theta 10000" in found
-    assert "transformers 5.18-5.23 reads default, theta 5000000" in found
-
-
 @pytest.mark.parametrize(
     ("config", "code", "repair"),
     [
@@ -126,18 +120,3 @@ def test_keys_that_the_class_ignores(tmp_path: Path, config: dict[str, Any], key
     found = seen(tmp_path, config).get("ignored-key")
     assert bool(found) is bool(keys)
     assert found is None or found.message.partition(" ignores ")[2].startswith(" and ".join(keys))
-
-
-@pytest.mark.parametrize(("config", "keys"), [case for case in IGNORED if case[1]])
-def test_the_installed_class_computes_the_same_without_them(config: dict[str, Any], keys: tuple[str, ...]) -> None:
-    transformers = pytest.importorskip("transformers")
-    kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING[config["model_type"]]
-
-    def rope(**changes: Any) -> Any:
-        return kind(**{**config, **changes}).rope_parameters
-
-    settings = rope()
-    for key in keys:
-        assert rope(**{key: 54321.0}) == settings
-    if config["model_type"] == "llama":
-        assert rope(rope_theta=54321.0) != settings

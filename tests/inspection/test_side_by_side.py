@@ -17,11 +17,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan
 from ..support.extent import sample
-from ..support.gguf_files import write
-from ..support.models import TRAINED, make
+from ..support.models import TRAINED
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 1, "num_hidden_layers": 2,
@@ -105,31 +103,6 @@ def test_what_differs(
         assert largest == (pytest.approx(2 ** (126 / 128)), 63)
 
 
-def test_multi_head_latent_attention_beside_a_plain_one() -> None:
-    found = compared(CONFIGS / "deepseek-ai--DeepSeek-V3.json", CONFIGS / "meta-llama--Llama-3.2-1B-Instruct.json")
-    assert {"mla", "layout", "frequencies", "softmax_scale"} <= set(found.differs)
-    assert json.loads(json.dumps(found.to_dict()))["second"]["mla"] is False
-
-
-def test_short_and_long_lists() -> None:
-    phi = CONFIGS / "microsoft--Phi-3-mini-128k-instruct.json"
-    found = compared(phi, CONFIGS / "microsoft--Phi-3-mini-4k-instruct.json")
-    lists = json.loads(phi.read_text())["rope_scaling"]
-    for kind, one in (("long", found.frequencies), ("short", found.short_frequencies)):
-        assert one is not None
-        assert one.largest_ratio == pytest.approx(max(lists[f"{kind}_factor"]))
-    assert {"frequencies", "short_frequencies", "attention_factor"} == set(found.differs)
-
-
-def test_statuses_stand_beside_each_other() -> None:
-    found = compared(CONFIGS / "Qwen--Qwen3-8B.json", CONFIGS / "deepseek-ai--DeepSeek-R1-0528-Qwen3-8B.json")
-    rows = {pair.runtime.partition("@")[0]: pair for pair in found.runtimes}
-    assert rows["transformers"].statuses == ("exact", "exact")
-    assert rows["candle"].statuses == ("exact", "ignored")
-    assert rows["candle"].reasons[1]
-    assert "llama-cpp-gguf" not in rows
-
-
 METHODS = {"yarn": 4.0, "theta": 2e6, "mixed": 4.0, "llama3": 4.0}
 CELLS = [("llama", name) for name in METHODS] + list(product(("qwen3", "gemma3_text"), ("yarn", "theta")))
 
@@ -155,13 +128,6 @@ def test_a_checkpoint_and_its_gguf(model_type: str, method: str, tmp_path: Path)
     assert (unlike.window_frequencies is None) == (model_type != "gemma3_text")
 
 
-@pytest.mark.parametrize(("model_type", "arch"), [("cohere", "command-r"), ("llama", "llama")])
-def test_a_config_and_a_gguf_of_the_same_layout(model_type: str, arch: str, tmp_path: Path) -> None:
-    """No converter stands between interleaved pairs and those of a file."""
-    found = compared(config(tmp_path, model_type=model_type, head_dim=64), write(tmp_path / "model.gguf", arch))
-    assert found.same
-
-
 def test_an_attention_factor_in_the_weights_is_counted(llama: Path, tmp_path: Path) -> None:
     yarn = Recipe(REGISTRY["yarn"](4.0))
     folded = apply(make_plan(llama, yarn, tmp_path / "folded", encoding="weights"))
@@ -171,12 +137,6 @@ def test_an_attention_factor_in_the_weights_is_counted(llama: Path, tmp_path: Pa
     assert any("A has a part of its attention factor" in remark for remark in found.remarks)
     (folded / "ropeconv.json").unlink()
     assert compared(folded, native).differs == ("attention_factor",)
-
-
-def test_query_scaling_is_compared(llama: Path, tmp_path: Path) -> None:
-    scaled = make("ministral3", tmp_path / "ministral3")
-    assert "query_scaling" in compared(scaled, llama).differs
-    assert compared(scaled, scaled).same
 
 
 @pytest.mark.parametrize(
@@ -193,7 +153,3 @@ def test_vectors_by_hand(first: list[float], second: list[float], expected: tupl
     assert found is not None
     ulp = found.max_ulp if expected[-1] is not None else None
     assert (found.same, found.differing, found.largest_ratio, found.largest_ratio_at, ulp) == expected
-
-
-def test_vectors_of_other_lengths_are_not_compared() -> None:
-    assert compare_frequencies(np.ones(2), np.ones(3)) is None

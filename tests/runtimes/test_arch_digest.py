@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from ropeconv.families.registry import by_name
 from ropeconv.runtimes.llamacpp import Arch, arch_table
 
 from ..support.extent import sample
@@ -29,10 +28,6 @@ def test_every_architecture_is_known() -> None:
     known = {*TABLE.arch, *TABLE.without_rope, *TABLE.drafts, *NO_MODEL}
     assert known == set(ARCHS)
     assert len(TABLE.arch) + len(TABLE.without_rope) + len(TABLE.drafts) == len(known) - len(NO_MODEL)
-
-
-def test_families_of_architectures_are_known() -> None:
-    assert {arch.family for arch in TABLE.arch.values() if arch.family} <= set(by_name())
 
 
 def test_those_without_rope_are_those_whose_graph_does_not_rotate() -> None:
@@ -87,18 +82,6 @@ def windows(arch: Arch) -> None:
     elif window.scaling == "base":
         assert found["own_scale"]
         assert not found["inherits_scale"]
-
-
-def test_the_digest_reads_the_sources_and_not_names() -> None:
-    """Facts that were read by hand, of each kind."""
-    assert ARCHS["llama"]["tensors"] == ["rope_factors_long", "rope_factors_short", "rope_freqs"]
-    assert (ARCHS["qwen3"]["tensors"], ARCHS["falcon-h1"]["divides"], ARCHS["llama"]["divides"]) == ([], False, True)
-    assert (ARCHS["glm4"]["rope"], ARCHS["qwen35"]["rope"]) == (["mrope", "norm"], ["imrope"])
-    assert (ARCHS["bert"]["rotates"], ARCHS["nomic-bert"]["rotates"]) == (False, True)
-    assert ARCHS["gemma3"]["window"]["interval"] == 6
-    assert (ARCHS["gemma4"]["shared_kv"], ARCHS["gemma3"]["shared_kv"]) == ({"window": 2, "other": 1}, None)
-    assert (ARCHS["lfm2"]["heads_by_layer"], ARCHS["llama"]["heads_by_layer"]) == (True, False)
-    assert "rope.scaling.finetuned" not in ARCHS["granite_swa"]["keys"] + ARCHS["granitemoe"]["keys"]
 
 
 def test_the_installed_library_has_these_architectures_and_no_others() -> None:

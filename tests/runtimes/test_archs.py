@@ -27,12 +27,3 @@ def test_a_rotation_in_part_is_refused_where_the_table_says(tmp_path: Path, arch
     path = write(tmp_path / "model.gguf", arch, {"rope.dimension_count": 32})
     with pytest.raises(BadSource, match="only when all 64 dimensions rotate"):
         inspect_source(open_source(str(path)))
-
-
-def test_llama_cpp_refuses_it_too(tmp_path: Path) -> None:
-    pytest.importorskip("llama_cpp")
-    from ..support.tiny_gguf import answers, make
-
-    tiny = make("llama", tmp_path / "tiny.gguf")
-    part = {"llama.rope.dimension_count": ("int", 32)}
-    assert set(answers("llama", tmp_path, {"whole": tiny, "part": (tiny, part)})) == {"whole"}

@@ -153,14 +153,6 @@ def test_layers_with_a_window_read_what_the_table_says(name: str, tmp_path: Path
     assert changes("theta") is (window.theta is None or not window.own_theta)
 
 
-def test_what_reads_no_key_is_distinguished_from_what_does(tmp_path: Path) -> None:
-    """The control of the comparisons: the same keys under the name of another architecture have no effect."""
-    tiny = make("llama", tmp_path / "llama.gguf")
-    other = keys("qwen2", rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))
-    found = answers("llama", tmp_path, {"plain": tiny, "other": (tiny, other)})
-    assert apart(found["other"], found["plain"]) == 0
-
-
 @pytest.mark.parametrize("name", sample(["gemma4", "mimo2", "step35", "spark2_5", "maple", "granite_swa"], 1))
 def test_flags_of_windows_are_required_by_both(name: str, tmp_path: Path) -> None:
     tiny = make(name, tmp_path / "tiny.gguf")

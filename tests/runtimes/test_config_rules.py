@@ -13,7 +13,7 @@ from ropeconv.families.schema import check_config
 from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.spec import RopeSpec
-from ropeconv.runtimes.read_config import UnknownRopeType, read_spec, rope_dict, rope_type
+from ropeconv.runtimes.read_config import read_spec, rope_type
 from ropeconv.runtimes.runtime import Runtime, row_from
 
 CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 1024, "num_hidden_layers": 2,
@@ -83,17 +83,6 @@ def test_the_first_schema_that_is_present_counts() -> None:
     assert read(rope_scaling=None).form == Plain(10000.0)
 
 
-def test_nested_dictionaries_of_gemma() -> None:
-    family = by_model_type()["gemma3_text"]
-    both = runtime(schemas=BOTH).rule_set("gemma3_text")
-    nested = {"full_attention": {"rope_type": "linear", "factor": 8.0}, "sliding_attention": {"rope_theta": 5}}
-    part = {"rope_parameters": nested, "rope_scaling": {"factor": 4.0}}
-    assert rope_dict(part, family, both) == ({"rope_type": "linear", "factor": 4.0}, [])
-    assert rope_dict(part, family, runtime(schemas=["rope_parameters"]).rule_set("g"))[0]["factor"] == 8.0
-    assert rope_dict(part, family, runtime().rule_set("g")) == ({"factor": 4.0}, [])
-    assert rope_dict({}, family, both) == ({}, [])
-
-
 @pytest.mark.parametrize(
     ("found", "prefer_type", "prefer_rope_type"),
     [
@@ -106,14 +95,6 @@ def test_nested_dictionaries_of_gemma() -> None:
 def test_names_of_rope_types(found: dict[str, Any], prefer_type: str, prefer_rope_type: str) -> None:
     assert rope_type(found, runtime(type_key="type").rule_set("llama")) == prefer_type
     assert rope_type(found, runtime().rule_set("llama")) == prefer_rope_type
-
-
-def test_rope_types_that_are_unknown_or_read_as_others() -> None:
-    with pytest.raises(UnknownRopeType, match="^cubic$"):
-        read({"rope_type": "cubic"})
-    by = runtime({"cubic": {"read_as": "linear"}, "linear": {"factor": "max/original"}})
-    rope = {"rope_type": "cubic", "factor": 3.0, "original_max_position_embeddings": 256}
-    assert read(rope, by=by).form == Interpolated(10000.0, 4.0)
 
 
 # Formulas
@@ -277,12 +258,6 @@ def test_what_window_layers_and_sections_rotate_with() -> None:
     assert read({"rope_type": "default", "mrope_section": [1, 1, 2]}).mrope_section == (1, 1, 2)
 
 
-def test_window_layers_of_a_class_without_a_base_of_their_own_have_its_default_or_that_of_the_others() -> None:
-    for nested, theta in ((True, 500000.0), (False, 1e6)):
-        by = runtime(schemas=BOTH if nested else OLD, local="own", theta="dict")
-        assert read(of="olmo3", by=by, rope_theta=1e6, num_hidden_layers=4).local_form == Plain(theta)
-
-
 @pytest.mark.parametrize(
     ("rule", "rope", "scale"),
     [
@@ -322,20 +297,3 @@ def test_query_scaling_of_ministral() -> None:
     assert scaling(config=given, query_beta="top") == QueryScaling(0.2, 32)
     assert read(rope, by=runtime(query_beta="rope")).query_scaling is None  # Llama has no such key
     assert read(rope, by=runtime(query_beta="top"), **given).query_scaling is None
-
-
-def test_the_rules_of_a_family_are_found_by_its_name() -> None:
-    row = row_from({
-        "name": "made", "version": "1", "title": "Made", "source": "here",
-        "rules": {"generic": {"schemas": OLD, "theta": "top"}, "own": {"inherits": "generic", "theta": "dict"},
-                  "other": {"inherits": "own", "schemas": BOTH}},
-        "families": [{"names": ["llama"], "rules": "own"},
-                     {"names": ["llama"], "model_types": ["llava"], "rules": "other"}],
-    })  # fmt: skip
-    assert row.rule_set("llama").theta == "dict"
-    assert row.rule_set("llama").schemas == ("rope_scaling",)
-    assert row.rule_set("llama", "llava").schemas == tuple(BOTH)
-    assert row.rule_set("qwen2") is row.rules["generic"]
-    assert row.statement("qwen2") is None
-    assert not row.rule_set("llama").nested
-    assert row.rule_set("llama", "llava").nested

@@ -8,13 +8,13 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.families import by_model_type
-from ropeconv.rope.forms import Interpolated, Plain
+from ropeconv.rope.forms import Plain
 from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.spec import RopeSpec
-from ropeconv.runtimes.read_config import read_spec, rope_dict
+from ropeconv.runtimes.read_config import read_spec
 
-from .test_config_rules import BOTH, CONFIG, YARN, read, runtime
+from .test_config_rules import read
 
 
 def of(model_type: str, **config: Any) -> RopeSpec:
@@ -39,24 +39,6 @@ def test_bases_by_layer_type_in_one_list() -> None:
     assert (found.rope_theta, found.local_form) == (5e6, Plain(1e4))
     with pytest.raises(BadSource, match="bases in rope_theta, 10000 and 20000"):
         of("step3p5", rope_theta=[5e6, 1e4, 5e6, 2e4], layer_types=types)
-
-
-@pytest.mark.parametrize("theta", [1.0, 0.5, -1e4])
-def test_a_base_is_above_1_also_where_nobody_has_checked_the_config(theta: float) -> None:
-    """A sum over frequencies that do not fall, or an alternating one, is no rotary embedding."""
-    with pytest.raises(BadSource, match=f"has rope_theta = {theta}; a base must be above 1"):
-        read_spec({**CONFIG, "rope_theta": theta}, by_model_type()["llama"], runtime())
-    assert read(rope_theta=1.01).rope_theta == 1.01
-
-
-def test_a_ramp_that_is_looked_up_in_the_wrong_place_is_rounded() -> None:
-    """transformers 5 looks for truncate beside the layer types, so that it is not found inside them."""
-    inner = {**YARN, "rope_theta": 1e6}
-    nested = {"rope_parameters": {"full_attention": inner, "sliding_attention": {"rope_theta": 1e4}}}
-    for rule, truncate in (("read", False), ("read-flat", True), ("ignored", True)):
-        by = runtime({"yarn": {"truncate": rule}}, schemas=BOTH, theta="dict")
-        found = read(of="gemma3_text", by=by, drop="rope_theta", **nested).form
-        assert (found.truncate, found.beta_fast) == (truncate, 16.0)  # type: ignore[attr-defined]
 
 
 def test_queries_of_layers_that_do_not_rotate() -> None:
@@ -86,29 +68,3 @@ def test_pairs_that_stand_still_are_a_share_of_the_head() -> None:
     for key, wrong in (("factor", 0), ("partial_rotary_factor", 1.1), ("partial_rotary_factor", -0.1)):
         with pytest.raises(BadSource, match=f"has {key} = "):
             read({**rope, key: wrong})
-
-
-def test_a_share_that_has_frequencies_is_no_share_that_rotates() -> None:
-    """GPT-NeoX has frequencies for a part of the head alone, so that proportional would be a share of that part."""
-    rope = {"rope_type": "proportional", "factor": 1.0}
-    with pytest.raises(BadSource, match="rope_type proportional in a gpt_neox model, whose partial_rotary_factor says"):
-        read(rope, of="gpt_neox", rotary_pct=0.5)
-    assert isinstance(read(rope).form, Proportional)
-    assert read({"rope_type": "linear", "factor": 2.0}, of="gpt_neox", rotary_pct=0.5).rotary_dim == 4
-
-
-def test_settings_whose_numbers_do_not_fit_together() -> None:
-    """A factor so small that no trained length can be divided by it."""
-    with pytest.raises(BadSource, match=r"RoPE settings whose numbers do not fit together \(.*infinity.*\); correct"):
-        read({"rope_type": "linear", "factor": 1e-310})
-
-
-def test_the_rules_are_those_of_the_newest_transformers_unless_others_are_given() -> None:
-    """transformers 5 takes rope_scaling for rope_parameters where both are there."""
-    both = {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_scaling": {"rope_type": "default"}}
-    llama = by_model_type()["llama"]
-    assert rope_dict(both, llama) == (both["rope_scaling"], [])
-    assert rope_dict(both, llama, runtime(schemas=BOTH).rule_set("llama"))[0] == both["rope_parameters"]
-    nested = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}
-    assert of("llama", rope_parameters=nested).form == Interpolated(5e5, 2.0)
-    assert read(rope_parameters=nested).form == Plain(10000.0)

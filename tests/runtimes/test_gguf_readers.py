@@ -20,7 +20,6 @@ from ropeconv.runtimes.gguf_readers import (
     find_any,
     find_readers,
     gguf_readers,
-    judge_reader,
     judge_readers,
     reader_names,
 )
@@ -75,20 +74,6 @@ def test_every_feature_has_words_and_every_other_status_than_exact_a_reason() ->
         assert [one for one in reader.statements if one.status != "exact" and not one.reason] == []
 
 
-def test_statements_that_hold_for_some_versions_of_a_row() -> None:
-    features: tuple[Feature, ...] = ("theta", "yarn", "attention_factor_1")
-
-    def status(wanted: str, used: tuple[Feature, ...] = features, arch: str = "qwen3") -> str:
-        return judge_reader(find_readers(wanted)[-1], used, arch).status
-
-    assert status("ollama@0.12") == status("ollama@0.12.7") == status("ollama@0.20") == "exact"
-    assert status("ollama@0.12.5") == "unknown"
-    assert status("ollama@0.12.3", ("theta", "yarn")) == "differs"
-    assert status("ollama@0.12.8", ("theta", "yarn")) == "exact"
-    assert status("ollama@0.12", ("theta",), "deepseek2") == "unknown"
-    assert status("ollama@0.13", ("theta",), "deepseek2") == "exact"
-
-
 def test_names() -> None:
     assert [row.key for row in find_readers("ollama")] == [OLLAMA_12, OLLAMA_30]
     assert [row.key for row in find_readers("Ollama@0.31.2")] == ["ollama@0.31.2"]
@@ -123,15 +108,3 @@ FREQS = {**plain_tensors(), "rope_freqs.weight": np.full(32, 4.0, np.float32)}
 )  # fmt: skip
 def test_features_of_a_file(tmp_path: Path, arch: str, keys: dict[str, Any], tensors: Any, features: str) -> None:
     assert features_of(write(tmp_path / "model.gguf", arch, keys, tensors or plain_tensors())) == set(features.split())
-
-
-def test_sizes_of_gemma_3_and_marks_of_ollamas(tmp_path: Path) -> None:
-    window = {"attention.sliding_window": 32, "block_count": 34}
-    eight = {**window, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
-    for number, (arch, keys, marked) in enumerate(
-        (("gemma3", window, True), ("gemma3", eight, False), ("llama", {}, False))
-    ):
-        found = features_of(write(tmp_path / f"{number}.gguf", arch, {**keys, "block_count": 34}))
-        assert ("gemma3_not_8" in found) is marked
-    long = write(tmp_path / "long.gguf", "gemma3", {"context_length": 131072, "attention.sliding_window": 32})
-    assert "no_scaling_keys" in features_of(long)

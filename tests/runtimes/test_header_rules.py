@@ -15,7 +15,6 @@ from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.zero_frequencies import NO_ROTATION
 from ropeconv.runtimes.llamacpp.archs import Arch, PositionScale, Window, arch_of_header, assumed_keys, find_arch
-from ropeconv.runtimes.llamacpp.cached_layers import cached_layers
 from ropeconv.runtimes.llamacpp.keys import ArchKeys
 from ropeconv.runtimes.llamacpp.layers import layer_kinds, layer_windows
 from ropeconv.runtimes.llamacpp.read_header import ASSUMED, Reading, read, recognise_llama3
@@ -294,47 +293,6 @@ def test_layers_without_attention_do_not_rotate() -> None:
         kinds(linear, full_attention_interval=0)
 
 
-def test_layers_without_rope_beside_windows() -> None:
-    """llama4.cpp, smallthinker.cpp, cohere2moe.cpp, muse-glimmer.cpp."""
-    sized = {"attention__sliding_window": 32}
-    llama4 = arch(nope_interval=4, nope_with_window=True, window=Window("unless 0", 4, "same", size=8192, chunked=True))
-    assert (kinds(llama4), windows(llama4)) == ("gggn", (8192, 8192, 8192, None))
-    assert windows(llama4, **sized) == (8192, 8192, 8192, None)
-    assert kinds(llama4, block_count=6, attention__sliding_window=0) == "gggggn"
-    first = Window("key", 4, "same", dense_first=True, size=4096)
-    small = arch(nope_interval=4, nope_first=True, nope_with_window=True, window=first)
-    assert (kinds(small, **sized), windows(small, **sized)) == ("nggg", (None, 4096, 4096, 4096))
-    assert kinds(small) == "gggg"
-    dense = arch(leading_dense=True, window=Window("always", 4, "same", rotates="window", dense_first=True))
-    assert kinds(dense, block_count=6, **sized) == "ngggng"
-    assert kinds(dense, block_count=6, leading_dense_block_count=1, **sized) == "ggggng"
-    glimmer = arch(window=Window("always", 2, "base", rotates="window"))
-    extended = reading(glimmer, **YARN, rope__freq_base_swa=500.0, rope__scaling__attn_factor=1.5).spec
-    assert (extended.form, extended.attention_factor, extended.local_form) == (Plain(500.0), 1.5, None)
-
-
-def test_flags_of_windows_that_are_required() -> None:
-    flags = arch(window=Window("always", pattern="flags", scaling="base", theta=500.0))
-    assert kinds(flags, attention__sliding_window_pattern=[1, 0, 1, 0]) == "lglg"
-    for pattern in (None, 2):
-        with pytest.raises(BadSource, match="needs attention.sliding_window_pattern with one flag per layer"):
-            kinds(flags, attention__sliding_window_pattern=pattern)
-    every = arch(window=Window("key", pattern="none", own_theta=False))
-    assert windows(every, attention__sliding_window=32, attention__sliding_window_pattern=[1, 0]) == (32,) * 4
-
-
-def test_layers_with_a_base_of_their_own_key() -> None:
-    """deepseek4.cpp: layers without compression keep rope.freq_base, and the attention factor is 1 everywhere."""
-    of = arch(theta_key="attention.compress_rope_freq_base", no_attention_factor=True)
-    keys = {"attention__compress_rope_freq_base": 160000.0, "attention__compress_ratios": [0, 0, 4, 128]}
-    spec = reading(of, **keys, **YARN, rope__scaling__attn_factor=2.0).spec
-    assert (spec.form, spec.local_form) == (Yarn(160000.0, 4.0, 256), Plain(10000.0))
-    assert (spec.layers, spec.attention_factor) == (("local", "local", "global", "global"), 1.0)
-    for ratios in (None, [0, 4]):
-        with pytest.raises(BadSource, match="attention.compress_ratios with one number per layer"):
-            reading(of, **{**keys, "attention__compress_ratios": ratios})
-
-
 def test_a_fixed_rotation_reads_no_key() -> None:
     found = reading(arch(fixed=True), **YARN, rope__freq_base=5e5, rope__scaling__attn_factor=2.0)
     assert (found.spec.form, found.spec.attention_factor) == (Plain(10000.0), 1.0)
@@ -431,36 +389,6 @@ def test_what_window_layers_rotate_with() -> None:
     assert reading(arch(window=Window("key", 2, "base"))).spec.local_form is None
 
 
-def test_the_cache_of_each_layer() -> None:
-    def cached(of: Arch = PLAIN, **keys: Any) -> list[tuple[Any, ...]]:
-        groups = cached_layers(Keys(**keys), of)
-        return [tuple(getattr(group, name) for name in group.__dataclass_fields__) for group in groups]
-
-    assert cached() == [(4, 16, 16, None)]
-    assert cached(attention__head_count_kv=1) == [(4, 8, 8, None)]
-    assert cached(attention__head_count_kv=1, attention__key_length=12, attention__value_length=6) == [(4, 12, 6, None)]
-    assert cached(attention__head_count_kv=[1, 0, 2, 1]) == [(2, 8, 8, None), (1, 16, 16, None)]
-    assert cached(attention__head_count_kv=[1, 1]) == [(2, 8, 8, None)]
-    mla = {"attention__key_length_mla": 8, "attention__value_length_mla": 8, "attention__head_count_kv": 1}
-    assert cached(**mla) == [(4, 8, 0, None)]
-    assert cached(**{**mla, "attention__value_length_mla": 0}) == [(4, 8, 8, None)]
-    assert cached(arch(kv_layers="3")) == [(3, 16, 16, None)]
-    shared = arch(kv_layers="attention.shared_kv_layers")
-    assert cached(shared, attention__shared_kv_layers=3) == [(1, 16, 16, None)]
-    assert cached(shared) == [(4, 16, 16, None)]
-    assert cached(arch(full_attention_interval=4)) == [(1, 16, 16, None)]
-    window = arch(window=Window("key", 2, "base"))
-    swa = {"attention__sliding_window": 32, "attention__key_length_swa": 4, "attention__head_count_kv": 1}
-    assert cached(window, **swa) == [(2, 8, 8, None), (2, 4, 8, 32)]
-    assert cached(attention__head_count=[2, 4, 2, 2]) == [(3, 8, 8, None), (1, 16, 16, None)]
-    assert cached(attention__head_count_kv=1, nextn_predict_layers=1) == [(3, 8, 8, None)]
-    assert cached(attention__head_count=0) == []
-    assert cached(block_count=0, embedding_length=None) == []
-    for wrong in ([1, -1], [1, True], [1.0, 1]):
-        with pytest.raises(BadSource, match="numbers in made.attention.head_count_kv that are none"):
-            cached(attention__head_count_kv=wrong)
-
-
 def test_names_of_architectures() -> None:
     assert find_arch("llama").name == "llama"
     for name, words in (
@@ -491,39 +419,6 @@ def test_unknown_architectures_are_taken_where_that_is_allowed() -> None:
 # Keys at their limits, or absent
 
 
-def test_a_share_of_0_turns_the_ramp_off_whatever_the_type_is() -> None:
-    off, negative = ({**YARN, "rope__scaling__yarn_ext_factor": value} for value in (0.0, -0.5))
-    of = arch(ext_factor=True)
-    assert reading(of, **off).spec.form == Interpolated(10000.0, 4.0)
-    assert reading(of, **negative).spec.form == Yarn(10000.0, 4.0, 256)
-    assert reading(of).spec.form == Plain(10000.0)
-
-
-def test_keys_of_grok_multiply_what_all_read() -> None:
-    of, twice = arch(ext_factor=True), {"rope__scaling__attn_factor": 2.0}
-    assert reading(of, **twice).spec.attention_factor == 2.0
-    assert reading(of, **twice, rope__scaling__yarn_attn_factor=1.5).spec.attention_factor == 3.0
-    assert reading(of, rope__scaling__yarn_attn_factor=1.5, rope__scaling__yarn_ext_factor=0.0).dead == ()
-
-
-@pytest.mark.parametrize("key", ["rope__scaling__alpha", "rope__freq_base", "rope__scaling__attn_factor"])
-@pytest.mark.parametrize("value", [1e39, -1e39, math.nan])
-def test_numbers_that_no_f32_holds(key: str, value: float) -> None:
-    """llama.cpp reads these keys as f32, and a file may say f64."""
-    with pytest.raises(BadSource, match="a finite f32 belongs there"):
-        reading(arch(alpha=True), **{key: value})
-
-
-def test_a_fixed_rotation_beside_a_softmax_scale() -> None:
-    """The factors then count in the scale of all logits, so that they are read, and nowhere else."""
-    found = reading(arch(fixed=True, softmax=True, mla=True), **YARN, rope__scaling__attn_factor=2.0)
-    assert (found.spec.form, found.spec.attention_factor, found.local_attention_factor) == (Plain(10000.0), 1.0, 1.0)
-    assert found.spec.softmax_scale == pytest.approx((2 * (1 + LOG)) ** 2)
-    assert found.dead == ()
-    alone = reading(arch(no_attention_factor=True), rope__scaling__attn_factor=2.0)
-    assert (alone.spec.attention_factor, alone.dead) == (1.0, ("attn_factor",))
-
-
 def test_chunks_and_queries_of_layers_that_do_not_rotate() -> None:
     chunks = Window("unless 0", 4, "same", size=8192, chunked=True)
     scale = PositionScale(0.1, 8192)
@@ -533,23 +428,3 @@ def test_chunks_and_queries_of_layers_that_do_not_rotate() -> None:
     assert (without.chunked, without.nope_query_scaling) == (False, None)
     slides = reading(arch(window=Window("key", 2)), **SIZED).spec
     assert (slides.windows, slides.chunked, slides.nope_query_scaling) == ((32, None, 32, None), False, None)
-
-
-def test_bases_of_layers_where_the_key_is_absent() -> None:
-    """llama.cpp takes 10000 for a header without rope.freq_base."""
-    same = arch(window=Window("key", 2, "same"))
-    assert kinds(same, **SIZED, rope__freq_base=None, rope__freq_base_swa=10000.0) == "gggg"
-    assert kinds(same, **SIZED, rope__freq_base=None, rope__freq_base_swa=10001.0) == "lglg"
-    own = arch(theta_key="attention.compress_rope_freq_base")
-    keys = {"attention__compress_rope_freq_base": 160000.0, "attention__compress_ratios": [0, 4, 4, 4, 9]}
-    spec = reading(own, **keys, rope__freq_base=None).spec
-    assert (spec.form, spec.local_form, spec.layers[:2]) == (Plain(160000.0), Plain(10000.0), ("local", "global"))
-    assert reading(own, **keys, rope__freq_base=777.0).spec.local_form == Plain(777.0)
-    assert reading(arch(fixed=True), rope__freq_base=5e5).spec.form == Plain(10000.0)
-
-
-def test_dense_layers_count_where_the_architecture_has_them() -> None:
-    """Of layers that rotate inside their windows, the first dense ones rotate too in some architectures."""
-    window = Window("always", 2, rotates="window", dense_first=True)
-    for leading, rotating in ((False, "ngng"), (True, "gggg")):
-        assert kinds(arch(leading_dense=leading, window=window), leading_dense_block_count=3) == rotating

@@ -77,23 +77,6 @@ def test_what_is_executed_is_said_to_be() -> None:
     assert own["run"] >= 0.85 * (own["run"] + own["read"]), own
 
 
-def test_a_record_of_the_wrong_status_is_noticed() -> None:
-    llama = cells_of("llama")
-    wrong = {cell.name: "ignored" for cell in llama}
-    assert len(list(disagreements("transformers", "5.23.0", llama, wrong))) == len(llama)
-
-
-def test_whole_checkpoints_in_mlx_lm_say_the_same_as_its_frequencies() -> None:
-    """Logits beyond the trained length, against transformers' own; what does not load for its weights says nothing."""
-    record = next(record for record in records() if record.runtime == "mlx-lm-logits")
-    yarn = {cell.family: cell.verdict for cell in matrix() if cell.writing == "yarn" and cell.verdict.covers(MLX)}
-    seen = {name: model.most for name, model in record.models.items() if model.most != "unknown"}
-    assert len(seen) > 35
-    assert {name: yarn[name].status for name in seen if name != "qwen3_5"} == {
-        name: status for name, status in seen.items() if name != "qwen3_5"
-    }
-
-
 def test_llama_cpp_computes_what_the_gguf_encodings_write() -> None:
     record = next(record for record in records() if record.runtime == "llama-cpp-gguf")
     assert {name: model.others for name, model in record.models.items() if model.others} == {}

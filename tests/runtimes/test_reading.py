@@ -12,7 +12,6 @@ import pytest
 from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import Disagreement
 from ropeconv.families import by_model_type
-from ropeconv.rope.forms import Yarn
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find
@@ -49,18 +48,6 @@ def test_attention_factors_as_measured(rope: dict[str, Any], transformers: float
     assert attention_factor("transformers", rope) == pytest.approx(transformers, rel=1e-5)
     assert attention_factor("vllm", rope) == pytest.approx(vllm, rel=1e-5)
     assert attention_factor("sglang", rope) == pytest.approx(sglang, rel=1e-5)
-
-
-def test_the_three_eras_of_yarn() -> None:
-    """The form of Qwen's documentation: max_position_embeddings stays at the trained length."""
-    config = {**LLAMA, "max_position_embeddings": 256, "rope_scaling": YARN}
-    family = by_model_type()["llama"]
-    forms = {
-        version: read_spec(config, family, find(f"transformers@{version}")[0]).form
-        for version in ("4.48", "4.53", "4.57")
-    }
-    assert forms["4.48"] == forms["4.57"] == Yarn(10000.0, 4.0, 256)
-    assert forms["4.53"] == Yarn(10000.0, 1.0, 256)
 
 
 @pytest.mark.parametrize("model_type", ["gemma3_text", pytest.param("olmo3", marks=pytest.mark.nightly)])

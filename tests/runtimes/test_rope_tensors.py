@@ -47,10 +47,6 @@ def test_what_is_no_rope_tensor(tmp_path: Path, values: np.ndarray, words: str) 
         rope_tensors(with_tensor(tmp_path, FREQS, values))
 
 
-def test_as_many_numbers_as_64_kb_hold_are_read(tmp_path: Path) -> None:
-    assert len(rope_tensors(with_tensor(tmp_path, FREQS, np.ones(1 << 14, np.float32)))[FREQS]) == 1 << 14
-
-
 def test_a_file_without_an_architecture_is_no_language_model(tmp_path: Path) -> None:
     plain = GgufFile.open(write(tmp_path / "model.gguf"))
     assert (arch_of(plain).name, read_file(plain).spec.form, rope_tensors(plain)) == ("llama", Plain(10000.0), {})

@@ -16,10 +16,9 @@ from ropeconv.families.sample import sample_config
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes import find, newest, runtimes
+from ropeconv.runtimes import find, runtimes
 from ropeconv.runtimes.read_config import read_spec
-from ropeconv.runtimes.runtime import row_from
-from ropeconv.runtimes.verdict import judge_all, rows_for
+from ropeconv.runtimes.verdict import judge_all
 from ropeconv.runtimes.versions import version_key
 
 
@@ -53,33 +52,6 @@ def test_a_family_without_statements_is_unknown_everywhere() -> None:
     assert {verdict.grade for verdict in result.verdicts} == {""}
 
 
-def test_a_row_is_cut_where_a_family_begins() -> None:
-    rows = [row for row in rows_for(by_name()["qwen3_5"]) if row.name == "transformers"]
-    assert [row.display_name for row in rows if row.version.startswith("5")][:2] == [
-        "transformers 5.0-5.1", "transformers 5.2-5.3",
-    ]  # fmt: skip
-    assert status("qwen3_5", "transformers@5.1") == "unsupported"
-    assert status("qwen3_5", "transformers@5.2") == "exact"
-
-
-def test_gguf_reader_unknown_runtime_and_evidence() -> None:
-    verdict = baked(by_name()["llama"]).verdict_of(newest("mlx-lm"))
-    assert (verdict.status, verdict.grade) == ("exact", "run")
-    assert verdict.evidence.detail.startswith("0.32.2, 20")
-    read = baked(by_name()["llama"]).verdict_of(newest("lmdeploy"))
-    assert (read.grade, read.evidence.detail) == ("read", "")
-
-
-@pytest.mark.parametrize(
-    ("method", "runtime", "wanted"),
-    [("gptq", "transformers", "exact"), ("gptq", "vllm", "exact"), ("bitsandbytes", "mlx-lm", "unsupported"),
-     ("bitsandbytes", "vllm", "unsupported"), ("fp8", "mlx-lm", "unknown"), ("gptq", "vllm@0.11", "unknown")],
-)  # fmt: skip
-def test_quantised_weights(method: str, runtime: str, wanted: str) -> None:
-    result = baked(by_name()["llama"], quantization_config={"quant_method": method})
-    assert result.status_of(find(runtime)[-1]) == wanted
-
-
 def test_two_factor_lists_and_who_switches() -> None:
     family = by_name()["phi3"]
     config = {
@@ -108,14 +80,3 @@ def test_every_row_says_where_it_is_from_and_follows_the_one_before() -> None:
     assert names == sorted(names, key=lambda name: (name != "transformers", name))
     for left, right in pairwise(runtimes()):
         assert left.name != right.name or version_key(left.last) < version_key(right.version), right.key
-
-
-def test_rules_that_do_not_exist_are_refused() -> None:
-    data = {
-        "name": "x", "version": "1", "title": "X", "source": "-",
-        "rules": {"generic": {"schemas": [], "theta": "top"}}, "families": [{"names": ["llama"], "rules": "typo"}],
-    }  # fmt: skip
-    with pytest.raises(KeyError, match="typo"):
-        row_from(data)
-    with pytest.raises(ValueError, match="one of rules, unsupported and unknown"):
-        row_from({**data, "families": [{"names": ["llama"]}]})

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ropeconv.families import by_model_type
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import Interpolated, LongRope, Plain, Yarn
+from ropeconv.rope.forms import Interpolated, LongRope, Plain
 from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
-from ropeconv.runtimes.compare import describe, difference, frequencies, unscaled
-from ropeconv.runtimes.evidence import Evidence, ModelRecord
+from ropeconv.runtimes.compare import difference
+from ropeconv.runtimes.evidence import Evidence
 from ropeconv.runtimes.find import canonical
 from ropeconv.runtimes.grouping import grouped
 from ropeconv.runtimes.runtime import Runtime, row_from
@@ -152,19 +151,6 @@ def test_interleaved_and_partial_models() -> None:
     assert (found.status, found.reason) == ("differs", "it rotates halves of the head")
 
 
-def test_a_text_model_inside_a_config_of_its_own_kind() -> None:
-    by = runtime(own_text_config="refused", own_text_config_reason="two of a kind")
-    inner = {**CONFIG, "rope_scaling": ROPE}
-    own, other = ({"model_type": name, "text_config": inner} for name in ("llama", "llava"))
-    for whole, rules, status in (
-        (own, by, "refused"),
-        (other, by, "exact"),
-        (inner, by, "exact"),
-        (own, runtime(), "exact"),
-    ):
-        assert judge(whole, LLAMA, SCHEDULE, BEFORE, rules).status == status
-
-
 # Comparisons
 
 
@@ -210,27 +196,6 @@ def test_differences_of_window_layers_and_query_scaling() -> None:
     two = replace(SCHEDULE, form=form, short_inv_freq=form.short_inv_freq(8))
     assert difference(two, BEFORE, seen(form=form)) == ""
     assert "inside the trained context" in difference(two, BEFORE, seen())
-
-
-def test_what_is_left_unscaled() -> None:
-    assert unscaled(seen(form=Plain(10000.0)), BEFORE, SCHEDULE)
-    assert not unscaled(seen(), BEFORE, SCHEDULE)
-    assert not unscaled(seen(form=Plain(10000.0), attention_factor=1.1), BEFORE, SCHEDULE)
-    plain = Schedule(Plain(10000.0).inv_freq(8), 1.0, 256, 64)
-    assert not unscaled(seen(form=Plain(10000.0)), BEFORE, plain)
-    assert unscaled(seen(form=Plain(10000.0)), BEFORE, replace(plain, attention_factor=1.1))
-
-
-def test_forms_for_people() -> None:
-    yarn = "yarn, theta 10000, factor 4, original_context 4096, beta_fast 32, beta_slow 1"
-    assert describe(Yarn(10000.0, 4.0, 4096)) == yarn
-    assert describe(Yarn(10000.0, 4.0, 4096, truncate=False)) == f"{yarn}, truncate false"
-    assert (describe(None), describe(Plain(500.0)), frequencies(SCHEDULE)) == (
-        "none",
-        "default, theta 500",
-        describe(FORM),
-    )
-    assert frequencies(Schedule(np.ones(4), 1.0, 64, 64)) == "custom inv_freq"
 
 
 # Versions
@@ -286,17 +251,3 @@ def verdict(version: str, status: Any = "exact", name: str = "a", grade: Any = "
 )
 def test_verdicts_in_groups(verdicts: list[Verdict], expected: list[tuple[str, str]]) -> None:
     assert grouped(verdicts) == expected
-
-
-def test_what_a_verdict_covers() -> None:
-    one = Verdict("a@1.2", "A", "exact", "", "", "1.4")
-    rows = [VersionRange(name="a", version=f"1.{minor}", title="A", source="") for minor in (1, 2, 4, 5)]
-    assert [one.covers(row) for row in rows] == [False, True, True, False]
-    assert not one.covers(VersionRange(name="b", version="1.2", title="B", source=""))
-    assert one.to_dict()["evidence"] is None
-    assert verdict("1").to_dict()["evidence"] == "run"
-
-
-def test_records_of_the_lab() -> None:
-    record = ModelRecord("d", ("yarn",), "exact", {"differs": {"how": ("a", "b")}, "refused": {"x": ("c",)}})
-    assert record.statuses(("a", "c", "z")) == {"a": "differs", "c": "refused", "z": "exact"}

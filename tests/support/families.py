@@ -4,8 +4,7 @@ A key of the family schema is a branch of ropeconv. REPRESENTATIVES cover every 
 so they are crossed with methods, encodings and runtimes. A key of three families or fewer is covered by one of SINGLES:
 such a family gets one case of a matrix, since its keys are about its own layers or tensors and no method knows them.
 All other families are in the sample of the day, and all families with everything in `./scripts/test --all`.
-`tests/families/test_representatives.py` computes that no key is left out. Their checkpoints, by `models.make` or
-`llamacpp.checkpoint`, are made once and kept in `.cache/models`.
+Their checkpoints, by `models.make` or `llamacpp.checkpoint`, are made once and kept in `.cache/models`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from ropeconv.ui.access import LOOPBACK, KeyMiddleware, OriginMiddleware, new_key
+from ropeconv.ui.access import LOOPBACK, KeyMiddleware, OriginMiddleware
 
 from ..support.browser import Browser
 from ..support.waiting import until
@@ -166,11 +166,6 @@ REFUSED: list[tuple[dict[str, str], Collection[str] | None]] = [
 @pytest.mark.parametrize(("status", "cases"), [(200, ACCEPTED), (403, REFUSED)])
 def test_hosts_and_origins(status: int, cases: list[tuple[dict[str, str], Collection[str] | None]]) -> None:
     assert [(given, hosts) for given, hosts in cases if passed(at(hosts), **given)["status"] != status] == []
-
-
-def test_keys_differ() -> None:
-    assert len({new_key() for _ in range(100)}) == 100
-    assert min(len(new_key()) for _ in range(100)) >= 32
 
 
 @pytest.mark.nightly

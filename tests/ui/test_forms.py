@@ -8,11 +8,11 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from ropeconv.errors import RopeconvError
-from ropeconv.rope.methods import REGISTRY, Method
+from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.ui.baking import METHODS, recipe_of, target_of
-from ropeconv.ui.forms import MOST, BakeForm, CompareForm, InspectForm, filled, from_address, kept, refuse_long
-from ropeconv.ui.links import to_bake, to_page
+from ropeconv.ui.baking import recipe_of, target_of
+from ropeconv.ui.forms import BakeForm, CompareForm, from_address, kept
+from ropeconv.ui.links import to_page
 from ropeconv.ui.opening import is_on_hub
 
 FILLED = BakeForm(
@@ -31,16 +31,6 @@ def test_an_address_keeps_everything_but_dropped_files() -> None:
     assert to_page("bake", dropped) == "bake?"
     assert not {"upload", "measured", "recipe"} & {*kept(BakeForm), *kept(CompareForm)}
     assert from_address(BakeForm, {"upload": "/etc/passwd", "recipe": "/etc/passwd", "nothing": "1"}) == BakeForm()
-
-
-def test_values_of_another_type_are_as_if_nothing_was_typed() -> None:
-    given = {"source": ["a"], "replace": "yes", "runtimes": "vllm", "private": 1, "value": None, "method": {"a": 1}}
-    assert filled(BakeForm, given) == BakeForm()
-    assert filled(BakeForm, {"runtimes": ["vllm", 3, None]}).runtimes == ("vllm",)
-    assert filled(InspectForm, {"source": f"  {'x' * (MOST + 1)} "}).source == "x" * (MOST + 1)
-    with pytest.raises(RopeconvError, match="source has more than 2,000 characters"):
-        refuse_long(InspectForm(source="x" * (MOST + 1)))
-    refuse_long(InspectForm(source="x" * MOST))
 
 
 @pytest.mark.parametrize(
@@ -92,22 +82,6 @@ def test_a_form_is_a_target() -> None:
     assert (plain.to, plain.encoding, plain.gguf.outtype, plain.in_place) == (None, "auto", None, False)
     with pytest.raises(RopeconvError, match="'pickle' is no format"):
         target_of(BakeForm(to="pickle"))
-
-
-@pytest.mark.parametrize(
-    "method",
-    [REGISTRY["yarn"](4.0, beta_fast=16), REGISTRY["yarn"](4.0, truncate=False),
-     REGISTRY["theta"](1e6), REGISTRY["ntk"]("128k"), REGISTRY["as-is"](),
-     REGISTRY["piecewise"]("8@46"), REGISTRY["theta-bound"](131072)],
-)  # fmt: skip
-def test_the_link_to_a_plan_is_the_method_itself(method: Method) -> None:
-    form = from_address(BakeForm, read(to_bake("a/b", method)))
-    assert form.source == "a/b"
-    assert recipe_of(form) == Recipe(method)
-
-
-def test_methods_of_files_are_not_among_the_choices() -> None:
-    assert set(REGISTRY) - set(METHODS) == {"longrope", "inv-freq"}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 from ropeconv.ui.front import _shown
 from ropeconv.ui.messages import Progress
-from ropeconv.ui.sheet import MOST_ROWS, HtmlSheet
+from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.worker import failure
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>&amp;"
@@ -51,10 +51,6 @@ def test_hostile_words_stay_words() -> None:
         assert HOSTILE in Elements(html).words
 
 
-def test_the_check_sees_what_is_markup() -> None:
-    assert {"img", "script"} <= Elements(f"<p>{HOSTILE}</p>").names
-
-
 def test_links_lead_to_pages_alone() -> None:
     sheet = HtmlSheet()
     for address in ("javascript:alert(1)", "data:text/html,x", "//elsewhere", "https://hub/me/x"):
@@ -71,29 +67,3 @@ def test_a_file_can_be_saved_as_it_is() -> None:
     kind, _, data = str(link["href"]).partition(",")
     assert kind == "data:application/octet-stream;base64"
     assert base64.b64decode(data).decode() == '{"name": "\u00e9"}'
-
-
-def test_tables_name_their_rows_and_mark_statuses() -> None:
-    sheet = HtmlSheet()
-    shown = sheet.table("title", ("a", "b"), [("x", "exact"), ("y", "ignored")], optional=("b",), right=("b",))
-    assert shown == ("a", "b")
-    page = Elements(sheet.html())
-    assert [attributes["scope"] for name, attributes in page.found if name == "th"] == ["col", "col", "row", "row"]
-    assert [attributes["class"] for name, attributes in page.found if name == "td"] == ["good right", "bad right"]
-    (region,) = [attributes for name, attributes in page.found if attributes.get("role") == "region"]
-    assert (region["tabindex"], region["aria-label"]) == ("0", "title")
-
-
-def test_long_tables_end_and_say_so() -> None:
-    sheet = HtmlSheet()
-    sheet.table("", ("a",), [(str(number),) for number in range(MOST_ROWS + 7)])
-    page = Elements(sheet.html())
-    rows = sum(name == "tr" for name, _ in page.found)
-    assert (rows, "7 more rows are left out." in page.words) == (MOST_ROWS + 1, True)
-
-
-def test_nothing_is_shown_for_nothing() -> None:
-    sheet = HtmlSheet()
-    for show in (sheet.say, sheet.note, sheet.copyable):
-        show("")
-    assert sheet.blocks == []

@@ -6,18 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pytest
 
-from ropeconv.ui.pages.login import SIGN_IN
-
 from ..conftest import hashes
-from ..support.browser import Browser
-from ..support.waiting import until
-from .space_hub import SHOUT, TOKENS, SpaceHub
+from .space_hub import TOKENS, SpaceHub
 from .space_program import Caller, Space, environment, text_of
-from .visitor import Visitor
 
 MODEL = {"source": "them/llama", "method": "yarn", "value": "4"}
 CLOSED = MODEL | {"source": "closed/llama"}
@@ -75,68 +69,3 @@ def test_a_visitor_publishes_nowhere_but_at_home(both: dict[str, Caller], hub: S
     for place in ("anna/other", "anna/mine"):
         assert "Published" not in text_of(both["bert"].ask("bake", "publish", **MODEL, repo_id=place))
     assert ("anna/other" in hub.repos, hashes(hub.repos["anna/mine"])) == (False, before)
-
-
-PRESS = """
-const found = [...document.querySelectorAll("button")].find((one) => one.textContent.includes(arguments[0]));
-if (found && arguments[1]) found.click();
-return Boolean(found);
-"""
-
-
-def see(visitor: Visitor, words: str, press: bool = False) -> None:
-    """Waits for a button with some words, and presses it."""
-    until(lambda: visitor.driver.execute_script(PRESS, words, press), words)
-
-
-@pytest.fixture(scope="module")
-def anna(running: Space, opened_browser: Browser) -> Visitor:
-    """A visitor in a browser."""
-    visitor = Visitor(opened_browser, f"{running.address}/?")
-    visitor.open("bake")
-    sign_in(visitor)
-    return visitor
-
-
-def sign_in(visitor: Visitor) -> None:
-    see(visitor, SIGN_IN, press=True)
-    visitor.first("a#anna").click()  # on the page of the provider
-    see(visitor, "Sign out (anna)")
-
-
-@pytest.mark.nightly
-def test_markup_of_a_model_is_text(anna: Visitor) -> None:
-    shout = {"source": "them/shout"}
-    pages = [
-        ("", {"source": SHOUT}), ("", shout), ("compare", shout | {"context": SHOUT}), ("results", {"source": SHOUT}),
-        ("bake", shout | {"method": "yarn", "value": SHOUT}),
-        ("bake", shout | {"method": "yarn", "value": "4", "settings": SHOUT, "encoding": SHOUT}),
-        ("bake", shout | {"method": "yarn", "value": "4", "repo_id": SHOUT}),
-        ("bake", shout | {"method": "yarn", "value": "4", "repo_id": "anna/shout"}),
-    ]  # fmt: skip
-    said = []
-    for page, typed in pages:
-        anna.driver.get(f"{anna.site}/{page}?{urlencode(typed)}")
-        said.append(anna.answer())
-        assert not anna.all("#answer img, #answer script"), (page, typed)
-        assert anna.driver.title == "ropeconv", (page, typed)
-    assert sum("<img" in one for one in said) >= 5
-    assert "<img" in said[-1], "the card is shown with the licence of the source"
-    anna.driver.execute_script("document.querySelector('#answer').innerHTML = arguments[0]", SHOUT)
-    until(lambda: anna.driver.title == "executed", "what a page that took it for markup would do")
-
-
-@pytest.mark.nightly
-def test_a_visitor_who_signs_out_is_nobody_and_keeps_what_was_typed(anna: Visitor, hub: SpaceHub) -> None:
-    typed = {**MODEL, "repo_id": "anna/out"}
-    anna.open("bake", **typed)
-    anna.answer()
-    see(anna, "Sign out (anna)", press=True)
-    see(anna, SIGN_IN)
-    anna.answer()
-    assert anna.address() == typed
-    assert anna.ask("publish").startswith("nobody is signed in; sign in with Hugging Face first")
-    assert "anna/out" not in hub.repos
-    sign_in(anna)
-    assert anna.address() == typed
-    assert "anna/out" in anna.answer()

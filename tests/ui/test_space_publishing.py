@@ -92,17 +92,3 @@ def test_a_name_that_is_none_is_refused(name: str, publish: Publish, hub: SpaceH
 def test_nothing_is_made_without_a_login_that_may(name: str, token: str, publish: Publish, hub: SpaceHub) -> None:
     assert "login" in publish(name, token=token, code=1).stderr
     assert (hub.spaces, hub.messages) == ({}, [])
-
-
-def test_options_of_the_page_on_this_machine_do_not_go_with_it(publish: Publish, hub: SpaceHub) -> None:
-    for options in (("--port", "8000"), ("--no-browser",)):
-        assert "leave them out with --space" in publish("me/ropeconv", *options, code=2).stderr
-    assert hub.asked == []
-
-
-def test_a_publication_that_was_stopped_is_completed(publish: Publish, hub: SpaceHub) -> None:
-    hub.faults["commit"] = 1
-    publish("me/half", code=1)
-    assert {path.name for path in hub.repos["me/half"].iterdir()} == {".gitattributes"}
-    publish("me/half")
-    assert {path.name for path in hub.repos["me/half"].iterdir()} == {*FILES, ".gitattributes"}

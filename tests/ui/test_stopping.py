@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -11,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ropeconv.errors import RopeconvError
@@ -19,8 +17,8 @@ from ropeconv.ui.asked import Asked
 from ropeconv.ui.forms import BakeForm, InspectForm
 from ropeconv.ui.front import Front
 from ropeconv.ui.job import Job
-from ropeconv.ui.messages import Answer, Progress
-from ropeconv.ui.rules import LOCAL, SPACE, Rules
+from ropeconv.ui.messages import Answer
+from ropeconv.ui.rules import LOCAL, Rules
 from ropeconv.ui.serving import _listening
 
 from ..support.hub_writing import WritingHub
@@ -87,14 +85,6 @@ def test_cancel_leaves_nothing(visitor: Visitor, site: Site, slow: WritingHub) -
     until(lambda: not workers(site.process.pid), "the end of the process")
 
 
-@pytest.mark.nightly
-def test_a_page_that_is_left_leaves_nothing(visitor: Visitor, site: Site, slow: WritingHub) -> None:
-    before = begin(visitor, site, "left")
-    visitor.driver.get("about:blank")
-    until(lambda: not workers(site.process.pid), "the end of the process")
-    assert left(site.folder, before) == []
-
-
 def test_ctrl_c_ends_the_page_and_leaves_nothing(tmp_path: Path) -> None:
     with served(tmp_path) as (_, process):
         process.send_signal(signal.SIGINT)
@@ -148,22 +138,6 @@ def test_a_stopped_request_does_not_answer_in_place_of_the_next(form: BakeForm, 
     assert "cancelled: nothing was kept" in list(begun)[-1]
 
 
-def test_strangers_write_nothing_and_progress_is_said(llama: Path, form: BakeForm, tmp_path: Path) -> None:
-    dropped = msgspec.structs.replace(form, source="", upload=str(llama / "config.json"))
-    assert "nothing is written to the disk of this page" in ask("write", dropped, SPACE).html
-    assert not (tmp_path / "out").exists()
-    assert isinstance(next(iter(Job(Asked("write", dropped, LOCAL), 60).messages())), Progress)
-    assert not ask("write", dropped).failed
-    assert (tmp_path / "out" / "config.json").exists()
-
-
-@pytest.mark.nightly
-def test_two_pages_have_two_ports(tmp_path: Path) -> None:
-    (tmp_path / "second").mkdir()
-    with served(tmp_path) as (address, _), served(tmp_path / "second") as (other, _):
-        assert other.split("?")[0] != address.split("?")[0]
-
-
 def test_ports_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -187,31 +161,3 @@ def test_a_second_bake_on_a_page_is_refused_and_keeps_nobody_else_waiting(form: 
     assert not asking.is_alive()
     front.stop("page")
     assert "cancelled" in list(running)[-1]
-
-
-def test_a_bake_that_waits_is_cancelled_too(form: BakeForm, tmp_path: Path) -> None:
-    front = Front(LOCAL)
-    front.begin("page")
-    front.stop("page")
-    assert "cancelled: nothing was kept" in list(front.answers("write", form, "page", baking=True))[-1]
-    assert not (tmp_path / "out").exists()
-    front.begin("page")
-    assert "Wrote" in list(front.answers("write", form, "page", baking=True))[-1]
-
-
-def test_what_was_done_before_the_limit_is_no_failure(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(Asked("inspect", InspectForm(source=str(llama)), LOCAL), 0.0)
-    monkeypatch.setattr(job, "stop", lambda: None)  # the answer comes first
-    *_, answer = job.messages()
-    assert isinstance(answer, Answer)
-    assert not answer.failed
-
-
-def test_a_page_that_is_left_at_its_first_word_stops_the_request(form: BakeForm, tmp_path: Path) -> None:
-    front, before = Front(LOCAL), set(multiprocessing.active_children())
-    answers = front.answers("write", form, "page", baking=True)
-    next(answers)
-    (process,) = set(multiprocessing.active_children()) - before
-    answers.close()  # type: ignore[attr-defined]
-    assert not process.is_alive()
-    assert not (tmp_path / "out").exists()

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import pytest
@@ -18,12 +17,9 @@ import pytest
 from ropeconv.errors import RopeconvError
 from ropeconv.receipts import read_receipt
 from ropeconv.rope.recipe import Recipe
-from ropeconv.ui.asked import Asked
 from ropeconv.ui.baking import command_of
 from ropeconv.ui.desk import Desk
-from ropeconv.ui.forms import MOST, BakeForm, CompareForm, Form, InspectForm, ResultsForm, from_address
-from ropeconv.ui.job import Job
-from ropeconv.ui.messages import Answer
+from ropeconv.ui.forms import BakeForm, CompareForm, Form, InspectForm, ResultsForm
 from ropeconv.ui.rules import LOCAL, SPACE, Rules
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS
@@ -118,15 +114,6 @@ def test_a_gguf_file_is_inspected_compared_and_baked(models: Path, tmp_path: Pat
     assert len((tmp_path / "out.gguf").read_bytes()) == len((tmp_path / "by-command.gguf").read_bytes())
 
 
-def test_lengths_are_tokens_or_factors(models: Path) -> None:
-    source = str(models / "source")
-    for context, tokens in (("4", 256), ("256", 64 * 256), ("1k", 1024)):
-        assert f"at {tokens:,} tokens" in asked("compare", CompareForm(source=source, context=context)).words
-    for context, said in (("", "no length is given"), ("0.5", "at least 1|within"), ("x", "is not a number of tokens")):
-        with pytest.raises(RopeconvError, match=said):
-            asked("compare", CompareForm(source=source, context=context))
-
-
 def test_strangers_name_no_paths(models: Path) -> None:
     source, bake = str(models / "source"), BakeForm(source=str(models / "baked.gguf"), method="yarn", value="4")
     for task, form in (
@@ -137,12 +124,6 @@ def test_strangers_name_no_paths(models: Path) -> None:
             asked(task, form, SPACE)
     dropped = InspectForm(upload=str(models / "source" / "config.json"))
     assert asked("inspect", dropped, SPACE).words.strip().startswith("config.json")
-
-
-def test_what_is_there_before_a_request_has_not_read_its_environment() -> None:
-    """huggingface_hub takes logins and caches from the environment when it is imported."""
-    code = "import ropeconv.ui.preload, sys; print(*sorted({'huggingface_hub', 'numpy', 'gguf'} & set(sys.modules)))"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["gguf", "numpy"]
 
 
 def shown_command(page: Elements) -> list[str]:
@@ -160,52 +141,6 @@ def test_the_command_does_what_was_done_and_nothing_more(form: BakeForm, models:
     assert pushed[3:] == ["--yarn", "4", "--push", "me/x", "--private", "--exist-ok"]
     home = msgspec.structs.replace(form, out="~/out")
     assert shown_command(asked("plan", home))[-1] == str(Path("~/out").expanduser())
-
-
-def test_a_recipe_is_dropped_in_place_of_a_method(models: Path, tmp_path: Path) -> None:
-    (tmp_path / "found.json").write_text(
-        json.dumps({"method": "inv-freq", "parameters": {"inv_freq": [0.5**n for n in range(32)]}})
-    )
-    receipt = models / "baked" / "ropeconv.json"
-    for recipe, words in ((receipt, ["--yarn", "4"]), (tmp_path / "found.json", ["--recipe", "found.json"])):
-        form = BakeForm(source=str(models / "source"), recipe=str(recipe))
-        assert shown_command(asked("plan", form))[:2] == words
-
-
-def test_links_of_a_scaled_model_lead_to_plans(models: Path) -> None:
-    page = asked("compare", CompareForm(source=str(models / "baked"), context="1k"))
-    links = [str(attributes["href"]) for name, attributes in page.found if name == "a"]
-    forms = [from_address(BakeForm, dict(parse_qsl(urlsplit(one).query))) for one in links]
-    assert len(forms) > 5
-    for form in forms:
-        assert form.replace
-        if form.method == "yarn":
-            assert shown_command(asked("plan", form))[:2] == ["--yarn", "16"]
-
-
-def answer_to(task: str, form: Form) -> str:
-    """What a request in a process of its own answers, as HTML."""
-    *_, answer = Job(Asked(task, form, LOCAL), 60).messages()
-    assert isinstance(answer, Answer)
-    return answer.html
-
-
-def test_dropped_files_have_their_names_and_not_their_places(models: Path, tmp_path: Path) -> None:
-    place = tmp_path / "0123abcd"
-    place.mkdir()
-    shutil.copyfile(models / "result.json", place / "mine.json")
-    (place / "wrong.json").write_text('{"cells": 1}')
-    for task, form in (
-        ("results", ResultsForm(upload=str(place / "wrong.json"))),
-        ("compare", CompareForm(source=str(models / "source"), context="4", measured=str(place / "mine.json"))),
-    ):
-        html = answer_to(task, form)
-        assert ("0123abcd" in html, ".json" in html) == (False, True)
-
-
-def test_long_fields_are_refused(form: BakeForm) -> None:
-    html = answer_to("plan", msgspec.structs.replace(form, settings="beta_fast=1" + "6" * MOST))
-    assert "settings has more than 2,000 characters; shorten it." in html
 
 
 @pytest.mark.parametrize("name", sample(["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "HF_TOKEN_PATH"], 1))

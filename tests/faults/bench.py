@@ -10,15 +10,17 @@ from pathlib import Path
 from .cases import Case, Command
 from .harness import KILLED, Call, Fault, Mode, Outcome, Server, lose, tree, under
 
+Tree = dict[str, str]
+
 
 @dataclass
 class Found:
     """What a fault left. outcome: of the command. after: the folder then. again, at_last: the same of the rerun."""
 
     outcome: Outcome
-    after: dict[str, str]
+    after: Tree
     again: Outcome
-    at_last: dict[str, str]
+    at_last: Tree
 
 
 class Bench:
@@ -38,27 +40,19 @@ class Bench:
         return folder
 
     @cached_property
-    def before(self) -> dict[str, str]:
-        """What is in that folder."""
-        return tree(self.ready)
+    def expected(self) -> tuple[Tree, list[Call]]:
+        """What is there after the command without a fault, and the writing calls that it makes."""
+        folder = self.copy()
+        outcome = self.undisturbed(folder, self.case.command, Fault(Mode.COUNT))
+        return tree(folder), outcome.calls()
 
     @cached_property
-    def expected(self) -> dict[str, str]:
-        """What is there after the command without a fault."""
-        return self._counted[0]
-
-    @cached_property
-    def twice(self) -> dict[str, str]:
+    def twice(self) -> Tree:
         """What is there after the command has run again, which it may refuse."""
         folder = self.copy()
         self.undisturbed(folder, self.case.command)
         assert self.server.run(folder, self.case.command).said()
         return tree(folder)
-
-    @property
-    def calls(self) -> list[Call]:
-        """The writing calls of the command without a fault."""
-        return self._counted[1]
 
     def undisturbed(self, folder: Path, command: Command, fault: Fault | None = None) -> Outcome:
         """Runs a command that must succeed."""
@@ -72,9 +66,13 @@ class Bench:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.ready, folder, symlinks=True)
         if self.case.killed:
-            first = self.server.run(folder, self.case.command, Fault(Mode.KILL, self._first_kill))
-            assert first.code == KILLED
+            assert self.server.run(folder, self.case.command, Fault(Mode.KILL, self._first_kill)).code == KILLED
         return folder
+
+    @cached_property
+    def _first_kill(self) -> int:
+        folder = Path(shutil.copytree(self.ready, self.folder / "first", symlinks=True))
+        return round(self.case.killed * len(self.server.run(folder, self.case.command, Fault(Mode.COUNT)).calls()))
 
     def strike(self, fault: Fault, cut: bool | None = None) -> Found:
         """Runs the command with a fault, and again without one. cut: of the model of lost power, None without it."""
@@ -91,48 +89,32 @@ class Bench:
 
         An error names the hidden things that it leaves. Sources are as they were. Under the final name is nothing, the
         earlier output as a whole, or the new one as a whole. Running the same command again leaves exactly what it
-        leaves without a fault, hidden things included; or where the fault came when all was done, what it leaves when
-        it runs twice.
+        leaves without a fault; or where the fault came when all was done, what it leaves when it runs twice.
         """
-        outcome, again = found.outcome, found.again
+        outcome, again, after = found.outcome, found.again, found.after
+        before, (expected, _), output = tree(self.ready), self.expected, self.case.output
         if outcome.code != KILLED and not outcome.said():
             return f"ended in {outcome.code}: {outcome.output[-600:]}"
-        if outcome.code == 0 and found.after != self.expected:
-            return f"ended in 0, and left {_difference(found.after, self.expected)}"
-        left = [name for name in found.after if name[0] == "." and "/" not in name and name not in self.before]
+        if outcome.code == 0 and after != expected:
+            return f"ended in 0, and left {_difference(after, expected)}"
+        left = [name for name in after if name[0] == "." and "/" not in name and name not in before]
         if outcome.code not in (0, KILLED) and not all(name in outcome.output for name in left):
             return f"left {left} and does not say so: {outcome.output[-600:]}"
-        sources = under(self.before, [name for name in self.before if not under({name: ""}, self.case.output)])
-        if under(found.after, list(sources)) != sources:
-            return f"changed sources: {_difference(found.after, sources)}"
-        if not self._whole(found.after):
-            return f"left a part: {_difference(under(found.after, self.case.output), self.expected)}"
+        sources = under(before, [name for name in before if not under({name: ""}, output)])
+        if under(after, list(sources)) != sources:
+            return f"changed sources: {_difference(after, sources)}"
+        journal = self.case.in_place and f".{output[0]}.ropeconv-journal" in after
+        whole = under(after, output) in (under(before, output), under(expected, output))
+        if not (journal or output[0] not in after or whole):
+            return f"left a part: {_difference(under(after, output), expected)}"
         if not again.said():
             return f"the rerun ended in {again.code}: {again.output[-600:]}"
-        complete = under(found.after, self.case.output) == under(self.expected, self.case.output)
-        if found.at_last != self.expected and not (complete and found.at_last == self.twice):
-            return f"the rerun ({again.code}: {again.output[-300:]}) left {_difference(found.at_last, self.expected)}"
+        complete = under(after, output) == under(expected, output)
+        if found.at_last != expected and not (complete and found.at_last == self.twice):
+            return f"the rerun ({again.code}: {again.output[-300:]}) left {_difference(found.at_last, expected)}"
         return ""
 
-    def _whole(self, after: dict[str, str]) -> bool:
-        now = under(after, self.case.output)
-        earlier, new = under(self.before, self.case.output), under(self.expected, self.case.output)
-        journal = self.case.in_place and f".{self.case.output[0]}.ropeconv-journal" in after
-        return journal or self.case.output[0] not in after or now in (earlier, new)
 
-    @cached_property
-    def _first_kill(self) -> int:
-        folder = shutil.copytree(self.ready, self.folder / "first", symlinks=True)
-        calls = self.server.run(Path(folder), self.case.command, Fault(Mode.COUNT)).calls()
-        return round(self.case.killed * len(calls))
-
-    @cached_property
-    def _counted(self) -> tuple[dict[str, str], list[Call]]:
-        folder = self.copy()
-        outcome = self.undisturbed(folder, self.case.command, Fault(Mode.COUNT))
-        return tree(folder), outcome.calls()
-
-
-def _difference(now: dict[str, str], wanted: dict[str, str]) -> list[str]:
+def _difference(now: Tree, wanted: Tree) -> list[str]:
     """Names that are missing, too many or different."""
     return sorted({name for name, _ in now.items() ^ wanted.items()})

@@ -155,8 +155,8 @@ def _identity(path: Path) -> tuple[int, int]:
     return path.lstat().st_dev, path.lstat().st_ino
 
 
-def lose(folder: Path, report: str, cut: bool) -> int:
-    """Takes away what was not durable when a command ended, and returns how many files lost something.
+def lose(folder: Path, report: str, cut: bool) -> None:
+    """Takes away what was not durable when a command ended.
 
     folder: that the command ran in. report: of the shim. cut: files end where they ended on the disk; else the bytes
     that are not on the disk are zeros.
@@ -176,7 +176,6 @@ def lose(folder: Path, report: str, cut: bool) -> int:
             for start, end in ranges[identity]:
                 file.seek(start)
                 file.write(bytes(max(0, min(end, size) - start)))
-    return len(lost)
 
 
 def not_durable(folder: Path, report: str) -> list[str]:

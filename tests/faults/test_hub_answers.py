@@ -38,32 +38,25 @@ def same(info: dict[str, Any]) -> dict[str, Any]:
 
 
 BODIES = {
-    "html": b"<!doctype html><title>Sign in</title>", "nothing": b"", "not UTF-8": b"\xff\xfe\x00",
-    "half of it": b'{"id": "me/tiny", "siblings": [', "a list": b"[]", "null": b"null", "a number": b"1e999",
-    "deep nesting": b"[" * 100_000 + b"]" * 100_000,
+    "html": b"<!doctype html><title>Sign in</title>", "nothing": b"", "not UTF-8": b"\xff\xfe\x00", "a list": b"[]",
+    "half of it": b'{"id": "me/tiny", "siblings": [', "deep nesting": b"[" * 100_000 + b"]" * 100_000,
 }  # fmt: skip
-LISTED = {"size": 1, "pointerSize": 130}
 ROWS: dict[str, list[Any]] = {
-    "rfilename": [
-        None, "../outside.txt", "/tmp/outside.txt", "", "config.json\0.txt", "\x1b]0;owned\x07.json", "x" * 100_000,
-        "config.json",
-    ],
-    "size": [-1, "12", 0.5, 1 << 70, []],
-    "lfs": ["x", {"size": 1}, {"sha256": "../../outside", **LISTED}, {"sha256": 1, **LISTED}],
+    "rfilename": [None, "../outside.txt", "/tmp/outside.txt", "config.json\0.txt", "x" * 100_000, "config.json"],
+    "size": [-1, "12", 1 << 70],
+    "lfs": ["x", {"sha256": "../../outside", "size": 1, "pointerSize": 130}],
 }  # fmt: skip
 LISTINGS: dict[str, Change | bytes] = {
     **BODIES,
     "no id": lambda info: {key: value for key, value in info.items() if key != "id"},
     "no name": changed(siblings=[{"size": 1}]),
-    **{
-        f"siblings: {value}": changed(siblings=value) for value in ("config.json", [1, 2], {"rfilename": "config.json"})
-    },
+    **{f"siblings: {value}": changed(siblings=value) for value in ("config.json", [1, 2])},
     **{f"sha: {value}": changed(sha=value) for value in ("../../../outside", 7)},
     **{f"{key}: {str(value)[:30]!r}": rows(**{key: value}) for key, values in ROWS.items() for value in values},
 }
 HEADERS = {
-    "ETag": '"../../../../outside"', "etag": '".."', "X-Linked-Etag": '"/tmp/outside"',
-    "X-Repo-Commit": "../../../outside", "X-Linked-Size": "999999", "Content-Encoding": "gzip",
+    "ETag": '"../../../../outside"', "X-Linked-Etag": '"/tmp/outside"', "X-Repo-Commit": "../../../outside",
+    "X-Linked-Size": "999999", "Content-Encoding": "gzip",
 }  # fmt: skip
 
 
@@ -158,7 +151,6 @@ def test_headers_that_would_become_names_in_the_cache(name: str, hub: Hostile, t
     with pytest.raises(BadSource, match=r"me/tiny .*(in its header|compressed|cannot be understood)"):
         read()
     assert not list(tmp_path.rglob("outside*"))
-    tally("hostile", "Hub headers", 1)
 
 
 @pytest.mark.parametrize("where", ["/api/models", "/resolve/"])
@@ -179,14 +171,6 @@ def test_a_large_listing_is_refused_before_it_is_decoded(hub: Hostile) -> None:
         read()
     assert tracemalloc.get_traced_memory()[1] < 200 << 20
     tracemalloc.stop()
-
-
-def test_a_listing_without_sizes(hub: Hostile) -> None:
-    sizes = {file.name: file.size for file in HubSource("me/tiny", None).files()}
-    for change in (rows(size=None), changed(siblings=[{"rfilename": name} for name in sizes])):
-        hub.change = change
-        assert {file.name: file.size for file in HubSource("me/tiny", None).files()} == sizes
-        read()
 
 
 def test_weights_with_another_sha256_than_is_listed_are_not_kept(hub: Hostile, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -79,21 +78,3 @@ def test_a_killed_push_is_completed_by_the_same_command(what: str, hub: WritingH
     tally("kill", f"push, {what}", kills, len(refused))
     assert refused == []
     assert kills, "the kills must have happened"
-
-
-@pytest.mark.parametrize("other", sample([("--yarn", "16"), ("--linear", "8")], 1))
-def test_two_pushes_at_once_leave_one_whole_output(other: tuple[str, str], hub: WritingHub, tmp_path: Path) -> None:
-    mixed, repeats = [], range(10 if ALL else 1)
-    for number in repeats:
-        name = f"me/pair-{number}"
-        pair = [start(hub, tmp_path, "apply", "base/tiny", *how, "--push", name) for how in (("--yarn", "16"), other)]
-        found = sorted(ended(process) for process in pair)
-        assert [code for code, _ in found] in ([0, 0], [0, 1]), found
-        assert all("me/pair" in said for code, said in found if code), found
-        listed = {file["name"]: file for file in json.loads((hub.repos[name] / "ropeconv.json").read_text())["files"]}
-        there = hashes(hub.repos[name])
-        if any(there[name] != file["sha256"] for name, file in listed.items() if name in there and file["sha256"]):
-            mixed.append(number)
-        assert there.keys() >= listed.keys() - {"README.md"}
-    tally("pairs", "push to one repository", len(repeats), len(mixed))
-    assert mixed == []

@@ -106,12 +106,6 @@ def test_what_fails_says_it_nowhere_though_the_hub_does(hub: Echo, tmp_path: Pat
     tally("token", "commands that fail", len(cases))
 
 
-def test_the_search_finds_what_it_looks_for(hub: Echo, tmp_path: Path) -> None:
-    (tmp_path / "leak").write_bytes(b"\0" + TOKEN.encode())
-    assert found(tmp_path, f"Bearer {KEY}") == [str(tmp_path / "leak"), f"Bearer {KEY}"]
-    assert "***" in said(tmp_path, hub, "inspect", f"./{TOKEN}").stderr
-
-
 @pytest.fixture
 def echo_server() -> Iterator[str]:
     """The place of a server that refuses everybody with the key that it was sent."""

@@ -25,7 +25,7 @@ from ..support.llamacpp import checkpoint, lively
 from ..support.models import make
 from .wrong_bakes import CASES, FAMILIES, METHODS, Wrong, bake
 
-SIZES = {"usual": 0.35, "flat": 0.002, "sharp": 1.0, "soft": 0.1}
+SIZES = {"usual": 0.35, "flat": 0.002, "sharp": 1.0}
 """Standard deviations of weights: near zero attention and logits are uniform; large ones in bfloat16 give one-hot
 attention and noise."""
 RIGHT = tuple((family, method) for family in FAMILIES for method in METHODS)

@@ -103,15 +103,6 @@ def test_what_is_wrong_is_refused(bake: str, baked: Baked) -> None:
     assert passed == []
 
 
-def test_a_description_is_a_note_where_edits_are_accepted(baked: Baked) -> None:
-    out, source = baked("keys")
-    data(replaced(b"A model", b"B model"))(out)
-    assert verified(out, source, edited=True).notes == ("it has general.name = 'B model', where 'A model' belongs",)
-    data(replaced(b"top_k;temp", b"temp;top_k"))(out)  # defaults of sampling are no description
-    with pytest.raises(Disagreement, match="general.sampling.sequence = 'temp;top_k', where 'top_k;temp' belongs"):
-        verified(out, source, edited=True)
-
-
 def test_a_wrong_second_shard_is_named(tmp_path: Path) -> None:
     write(tmp_path / "source.gguf", split=1)
     source = sorted(tmp_path.glob("source-*.gguf"))[0]

@@ -91,19 +91,9 @@ def setting(each: bool = False, **values: Any) -> Change:
     return config(edit)
 
 
-def lists(change: Callable[[list[float], list[float]], tuple[list[float], list[float]]]) -> Change:
+def lists(change: Callable[[list[float]], list[float]]) -> Change:
     """Changes the short and the long factor list."""
-
-    def edit(found: Settings) -> None:
-        for part in _ropes(found):
-            if "short_factor" in part:
-                part["short_factor"], part["long_factor"] = change(part["short_factor"], part["long_factor"])
-
-    return config(edit)
-
-
-def both_lists(change: Callable[[list[float]], list[float]]) -> Change:
-    return lists(lambda short, long: (change(short), change(long)))
+    return rope(short_factor=change, long_factor=change)
 
 
 def scaled(pattern: str, factor: float, rows: slice = slice(None)) -> Change:
@@ -239,13 +229,12 @@ WRONG = (
     Wrong("low_freq_factor 2", "llama3", "granite mistral gpt_neox", rope(low_freq_factor=2.0)),
     Wrong("llama3 for by-parts", "by-parts", "llama qwen3 cohere", rope(low_freq_factor=1.0, high_freq_factor=4.0)),
     Wrong("one frequency off by 1 %", "mixed", "llama qwen2 phi3 olmo2 deepseek_v3",
-          both_lists(lambda old: [old[0], 1.01 * old[1], *old[2:]])),
-    Wrong("factors off by one", "mixed", "mistral gemma2 phi3 granite", both_lists(lambda old: [old[0], *old[:-1]])),
-    Wrong("factors backwards", "mixed", "qwen3 gpt_neox cohere", both_lists(lambda old: old[::-1])),
-    Wrong("factors upside down", "mixed", "stablelm mixtral phi3",
-          both_lists(lambda old: [1 / value for value in old])),
+          lists(lambda old: [old[0], 1.01 * old[1], *old[2:]])),
+    Wrong("factors off by one", "mixed", "mistral gemma2 phi3 granite", lists(lambda old: [old[0], *old[:-1]])),
+    Wrong("factors backwards", "mixed", "qwen3 gpt_neox cohere", lists(lambda old: old[::-1])),
+    Wrong("factors upside down", "mixed", "stablelm mixtral phi3", lists(lambda old: [1 / value for value in old])),
     Wrong("short and long list swapped", "longrope", "llama qwen2 phi3 cohere",
-          lists(lambda short, long: (long, short))),
+          rope(short_factor=lambda old: [value * 2 for value in old], long_factor=lambda old: [v / 2 for v in old])),
     Wrong("another length for the lists", "longrope", "mistral granite olmo2",
           setting(original_max_position_embeddings=256, each=True)),
     Wrong("half of the rotated dimensions", "yarn", "stablelm gpt_neox",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from ropeconv.errors import BadSource
 from ropeconv.hub.base_model import BaseModel, name_of
 from ropeconv.hub.card import card
 from ropeconv.hub.publish_options import PublishOptions
-from ropeconv.hub.upload_set import UploadSet, from_folder, from_gguf, quantised_as
-from ropeconv.receipts import write_receipt
+from ropeconv.hub.upload_set import UploadSet, from_gguf
 from ropeconv.receipts.original import OriginalRecord, SourceRecord
 from ropeconv.receipts.receipt import BeforeRecord, Receipt, RuntimeRecord
 from ropeconv.receipts.step import StepRecord, TargetRecord
@@ -72,20 +70,6 @@ EXPORT = made(
 )
 def test_the_base_model(what: UploadSet, how: PublishOptions, name: tuple[str, str]) -> None:
     assert name_of(what, how) == name
-
-
-@pytest.mark.parametrize(
-    ("config", "quantised"),
-    [
-        ({}, ""), ({"quantization_config": {"quant_method": "awq"}}, "awq"), ({"quantization_config": None}, ""),
-        ({"quantization": {"group_size": 64, "bits": 4}, "quantization_config": {"bits": 4}}, "mlx"),
-    ],
-)  # fmt: skip
-def test_how_weights_are_quantised(config: dict[str, Any], quantised: str, tmp_path: Path) -> None:
-    assert quantised_as(config) == quantised
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    write_receipt(tmp_path, made())
-    assert from_folder(tmp_path).quantised == quantised
 
 
 def test_what_the_keys_of_a_file_say(tmp_path: Path) -> None:
@@ -154,10 +138,6 @@ def test_a_card_says_how_an_output_was_made_and_is_run(case: str) -> None:
     text = text_of(what, ggufs=ggufs)
     assert [words for words in said if words not in text] == []
     assert [words for words in unsaid if words in text] == []
-
-
-def test_without_a_base_model_none_is_named() -> None:
-    assert "base_model" not in text_of(CHECKPOINT, BaseModel()).split("---")[1]
 
 
 def test_a_method_that_is_not_known_is_a_sentence() -> None:

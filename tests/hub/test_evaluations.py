@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from huggingface_hub import ModelCard
 
@@ -13,7 +12,7 @@ from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.row import Row
 from ropeconv.hub.base_model import BaseModel
 from ropeconv.hub.card import EVALUATION_PICTURE, card, drawn
-from ropeconv.hub.evaluations import draw, drawable, eval_results, shown
+from ropeconv.hub.evaluations import draw, drawable
 from ropeconv.hub.upload_set import UploadSet
 from ropeconv.receipts import read_receipt, write_receipt
 
@@ -61,10 +60,6 @@ def test_the_card_has_the_table_instead_of_a_request_to_test(out: Path) -> None:
     assert "Retrieval was not measured" not in text
 
 
-def test_a_card_says_that_retrieval_was_not_measured(out: Path) -> None:
-    assert "Retrieval was not measured" in text_of(out, made("base,yarn:4", ["growth"]))
-
-
 def test_the_hub_reads_the_numbers_from_the_metadata(out: Path) -> None:
     result = made("base,yarn:4")
     data = ModelCard(text_of(out, result)).data
@@ -80,15 +75,6 @@ def test_the_hub_reads_the_numbers_from_the_metadata(out: Path) -> None:
     assert found["accuracy", "passkey at 2,048 tokens, %"].metric_value == 1.0
 
 
-def test_every_evaluation_has_its_table(out: Path) -> None:
-    first = made("base,yarn:4", ["growth"])
-    second = msgspec.structs.replace(first, runtime="llama.cpp 0.3.36", tokens_sha256="4a" * 32)
-    text = text_of(out, first, second)
-    assert text.count("| tokens |") == 2
-    assert "in llama.cpp 0.3.36 on cpu" in text
-    assert len(ModelCard(text).data.eval_results) == 2 * len(LENGTHS)
-
-
 def test_the_picture_is_of_the_newest_growth(out: Path, tmp_path: Path) -> None:
     growth, passkey = (recorded(made("base,yarn:4", [name]), "yarn:4") for name in ("growth", "passkey"))
     assert drawable([growth, passkey]) is growth
@@ -101,9 +87,3 @@ def test_the_picture_is_of_the_newest_growth(out: Path, tmp_path: Path) -> None:
     assert "base" not in alone
     record(made("base,yarn:4", ["growth"]), [Row("yarn:4", path=out)])
     assert drawn(read_receipt(out))[EVALUATION_PICTURE].startswith(b"\x89PNG")
-
-
-def test_a_row_without_another_has_values_alone() -> None:
-    table = shown(recorded(made("yarn:4", ["growth"]), "yarn:4"))
-    assert [name for name, _ in table.lines] == ["growth, loss in nats per token"]
-    assert list(eval_results([])) == []

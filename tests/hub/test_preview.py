@@ -28,20 +28,3 @@ def test_a_plan_is_previewed_and_nothing_is_sent(push: Push, hub: WritingHub, tm
     made = {path.name for path in hub.repos["me/tiny-1k"].iterdir()}
     assert made - {".gitattributes"} == {file["name"] for key in ("uploads", "copies") for file in found[key]}
     assert found["card"] == card_of(hub, "me/tiny-1k")
-
-
-def test_an_output_is_previewed(push: Push, hub: WritingHub) -> None:
-    push("apply model --yarn 16 -o out -q")
-    shown = push("push out me/local --dry-run --base-model base/tiny --private").stdout
-    for words in (
-        "Repository me/local (new, private)", "Base model: base/tiny. Licence: llama3.1", "base_model: base/tiny",
-    ):  # fmt: skip
-        assert words in shown
-    assert "me/local" not in hub.repos
-    push("push out me/local -q --base-model base/tiny")
-    assert "base_model: base/tiny" in card_of(hub, "me/local")
-    assert json.loads(push("push out me/local --dry-run --json").stdout)["blocked"] is None, "the same"
-    push("apply model --yarn 8 -o other -q")
-    found = json.loads(push("push other me/local --dry-run --json").stdout)
-    assert (found["exists"], found["private"], "pass --exist-ok" in found["blocked"]) == (True, None, True)
-    push("push out me/local --base-model nonsense", 2)

@@ -8,7 +8,7 @@ import pytest
 
 from ..conftest import hashes
 from ..support.hub_writing import WritingHub
-from .conftest import BAKE, WEIGHTS, Push
+from .conftest import BAKE, Push
 
 
 def made(hub: WritingHub, name: str, **files: str) -> Path:
@@ -18,14 +18,6 @@ def made(hub: WritingHub, name: str, **files: str) -> Path:
     for file, text in {".gitattributes": "*.safetensors filter=lfs\n", **files}.items():
         (folder / file).write_text(text)
     return folder
-
-
-def test_an_empty_repository_is_completed_and_private_where_that_is_asked_for(push: Push, hub: WritingHub) -> None:
-    for name, given in (("me/empty", " --private"), ("me/open", "")):
-        made(hub, name)
-        push(f"{BAKE} --push {name}{given}")
-        assert (hub.repos[name] / WEIGHTS).is_file()
-    assert hub.private == {"me/empty"}
 
 
 @pytest.mark.parametrize("name", ["model.bin", "README.md", "ropeconv.json"])
@@ -56,25 +48,6 @@ def test_a_repository_to_which_somebody_committed_is_not_removed(push: Push, hub
     push(f"{BAKE} --push me/race", 1, "has changed while this was prepared")
     assert (hub.repos["me/race"] / "theirs.txt").read_text() == "of somebody else"
     assert hub.deleted == []
-
-
-def test_an_output_of_weights_that_have_changed_since_is_not_published(
-    push: Push, hub: WritingHub, llama: Path
-) -> None:
-    from safetensors.torch import load_file, save_file
-
-    line = "apply model --yarn 16 -o out --push me/late"
-    hub.faults["commit"] = 99
-    push(line, 1)
-    hub.faults["commit"] = 0
-    trained = load_file(llama / WEIGHTS)
-    trained["model.norm.weight"] += 1.0
-    save_file(trained, llama / WEIGHTS, {"format": "pt"})
-    push(line, 3, "model.norm.weight of model.safetensors differs")
-    assert "me/late" not in hub.repos or not (hub.repos["me/late"] / WEIGHTS).exists()
-    push(f"{line} --force")
-    published = load_file(hub.repos["me/late"] / WEIGHTS)
-    assert published["model.norm.weight"].equal(trained["model.norm.weight"])
 
 
 @pytest.mark.parametrize("out", ["-o out", "-o out.gguf --to gguf --outtype f16"], ids=["folder", "gguf"])

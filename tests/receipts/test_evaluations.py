@@ -32,12 +32,6 @@ def measured(**values: float) -> tuple[MeasuredRecord, ...]:
     return tuple(MeasuredRecord(measure=name, metric="loss", length=8192, value=one) for name, one in values.items())
 
 
-def test_it_is_in_the_receipt_of_a_folder(tmp_path: Path) -> None:
-    add_evaluation(tmp_path, receipt(), ONE)
-    assert read_receipt(tmp_path).evaluations == (ONE,)
-    assert json.loads((tmp_path / "ropeconv.json").read_text())["evaluations"][0]["measured"][0]["value"] == 3.1
-
-
 def test_it_is_beside_a_gguf_file_with_the_validation(tmp_path: Path) -> None:
     gguf = tmp_path / "out.gguf"
     gguf.write_bytes(b"1234")
@@ -65,12 +59,6 @@ def test_a_receipt_stays_small(tmp_path: Path) -> None:
     assert [found.tokens_sha256 for found in one.evaluations] == [str(n) for n in range(8, 16)]
 
 
-def test_receipts_from_before_have_none() -> None:
-    data = receipt().to_dict()
-    del data["evaluations"]
-    assert parse_receipt(json.dumps(data), "x").evaluations == ()
-
-
 @pytest.mark.parametrize("odd", [[1], "x", [{"runtime": "vllm"}], [{**msgspec.to_builtins(ONE), "trained": "many"}]])
 def test_what_no_evaluation_writes_is_refused(odd: object) -> None:
     with pytest.raises(BadSource, match="not a receipt"):
@@ -87,13 +75,3 @@ def test_measures_and_a_price_that_only_an_older_one_has_are_kept(own: dict[str,
     older = changed(measured=measured(growth=1.0, niah=2.0), **OLDER)
     found = changed(measured=measured(growth=3.0), **UNKNOWN | own).joined(older)
     assert found == changed(measured=measured(niah=2.0, growth=3.0), **(UNKNOWN | own if own else OLDER))
-
-
-def test_nothing_of_one_that_is_replaced_as_a_whole_stays() -> None:
-    new = changed(measured=measured(growth=3.0), **UNKNOWN)
-    assert new.joined(changed(measured=measured(growth=1.0), **OLDER)) == new
-
-
-@pytest.mark.parametrize(("texts", "described"), [("a", "a"), ("abc", "a, b, c"), ("abcd", "4 texts")])
-def test_up_to_three_texts_are_named(texts: str, described: str) -> None:
-    assert changed(texts=tuple(texts)).described_texts == described

@@ -14,7 +14,7 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats.locks import try_lock
-from ropeconv.receipts import read_receipt, write
+from ropeconv.receipts import read_receipt
 from ropeconv.receipts.files import check_files
 from ropeconv.receipts.read import validations
 from ropeconv.receipts.receipt import FileRecord
@@ -22,7 +22,7 @@ from ropeconv.receipts.write import add_validation, clear_drafts, write_receipt
 
 from .test_folders import receipt
 
-BESIDE, INSIDE = ".out.ropeconv.json.new", ".ropeconv.json.new"
+BESIDE = ".out.ropeconv.json.new"
 
 
 def record(path: Path) -> FileRecord:
@@ -65,17 +65,10 @@ def test_other_kinds_of_files_are_not_compared_and_those_behind_them_are(out: Pa
         check_files(out, receipt(files=(*kinds, FileRecord("gone.json", "write", 5, None))))
 
 
-def test_names_outside_of_the_folder_are_not_looked_at(out: Path) -> None:
-    (out.parent / "secret.json").write_text("{}")
-    for name in ("../secret.json", str(out.parent / "secret.json"), "../secret.txt"):
-        with pytest.raises(BadSource, match=r"lists '.*secret.*', outside of it; do not trust it"):
-            check_files(out, receipt(files=(FileRecord(name, "write", 2, None),)))
-
-
 # How a receipt gets to its place
 
 
-@pytest.mark.parametrize("number", [errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS])
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EACCES])
 def test_a_draft_is_inside_where_none_can_be_beside(out: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     opened = Path.open
 
@@ -88,51 +81,6 @@ def test_a_draft_is_inside_where_none_can_be_beside(out: Path, monkeypatch: pyte
     write_receipt(out, receipt())
     assert read_receipt(out) == receipt()
     assert [path.name for path in (*out.iterdir(), *out.parent.iterdir()) if "new" in path.name] == []
-
-
-@pytest.mark.parametrize("first", ["busy", "moved"])
-def test_a_draft_of_another_process_is_waited_for(out: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
-    """Another process has it locked, or moves it to its name between the two looks."""
-    slept: list[float] = []
-    lock, real = write.try_lock, write.os.path.samestat
-
-    def gone(one: os.stat_result, other: os.stat_result) -> bool:
-        if first == "moved" and not slept:
-            raise FileNotFoundError
-        return real(one, other)
-
-    monkeypatch.setattr(write, "try_lock", lambda file: "busy" if first == "busy" and not slept else lock(file))
-    monkeypatch.setattr(write.os.path, "samestat", gone)
-    monkeypatch.setattr(write.time, "sleep", slept.append)
-    before = len(os.listdir("/proc/self/fd"))
-    write_receipt(out, receipt())
-    assert slept == [write.PAUSE]
-    assert read_receipt(out) == receipt()
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-@pytest.mark.parametrize("call", ["sync_file", "try_lock"])
-def test_a_failing_disk_leaves_the_receipt_as_it_was(out: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    def fails(*given: object) -> None:
-        raise OSError(errno.EIO, "the disk fails")
-
-    write_receipt(out, receipt())
-    monkeypatch.setattr(write, call, fails)
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(OSError, match="the disk fails"):
-        write_receipt(out, receipt(files=(record(out / "code.py"),)))
-    assert read_receipt(out) == receipt()
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_links_in_the_place_of_a_draft_stay(out: Path) -> None:
-    (out.parent / "kept").write_text("kept")
-    (out / INSIDE).symlink_to(out.parent / "kept")
-    (out.parent / BESIDE).mkdir()
-    clear_drafts(out)
-    assert (out / INSIDE).is_symlink()
-    assert (out.parent / BESIDE).is_dir()
-    assert (out.parent / "kept").read_text() == "kept"
 
 
 @pytest.mark.parametrize(("name", "of_it"), [("out", BESIDE), ("out.gguf", ".out.gguf.validation.json.new")])

@@ -13,7 +13,6 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, string, u32
-from ropeconv.formats.gguf.interleave import interleave
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.receipts import Receipt
 from ropeconv.receipts.gguf_original import (
@@ -32,7 +31,7 @@ from ropeconv.rope.spec import RopeSpec
 from ..support.gguf_files import contents, write
 from .test_folders import BEFORE
 
-NORM, QUERY = "output_norm.weight", "blk.0.attn_q.weight"
+NORM = "output_norm.weight"
 ROPE = "rope_freqs.weight"
 ONES = np.ones(32, "<f4").tobytes()
 
@@ -100,32 +99,6 @@ def test_a_record_has_what_the_output_lacks(file: GgufFile) -> None:
     assert back(bake(file, edit), record) == file.path.read_bytes()
 
 
-def test_large_changes_and_reordered_rows_are_named(file: GgufFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    change = {NORM: zeros(520), "token_embd.weight": zeros(8192), QUERY: interleave(file.tensors[QUERY], 64)}
-    for room, small, other in (
-        (8712, (NORM, "token_embd.weight"), ()), (8711, (NORM,), ("token_embd.weight",)),
-        (520, (NORM,), ("token_embd.weight",)), (519, (), (NORM, "token_embd.weight")),
-    ):  # fmt: skip
-        monkeypatch.setattr("ropeconv.receipts.gguf_record.SMALL", room)
-        record = record_of_file(file, Edit(changes=change))
-        assert (tuple(record.contents), record.changed) == (small, other)
-        assert (record.interleaved, record.head_dim) == ((QUERY,), 64)
-    assert record_of_file(file, Edit()).head_dim == 0
-
-
-@pytest.mark.parametrize(("tail", "known"), [(0, 0), (5, 5), (1 << 16, 1 << 16), ((1 << 16) + 1, 0)])
-def test_zeros_after_the_last_tensor_are_counted(file: GgufFile, tail: int, known: int) -> None:
-    end = file.header.data_start + file.header.data_size
-    with file.path.open("r+b") as opened:
-        opened.truncate(end + tail)
-    assert record_of_file(GgufFile.open(file.path), Edit()).tail == known
-    if tail:
-        with file.path.open("r+b") as opened:
-            opened.seek(end + tail - 1)
-            opened.write(b"x")
-        assert record_of_file(GgufFile.open(file.path), Edit()).tail == 0
-
-
 def test_a_header_that_cannot_be_laid_out_again_has_no_digest(file: GgufFile) -> None:
     with file.path.open("r+b") as opened:
         opened.seek(file.header.data_start - 1)
@@ -159,12 +132,6 @@ def test_what_cannot_be_brought_back(file: GgufFile, record: GgufRecord | None, 
         earlier(file, receipt(record), whole=True)
 
 
-def test_tensors_that_were_rounded_and_keys_that_were_never_written_do_not_hinder_a_look(file: GgufFile) -> None:
-    """A conversion was never anywhere, so a key that is missing was never written."""
-    assert earlier(file, receipt(GgufRecord(KEYS, changed=(NORM,)))).edit.changes == {}
-    assert "gone" not in earlier(file, receipt(GgufRecord((*KEYS, "gone")))).header.values
-
-
 # Whether a receipt is of the file as it is
 
 
@@ -191,12 +158,6 @@ def test_a_receipt_counts_while_the_rope_is_what_it_says(file: GgufFile, spec: R
     one = receipt(None, schedule=SCHEDULE)
     assert stated(file, spec, one) == (one if counts else None)
     assert stated(file, spec, "{}") is gguf_stated(file, spec) is None
-
-
-@pytest.mark.parametrize("original", [None, OriginalRecord(SourceRecord("first", "gguf"))])
-def test_without_a_record_replace_starts_from_the_file(file: GgufFile, original: OriginalRecord | None) -> None:
-    text = embedded(receipt(None, schedule=SCHEDULE, original=original))
-    assert first_gguf(bake(file, Edit({"ropeconv.json": string(text)})), linear()) is None
 
 
 def test_replace_does_not_start_from_rounded_weights(file: GgufFile) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ropeconv.errors import BadSource, UsageError
-from ropeconv.receipts import Receipt, has_receipt, parse_receipt, read_receipt, read_recipe
+from ropeconv.receipts import Receipt, parse_receipt, read_receipt, read_recipe
 from ropeconv.receipts.changed_keys import ChangedKey, changed_keys
 from ropeconv.receipts.commands import commands
 from ropeconv.receipts.original import OriginalRecord, SourceRecord
@@ -67,9 +67,8 @@ def test_what_is_no_receipt(change: dict[str, object], words: str) -> None:
 @pytest.mark.parametrize(
     ("value", "fits"),
     [
-        *((number, False) for number in ("NaN", "Infinity", "-Infinity", "1e999", "9" * 40, "-1" + "0" * 40)),
-        *((str(sign * (1 << 63)), True) for sign in (1, -1)),
-        *((str(sign * ((1 << 63) + 1)), False) for sign in (1, -1)),
+        *((number, False) for number in ("NaN", "-Infinity", "1e999", "-1" + "0" * 40, str((1 << 63) + 1))),
+        (str(1 << 63), True),
     ],
 )
 def test_numbers_with_which_no_comparison_fails_are_refused(value: str, fits: bool) -> None:
@@ -102,16 +101,6 @@ def test_results_of_other_types_beside_a_gguf_file(tmp_path: Path, name: str) ->
 
 
 # Which outputs have a receipt, and the recipes of files
-
-
-def test_which_outputs_have_a_receipt(tmp_path: Path) -> None:
-    assert has_receipt(tmp_path) is False
-    with pytest.raises(BadSource, match="has no ropeconv.json"):
-        read_receipt(tmp_path)
-    write_receipt(tmp_path, receipt())
-    assert has_receipt(tmp_path) is has_receipt(str(tmp_path)) is True
-    (tmp_path / "ropeconv.json").write_text("{")
-    assert not has_receipt(tmp_path)
 
 
 def test_recipes_of_files_and_of_outputs(tmp_path: Path) -> None:
@@ -195,15 +184,6 @@ def test_several_bakes_are_commands_one_after_another() -> None:
     assert made(AS_IS).extension.method == "as-is"
 
 
-def test_steps_from_one_gguf_file_to_another() -> None:
-    first = OriginalRecord(HUB, steps=(StepRecord(YARN_16, TargetRecord("gguf", outtype="q8_0"), BEFORE),))
-    last = made(AS_IS, TargetRecord("gguf"), source=SourceRecord("tiny.gguf", "gguf"), original=first)
-    assert commands(last) == [
-        "ropeconv apply base/tiny --yarn 16 --to gguf --outtype q8_0 -o step1.gguf",
-        "ropeconv apply step1.gguf --as-is",
-    ]
-
-
 # What a bake changed in config.json, or among the keys of a GGUF file, for display
 
 
@@ -222,10 +202,9 @@ def test_keys_of_a_config_that_changed_were_added_or_stayed(llama: Path, tmp_pat
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (True, "true"), ({}, "{}"), (list(range(8)), "[0, 1, 2, 3, 4, 5, 6, 7]"), (list(range(9)), "9 values, 0 to 8"),
-        ("é" * 98, f'"{"é" * 98}"'), ("é" * 99, f'"{"é" * 99}...'),
+        ({}, "{}"), (list(range(8)), "[0, 1, 2, 3, 4, 5, 6, 7]"), (list(range(9)), "9 values, 0 to 8"),
+        ("é" * 99, f'"{"é" * 99}...'),
     ],
-    ids=["true", "an empty object", "8 numbers", "9 numbers", "98 letters", "99 letters"],
 )  # fmt: skip
 def test_edits_are_changes_too_and_long_values_are_cut(llama: Path, tmp_path: Path, value: object, shown: str) -> None:
     """Up to eight numbers are shown, and the first hundred characters of a text, its quotation marks among them."""
@@ -244,14 +223,6 @@ def test_keys_of_a_gguf_file(tmp_path: Path) -> None:
     assert "llama.block_count" not in found
 
 
-def test_a_receipt_that_does_not_tell_the_source_gives_none(llama: Path, tmp_path: Path) -> None:
-    baked = apply(make_plan(llama, YARN, tmp_path / "out"))
-    receipt = read_receipt(baked)
-    assert changed_keys(baked, receipt) != ()
-    assert changed_keys(baked, msgspec.structs.replace(receipt, original=None)) == ()
-    assert changed_keys(tmp_path / "nothing", receipt) == ()
-
-
 # Recipes as people read them
 
 
@@ -262,9 +233,3 @@ def test_a_recipe_is_described_by_its_method_and_what_was_set() -> None:
     found = described_settings({"method": "yarn", "parameters": settings, "keep_short": True, "context": 131072})
     assert found == ("factor 128k, beta-fast 32, truncate off, share 0.333333333333, keep-short on, context 131072")
     assert described_settings({"parameters": {"inv_freq": [1.0, 0.1, 0.01]}}) == "inv-freq of 3 values"
-
-
-def test_what_a_recipe_does_not_say_is_left_out() -> None:
-    assert described({"method": "as-is"}) == "as-is"
-    assert described({"parameters": {"base": 5e6}}) == "base 5000000"
-    assert described({}) == described_settings({}) == ""

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,9 @@ import pytest
 from ropeconv.bake import Target, apply, make_plan
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.receipts import add_validation, read_receipt
-from ropeconv.run.executors.local import Local
 from ropeconv.run.journal import RunJournal, RunLine
-from ropeconv.run.running import TaskWorker, TimeLimit, missing, run_jobs, time_limit
+from ropeconv.run.running import TaskWorker, missing
 from ropeconv.run.tasks import TASKS
-from ropeconv.run.unit import Job
 from ropeconv.sources import open_source
 
 from ..support.in_process import command
@@ -135,29 +132,3 @@ def test_a_unit_that_hangs_fails_at_its_limit_and_the_next_one_runs(
     assert time.monotonic() - begun < 30
     worker.limit = 600.0
     assert worker(jobs[0])[0].failed == ""
-
-
-class Hung(TaskWorker):
-    """A worker that never answers jobs. mark: gets its process id."""
-
-    def __init__(self, mark: Path) -> None:
-        super().__init__()
-        mark.write_text(str(os.getpid()))
-
-    def __call__(self, job: Job) -> list[RunLine]:
-        time.sleep(300 if isinstance(job, Job) else 0)
-        return []
-
-
-def test_the_hours_of_a_run_end_a_unit_that_hangs(tmp_path: Path, place: Path) -> None:
-    mark = tmp_path / "mark"
-    with RunJournal(tmp_path / "journal.jsonl") as journal, Local(1).pool(partial(Hung, mark)) as pool:
-        dict(pool.run(["until it has started"]))
-        begun = time.monotonic()
-        with pytest.raises(TimeLimit), time_limit(0.3):
-            run_jobs(jobs_in(place), pool, journal)
-    assert time.monotonic() - begun < 120
-    assert not Path("/proc", mark.read_text()).exists()
-    with time_limit(0.02):
-        pass
-    time.sleep(0.04)  # nothing is raised behind the limit

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ropeconv.engines import Progress
-from ropeconv.errors import NotFinite, RopeconvError
+from ropeconv.errors import RopeconvError
 from ropeconv.evaluate.case import EVAL
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.result import Result
@@ -119,34 +119,6 @@ def test_a_killed_worker_loses_nothing_and_the_table_is_that_of_one_process(plac
     assert (tmp_path / "mark").exists()
     assert len(found.written) == 5 * 2 * 3
     assert found == evaluated(place, tmp_path / "alone.jsonl")
-
-
-def test_a_row_and_a_column_are_refused_as_in_one_process(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from ropeconv.engines.transformers import TransformersEngine
-    from ropeconv.evaluate.runners.patched import Patched
-
-    losses, engine = TransformersEngine.token_losses, Patched.engine
-
-    def token_losses(self: Any, ids: Any, *given: Any) -> Any:
-        if len(ids) > 200:
-            raise NotFinite(f"no {len(ids)}")
-        return losses(self, ids, *given)
-
-    def engine_of(self: Any, row: Any) -> Any:
-        if row.name == "linear:4":
-            raise NotFinite("no such row")
-        return engine(self, row)
-
-    monkeypatch.setattr(TransformersEngine, "token_losses", token_losses)
-    monkeypatch.setattr(Patched, "engine", engine_of)
-    spread, alone = (
-        evaluated(place, tmp_path / f"{number}.jsonl", executor, "base,yarn:4,linear:4")
-        for number, executor in enumerate((Here(), None))
-    )
-    assert len(spread.refusals) == 3
-    assert spread == alone
 
 
 def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(place: Path, tmp_path: Path) -> None:

@@ -70,11 +70,6 @@ def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
         assert named == [{None}, {None}, {owner}, {owner}, {"somebody"}]
 
 
-def test_recipes_with_one_label_have_longer_names(tmp_path: Path) -> None:
-    jobs = planned(tmp_path, plan_text("apply", recipes='"yarn:4", "yarn:4:beta_fast=16", "mixed:4"'), SOURCES[:1])
-    assert [Path(job.units[0].out).name for job in jobs] == ["a-yarn-4", "a-yarn-4-beta_fast-16", "a-mixed4"]
-
-
 @pytest.mark.parametrize(
     ("plan", "sources", "said"),
     [
@@ -95,7 +90,3 @@ def test_recipes_with_one_label_have_longer_names(tmp_path: Path) -> None:
 def test_two_outputs_never_have_one_place(tmp_path: Path, plan: str, sources: list[Named], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         planned(tmp_path, plan, sources)
-
-
-def test_outputs_share_a_repository_where_that_is_said(tmp_path: Path) -> None:
-    assert planned(tmp_path, plan_text("apply push", TO % "me/{recipe}" + "exist_ok = true\n"))

@@ -87,16 +87,6 @@ def test_the_page_has_the_evaluations(place: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_an_output_that_is_gone_is_written_and_validated_again(place: Path) -> None:
-    known = len(lines(place))
-    (place / "plan" / "a-yarn4").rename(place / "away")
-    command(place, "run", "plan.toml", code=0)
-    assert [one["task"] for one in lines(place)[known:]] == ["apply", "validate"]
-    (place / "plan" / "eval" / "c.json").unlink()
-    command(place, "run", "plan.toml", code=0)
-    assert [one["task"] for one in lines(place)[known + 2 :]] == ["eval"]
-
-
 @pytest.mark.parametrize(
     ("more", "given", "code", "said"),
     [

@@ -31,14 +31,6 @@ def test_patterns_take_models_alone(place: Path) -> None:
     assert [one == two for one, two in zip(before, after, strict=True)] == [True, False, True], "by their files"
 
 
-def test_names_are_told_apart_by_their_folders(place: Path) -> None:
-    models(place / "more", place / "models" / "a", "a")
-    found = named_sources(["models/a", "more/models/a", "models/b"], place)
-    assert [one.name for one in found] == ["models-a-1", "models-a-2", "b"]
-    (place / "more" / "models").rename(place / "more" / "others")
-    assert [one.name for one in named_sources(["models/a", "more/others/a"], place)] == ["models-a", "others-a"]
-
-
 def test_nothing_is_an_error_and_one_of_several_is_a_problem(place: Path) -> None:
     with pytest.raises(UsageError, match="the source 'nothing/\\*' gives no model; correct it"):
         named_sources(["nothing/*"], place)

@@ -12,9 +12,8 @@ import pytest
 
 import ropeconv
 from ropeconv.encode import GgufTarget, Target
-from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake, UsageError
-from ropeconv.formats.gguf import Edit, GgufFile, Value, boolean, f32_array, string, u32
-from ropeconv.formats.gguf.write import write_new
+from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake
+from ropeconv.formats.gguf import GgufFile
 from ropeconv.inspection import inspect_source
 from ropeconv.inspection.inspect import Inspection
 from ropeconv.rope.forms import Yarn
@@ -59,16 +58,6 @@ def test_a_vocabulary_alone(tmp_path: Path) -> None:
         inspect_source(open_source(str(path)))
 
 
-def test_layers_of_a_draft_alone(tmp_path: Path) -> None:
-    keys = {"nextn_predict_layers": 1, "block_count": 2}
-    tensors = {name.replace("blk.0.", "blk.1."): value for name, value in plain_tensors().items()}
-    alone = write(tmp_path / "mtp.gguf", "glm4moe", keys, tensors)
-    with pytest.raises(BadSource, match=r"holds only layers that predict further tokens \(MTP\)"):
-        inspect_source(open_source(str(alone)))
-    whole = write(tmp_path / "whole.gguf", "glm4moe", keys)
-    assert inspect_source(open_source(str(whole))).spec.layers == ("global",)
-
-
 def planned(path: Path, out: Path, encoding: str = "auto", recipe: Recipe = YARN) -> Any:
     target = Target(out=out, encoding=encoding, gguf=GgufTarget(assume_arch_keys=True))
     return ropeconv.make_plan(open_source(str(path)), recipe, target)
@@ -104,27 +93,10 @@ def test_nothing_but_keys_is_written_for_an_unknown_architecture(tmp_path: Path)
         planned(still, tmp_path / "out.gguf")
 
 
-def test_the_flag_is_refused_where_it_does_nothing(tmp_path: Path) -> None:
-    known = write(tmp_path / "known.gguf")
-    with pytest.raises(UsageError, match="llama is in the table; leave --assume-arch-keys out"):
-        planned(known, tmp_path / "out.gguf")
-    target = Target(to="gguf", gguf=GgufTarget(assume_arch_keys=True))
-    with pytest.raises(UsageError, match="--assume-arch-keys goes with a GGUF file as SOURCE"):
-        target.check(YARN, from_gguf=False)
-
-
 def test_a_fixed_rotation_is_refused_with_its_reason(tmp_path: Path) -> None:
     source = write(tmp_path / "fixed.gguf", "cogvlm", tensors={"rope_freqs.weight": np.ones(32, np.float32)})
     with pytest.raises(UnsupportedBake, match="rotates it with the base 10000 whatever the file says"):
         make_plan(source, YARN, tmp_path / "out.gguf")
-
-
-@pytest.mark.parametrize("name", [u32(3), f32_array([1.0]), boolean(True), string("")])
-def test_an_architecture_that_is_none(tmp_path: Path, name: Value) -> None:
-    out = tmp_path / "out.gguf"
-    write_new(GgufFile.open(write(tmp_path / "model.gguf")), 0, Edit({"general.architecture": name}), out)
-    with pytest.raises(BadSource, match="architecture"):
-        inspect_source(open_source(str(out)))
 
 
 def divided(folder: Path, divisors: np.ndarray) -> Inspection:
@@ -142,7 +114,3 @@ def test_a_huge_divisor_is_a_pair_that_does_not_rotate(tmp_path: Path, divisor: 
     np.testing.assert_allclose(found[4:30], [1e4 ** (-i / 32) for i in range(4, 30)])
     json.dumps(seen.to_dict(), allow_nan=False)
     assert divided(tmp_path, np.where(numbers >= 3, divisor, 1)).spec.form == Proportional(1e4, 1.0, 3 / 32)
-
-
-def test_a_large_divisor_is_still_a_rotation(tmp_path: Path) -> None:
-    assert (divided(tmp_path, np.full(32, 1e28)).spec.current().inv_freq > 0).all()

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from ropeconv.cli.errors import explained
-from ropeconv.engines.transformers.load import folder_of
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_checkpoint, open_source
+from ropeconv.sources import open_source
 
 from ..conftest import Run, hashes
 from ..support.baking import apply, make_plan
@@ -72,15 +71,6 @@ def test_inspect_reads_the_beginning_of_a_large_tokenizer(hub: Hub, llama: Path)
     assert 0 < hub.sent["tokenizer.json"] < len(text) // 10
 
 
-def test_stale_frequencies_are_seen_in_the_index(hub: Hub, llama: Path) -> None:
-    (llama / MODEL).rename(llama / "model-00001-of-00001.safetensors")
-    names = [f"model.layers.0.self_attn.{name}" for name in ("q_proj.weight", "k_proj.weight", "rotary_emb.inv_freq")]
-    index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
-    (llama / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert [problem["code"] for problem in problems("me/tiny")] == ["stale-inv-freq"]
-    assert not [name for name in hub.sent if name.endswith(".safetensors")]
-
-
 def test_applying_fetches_the_rest_once_without_pickles(
     online: Callable[..., Done], hub: Hub, llama: Path, tmp_path: Path
 ) -> None:
@@ -103,13 +93,6 @@ def test_applying_fetches_the_rest_once_without_pickles(
     assert offline.returncode == 0, offline.stderr
     cold = online("inspect", "me/tiny", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "other"))
     assert (cold.returncode, "HF_HUB_OFFLINE is set" in cold.stderr) == (1, True)
-
-
-def test_the_local_folder_is_that_of_the_config_whatever_lies_deeper(hub: Hub, llama: Path) -> None:
-    (llama / "zz").mkdir()
-    (llama / "zz" / "notes.txt").write_text("last by name, and in a folder of its own")
-    with folder_of(open_checkpoint("me/tiny")) as folder:
-        assert all((folder / name).is_file() for name in ("config.json", MODEL, "zz/notes.txt"))
 
 
 @pytest.mark.parametrize(

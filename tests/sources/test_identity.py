@@ -9,7 +9,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
@@ -18,7 +17,6 @@ from ropeconv.run.sources import named_sources
 from ropeconv.sources import open_source
 
 from ..run.plans import models
-from ..support import gguf_files
 
 LARGE = 1 << 26
 """Bytes of a tensor of zeros, which takes no room on the disk."""
@@ -96,26 +94,3 @@ def test_one_changed_tensor_of_a_large_file_is_another_model(sparse: tuple[Path,
     assert identity(model) == seen[-1]
     (model / "tokenizer.json").write_text("{}")
     assert len({*seen, identity(model)}) == 5
-
-
-def test_a_change_in_place_that_no_sample_shows_has_another_time(sparse: tuple[Path, list[tuple[int, int]]]) -> None:
-    model, places = sparse
-    before = identity(model)
-    changed(model / "model.safetensors", places[0][0] + 70_000)
-    assert identity(model) == before, "one byte between the samples, at the same time"
-    os.utime(model / "model.safetensors", ns=(1, 1))
-    assert identity(model) != before
-
-
-@pytest.mark.parametrize("tensor", ["token_embd.weight", "blk.1.attn_k.weight"])
-def test_gguf_files_go_by_their_weights(tmp_path: Path, tensor: str) -> None:
-    tensors = {"token_embd.weight": np.zeros((1 << 14, 1 << 10), np.float32)}
-    tensors |= {f"blk.{layer}.attn_k.weight": np.zeros((2, 64), np.float32) for layer in range(3)}
-    (tmp_path / "one").mkdir()
-    path = gguf_files.write(tmp_path / "one" / "a.gguf", "llama", {}, tensors)
-    other = copied(path.parent, "other") / "a.gguf"
-    assert identity(other) == identity(path)
-    file = open_source(str(other)).file
-    info = file.tensors[tensor]
-    changed(other, file.header.data_start + info.offset + info.size // 2 - 8, 16)
-    assert identity(other) != identity(path)

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 
 from ropeconv.bake.restore import restore, restore_plan
-from ropeconv.engines.transformers.load import folder_of
 from ropeconv.errors import BadSource, Disagreement
-from ropeconv.inspection import inspect_source
-from ropeconv.inspection.head_bound import head_reading
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import Source, open_source
@@ -97,28 +94,6 @@ def test_ranges_are_those_of_the_pth_files(meta: Path, as_is: Path) -> None:
         source.read(MODEL, 0, size + 1)
 
 
-def test_gguf_in_one_step(meta: Path, as_is: Path, tmp_path: Path) -> None:
-    """Its rows of q and k are in Meta's order again, which a conversion to the HF layout changes."""
-    import gguf
-
-    out = apply(make_plan(meta, YARN, tmp_path / "out.gguf", to="gguf", outtype="f32"))
-    found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(out).tensors}
-    names = {
-        "attention.wq": "attn_q", "attention.wk": "attn_k", "attention.wv": "attn_v", "attention.wo": "attn_output",
-        "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
-    }  # fmt: skip
-    tensors = whole(stored(meta))
-    for layer in range(2):
-        for origin, name in names.items():
-            expected = tensors[f"layers.{layer}.{origin}.weight"].float().numpy()
-            assert (found[f"blk.{layer}.{name}.weight"] == expected).all(), name
-    agrees(out, meta)
-    two = apply(make_plan(as_is, YARN, tmp_path / "two.gguf", to="gguf", outtype="f32", replace=True))
-    other = {tensor.name: tensor.data for tensor in gguf.GGUFReader(two).tensors}
-    assert list(found) == list(other)
-    assert all((found[name] == other[name]).all() for name in other)
-
-
 def test_stored_buffers_in_one_step(meta: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
@@ -139,21 +114,6 @@ def test_stored_buffers_in_one_step(meta: Path, tmp_path: Path) -> None:
     assert "auto_map" not in json.loads((back / "config.json").read_text())
 
 
-def test_folded_weights_in_one_step(meta: Path, tmp_path: Path) -> None:
-    """YaRN's attention factor, squared, is in the rows of k alone."""
-    out = apply(make_plan(meta, YARN, tmp_path / "out", encoding="weights"))
-    agrees(out, meta)
-    expected, found = hf_tensors(stored(meta)), loaded(out)
-    factor = (0.1 * np.log(16) + 1) ** 2
-    changed = {name for name, one in found.items() if not bool((one == expected[name]).all())}
-    assert changed == {f"model.layers.{layer}.self_attn.k_proj.weight" for layer in range(2)}
-    for name in changed:
-        assert bool((found[name] == (expected[name].float() * np.float32(factor)).bfloat16()).all())
-    data(last_bit)(out)
-    with pytest.raises(Disagreement, match="differs from byte"):
-        agrees(out, meta)
-
-
 def test_an_output_is_compared_with_a_conversion_of_its_source(meta: Path, as_is: Path, tmp_path: Path) -> None:
     out, other = apply(make_plan(meta, YARN, tmp_path / "out")), Path(shutil.copytree(as_is, tmp_path / "other"))
     agrees(out, meta)
@@ -162,35 +122,3 @@ def test_an_output_is_compared_with_a_conversion_of_its_source(meta: Path, as_is
     with pytest.raises(Disagreement, match="of model.safetensors differs from byte"):
         agrees(out, other)
     agrees(out, other, quick=True)
-
-
-def test_an_output_of_the_same_source_stands_for_it_too(meta: Path, as_is: Path, tmp_path: Path) -> None:
-    """One of two bakes does not: it was made from what its first one wrote."""
-    out, theta = apply(make_plan(meta, YARN, tmp_path / "out")), apply(make_plan(meta, THETA, tmp_path / "theta"))
-    comparison = Comparison.open(out, str(theta))
-    verify_output(comparison)
-    with folder_of(comparison.checkpoint) as folder:
-        bases = [json.loads((place / "config.json").read_text())["rope_theta"] for place in (folder, theta)]
-    assert bases == [10000.0, 20000.0]
-    two = apply(make_plan(as_is, YARN, tmp_path / "two"))
-    agrees(two, as_is)
-    with pytest.raises(BadSource, match="give no such output"):
-        agrees(two, theta)
-
-
-def test_the_reference_is_written_and_removed(meta: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    with folder_of(checkpoint(meta)) as folder:
-        assert loaded(folder).keys() == hf_tensors(stored(meta)).keys()
-        AutoModelForCausalLM.from_pretrained(folder)
-    assert not folder.exists()
-    with folder_of(checkpoint(meta), weights=False) as folder:
-        assert {path.name for path in folder.iterdir()} >= {"config.json", "tokenizer.model"}
-        assert not list(folder.glob("*.safetensors"))
-
-
-def test_the_weights_of_heads_are_read_by_range(meta: Path, as_is: Path) -> None:
-    readings = [head_reading(inspect_source(checkpoint(folder))) for folder in (meta, as_is)]
-    one, other = ([(layer, found.rotated.tolist()) for layer, found in it.weights().layers] for it in readings)
-    assert one == other

@@ -6,7 +6,6 @@ import io
 import json
 import resource
 import shutil
-import struct
 import time
 import zipfile
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from ropeconv.sources.meta.tensors import peek_dtype
 from ropeconv.sources.meta.tokenizer import vocabulary_size
 
 from ..support.baking import apply, make_plan
-from ..support.extent import sample
 from .test_meta import AS_IS, PARAMS, release
 
 
@@ -71,26 +69,6 @@ def test_a_zip_that_inflates_is_refused_unread(pth: Path) -> None:
     assert peek_dtype(pth) == "bfloat16"  # stored, it is as large as it says
 
 
-@pytest.mark.parametrize("zip64", sample([False, True], 1))
-def test_a_table_of_many_entries_is_refused_unread(tmp_path: Path, zip64: bool) -> None:
-    path, count = tmp_path / "consolidated.00.pth", 400_000
-    table = b"".join(
-        struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0) + b"%06d" % number
-        for number in range(count)
-    )
-    far = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(table), 0)
-    far += struct.pack("<4sLQL", b"PK\6\7", 0, len(table), 1)
-    size = 0xFFFFFFFF if zip64 else len(table)
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, size, 0xFFFFFFFF if zip64 else 0, 0)
-    path.write_bytes(table + (far if zip64 else b"") + end)
-    with zipfile.ZipFile(path) as archive:
-        assert len(archive.infolist()) == count
-    start = time.process_time()
-    with pytest.raises(BadSource, match=r"consolidated.00.pth has 20,800,000 bytes of entries, more than any model"):
-        peek_dtype(path)
-    assert time.process_time() - start < 2
-
-
 def test_entries_that_share_bytes_are_refused(pth: Path) -> None:
     with zipfile.ZipFile(pth, "a") as archive:
         largest = max(archive.infolist(), key=lambda entry: entry.file_size)
@@ -110,13 +88,10 @@ def test_entries_that_share_bytes_are_refused(pth: Path) -> None:
     [
         (b"\x80\x02" + b"]" * tensors.MOST_PICKLE + b".", "too many for a model"),
         (b"", "torch.save wrote"),
-        (b".", "torch.save wrote|holds no tensor"),
         (b"I" + b"9" * 5000 + b"\n.", "torch.save wrote|holds no tensor"),
-        (b"\x8b\xff\xff\xff\x7f", "torch.save wrote|holds no tensor"),
-        (b"S'\xff'\n.", "torch.save wrote|holds no tensor"),
         (b"\x80\x04\x8d" + b"\xff" * 8, "torch.save wrote|holds no tensor"),
     ],
-    ids=["large", "empty", "nothing", "a long number", "a long string", "other letters", "bytes without end"],
+    ids=["large", "empty", "a long number", "bytes without end"],
 )
 def test_pickles_that_no_model_has(pth: Path, pickle: bytes, words: str) -> None:
     repacked(pth, pickle=pickle)
@@ -125,12 +100,9 @@ def test_pickles_that_no_model_has(pth: Path, pickle: bytes, words: str) -> None
 
 
 ODD_PARAMS = [
-    ("dim", '"128"'), ("dim", "[128]"), ("dim", "true"), ("dim", "0"), ("dim", "1000000000"), ("n_layers", "300000000"),
-    ("n_heads", "null"), ("n_heads", "3"), ("n_kv_heads", "3"), ("multiple_of", "0"), ("multiple_of", '"a"'),
-    ("ffn_dim_multiplier", '"x"'), ("ffn_dim_multiplier", "1e300"), ("norm_eps", "{}"), ("rope_theta", "0"),
-    ("rope_theta", '"500000"'), ("rope_theta", "1" + "0" * 400), ("rope_theta", "NaN"), ("rope_theta", "-Infinity"),
-    ("rope_theta", "1e999"), ("use_scaled_rope", "1"), ("vocab_size", "1.5"), ("vocab_size", "1000000000000"),
-    ("rope_scaling_factor", "-8"),
+    ("dim", '"128"'), ("dim", "0"), ("n_layers", "300000000"), ("n_heads", "null"), ("n_kv_heads", "3"),
+    ("ffn_dim_multiplier", "1e300"), ("rope_theta", "0"), ("rope_theta", "1" + "0" * 400), ("rope_theta", "NaN"),
+    ("use_scaled_rope", "1"), ("vocab_size", "1000000000000"), ("rope_scaling_factor", "-8"),
 ]  # fmt: skip
 
 
@@ -168,12 +140,3 @@ def test_vocabularies_of_tiktoken_that_are_none(tmp_path: Path, line: bytes) -> 
         vocabulary_size(path)
     path.write_bytes(b"YQ== 0\nYg== 1\n")
     assert vocabulary_size(path) == 258
-
-
-def test_a_byte_piece_of_other_bytes(folder: Path) -> None:
-    """The error of sentencepiece then quotes the piece, in a message that is no UTF-8."""
-    path = folder / "tokenizer.model"
-    assert vocabulary_size(path) > 256
-    path.write_bytes(path.read_bytes().replace(b"<0xB7>", b"<\xb0xB7>"))
-    with pytest.raises(BadSource, match="tokenizer.model is neither SentencePiece nor tiktoken; download it again"):
-        vocabulary_size(path)

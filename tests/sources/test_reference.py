@@ -15,7 +15,6 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source, resolved
 
-from ..conftest import Run
 from ..support.baking import apply, make_plan, validate
 from ..support.gguf_files import write
 
@@ -24,10 +23,8 @@ YARN = Recipe(REGISTRY["yarn"](4.0))
 
 PAGES = {
     "https://huggingface.co/Qwen/Qwen3-8B": "Qwen/Qwen3-8B",
-    "https://huggingface.co/Qwen/Qwen3-8B/": "Qwen/Qwen3-8B",
     "huggingface.co/Qwen/Qwen3-8B?library=transformers": "Qwen/Qwen3-8B",
     "https://hf.co/Qwen/Qwen3-8B/tree/main": "Qwen/Qwen3-8B",
-    "https://huggingface.co/Qwen/Qwen3-8B/tree/0123abc": "Qwen/Qwen3-8B@0123abc",
     "https://huggingface.co/Qwen/Qwen3-8B/tree/refs%2Fpr%2F3": "Qwen/Qwen3-8B@refs/pr/3",
     "https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json": "Qwen/Qwen3-8B",
     "https://huggingface.co/me/m-GGUF/blob/main/m-Q8_0.gguf": "me/m-GGUF/m-Q8_0.gguf",
@@ -42,13 +39,6 @@ OTHERS = (
 @pytest.mark.parametrize(("typed", "taken"), [*PAGES.items(), *zip(OTHERS, OTHERS, strict=True)])
 def test_pages_of_the_hub(typed: str, taken: str) -> None:
     assert resolved(typed) == taken
-
-
-def test_what_is_there_counts_before_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("huggingface.co/Qwen/Qwen3-8B", "hf.co/me/m:Q4_K_M"):
-        Path(name).mkdir(parents=True)
-        assert resolved(name) == name
 
 
 def test_a_tag_of_ollama_is_told_what_to_give() -> None:
@@ -67,17 +57,6 @@ def test_a_tag_of_ollama_is_told_what_to_give() -> None:
 def test_what_the_hub_cannot_have_is_a_sentence(typed: str) -> None:
     with pytest.raises(BadSource, match="is not an address on the Hub; write owner/name"):
         open_source(typed)
-
-
-@pytest.mark.parametrize("typed", ["a/b", "hf://a/b@main", "a/b@v1.0", "a/b@refs/pr/3", "a-b/c_d.e@main"])
-def test_what_the_hub_can_have_is_looked_up(typed: str) -> None:
-    with pytest.raises(BadSource, match="is not in the cache and HF_HUB_OFFLINE is set"):
-        open_source(typed)
-
-
-def test_the_home_of_nobody_is_a_sentence() -> None:
-    with pytest.raises(BadSource, match="'~nobody-of-that-name/model' is in the home of a user"):
-        open_source("~nobody-of-that-name/model")
 
 
 def test_a_modelfile(tmp_path: Path) -> None:
@@ -99,21 +78,6 @@ def test_a_modelfile(tmp_path: Path) -> None:
 
 def seen(path: Path) -> dict[str, Any]:
     return inspect_source(open_source(str(path))).to_dict()
-
-
-def test_a_modelfile_with_a_smaller_window_is_named_and_raised(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "m.gguf")
-    text = 'FROM ./m.gguf\nPARAMETER num_ctx 16\nSYSTEM """\nShort.\n"""\n'
-    (tmp_path / "Modelfile").write_text(text)
-    named = [problem for problem in seen(tmp_path / "Modelfile")["problems"] if problem["code"] == "modelfile"]
-    assert [problem["repair"] for problem in named] == ["--as-is --ollama"]
-    assert named[0]["message"].startswith("Modelfile has PARAMETER num_ctx = 16, below the declared context of ")
-    assert "modelfile" not in str(seen(tmp_path / "m.gguf")["problems"])
-    plan = json.loads(run("apply", "Modelfile", "--yarn", "4", "-o", "out.gguf", "--ollama", "--json").stdout)
-    context = plan["schedule"]["context"]
-    assert f"Modelfile has PARAMETER num_ctx 16; --ollama writes a Modelfile with {context}" in " ".join(plan["notes"])
-    assert (tmp_path / "out.Modelfile").read_text() == text.replace("m.gguf", "out.gguf").replace("16", str(context))
-    assert seen(tmp_path / "out.gguf")["context"] == context
 
 
 def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:

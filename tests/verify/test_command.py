@@ -12,7 +12,6 @@ import pytest
 
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.verify.verified import Verified
 
 from ..support.baking import apply, make_plan
 from ..support.corruptions import data, renew, scale, tensor
@@ -43,16 +42,6 @@ def test_wrong_weights_disagree_and_quick_leaves_them_out(out: Path) -> None:
     files = json.loads(said.stdout)["files"]
     assert files == {"files": 3, "bytes": 0, "quick": True, "notes": [], "unverified": []}
     assert json.loads((out / "ropeconv.json").read_text())["validation"]["files"] == files
-
-
-def test_what_was_compared_is_in_the_document(out: Path) -> None:
-    pytest.importorskip("torch")
-    (out / "README.md").write_text("# Mine\n")
-    done = command(out.parent, *VALIDATE, "--tokens", 16, "--json", code=0)
-    files = json.loads(done.stdout)["files"]
-    assert files["bytes"] == (out / "model.safetensors").stat().st_size
-    assert files["notes"] == ["README.md is not among the files that ropeconv wrote"]
-    assert "Note: README.md is not among the files that ropeconv wrote." in done.stderr
 
 
 def test_files_are_compared_before_a_server_is_asked(out: Path) -> None:
@@ -99,8 +88,3 @@ def test_weights_on_the_hub_are_compared_by_the_hubs_own_hashes(llama: Path, tmp
         tensor("model.norm.weight", scale(0, 2.0))(tmp_path / "out")
         renew(tmp_path / "out")
         assert "model.safetensors is another one" in python(VERIFY, "fresh").stderr
-
-
-def test_one_file_is_one() -> None:
-    assert Verified(1, 5).sentence.startswith("1 file is what recipe and source give, 5 bytes")
-    assert Verified(2, 5).sentence.startswith("2 files are what recipe and source give, 5 bytes")

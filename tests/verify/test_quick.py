@@ -80,17 +80,6 @@ def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: 
             compare(out, source)
 
 
-def test_norms_that_hold_an_attention_factor_are_compared_too(tmp_path: Path) -> None:
-    """In Gemma 3 the query norms of layers with a window undo the key of the attention factor."""
-    source, out = checkpoint("gemma3_text", tmp_path / "source"), tmp_path / "out.gguf"
-    plan = bake(source, Recipe(METHODS["yarn"](4.0), attention_factor=1.0), out)
-    changed = next(name for name in plan.edit.changes if name.endswith("attn_q_norm.weight"))  # type: ignore[attr-defined]
-    assert compare(out, source).bytes == 0
-    flip(out, changed)
-    with pytest.raises(Disagreement, match=f"{changed} of out.gguf differs"):
-        compare(out, source)
-
-
 def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None:
     source, out = make("llama", tmp_path / "source"), tmp_path / "out"
     apply(make_plan(source, MIXED, out, encoding="buffers"))

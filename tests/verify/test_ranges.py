@@ -53,13 +53,6 @@ def test_other_lengths_are_found(kind: str, tmp_path: Path) -> None:
         assert first_difference(one, ranges(kind, other)) == place
 
 
-def test_an_origin_that_ends_early_is_a_difference(tmp_path: Path) -> None:
-    one, other = files(tmp_path)
-    other.write_bytes(b"12345" + DATA[:-1])
-    assert first_difference(one, ranges("copied", other)) == SIZE - 1
-    assert first_difference(one, [Streamed(0, SIZE, lambda: iter((DATA[:-3],)))]) == SIZE - 3
-
-
 def test_what_no_range_covers_is_zero(tmp_path: Path) -> None:
     path, origin = tmp_path / "one", tmp_path / "other"
     origin.write_bytes(b"abc")

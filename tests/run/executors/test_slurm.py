@@ -60,12 +60,6 @@ def test_a_timeout_is_minutes_for_slurm(timeout: str, found: int, tmp_path: Path
     assert executor.parameters["timeout_min"] == found
 
 
-def test_what_is_no_timeout_is_refused() -> None:
-    for timeout in ("", "2", "h", "-1h", "2 hours", "1e3m"):
-        with pytest.raises(UsageError, match="is no time; write it like 90s, 20m or 2h"):
-            minutes(timeout)
-
-
 def test_settings_and_what_is_wrong_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     table = ExecutorTable(gpus=1, cpus=4, slurm={"partition": "long", "timeout_min": 90})

@@ -12,21 +12,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ropeconv.errors import RopeconvError
 from ropeconv.evaluate.result import read_result
 from ropeconv.run import slurm_queue
-from ropeconv.run.executors import Failure
 from ropeconv.run.executors.slurm import Slurm
 
 from ...support.in_process import command
 from ...support.waiting import free_ports, until
 from ..plans import EVAL, lines, models, plan_text
-from .workers import Squares, all_ends
+from .workers import all_ends
 
 pytest.importorskip("submitit")
 pytestmark = pytest.mark.nightly
@@ -47,17 +44,12 @@ SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
-ReturnToService=2
-MpiDefault=none
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2
 PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE
-PartitionName=short Nodes={host} MaxTime=5
 """
 
 
@@ -126,36 +118,6 @@ def test_results_failures_and_a_killed_job(asking: None, tmp_path: Path, capfd: 
     reason = all_ends(Slurm(tmp_path / "slurm"), tmp_path).reason
     assert "Killed" in Path(reason.partition("what it said is in ")[2].partition(";")[0]).read_text()
     assert capfd.readouterr().err == "", "neither Slurm nor submitit speaks in between"
-
-
-def test_a_job_that_waits_is_not_taken_for_one_that_ended(asking: None, tmp_path: Path) -> None:
-    """Two of three jobs find room at a time, and each runs for longer than two looks at the queue."""
-    with Slurm(tmp_path / "slurm").pool(partial(Squares, str(tmp_path)), retries=0) as pool:
-        found = dict(pool.run(["nap-1", "nap-2", "nap-3"]))
-    assert found == {number: (f"nap-{number + 1}", 1) for number in range(3)}
-
-
-def test_the_time_limit_is_named(tmp_path: Path) -> None:
-    late = {"timeout_min": 2, "signal_delay_s": 80}  # Slurm looks at limits twice a minute
-    with Slurm(tmp_path / "slurm", given=late).pool(partial(Squares, str(tmp_path)), retries=1) as pool:
-        found = dict(pool.run(["long"]))
-    assert found[0] == Failure("the time limit of the job on Slurm ended: give [executor] a longer timeout")
-
-
-def test_what_slurm_refuses_is_a_sentence(tmp_path: Path, tiny: Callable[[str], Path]) -> None:
-    place = models(tmp_path, tiny("llama"), "ab")
-    (place / "plan.toml").write_text(plan_text("apply", '[executor]\nslurm = { partition = "nowhere" }\n'))
-    done = command(place, "run", "plan.toml", "--on", "slurm", code=1)
-    for words in ("not take the jobs (Batch job submission failed: Invalid partition", "correct [executor.slurm]"):
-        assert words in done.stderr
-
-
-def test_what_slurm_never_starts_is_a_sentence_and_leaves_the_queue(asking: None, tmp_path: Path) -> None:
-    pool = Slurm(tmp_path / "slurm", given={"partition": "short"}).pool(partial(Squares, str(tmp_path)))
-    said = r"never starts the jobs \(PartitionTimeLimit\); give .* a shorter timeout"
-    with pytest.raises(RopeconvError, match=said), pool as opened:
-        list(opened.run([1, 2]))
-    assert slurm_queue.queued() == {}
 
 
 def test_a_plan_with_weights_and_evaluations(tmp_path: Path, tiny: Callable[[str], Path]) -> None:

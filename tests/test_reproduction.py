@@ -19,11 +19,10 @@ pytest.importorskip("matplotlib")
 import ropeconv  # noqa: E402
 from scripts.reproduction import __main__ as command  # noqa: E402
 from scripts.reproduction import bound, methods, running, temperature, thetas  # noqa: E402
-from scripts.reproduction.comparing import Comparison, Estimate, compare, estimate  # noqa: E402
-from scripts.reproduction.measuring import predict, repeated, retrieved, with_needles  # noqa: E402
+from scripts.reproduction.comparing import Comparison, Estimate, estimate  # noqa: E402
 from scripts.reproduction.optimum import lowest, optimum  # noqa: E402
 from scripts.reproduction.text import Corpus, corpus  # noqa: E402
-from scripts.reproduction.training import KINDS, RESERVED, VALUES, Training, build, recipe, train  # noqa: E402
+from scripts.reproduction.training import Training, build  # noqa: E402
 
 TINY = Training(length=32, tokens=256, steps=40, rate=1e-2, hidden=32, layers=1, heads=2)
 WORDS = "the base of a rotary embedding bounds the length of the context and the loss does not show it".split()
@@ -41,69 +40,6 @@ LONG = texts(6, 600, "long")
 def read() -> Corpus:
     """Texts of twenty words, the longer ones of which are measured on."""
     return corpus(texts(20, 100, "text") | LONG, 129, 6, vocabulary=300)
-
-
-@pytest.fixture(scope="module")
-def trained(read: Corpus) -> Any:
-    return train(TINY, read.train, read.vocabulary, heard=lambda step, loss: None)
-
-
-@pytest.mark.nightly
-def test_training_reduces_the_loss_on_unseen_text_by_far(read: Corpus, trained: Any) -> None:
-    before, after = (
-        predict(model, read.test[:, :32]).loss.mean(1) for model in (build(TINY, read.vocabulary), trained)
-    )
-    error = (before - after).std(ddof=1) / len(before) ** 0.5
-    assert (before - after).mean() > max(1.0, 10 * error)
-    assert before.mean() == pytest.approx(math.log(read.vocabulary + RESERVED), rel=0.15)
-
-
-@pytest.mark.nightly
-def test_losses_are_those_of_the_model_and_a_recipe_is_undone(read: Corpus, trained: Any) -> None:
-    ids = read.test[:2, :20]
-    found, last = predict(trained, ids), predict(trained, ids, last=3)
-    with torch.no_grad():
-        chances = torch.log_softmax(trained(input_ids=torch.from_numpy(ids)).logits.double(), -1).numpy()
-    for row in range(2):
-        own = [-chances[row, at, ids[row, at + 1]] for at in range(19)]
-        assert found.loss[row] == pytest.approx(own, abs=1e-5)
-        assert last.loss[row] == pytest.approx(own[-3:], abs=1e-5)
-        assert found.right[row].tolist() == (chances[row, :19].argmax(-1) == ids[row, 1:]).astype(float).tolist()
-    before, under = predict(trained, read.test), predict(trained, read.test, recipe(TINY, "linear", 8.0))
-    assert np.abs(before.loss - under.loss).max() > 0.01
-    assert np.array_equal(before.loss, predict(trained, read.test).loss)
-
-
-def test_needles_stand_at_the_distance_from_their_cue() -> None:
-    ids = np.full((8, 80), 7)
-    found = with_needles(ids, 40, 1000, 0)
-    assert (found[:, 78] == 1000 + np.arange(8) % KINDS).all()
-    assert (found[:, 38] == found[:, 79]).all()
-    assert ((found[:, 79] - 1000 - KINDS) // VALUES == np.arange(8) % KINDS).all()
-    assert (np.delete(found, [38, 78, 79], 1) == 7).all()
-    assert (ids == 7).all()
-    assert repeated(np.arange(10)[None], 4).tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 0, 1]]
-
-
-class Copier(torch.nn.Module):
-    """Predicts the token that stands `distance` tokens before the last one."""
-
-    def __init__(self, distance: int) -> None:
-        super().__init__()
-        self.distance, self.table = distance, torch.nn.Embedding(2, 4)
-
-    def get_input_embeddings(self) -> Any:
-        return self.table
-
-    def forward(self, input_ids: Any, logits_to_keep: int) -> Any:
-        before = torch.roll(input_ids, self.distance, 1)[:, -logits_to_keep:]
-        return type("Output", (), {"logits": torch.nn.functional.one_hot(before, 200).float()})
-
-
-def test_a_needle_is_found_by_what_reads_at_its_distance_alone() -> None:
-    ids = with_needles(np.zeros((4, 100), np.int64), 30, 50, 0)
-    assert retrieved(Copier(30), ids).tolist() == [1.0] * 4
-    assert retrieved(Copier(29), ids).tolist() == [0.0] * 4
 
 
 def test_the_rows_are_the_formulas() -> None:
@@ -133,15 +69,6 @@ def test_the_rows_are_the_formulas() -> None:
     assert all(row.log_n == "full" for row in methods.rows(replace(how, log_n=True)).values())
 
 
-def test_the_bases_lie_around_the_bound() -> None:
-    length = {how.base: bound.effective_length(how) for how in bound.trainings(Training())}
-    assert [value is not None and value >= bound.LENGTH - 1 for value in length.values()] == [False, False, True, True]
-    # by hand: with base 10.8 the sum of 16 cosines is first negative a token behind the effective length
-    base, last = next(iter(length.items()))
-    sums = [np.cos(m * base ** (-np.arange(16) / 16)).sum() for m in range(last + 2)]
-    assert min(sums[:-1]) >= 0 > sums[-1]
-
-
 def test_errors_are_those_by_hand() -> None:
     numbers = np.array([[0.0, 1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0, 6.0]])
     found = estimate(numbers)
@@ -168,19 +95,6 @@ def test_three_errors_decide_and_less_does_not(
     value: float, models: float, agreeing: int, claimed: int | None, verdict: str
 ) -> None:
     assert Comparison("", Estimate(value, 1.0, models), agreeing, 3, claimed=claimed).verdict == verdict
-
-
-def test_pairing_decides_what_the_difficulty_of_documents_would_hide() -> None:
-    draw = np.random.default_rng(0)
-    hard, noise = draw.normal(0, 10, (1, 24)), draw.normal(0, 0.1, (2, 3, 24))
-    better, worse = hard + noise[0] + 0.2, hard + noise[1]
-    found = compare("", better, worse, published=1.7)
-    assert (found.verdict, found.agreeing) == ("decided, as published", 3)
-    assert found.difference.value == pytest.approx(0.2, abs=0.05)
-    assert not compare("", better - 0.2, worse).decided
-    assert not compare("", worse, worse).decided
-    unpaired = math.hypot(*(estimate(one).between_documents for one in (better, worse)))
-    assert found.difference.value < 0.2 * unpaired
 
 
 def test_the_optimum_is_that_of_the_parabola_and_the_slope_that_of_the_optima() -> None:

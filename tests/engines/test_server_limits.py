@@ -13,7 +13,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from ropeconv.engines.servers import connect, transport
+from ropeconv.engines.servers import transport
 from ropeconv.engines.servers.protocol import ModelList, ask
 from ropeconv.engines.servers.transport import Limits
 from ropeconv.errors import RopeconvError
@@ -119,9 +119,3 @@ def test_other_statuses_are_a_sentence(status: int, head: bytes, said: str) -> N
     body = b'{"error": {"message": "it is tired"}}' if status != 204 else b""
     with serving(whole(body, b"HTTP/1.1 %d X\r\n" % status + head)) as url, pytest.raises(RopeconvError, match=said):
         asked(url)
-
-
-@pytest.mark.parametrize("url", ["http://", "http://[::1", "http://a\x00b", "http://" + "a" * 300])
-def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(RopeconvError):
-        connect(url)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ropeconv import METHODS, Recipe, RopeconvError, UsageError
-from ropeconv.evaluate.asked import Asked, in_trained, parse_lengths
+from ropeconv.evaluate.asked import Asked, parse_lengths
 from ropeconv.evaluate.estimate import parse_duration
 from ropeconv.evaluate.evaluation import parse_measures
 from ropeconv.evaluate.row import parse_rows
@@ -34,10 +34,6 @@ def test_lengths_are_sorted_and_each_once(text: str, lengths: tuple[int, ...]) -
     assert in_4096(text) == lengths
 
 
-def test_lengths_are_shown_beside_the_trained_context() -> None:
-    assert [in_trained(n, 4096) for n in (1024, 4096, 16384, 6144, 3000)] == ["1/4T", "1T", "4T", "6k", "3000"]
-
-
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
@@ -53,11 +49,6 @@ def test_sizes_out_of_range_are_refused(sizes: dict[str, Any], said: str) -> Non
 
 def test_times_are_parsed() -> None:
     assert [parse_duration(text) for text in ("90s", "20m", "1.5h")] == [90, 1200, 5400]
-
-
-def test_measures_have_strides_and_tasks() -> None:
-    found, stride = parse_measures("growth, sliding:128")
-    assert ([one.name for one in found], stride) == (["growth", "sliding"], 128)
 
 
 def test_rows_are_methods_with_values_settings_and_modifiers() -> None:

@@ -56,13 +56,6 @@ def test_a_cost_with_all_terms_is_found() -> None:
     assert set(probed(TRUE, asked)) == {True}, "losses are not asked for"
 
 
-def test_a_term_that_would_be_negative_is_left_out() -> None:
-    faster = Cost(0.05, 1e-4, -1e-9, 1e-4)  # larger pieces are cheaper per token
-    found = probed(faster, case(4096))[False]
-    assert min(found.fixed, found.token, found.pair, found.target) >= 0
-    assert found.of(case(2048)) == pytest.approx(faster.of(case(2048)), rel=0.05)
-
-
 def test_an_estimate_is_the_sum_over_cases() -> None:
     found = estimate([case(100), case(200)], {False: Cost(1.0, 0.1, 0.0, 0.0)})
     assert (found.seconds, found.tokens, found.sequences) == (pytest.approx(32.0), 300, 2)

@@ -71,13 +71,6 @@ def test_the_table_of_growth_has_lengths_price_and_holds_to() -> None:
     assert (base["price"].text, yarn["price"]) == ("-", yarn["1T"])
 
 
-def test_a_difference_is_decided_beyond_three_errors_and_not_before() -> None:
-    cell = made(measures=["growth"]).cell("yarn:4", "growth", "loss", 8192)
-    for difference, decided in ((0.031, True), (-0.031, True), (0.029, False), (None, None)):
-        assert replaced(cell, difference=difference, difference_error=0.01).decided is decided
-    assert replaced(cell, difference=5.0, difference_error=None).decided is False, "a single window"
-
-
 def test_few_columns_are_kept_with_the_last_and_that_of_the_trained_context() -> None:
     result = made(measures=["position"])
     whole, few = tables(result)[0], tables(result, 6)[0]

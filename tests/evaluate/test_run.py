@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ropeconv.engines import Engine, Progress
+from ropeconv.engines import Progress
 from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import EVAL
@@ -21,7 +19,7 @@ from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.texts.documents import Texts
 from ropeconv.formats.journal import Journal
 
-from .engines import ByHand, Computed, Loss, numbered
+from .engines import ByHand, Loss, numbered
 from .reading import ANSWERS, Reader, WordTokenizer, prose
 
 ASKED = Asked((16, 32), 16, windows=3, targets=4)
@@ -40,14 +38,6 @@ def run(runner: ByHand, folder: Path, progress: Progress | None = None, **option
     found = evaluation(runner, **options)
     with Journal(folder / "journal", EVAL, runner.source) as journal:
         return found.run(journal, progress)
-
-
-def test_all_rows_read_the_same_sequences(tmp_path: Path) -> None:
-    found = run(ByHand(ROWS), tmp_path, measures="growth,position")
-    pairs = {name: [one.pair for one in seen] for name, seen in found.observations.items()}
-    assert pairs["base"] == pairs["better"]
-    assert {one.value for one in found.observations["better"]} == {1.5}
-    assert (found.refusals, found.stopped) == ([], False)
 
 
 @pytest.mark.parametrize("swaps", [True, False])
@@ -84,22 +74,6 @@ def test_a_length_with_nan_has_no_cell_and_all_others_run(tmp_path: Path, swaps:
     assert columns["base"] == columns["better"] > columns["broken"]
     with Journal(tmp_path / "journal", EVAL, "source") as journal:
         assert np.isfinite([one.value for line in journal.lines.values() for one in line.observations]).all()
-
-
-def test_one_model_is_let_go_before_the_next_is_loaded(tmp_path: Path) -> None:
-    class Heavy(ByHand):
-        alive = list[weakref.ref[Computed]]()
-
-        @contextmanager
-        def engine(self, row: Row) -> Iterator[Engine]:
-            assert not any(one() for one in self.alive)
-            self.alive.append(weakref.ref(loaded := Computed(ROWS[row.name])))
-            yield loaded
-            del loaded
-
-    runner = Heavy(ROWS, swaps=False)
-    run(runner, tmp_path)
-    assert len(runner.alive) == 2
 
 
 def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_this_one(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ropeconv.evaluate.outcome import Outcome, Refusal
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.statistics import Summary, summarise
 from ropeconv.evaluate.statistics.chance import beyond
-from ropeconv.evaluate.statistics.sample import Sample, differences, sample_of
+from ropeconv.evaluate.statistics.sample import Sample, sample_of
 from ropeconv.evaluate.statistics.shares import difference_error, effective_count, wilson
 
 GATHERED = np.repeat([[1.0], [0.0]], 3, axis=0) * np.ones((6, 10))
@@ -55,11 +55,6 @@ def answers(values: object) -> Sample:
     return sample_of(observed(values, metric="accuracy"), 0)
 
 
-def paired(of: object, to: object, column: int = 1024) -> Sample | None:
-    own, first = ({one.pair: one for one in found} for found in (observed(of, column), observed(to)))
-    return differences(own, first, 0)
-
-
 def test_windows_of_one_text_give_the_mean_and_the_error_of_a_textbook() -> None:
     values = np.random.default_rng(1).normal(3, 0.5, 8)
     sample = sample_of(observed(values), 0)
@@ -75,20 +70,6 @@ def test_from_five_documents_on_they_are_the_units() -> None:
     assert (sample.by_document, sample.count, four.by_document, four.count) == (True, 9, False, 16)
     assert sample.error == pytest.approx(values.mean(1).std(ddof=1) / 3, rel=0.06)
     assert sample_of(observed(values), 7).error == sample.error, "the same seed gives the same table"
-
-
-def test_depths_of_a_window_are_one_unit_where_windows_are_enough() -> None:
-    six = sample_of(by_depth({depth: list(range(6)) for depth in (0.0, 0.5, 1.0)}, "log_prob"), 0)
-    assert six.count == 6
-    two = sample_of(by_depth({depth: [0.0, 1.0] for depth in (0.0, 0.5, 1.0)}, "log_prob"), 0)
-    assert two.count == 6, "two windows are too few, so all six numbers count"
-
-
-def test_differences_are_of_the_same_windows() -> None:
-    found = paired([1.5, 2.5], [1.0, 2.0, 9.0])
-    assert found is not None
-    assert (found.mean, found.error) == (0.5, 0), "the window that one row does not have is left out"
-    assert paired([1.0], [1.0, 2.0, 9.0], column=9) is None
 
 
 @pytest.mark.parametrize(
@@ -151,12 +132,6 @@ def test_a_measure_with_depths_has_a_cell_for_each_and_one_for_all() -> None:
     ]  # fmt: skip
     assert found[3].difference == -0.5
     assert 0 < found[3].low < 0.25 < found[3].high < 1
-
-
-def test_differences_of_a_run_that_was_stopped_are_of_the_windows_that_both_have() -> None:
-    found = summary({"base": observed([2.0, 4.0, 12.0]), "yarn:4": observed([2.5, 4.5])}, stopped=True)
-    assert (found.cells[1].difference, found.cells[1].value) == (0.5, 3.5)
-    assert "Stopped before the end: these are the cases that were finished." in found.notes
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from functools import partial
 from typing import Any
 
@@ -19,8 +18,6 @@ BASE = Curve(LENGTHS, np.array([3.1, 3.0, 6.0]), np.array([0.05, 0.06, 0.07]))
 YARN = Curve(LENGTHS, np.array([3.2, 3.05, 2.9]), np.array([0.01, np.nan, 0.03]))
 CURVES = {"base": BASE, "yarn:4": YARN}
 of_losses = partial(losses, curves=CURVES, trained=8192, title="growth")
-of_differences = partial(differences, trained=8192, title="growth")
-of_shares = partial(heat_map, lengths=[8192, 32768], title="passkey")
 
 
 def band(axes: Any, length: float) -> tuple[float, float]:
@@ -41,48 +38,27 @@ def test_curves_are_the_numbers_with_bands_of_one_error_and_the_trained_length_m
 
 
 def test_differences_have_bands_of_three_errors_and_nothing_at_zero() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        axes = figure(partial(of_differences, curves={"yarn:4": YARN})).axes[0]
+    axes = figure(partial(differences, curves={"yarn:4": YARN}, trained=8192, title="growth")).axes[0]
     assert band(axes, 1024)[1] == pytest.approx(3.2 + 0.03)
     assert any(set(line.get_ydata()) == {0} for line in axes.get_lines())
 
 
 def test_a_heat_map_is_the_shares_by_depth_and_length() -> None:
     shares = np.array([[1.0, 0.5], [0.0, np.nan]])
-    axes = figure(partial(of_shares, shares=shares, depths=[0.0, 1.0], trained=8192)).axes[0]
+    axes = figure(
+        partial(heat_map, shares=shares, lengths=[8192, 32768], depths=[0.0, 1.0], trained=8192, title="passkey")
+    ).axes[0]
     np.testing.assert_array_equal(axes.images[0].get_array().filled(np.nan), shares)
     assert {text.xy: text.get_text() for text in axes.texts} == {(0, 0): "100", (1, 0): "50", (0, 1): "0"}
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["8k", "32k"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["0 %", "100 %"]
     assert {line.get_xdata()[0] for line in axes.get_lines()} == {0.5}, "behind the trained length"
-    for outside in (4096, 65536):
-        other = figure(partial(of_shares, shares=np.ones((1, 2)), depths=[0.5], trained=outside))
-        assert other.axes[0].get_lines() == []
 
 
-# in a page
-
-
-def in_page(*titles: str) -> Any:
+def test_a_picture_of_a_page_has_its_colours_and_loads_nothing_and_words_are_as_they_are_written() -> None:
     odd = {"base": BASE, "<b>&$x_y$": YARN}
-    return drawn([Picture(partial(of_losses, curves=odd, title=title), "What it shows.") for title in titles])
-
-
-def test_a_picture_of_a_page_has_its_colours_and_loads_nothing() -> None:
-    (found,) = in_page("growth")
+    (found,) = drawn([Picture(partial(of_losses, curves=odd, title="a $x_y$ <b>"), "What it shows.")])
     assert not [colour for colour in VARIABLES if colour in found.svg]
-    assert "currentColor" in found.svg
     assert "var(--blue)" in found.svg
     assert not re.search(r"""(src|href)=["']?https?:|<metadata|<script""", found.svg)
-
-
-def test_words_are_text_as_they_are_written_and_the_title_stands_beside_the_picture() -> None:
-    """Neither as tags nor as formulas."""
-    (found,) = in_page("a $x_y$ <b>")
     words = set(re.findall(r"<text[^>]*>([^<]*)</text>", found.svg))
-    assert words >= {"1k", "8k", "32k", "length, tokens", "trained 8k", "base", "&lt;b&gt;&amp;$x_y$"}
-    assert "a $x_y$" not in found.svg
-    assert "<b>" not in found.svg
+    assert words >= {"1k", "length, tokens", "trained 8k", "&lt;b&gt;&amp;$x_y$"}, "neither tags nor formulas"
     assert (found.title, found.caption) == ("a $x_y$ <b>", "What it shows.")
-    assert f'role="img" aria-labelledby="{found.name}"' in found.svg

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import colormaps
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
 
 from ropeconv import METHODS, Recipe, RopeSpec
+from ropeconv.pictures.evaluation import SHADES, bright, luminance
 from ropeconv.pictures.schedules import numbers, preference, ramp, wavelengths
-from ropeconv.pictures.style import DARK, LINES, figure
+from ropeconv.pictures.style import DARK, GREY, LIGHT, LINES, RED, figure, ink, svg, write
 from ropeconv.rope.bound.decay import score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
 
@@ -26,43 +30,25 @@ YARN = Recipe(METHODS["yarn"](8.0)).schedule(RopeSpec(128, 128, Plain(1e4), 4096
 LENGTHS = {"trained": 4096, "new": 32768}
 
 
-def test_pairs_that_do_not_rotate_are_gaps_and_null() -> None:
+def test_lines_are_the_numbers_and_pairs_that_do_not_rotate_are_gaps() -> None:
     still = YARN.copy()
     still[3], still[60:] = 0, 0
-    curves = {"some": still, "none": 0 * YARN}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        made = figure(
-            partial(wavelengths, before=BEFORE, curves=curves, lengths=LENGTHS),
-            partial(ramp, before=BEFORE, curves=curves),
-        )
-    for axes, first, wanted in zip(made.axes, (1, 0), (math.tau / YARN, BEFORE / YARN), strict=True):
-        some, none = (line.get_ydata() for line in axes.get_lines()[first : first + 2])
-        assert np.flatnonzero(np.isnan(some)).tolist() == [3, 60, 61, 62, 63]
-        np.testing.assert_allclose(some[4:60], wanted[4:60])
-        assert np.isnan(none).all()
-    found = numbers(BEFORE, still, 0.0, 4096)
-    assert [at for at, one in enumerate(found["wavelengths"]) if one is None] == [3, 60, 61, 62, 63]
-    assert found["divided_by"][3] is None
-    json.dumps(found, allow_nan=False)
-
-
-def test_lines_are_the_numbers() -> None:
-    curves = {"yarn8": YARN}
+    curves = {"some": still, "all": YARN}
     made = figure(
         partial(wavelengths, before=BEFORE, curves=curves, lengths=LENGTHS),
         partial(ramp, before=BEFORE, curves=curves),
-        partial(preference, before=BEFORE, curves=curves, unrotated=0, length=32768, lengths=LENGTHS),
+        partial(preference, before=BEFORE, curves={"yarn8": YARN}, unrotated=0, length=32768, lengths=LENGTHS),
     )
-    waves, divided, sums = made.axes
-    np.testing.assert_allclose(waves.get_lines()[1].get_ydata(), math.tau / YARN)
-    assert {line.get_ydata()[0] for line in waves.get_lines()[2:]} == {4096, 32768}
-    np.testing.assert_allclose(divided.get_lines()[0].get_ydata(), BEFORE / YARN)
-    at, lowest = sums.get_lines()[1].get_data()
+    for axes, first, wanted in zip(made.axes, (1, 0), (math.tau / YARN, BEFORE / YARN), strict=False):
+        some, whole = (line.get_ydata() for line in axes.get_lines()[first : first + 2])
+        assert np.flatnonzero(np.isnan(some)).tolist() == [3, 60, 61, 62, 63]
+        np.testing.assert_allclose(whole, wanted)
+    assert {line.get_ydata()[0] for line in made.axes[0].get_lines()[3:]} == {4096, 32768}
+    at, lowest = made.axes[2].get_lines()[1].get_data()
     spot = int(np.argmin(lowest))
     assert lowest[spot] == pytest.approx(np.cos(at[spot] * YARN).sum(), abs=1e-4)
-    assert lowest[at <= 8885].min() >= 0 > lowest.min()
-    assert len({str(dashes) for _, dashes in LINES}) == len(LINES), "lines differ without their colours"
+    found = numbers(BEFORE, still, 0.0, 4096)
+    assert [at for at, one in enumerate(found["wavelengths"]) if one is None] == [3, 60, 61, 62, 63]
 
 
 def plotted(folder: Path, name: str, *words: object) -> str:
@@ -87,29 +73,39 @@ def test_the_numbers_of_a_picture(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert (done.stderr, list(tmp_path.iterdir())) == ("", [])
     assert (found["model"], found["picture"]) == ("meta-llama--Llama-2-7b-hf", None)
-    assert found["lengths"] == LENGTHS
     assert list(found["curves"]) == ["before", "yarn8"]
     yarn = found["curves"]["yarn8"]
     np.testing.assert_allclose(yarn["wavelengths"], math.tau / YARN)
     np.testing.assert_allclose(yarn["divided_by"], BEFORE / YARN)
-    at, lowest = (np.array(yarn["preference"][name]) for name in ("distance", "lowest"))
-    spot = int(np.argmin(lowest))
-    assert lowest[spot] == pytest.approx(np.cos(at[spot] * YARN).sum(), abs=1e-4)
-    assert (yarn["score_bound"]["distance"][0], yarn["score_bound"]["distance"][-1]) == (1, 65536)
     assert yarn["score_bound"]["bound"][0] == pytest.approx(score_bound(YARN, np.ones(1))[0])
     both = command(tmp_path, "plot", LLAMA_2, "--yarn", "8", "--json", "-o", "x.svg", code=0)
     assert json.loads(both.stdout) == found | {"picture": "x.svg"}
-    assert (tmp_path / "x.svg").exists()
 
 
-@pytest.mark.parametrize("given", [(), ("--dark", "--json")])
-def test_a_picture_needs_a_name(tmp_path: Path, given: tuple[str, ...]) -> None:
-    assert "add -o plot.svg" in command(tmp_path, "plot", LLAMA_2, *given, code=2).stderr
+def contrast(one: Any, other: Any) -> float:
+    """As WCAG 2 defines it: https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio"""
+    low, high = sorted(luminance(to_rgb(colour)) for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
 
 
-def test_pictures_of_models_as_they_are(tmp_path: Path) -> None:
-    assert "divided by" not in plotted(tmp_path, "plain.svg", LLAMA_2)
-    given = ("--theta", "500000", "--original-context", "8192", "--llama3", "8")
-    assert "llama38" in plotted(tmp_path, "numbers.svg", *given)
-    command(tmp_path, "plot", CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json", "-o", "scaled.png", code=0)
-    assert (tmp_path / "scaled.png").read_bytes().startswith(b"\x89PNG")
+def rule(axes: Any) -> None:
+    axes.plot([1, 2], color=ink())
+
+
+@pytest.mark.parametrize("background", ["white", DARK, "black"])
+def test_curves_are_seen_and_text_is_read_on_light_and_dark(background: str) -> None:
+    assert min(contrast(colour, background) for colour in [RED, *(colour for colour, _ in LINES)]) >= 3
+    assert contrast(LIGHT if background == DARK else GREY, background) >= 4.5
+
+
+def test_numbers_on_a_heat_map_are_read() -> None:
+    colours = [colormaps[SHADES](share) for share in np.linspace(0, 1, 21)]
+    assert min(contrast("black" if bright(colour) else "white", colour[:3]) for colour in colours) >= 4.5
+
+
+@pytest.mark.parametrize("dark", [True, False])
+def test_a_dark_figure_is_dark_and_a_light_one_white_as_png_and_transparent_as_svg(tmp_path: Path, dark: bool) -> None:
+    made, text = figure(rule, dark=dark), svg(figure(rule, dark=dark))
+    write(made, tmp_path / "x.png")
+    assert imread(tmp_path / "x.png")[0, 0, :3] == pytest.approx(to_rgb(DARK if dark else "white"), abs=0.01)
+    assert [colour in text for colour in (DARK, LIGHT, GREY, "#ffffff")] == [dark, dark, not dark, False]

@@ -8,12 +8,8 @@ import gguf
 import numpy as np
 import pytest
 
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from scripts import real_model as scripted
 from scripts.real_model import CACHE, MEMBER, RealModel, Unavailable, real_model
-
-from ..support.baking import apply, make_plan
 
 
 @pytest.fixture(scope="session")
@@ -37,16 +33,6 @@ def published() -> Path:
     except Unavailable as problem:
         pytest.skip(str(problem))
     return path
-
-
-@pytest.fixture(scope="session")
-def extended_gguf(published: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The GGUF file, patched with some methods, by the names of the rows of an evaluation."""
-    folder = tmp_path_factory.mktemp("gguf")
-    return {
-        f"{method}:4": apply(make_plan(published, Recipe(REGISTRY[method](4.0)), folder / f"{method}.gguf"))
-        for method in ("yarn", "mixed")
-    }
 
 
 def tensors_of(path: Path) -> dict[str, gguf.ReaderTensor]:

@@ -6,16 +6,19 @@ import ast
 import re
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ropeconv import RopeconvError, UsageError
+from ropeconv import RopeconvError
+from ropeconv.cli.choices import trainer_names
 from ropeconv.runtimes import runtimes
 from ropeconv.training import Baked, find_trainer, make_snippet, trainers
 from ropeconv.training.trainer import Trainer
 
 yaml = pytest.importorskip("yaml")
+TEMPLATES = Path(__file__).parents[2] / "templates" / "training"
 BAKED = Baked(
     path="./Qwen3-8B-yarn4", method="yarn", context=131072, trained=32768, model_type="qwen3", rope_type="yarn",
     two_lists=False, own_code=False, encoder=False, verdicts={},
@@ -88,11 +91,10 @@ def test_unsloth_refuses_what_it_would_train_otherwise(changes: dict[str, Any], 
     assert make_snippet(find_trainer("unsloth"), baked(model_type="gemma2", rope_type="default")).text
 
 
-@pytest.mark.parametrize("status", ["differs", "ignored", "refused", "unsupported"])
 @of_each
-def test_what_its_transformers_does_not_compute_is_refused(trainer: Trainer, status: str) -> None:
-    with pytest.raises(RopeconvError, match=rf"transformers.* does not compute it \({status}: it computes other") as no:
-        make_snippet(trainer, baked(status))
+def test_what_its_transformers_does_not_compute_is_refused(trainer: Trainer) -> None:
+    with pytest.raises(RopeconvError, match=r"transformers.* does not compute it \(ignored: it computes other") as no:
+        make_snippet(trainer, baked("ignored"))
     assert "apply --explain" in str(no.value)
 
 
@@ -113,6 +115,17 @@ def test_the_verdict_is_that_of_the_version_that_the_trainer_brings() -> None:
     assert [found.verdict(version)[0] for version in ("5.16.1", "", "9.1")] == ["differs", "exact", "unknown"]
 
 
-def test_another_name_is_not_a_trainer() -> None:
-    with pytest.raises(UsageError, match="axolotl, llama-factory, trl, unsloth"):
-        find_trainer("nanotron")
+def test_every_trainer_has_a_name_and_a_template() -> None:
+    assert trainer_names() == tuple(trainers())
+    files = {f"{one.file}.jinja" for one in trainers().values()}
+    assert {path.name for path in TEMPLATES.iterdir()} == files
+
+
+@of_each
+def test_a_statement_has_a_line_or_was_executed_with_a_transformers_that_is_known(trainer: Trainer) -> None:
+    assert any(fact.run for fact in trainer.facts)
+    for fact in trainer.facts:
+        assert fact.run or re.fullmatch(r"\S+\.py(:\d+)?(, \S+\.py:\d+)*", fact.source), fact
+    assert all(re.fullmatch(r"\S+\.py:\d+", own.source) for own in trainer.rotary)
+    rows = [row for row in runtimes() if row.name == "transformers"]
+    assert not trainer.transformers or any(row.covers(trainer.transformers) for row in rows)

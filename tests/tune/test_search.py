@@ -1,8 +1,10 @@
-"""The search on a model whose best schedule is known, and a search that goes on from its journal."""
+"""The search, its scorer and its journal, on a model whose loss is a known function of its schedule."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,98 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.engines import Progress
-from ropeconv.errors import BadSource
+from ropeconv.engines import Engine, Progress, TokenLosses
+from ropeconv.errors import BadSource, NotFinite
+from ropeconv.evaluate.case import Case
+from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import RopeSpec
 from ropeconv.tune import search
+from ropeconv.tune.candidate import Start
 from ropeconv.tune.passes import Passes, Place
+from ropeconv.tune.scorer import Difference, Losses, Price, Scorer
 from ropeconv.tune.search import Task
+from ropeconv.tune.windows import Window
 
-from .models import SPEC, Known, task
-
+SPEC = RopeSpec(head_dim=64, rotary_dim=64, form=Plain(10_000.0), original_context=1024, context=1024)
+BASE = SPEC.current()
+OTHER = replace(BASE, inv_freq=BASE.inv_freq / 2)
 DIVISORS = np.linspace(1, 5.5, 32) ** 1.1
-BEST = replace(SPEC.current(), inv_freq=SPEC.current().inv_freq / DIVISORS, context=4096)
+BEST = replace(BASE, inv_freq=BASE.inv_freq / DIVISORS, context=4096)
+Loss = Callable[[Schedule, int], float]
+
+
+class Known(Engine):
+    """An engine whose tokens all lose the same, by a function of the schedule and of the number of the window."""
+
+    gives = frozenset({"token_losses"})
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss, self.schedule, self.read = loss, SPEC.current(), list[int]()
+
+    def token_losses(self, ids: Any, targets: Any, progress: Progress | None = None) -> TokenLosses:
+        self.read.append(ids[0])
+        return TokenLosses(np.full(len(targets), self.loss(self.schedule, ids[0])), np.ones(len(targets), bool))
+
+    @contextmanager
+    def patched(self, schedule: Schedule) -> Iterator[Engine]:
+        self.schedule = schedule
+        yield self
+
+
+def window(number: int) -> Window:
+    """A window whose tokens are its number, with four targets inside the trained context and four beyond it."""
+    ids, targets = np.full(16, number, np.int32), np.arange(8, 16, dtype=np.int32)
+    return Window(Case("tune", 16, number, number, ids, targets), 4)
+
+
+def task(engine: Known, passes: Passes = Passes(), steps: int = 60, **given: Any) -> Task:
+    start = Start(SPEC, 4096, lambda recipe: recipe.schedule(SPEC))
+    scorer = Scorer(engine, [window(number) for number in range(6)], Price(inside=0.0), passes)
+    formulas = sorted(start.formulas(), key=lambda one: float(scorer.values(one.schedule).mean()))
+    return Task(start, None, SPEC, scorer, formulas, steps, **given)
+
+
+def test_a_loss_is_that_beyond_with_the_prices_of_the_others() -> None:
+    found = Losses(np.array([1.0, 3.0, 4.0, 6.0, 8.0]), beyond=2, needle=0.5)
+    assert found.value(Price(inside=0.3, needle=2.0)) == pytest.approx(6 + 0.3 * 2 + 2 * 0.5)
+
+
+def test_a_window_is_read_once_for_each_schedule() -> None:
+    engine = Known(lambda schedule, number: number + schedule.inv_freq[0])
+    scorer = Scorer(engine, [window(number) for number in range(3)], Price(0.0))
+    assert scorer.values(BASE).tolist() == [1, 2, 3]
+    assert scorer.values(OTHER, 2).tolist() == [0.5, 1.5]
+    assert scorer.values(OTHER).tolist() == [0.5, 1.5, 2.5]
+    assert engine.read == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("worse", "read"), [(1.0, 4), (0.0, 12), (-1.0, 12)], ids=["clearly worse", "alike", "better"])
+def test_a_race_ends_early_for_what_is_worse_beyond_its_error(worse: float, read: int) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, 12)
+
+    def loss(schedule: object, number: int) -> float:
+        return float(number) if schedule is BASE else float(number + worse + noise[number])
+
+    found = Scorer(Known(loss), [window(number) for number in range(12)], Price(0.0)).race(OTHER, BASE)
+    assert len(found.values) == read
+    assert found.mean == pytest.approx(worse, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "decided"),
+    [([-1, -2, -3], 1 / math.sqrt(3), True), ([-1, -2, 1], math.sqrt(7 / 9), False), ([-5], math.inf, False)],
+)
+def test_the_error_is_that_of_paired_differences(values: list[float], error: float, decided: bool) -> None:
+    found = Difference(np.array(values, float))
+    assert (found.error, found.decided) == (pytest.approx(error), decided)
+
+
+def test_losses_that_are_not_numbers_are_refused() -> None:
+    scorer = Scorer(Known(lambda schedule, number: math.nan), [window(0)], Price())
+    with pytest.raises(NotFinite, match="--dtype float32"):
+        scorer.values(BASE)
 
 
 def away(schedule: Schedule, number: int) -> float:

@@ -53,15 +53,6 @@ def test_a_right_output_agrees_in_every_precision(encoding: str, dtype: str, tmp
     assert result.agrees, result.sentence
 
 
-def test_every_position_is_read_at_once_whatever_the_chunk(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    source = tiny("modernbert")
-    result = check(apply(make_plan(source, YARN, tmp_path / "out")), source, length=256, chunk=100)
-    assert result.agrees, result.sentence
-    whole = [bucket for bucket in result.buckets if bucket.run == "whole"]
-    assert [bucket.last for bucket in whole] == [63, 127, 255]
-    assert all(bucket.cosine is not None and bucket.cosine > 0.999999 for bucket in whole)
-
-
 def test_relative_error_and_cosine_by_hand() -> None:
     """(3, 4) against itself turned by a right angle, made twice as long, and moved by 0.05 across."""
     wanted = torch.tensor([[3.0, 4.0]] * 3)

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ropeconv.errors import Disagreement
+import ropeconv
+from ropeconv.errors import BadSource
+from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.checks.before_forward import check_before_forward
-from ropeconv.validate.comparison import Comparison
-from ropeconv.validate.rule.measures import Figures
-from ropeconv.validate.rule.validation import Validation, bucket_result, conclusion, with_rounded_weights
-from ropeconv.validate.sampling.positions import doubling_buckets
+from ropeconv.validate.rule.validation import Validation
 
 from ..faults.wrong_bakes import CASES, Wrong, bake
 from ..support.baking import apply, changed_weights, make_plan, replaced, stored_as, validate
@@ -29,6 +28,7 @@ YARN = Recipe(REGISTRY["yarn"](16.0))
 RECIPES = {"yarn": YARN, "mixed": Recipe(REGISTRY["mixed"](16.0))}
 INSTEAD = {"yarn": Recipe(REGISTRY["linear"](16.0)), "mixed": Recipe(REGISTRY["ntk-fixed"](16.0))}
 """Methods for classes that cannot carry the frequencies of another."""
+SHORT = Recipe(REGISTRY["yarn"](4.0))
 
 
 def baked(source: Path, out: Path, recipe: Recipe = YARN) -> Path:
@@ -84,18 +84,6 @@ def test_a_wrong_bake_disagrees_and_a_right_one_agrees_in_bfloat16(
     assert not check(out, source, dtype="bfloat16").agrees
 
 
-def test_frequencies_and_folds_are_checked_before_anything_runs(llama: Path, tmp_path: Path) -> None:
-    for encoding, edit in (
-        ("native", lambda out: replaced(out / "config.json", '"rope_theta": 10000.0', '"rope_theta": 10001.0')),
-        ("weights", lambda out: changed_weights(out, "k_proj", 1.1)),
-    ):
-        out = apply(make_plan(llama, YARN, tmp_path / encoding, encoding=encoding))
-        check_before_forward(Comparison.open(out, str(llama)))
-        edit(out)
-        with pytest.raises(Disagreement):
-            check_before_forward(Comparison.open(out, str(llama)))
-
-
 def test_logits_that_cannot_tell_are_called_inconclusive(llama: Path, tmp_path: Path) -> None:
     """Where the outputs of attention are multiplied by 0, logits are the same whatever the positions."""
     deaf = changed_weights(llama, "o_proj", 0.0)
@@ -147,20 +135,6 @@ def test_the_command_records_its_result_and_refuses_an_edited_output(llama: Path
     assert "rope_scaling.factor = 8.0, where 16.0 belongs" in disagrees.stderr
 
 
-def test_quantised_weights_are_compared_by_their_mean() -> None:
-    """A few positions may be far off; that is not for the rule of floats to call inconclusive."""
-    figures = Figures(
-        kl_mean=0.01, kl_95=0.2, kl_max=1.0, max_dlogit=1.0, top1=1.0, top5=1.0, loss_reference=None, loss_other=None
-    )
-
-    def told(control: float) -> tuple[bool, str]:
-        buckets = [bucket_result(bucket, figures, control_kl=control) for bucket in doubling_buckets(64, 128, 32)]
-        return conclusion([with_rounded_weights(bucket) for bucket in buckets], unchanged=False)
-
-    assert told(control=1.0) == (True, "Agrees everywhere, and the unscaled source does not.")
-    assert told(control=0.09)[1].startswith("Disagrees: KL 1.00e-02 at ")
-
-
 def test_a_choice_of_indexers_is_left_out_of_the_comparison(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     """Rounding can change which keys an indexer of sparse attention chooses."""
     source = tiny("deepseek_v32")
@@ -170,3 +144,37 @@ def test_a_choice_of_indexers_is_left_out_of_the_comparison(tiny: Callable[[str]
     assert "attention to all keys" in result.sentence
     replaced(out / "config.json", '"rope_theta": 10000.0', '"rope_theta": 10500.0')
     assert check(out, source).sentence.startswith("Disagrees")
+
+
+def test_it_holds_the_schedule_of_the_plan_and_the_rope_of_the_source(llama: Path, tmp_path: Path) -> None:
+    plan = make_plan(llama, SHORT, tmp_path / "out")
+    found = ropeconv.Comparison.open(apply(plan), str(llama))
+    assert (found.schedule.digest, found.schedule.context) == (plan.schedule.digest, 256)
+    assert np.array_equal(found.spec.current().inv_freq, plan.before.current().inv_freq)
+    assert (found.unchanged, found.scale, found.queries) == (False, None, "self_attn.q_proj")
+
+
+def test_what_stands_for_log_n_is_what_is_compared(llama: Path, tmp_path: Path) -> None:
+    recipe = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
+    plan = make_plan(llama, recipe, tmp_path / "out", encoding="ministral3", allow_approximate=True)
+    scale = ropeconv.Comparison.open(apply(plan), str(llama)).scale
+    assert scale == QueryScaling(1 / np.log(64), 64)
+
+
+def test_another_source_is_refused(llama: Path, tmp_path: Path) -> None:
+    out = apply(make_plan(llama, SHORT, tmp_path / "out"))
+    other = make("llama", tmp_path / "other", rope_theta=20000.0)
+    with pytest.raises(BadSource, match=r"the recipe gives another schedule; name its source"):
+        ropeconv.Comparison.open(out, str(other))
+    with pytest.raises(BadSource, match="is not an output of ropeconv"):
+        ropeconv.Comparison.open(other, str(other))
+
+
+def test_an_output_that_replaces_stored_frequencies_is_compared_with_the_first_source(
+    llama: Path, tmp_path: Path
+) -> None:
+    stored = apply(make_plan(llama, SHORT, tmp_path / "stored", encoding="buffers"))
+    replaced = apply(make_plan(stored, Recipe(REGISTRY["linear"](4.0)), tmp_path / "replaced", replace=True))
+    with pytest.raises(BadSource, match="the local folder .model., by --replace: name that with --against"):
+        ropeconv.Comparison.open(replaced, str(stored))
+    assert ropeconv.Comparison.open(replaced, str(llama)).schedule.context == 256

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checkpoint import validate_checkpoint
 from ropeconv.validate.comparison import Comparison
 from ropeconv.validate.rule.measures import compare_logits, in_blocks, measure
-from ropeconv.validate.sampling.positions import doubling_buckets, spread_buckets
 from ropeconv.validate.settings import Settings
 
 from ..support.baking import apply, make_plan, replaced, validate
@@ -49,17 +46,6 @@ def test_measures_against_float64() -> None:
         torch.testing.assert_close(blocks.kl, found.kl)
     same = compare_logits(one, one)
     assert (same.kl_max, same.top1, same.top5) == (0, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("buckets", "counts"), [(spread_buckets, [64, 64, 100, 100, 100]), (doubling_buckets, [64, 100, 100, 100, 100])]
-)
-def test_positions_of_every_doubling(buckets: Any, counts: list[int]) -> None:
-    runs = buckets(64, 1000, 100)
-    assert [run.name for run in runs] == ["0-63", "64-127", "128-255", "256-511", "512-999"]
-    assert [len(set(run.positions)) for run in runs] == [len(run.positions) for run in runs] == counts
-    assert runs[-1].positions[-1] == 999
-    assert all(position >= 512 for position in runs[-1].positions[runs[-1].counted])
 
 
 @pytest.mark.parametrize(
@@ -178,14 +164,3 @@ def test_apply_validates_on_request(llama: Path, tmp_path: Path) -> None:
         assert "Not validated: no GPU is here" in validated("auto", 0).stderr
     validated("tpu", 2)
     assert not (tmp_path / "tpu").exists()
-
-
-@pytest.mark.nightly
-def test_the_gpu_check_at_small_size_on_a_cpu(tmp_path: Path) -> None:
-    program = Path(__file__).parents[2] / "scripts" / "gpu_check.py"
-    given = ("--small", "--device", "cpu", "--length", "2048", "--out", "gpu.json")
-    subprocess.run([sys.executable, str(program), *given], check=True, capture_output=True, cwd=tmp_path)
-    found = json.loads((tmp_path / "gpu.json").read_text())["runs"]
-    assert found["yarn"]["agrees"]
-    assert found["mixed"]["agrees"]
-    assert {bucket["run"] for bucket in found["yarn"]["buckets"]} == {"spread", "whole"}

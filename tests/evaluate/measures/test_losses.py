@@ -43,13 +43,6 @@ def test_growth_predicts_the_same_tokens_at_all_lengths(prefix: tuple[int, ...])
     assert all(len(case.ids) == case.column and len(case.targets) == 10 for case in found)
 
 
-def test_growth_predicts_fewer_tokens_where_the_shortest_length_has_fewer() -> None:
-    found = cases("growth", numbered(600, prefix=PREFIX), Asked((8, 64), 64, windows=2, targets=100))
-    assert {len(case.targets) for case in found} == {5}
-    with pytest.raises(UsageError, match="leaves nothing to predict"):
-        cases("growth", numbered(600, prefix=PREFIX), Asked((3, 64), 64))
-
-
 def test_short_texts_give_fewer_windows_and_none_is_an_error() -> None:
     assert len(cases("growth", numbered(275), Asked((256,), 64, windows=6, targets=10))) == 2
     assert {case.document for case in cases("growth", numbered(255, 256, 9))} == {1}

@@ -114,12 +114,6 @@ def test_the_chat_template_of_a_checkpoint_stands_around_the_message(tiny_llama:
     assert [tokenizer.decode(part) for part in tokenizer.chat()] == ["<s>user: ", "</s><s>model: "]
 
 
-@of_each
-def test_a_length_that_is_too_short_for_the_question_is_a_sentence(name: str, texts: Texts) -> None:
-    with pytest.raises(UsageError, match="--lengths"):
-        cases(name, texts, Asked((45,), 512))
-
-
 def test_a_text_with_few_words_is_a_sentence() -> None:
     tokenizer = WordTokenizer()
     poor = Texts((Document("poor.txt", np.array(tokenizer.encode("one two one two " * 400), np.int32)),), tokenizer)

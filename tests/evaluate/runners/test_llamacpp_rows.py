@@ -6,15 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ropeconv.errors import RopeconvError, UnsupportedBake, UsageError
+from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.evaluate.row import Row, parse_rows
-from ropeconv.evaluate.runners import Opening, llamacpp, open_runner
+from ropeconv.evaluate.runners import Opening, open_runner
 from ropeconv.evaluate.runners.llamacpp import LlamaCppRunner
 
 from ...support.llamacpp import checkpoint
@@ -94,15 +93,6 @@ def test_nothing_is_left_of_a_copy_also_when_the_run_is_killed(gguf: Path, tmp_p
         running.kill()
     subprocess.run(command, stdin=subprocess.DEVNULL, check=True, env=environment, timeout=100)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_without_room_for_a_copy_is_a_sentence(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llamacpp, "free_bytes", lambda folder: 1000)
-    monkeypatch.setattr(llamacpp, "same_blocks", lambda source, folder: False)
-    said = r"mixed:4 needs a copy of .* 1.0 kB are free in .*; set TMPDIR to"
-    with pytest.raises(RopeconvError, match=said), runner_of(gguf).engine(parse_rows("mixed:4")[0]):
-        pass
-    assert not list(Path(tempfile.gettempdir()).glob(f"ropeconv-{os.getuid()}-{os.getpid()}-*/files/row.gguf"))
 
 
 def test_the_tokenizer_is_that_of_the_file_with_what_it_puts_first(tmp_path: Path) -> None:

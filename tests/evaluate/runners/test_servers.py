@@ -127,10 +127,3 @@ def test_options_that_do_not_go_together_are_refused(made: Path, start: Start) -
     assert f"two servers have the name model; name each, as in --server long={url}" in refusal(made, url, url)
     assert "takes 128 tokens, and 257 are needed" in refusal(made, short)
     assert "no model is named" in refusal(made, model="")
-
-
-def test_a_row_is_an_output_where_the_server_says_that_it_runs_it(made: Path, start: Start) -> None:
-    one, other = start(StandIn("vllm", made / "yarn", path="/models/yarn"), StandIn("vllm", made / "source"))
-    for name, wanted in (("yarn", [made / "yarn", None]), ("source", [None, None])):
-        with open_runner(opening(made, f"a={one}", f"b={other}", model=str(made / name))) as (_, rows):
-            assert [row.path for row in rows] == wanted

@@ -153,10 +153,7 @@ def advise(
 def _writings(
     source: Source | GgufSource, recipe: Recipe, wanted: Sequence[Format] | None
 ) -> tuple[dict[str, Writing], Schedule | None]:
-    """The planned output of a recipe per format, and the planned schedule, None where every format refuses.
-
-    That schedule differs from the recipe's for DeepSeek's models, whose attention factor follows from their mscale.
-    """
+    """The planned output of a recipe per format, and the planned schedule, None where every format refuses."""
     known: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
     outputs = known if wanted is None else wanted
     found: dict[str, Writing] = {}

@@ -196,10 +196,7 @@ def _files(
 
 
 def _limits(source: Source, config: str, family: Family, context: int) -> tuple[list[LengthLimit], list[LengthLimit]]:
-    """The limits below a context that the files of the output have still, and those that the source has.
-
-    config: the text of config.json in the output. context: in tokens.
-    """
+    """The limits below a context that the files of the output still have, and those that the source has."""
     found = [limit for limit in length_limits(source) if limit.tokens < context]
     left = [limit for limit in limits_in_text("config.json", config) if limit.tokens < context]
     left += [limit for limit in found if limit.file != "config.json"]

@@ -53,7 +53,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     if refused:
         why = f"llama.cpp does not load {seen.name} with {refused[0]}"
         raise UnsupportedBake("anything", file.name, why, "download another file")
-    model, first, begin = GgufModel(file.header, file.tensors, vectors, file.chunks), None, seen
+    model, first, begin = GgufModel(file.header, file.tensors, vectors), None, seen
     if target.replace and (first := first_gguf(file, reading.spec)) is not None:
         model = model.after(first[1].edit)
         begin = replace(seen, name=str(model.get(ARCH)), spec=model.reading().spec, first=None)

@@ -7,6 +7,7 @@ from math import frexp
 
 from ..encode.fold.placement import NEGLIGIBLE, Fold
 from ..export import Exported
+from ..export.write import converted
 from ..formats.gguf import Edit
 from ..formats.safetensors import Tensor
 from ..receipts.folder_original import stated
@@ -61,12 +62,12 @@ def original_of_export(source: Source, exported: Exported, edit: Edit) -> Origin
 
     source: the checkpoint. exported: its conversion. edit: what the encoding changes, without the receipt.
     """
-    model = exported.model
+    tensors = {tensor.name: tensor for tensor in exported.tensors}
 
     def read(name: str) -> bytes:
-        return b"".join(model.chunks(name))
+        return b"".join(converted(tensors[name]))
 
-    record = record_of_export(exported.unlabelled, model.header, read, edit, bool(exported.quantised))
+    record = record_of_export(exported.unlabelled, exported.model.header, read, edit, bool(exported.quantised))
     return OriginalRecord(first_record(source, source_record(source)), gguf=record, steps=_steps(stated(source)))
 
 

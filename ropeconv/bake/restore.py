@@ -147,10 +147,7 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
 
 
 def _default_out(first: SourceRecord, ending: str) -> Path:
-    """The place of an output without -o: in the current folder, whatever the receipt says.
-
-    first: its source, from the receipt. ending: after the name. Raises BadSource where that is no name for a file.
-    """
+    """The place of an output without -o: in the current folder, whatever the receipt says."""
     name = Path(first.name).name
     if name in ("", ".", "..") or "\\" in name or not name.isprintable() or len(name.encode()) > LONGEST:
         raise BadSource(f"the receipt names its source {shown(name)}, which is no name for a file; choose one with -o")

@@ -30,7 +30,6 @@ from .rows import DTYPES, OutTensor, Weights
 from .scalars import scalars
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import composes_characters, tokenizer_keys
-from .write import converted
 
 MOST_TOKENS = 1 << 22
 OUTTYPES = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0}
@@ -107,9 +106,8 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     )
     check_demands(header, rules.arch)
     check_layers(header, sizes, family, spec)
-    by_name = {tensor.name: tensor for tensor in tensors}
     vectors = {one.name: np.frombuffer(one.data, "<f4").astype(np.float64) for one in tensors if one.data}
-    model = GgufModel(header, header.tensors, vectors, lambda name: converted(by_name[name]))
+    model = GgufModel(header, header.tensors, vectors)
     return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
 
 

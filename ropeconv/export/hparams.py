@@ -47,7 +47,7 @@ def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> di
     BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no key for.
     """
     part, rules = sizes.config, gguf_rules(family)
-    _check(part, family, rules, spec)
+    _check(part, rules, spec)
     found: dict[str, Value] = {
         "context_length": u32(spec.original_context),
         "attention.head_count": u32(sizes.heads),
@@ -131,7 +131,7 @@ def gguf_rules(family: Family) -> Gguf:
     return family.gguf
 
 
-def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
+def _check(part: Config, rules: Gguf, spec: RopeSpec) -> None:
     for need in rules.need:
         if (need.below_layers and len(spec.layers) >= need.below_layers) or (need.when and not part.get(need.when)):
             continue

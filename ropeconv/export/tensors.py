@@ -100,11 +100,6 @@ def _joined(tensors: Iterable[Stored], rules: Gguf) -> list[Stored]:
     return [_stacked(name, found) for name, found in grouped.items()]
 
 
-def is_numbered(name: str, rules: Gguf) -> bool:
-    """Whether a tensor of the checkpoint becomes a part of a stack."""
-    return _stack(name, _patterns(rules))[0] >= 0
-
-
 def _patterns(rules: Gguf) -> list[tuple[re.Pattern[str], str]]:
     return [
         (re.compile(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)"), whole)
@@ -155,11 +150,7 @@ def _out(tensor: Stored, names: Any, rules: Gguf, type: int) -> OutTensor:
 
 
 def _type_of(name: str, shape: tuple[int, ...], arch: str, type: int) -> int:
-    """ggml's type of a tensor, as llama.cpp's converter chooses it.
-
-    F32 for vectors, norms and what demands.json says of `arch`, such as routers and convolutions; F16 in place of Q8_0
-    for rows that are no whole number of blocks; else `type`.
-    """
+    """ggml's type of a tensor, as llama.cpp's converter chooses it: `type` unless it has to be F32 or F16."""
     kept = general_name(name) in demands()[arch].float32
     if len(shape) <= 1 or kept or name.endswith("_norm.weight") or not name.endswith(".weight"):
         return F32

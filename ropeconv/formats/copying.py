@@ -74,10 +74,7 @@ def _copy(reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int,
 
 
 def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yields the parts of a range that are not holes, as (first byte, last byte + 1); the range for a file without any.
-
-    file: a descriptor, whose position stays. start, stop: of the range.
-    """
+    """Yields the parts of a range that are not holes, as (first byte, last byte + 1)."""
     status = os.fstat(file)
     if not hasattr(os, "SEEK_DATA") or status.st_blocks * 512 >= status.st_size:
         yield start, stop

@@ -56,10 +56,7 @@ def _made() -> tuple[Path, int]:
 
 
 def _locked(folder: Path) -> tuple[int, bool]:
-    """The descriptor of the lock file in a folder of this user, and whether it is locked: not where there are no locks.
-
-    Raises OSError for a link, for what is another user's, for one that another process holds, and for one that is gone.
-    """
+    """The descriptor of the lock file in a folder of this user, and whether the system has locked it."""
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(place).st_uid != os.getuid():

@@ -85,10 +85,7 @@ def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSp
 
 
 def _composed(made: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
-    """The schedule with another base, or with the product of the divisors.
-
-    made: of the method alone. start: the unscaled model. spec: the model as it is.
-    """
+    """The schedule with another base, or with the product of the divisors. made: of the method alone."""
     now, base = spec.current(), start.form.inv_freq(spec.rotary_dim)
     attention_factor, softmax_scale = (
         now.attention_factor * made.attention_factor,

@@ -37,7 +37,7 @@ def statuses(arch: str, *features: Feature) -> dict[str, str]:
 
 def features_of(path: Path) -> set[str]:
     file = GgufFile.open(path)
-    return set(gguf_features(GgufModel(file.header, file.tensors, rope_tensors(file), file.chunks)))
+    return set(gguf_features(GgufModel(file.header, file.tensors, rope_tensors(file))))
 
 
 @pytest.mark.parametrize(

@@ -145,10 +145,7 @@ class Writer:
             raise Interrupted("stopped with the run")
 
     def _checked(self, file: PlannedFile, draft: Path) -> tuple[str, str | None]:
-        """The sample and the sha256 of a file as it is there; the latter None where it is not read as a whole.
-
-        Raises BadSource where it is not what was planned.
-        """
+        """The sample and the sha256 of a file that is as planned; the latter None where it is not read as a whole."""
         size, sample = draft.stat().st_size, sampled(draft)
         origin = self.plan.origin(file) if file.action == "copy" else None
         if not _right_size(file, size) or (origin is not None and sample != sampled(origin)):

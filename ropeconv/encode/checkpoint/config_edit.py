@@ -128,10 +128,7 @@ def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, sp
 
 
 def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) -> dict[str, Any]:
-    """The RoPE dictionaries of the layers that a method does not change: those of the source, else the defaults.
-
-    part: the text part of the config. theta: of the other layers. Layers with attention that do not rotate have null.
-    """
+    """The RoPE dictionaries of the layers that a method does not change; null for layers that do not rotate."""
     found: dict[str, Any] = {}
     for name, kind in layer_types(part, family).items():
         if kind == "local" and name == settings_name(part, family, "local"):

@@ -222,11 +222,7 @@ def _further_norms(
     family: Family,
     tensors: Mapping[str, Tensor],
 ) -> Iterator[Scaling]:
-    """The scalings of the norms of further queries and keys of a layer; where it chooses no keys itself it has none.
-
-    prefix: of its tensors. side: of which norms. factor: to multiply by. spec: the RoPE. family: of the model. tensors:
-    of the checkpoint, by name.
-    """
+    """The scalings of the norms of further queries and keys of a layer, such as those of an indexer."""
     for norm in family.weights.further_norms:
         for name in (f"{prefix}{norm.name}.weight", f"{prefix}{norm.name}.bias"):
             if norm.side == side and name in tensors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,12 @@ class GgufModel:
     """A GGUF model that is on disk or only planned.
 
     header: of the first shard, with the keys. tensors: of all shards, by name. vectors: the rope tensors, float64
-    [rotary_dim / 2], by name. chunks: yields the bytes of a tensor.
+    [rotary_dim / 2], by name.
     """
 
     header: Header
     tensors: Mapping[str, TensorInfo]
     vectors: Mapping[str, Vector]
-    chunks: Callable[[str], Iterator[bytes]]
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key by its full name, decoded; `default` where it is absent."""
@@ -46,7 +45,7 @@ class GgufModel:
                 vectors[name] = _floats(edit.changes[name].apply(vectors[name].astype("<f4").tobytes()))
         vectors |= {item.name: _floats(b"".join(item.chunks())) for item in edit.added if item.name in ROPE_TENSORS}
         kept = {name: info for name, info in self.tensors.items() if name not in edit.removed}
-        return GgufModel(header, {**kept, **made.tensors}, vectors, self.chunks)
+        return GgufModel(header, {**kept, **made.tensors}, vectors)
 
 
 def _floats(data: bytes) -> Vector:

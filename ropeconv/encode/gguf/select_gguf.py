@@ -119,10 +119,7 @@ def _considered(
 
 
 def _suited(result: GgufResult, others: dict[str, Callable[[], GgufResult]], readers: tuple[Reader, ...]) -> GgufResult:
-    """The result of an encoding that was named. Raises UnsupportedBake where a named reader does not compute it.
-
-    others: functions that write the schedule by other encodings, for the message.
-    """
+    """The result of an encoding that was named. others: functions that write by other encodings, for the error."""
     if result.suits(readers):
         return result
     found, refusals = [result], dict[str, UnsupportedBake]()

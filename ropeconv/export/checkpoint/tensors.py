@@ -142,10 +142,7 @@ def _parts(out: OutTensor) -> Iterator[tuple[int, Part]]:
 
 
 def _regions(tensor: Tensor, parts: list[Part]) -> tuple[Region, ...]:
-    """The regions of a tensor: packed parts alone, others together with those that they overlap.
-
-    parts: with their places in the tensor. Raises UnsupportedBake where elements are left out.
-    """
+    """The regions of a tensor: packed parts alone, others together with those that they overlap."""
     found: list[list[Part]] = []
     edges = [0]  # where regions end
     for part in sorted(parts, key=lambda part: part.at):

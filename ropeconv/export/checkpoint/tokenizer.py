@@ -199,10 +199,7 @@ def _sentencepiece(file: GgufFile, family: Family, texts: list[str], kinds: list
 
 
 def _merges(pieces: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """The merges of a vocabulary with scores: llama.cpp joins the pair whose whole has the highest score first.
-
-    pieces: ids by text.
-    """
+    """The merges of a vocabulary with scores: llama.cpp joins the pair whose whole has the highest score first."""
     found = []
     for text, index in pieces.items():
         for cut in range(1, len(text)):

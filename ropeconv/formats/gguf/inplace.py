@@ -11,13 +11,11 @@ beside it, which is removed when the new bytes are on the disk. `recover` restor
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from tempfile import SpooledTemporaryFile
+from collections.abc import Iterator
 
 from ...errors import RopeconvError
 from ..copying import write_at
-from .edit import Added, Change, Edit, Rewritten, rewrite
+from .edit import Change, Edit, Rewritten, rewrite
 from .file import GgufFile
 from .header import Header, read_header
 from .journal import MAX_KEPT, Place, journal_of, refuse_interrupted
@@ -27,8 +25,6 @@ from .room import move_data, refuse_no_room, refuse_same_size
 from .write import changed
 
 __all__ = ["journal_of", "phases", "recover"]
-
-SPOOLED = 1 << 24
 
 
 def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[str]:
@@ -62,19 +58,12 @@ def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[s
             raise RopeconvError(f"too much of {path.name} changes for doing it in place; write a new file with -o")
         with journaled(path, file, shift, places):
             yield "journal"
-            yield from _change(path, file, header, edit, made, head, shift)
+            yield from _change(file, header, edit, made, head, shift)
         yield "done"
 
 
-def _change(
-    path: Path, file: int, header: Header, edit: Edit, made: Rewritten, head: bytes, shift: int
-) -> Iterator[str]:
-    """The change itself, in phases.
-
-    path: the file. file: its descriptor. header: as it is. edit: what to change. made: the edited header, head: its
-    bytes. shift: by how many bytes the data moves for it.
-    """
-    added = [(item.name, _apart(item, path) if shift else item.chunks) for item in edit.added]
+def _change(file: int, header: Header, edit: Edit, made: Rewritten, head: bytes, shift: int) -> Iterator[str]:
+    """The change itself, in phases. head: the bytes of the edited header. shift: by how much the data moves for it."""
     if shift:
         move_data(file, shift)
         yield "room"
@@ -83,9 +72,9 @@ def _change(
     for at, block in changed(file, header, header.data_start + shift, _kept_changes(edit)):
         write_at(file, block, at)
     yield "tensors"
-    for name, chunks in added:
-        at = header.data_start + shift + made.tensors[name].offset
-        for block in chunks():
+    for item in edit.added:
+        at = header.data_start + shift + made.tensors[item.name].offset
+        for block in item.chunks():
             at += write_at(file, block, at)
     if edit.removed or edit.layout:
         os.ftruncate(file, _final_size(header, edit, made, head, shift))
@@ -95,24 +84,10 @@ def _change(
 
 
 def _final_size(header: Header, edit: Edit, made: Rewritten, head: bytes, shift: int) -> int:
-    """The size of the file after the change, in bytes. The parameters are those of `_change`."""
+    """The size of the file after the change, in bytes."""
     if edit.removed or edit.layout:
         return len(head) + made.data_size + (edit.layout.tail if edit.layout else 0)
     return max(header.size + shift, len(head) + made.data_size)
-
-
-def _apart(item: Added, path: Path) -> Callable[[], Iterator[bytes]]:
-    """The contents of a new tensor, read before the data moves: it may be a copy of a tensor of the same file."""
-    apart = SpooledTemporaryFile(SPOOLED, dir=str(path.parent))  # noqa: SIM115  closed when it is no longer used
-    for block in item.chunks():
-        apart.write(block)
-
-    def chunks() -> Iterator[bytes]:
-        apart.seek(0)
-        while block := apart.read(SPOOLED):
-            yield block
-
-    return chunks
 
 
 def _placed(made: Rewritten, header: Header, edit: Edit) -> tuple[bytes, int]:

@@ -136,13 +136,13 @@ def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[f
     return Walk(sums, length, -1, tell).edge(tail(sums, length), 0.0)
 
 
-def wide_windows(sums: Sums, length: int, start: float, width: float = WIDTH) -> Iterator[tuple[float, float]]:
-    """Windows that are at least of some width, as (begin, end) in ln b, in rising order; the last has no end.
+def wide_windows(sums: Sums, length: int, start: float) -> Iterator[tuple[float, float]]:
+    """Windows that are at least 1 % wide, as (begin, end) in ln b, in rising order; the last has no end.
 
-    sums: of the head. length: in tokens. start: ln b* of the length, or another lower bound. width: relative, 0.01 for
-    1 %. A window of that width holds a point of any grid half as wide, so only such points are tried.
+    sums: of the head. length: in tokens. start: ln b* of the length, or another lower bound. A window of that width
+    holds a point of any grid half as wide, so only such points are tried.
     """
-    reach = math.log1p(width)
+    reach = math.log1p(WIDTH)
     sweep, right, left = Sweep(sums, length), Walk(sums, length, 1), Walk(sums, length, -1)
     last, at = tail(sums, length), start
     while True:

@@ -167,11 +167,7 @@ class ThetaBound(Method):
 
 @cache
 def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: float) -> float | None:
-    """The middle of the first wide window that keeps the bound in float32 too, rounded down; None where none does.
-
-    Kept, since a plan is made several times, and the search takes seconds. target: in tokens. rotary_dim, head_dim: in
-    dimensions. unrotated: (d - r)/2, as in `RopeSpec`.
-    """
+    """The middle of the first wide window that keeps the bound in float32 too, rounded down; None where none does."""
     for number in range(100):
         low, high = wide_base(target, rotary_dim, head_dim, number)
         if math.isinf(low):

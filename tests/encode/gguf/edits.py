@@ -41,7 +41,7 @@ def planned(
 
 def before(plan: GgufPlan) -> GgufModel:
     file = plan.source.file
-    return GgufModel(file.header, file.tensors, rope_tensors(file), file.chunks)
+    return GgufModel(file.header, file.tensors, rope_tensors(file))
 
 
 def keys(plan: GgufPlan) -> dict[str, Any]:

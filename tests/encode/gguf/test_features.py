@@ -45,7 +45,7 @@ def features(arch: str, keys: dict[str, Any], vectors: dict[str, list[float]]) -
     }
     header = Header(3, {"general.architecture": string(arch), **whole}, {}, 32, 0, 0)
     found = {name: np.array(vector) for name, vector in vectors.items()}
-    return set(gguf_features(GgufModel(header, {}, found, lambda name: iter(()))))
+    return set(gguf_features(GgufModel(header, {}, found)))
 
 
 @pytest.mark.parametrize(

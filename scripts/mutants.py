@@ -1,0 +1,88 @@
+"""Draw mutants of a package by a seed, and print those that the tests of the package do not notice, with mutmut."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PLACE = ROOT / ".mutants"
+SAME = tomllib.loads((Path(__file__).parent / "equivalent_mutants.toml").read_text("utf-8"))["same"]
+
+
+def copied(what: str, package: str) -> Path:
+    """A copy of the working tree whose settings name what is mutated, and the tests of its package."""
+    place = PLACE / package
+    shutil.rmtree(place, ignore_errors=True)
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in filter(None, subprocess.check_output(listed, cwd=ROOT, text=True).split("\0")):
+        if (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, place / name)
+    settings = (place / "pyproject.toml").read_text("utf-8")
+    settings = settings.replace('["ropeconv/rope/*"]', f'["{what}"]').replace('["tests/rope"]', f'["tests/{package}"]')
+    (place / "pyproject.toml").write_text(settings, "utf-8")
+    return place
+
+
+def mutmut(place: Path, *words: str) -> str:
+    """The output of a command of mutmut; on failure its end is in the error."""
+    command = [sys.executable, "-m", "mutmut", *words]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    if done.returncode and "nothing matches" not in done.stderr:
+        raise SystemExit(f"{' '.join(words[:2])} failed in {place}:\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout
+
+
+def statuses(place: Path) -> dict[str, str]:
+    """The status of every mutant by its name."""
+    return dict(re.findall(r"^ +(\S+): (.+)$", mutmut(place, "results", "--all", "true"), re.MULTILINE))
+
+
+def is_same(name: str, diff: str) -> bool:
+    """Whether a mutant is known to compute what the source computes."""
+    old, new = ("\n".join(re.findall(rf"^{re.escape(sign)}(?!{re.escape(sign)}) *(.*)$", diff, re.M)) for sign in "-+")
+    rows = [row for row in SAME if row["in"] in name]
+    return any(row["old"] in old and row.get("new", "") in new for row in rows)
+
+
+def examine(what: str, seed: int, count: int) -> None:
+    """Print the mutants of a package, or of one of its files, that no test notices, and the share of the others."""
+    package = Path(what).parts[1] if what.endswith(".py") else what
+    place = copied(what if what.endswith(".py") else f"ropeconv/{package}/*", package)
+    jobs = ("--max-children", os.environ.get("JOBS", "2"))
+    mutmut(place, "run", *jobs, "none")  # makes the mutants, and finds out which tests call which functions
+    names = sorted(statuses(place))
+    drawn = random.Random(f"{seed} {what}").sample(names, min(count, len(names)))
+    mutmut(place, "run", *jobs, *drawn)
+    found = statuses(place)
+    left = {name: mutmut(place, "show", name) for name in drawn if found[name] in ("survived", "no tests")}
+    same = [name for name, diff in left.items() if is_same(name, diff)]
+    for name in left.keys() - set(same):
+        print(f"{left[name].strip()}\n")
+    of = len(drawn) - len(same)
+    noticed = f"{of - len(left) + len(same)} of {of}"
+    print(
+        f"{what}: {noticed} mutants noticed with seed {seed}; {len(names)} in all, {len(same)} drawn compute the same"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
+    parser.add_argument("what", nargs="*", default=["rope", "formats"], help="packages of ropeconv, or files of them")
+    parser.add_argument("--seed", type=int, default=0, help="chooses the mutants (0)")
+    parser.add_argument("--count", type=int, default=40, help="mutants of each (40)")
+    given = parser.parse_args()
+    for what in given.what:
+        examine(what, given.seed, given.count)
+
+
+if __name__ == "__main__":
+    main()

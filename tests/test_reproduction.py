@@ -20,26 +20,7 @@ import ropeconv  # noqa: E402
 from scripts.reproduction import __main__ as command  # noqa: E402
 from scripts.reproduction import bound, methods, running, temperature, thetas  # noqa: E402
 from scripts.reproduction.comparing import Comparison, Estimate, estimate  # noqa: E402
-from scripts.reproduction.optimum import lowest, optimum  # noqa: E402
-from scripts.reproduction.text import Corpus, corpus  # noqa: E402
 from scripts.reproduction.training import Training, build  # noqa: E402
-
-TINY = Training(length=32, tokens=256, steps=40, rate=1e-2, hidden=32, layers=1, heads=2)
-WORDS = "the base of a rotary embedding bounds the length of the context and the loss does not show it".split()
-
-
-def texts(count: int, words: int, name: str) -> dict[str, str]:
-    draw = np.random.default_rng(0)
-    return {f"{name} {number}": " ".join(draw.choice(WORDS, words)) for number in range(count)}
-
-
-LONG = texts(6, 600, "long")
-
-
-@pytest.fixture(scope="module")
-def read() -> Corpus:
-    """Texts of twenty words, the longer ones of which are measured on."""
-    return corpus(texts(20, 100, "text") | LONG, 129, 6, vocabulary=300)
 
 
 def test_the_rows_are_the_formulas() -> None:
@@ -97,21 +78,6 @@ def test_three_errors_decide_and_less_does_not(
     assert Comparison("", Estimate(value, 1.0, models), agreeing, 3, claimed=claimed).verdict == verdict
 
 
-def test_the_optimum_is_that_of_the_parabola_and_the_slope_that_of_the_optima() -> None:
-    x = np.arange(0.8, 1.45, 0.05)
-    shift = np.linspace(-0.04, 0.04, 9)
-    losses = np.stack([(x[:, None] - 1.13 - model - shift) ** 2 + 3 for model in (-0.03, 0.0, 0.03)])
-    found = optimum(x, losses)
-    assert (found.inside, found.place.value) == (True, pytest.approx(1.13))
-    assert found.place.between_models == pytest.approx(0.03 / 3**0.5, rel=1e-6)
-    assert found.place.between_documents == pytest.approx(shift.std() / 3, rel=0.1)
-    assert (lowest(x, x), lowest(x, -x)) == ((0.8, False), (x[-1], False))
-    points = [(math.log(s), 1 + 0.07 * math.log(s), 0.01) for s in (2, 4, 8)]
-    slope = temperature.fitted(points)
-    assert slope.value == pytest.approx(0.07)
-    assert slope.error == pytest.approx(0.01 / sum(x * x for x, _, _ in points) ** 0.5)
-
-
 def fabricated(how: Training) -> list[tuple[running.Job, running.Found]]:
     """What every job would find, from random numbers."""
 
@@ -147,18 +113,3 @@ def test_pages_have_every_row_with_what_was_published(tmp_path: Path) -> None:
     losses = [float(line[3].split()[0]) for line in data["bound"]["tables"][0]["lines"]]
     assert losses == pytest.approx([base + 3 for base in bases], abs=0.2)
     assert all((tmp_path / f"{name}.svg").read_text().startswith("<svg") for name in command.SUBJECTS)
-
-
-@pytest.mark.nightly
-def test_a_stopped_run_goes_on(read: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    how = replace(TINY, steps=1, length=16)
-    job = running.Job(how, ("methods", "thetas", "temperature"))
-    first, seconds = running.run(job, read, "cpu", tmp_path)
-    wanted = {"methods": {*methods.rows(how)}, "thetas": {*thetas.thetas(how)}, "temperature": {"2", "4", "8"}}
-    assert {name: set(rows) for name, rows in first.items()} == wanted
-    monkeypatch.setattr(running, "train", None)
-    second, again = running.run(job, read, "cpu", tmp_path)
-    assert again == seconds
-    assert all(np.array_equal(second["thetas"][name], found) for name, found in first["thetas"].items())
-    with pytest.raises(TypeError):
-        running.run(replace(job, how=replace(how, seed=1)), read, "cpu", tmp_path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ import torch
 
 from ropeconv.engines import Engine, Progress
 from ropeconv.engines.llamacpp import LlamaCppEngine
-from ropeconv.engines.servers.connect import PROTOCOLS
 from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
 from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
@@ -22,7 +19,6 @@ from ..support.baking import apply, make_plan
 from ..support.models import TRAINED, VOCABULARY
 
 CPU = DeviceSpec("cpu", "float32")
-METHODS = {"hidden_states": 3, "logits": 2, "top_log_probs": 2, "token_losses": 2, "generate": 2}
 
 
 def ids(length: int) -> list[int]:
@@ -68,27 +64,6 @@ def test_chunks_change_nothing_but_rounding_and_are_heard_of(both: tuple[Transfo
     engine.chunk = 4096
     assert heard == [50, 50, 50, 42]
     assert float((whole - parts).abs().max() / whole.std()) < 1e-3
-
-
-@pytest.mark.parametrize("kind", [TransformersEngine, LlamaCppEngine, *PROTOCOLS])
-def test_what_an_engine_does_not_give_it_says(kind: type[Engine]) -> None:
-    engine: Any = object.__new__(kind)
-    engine.runtime = "some engine 1"
-    for method, arguments in METHODS.items():
-        output = "tokens" if method == "generate" else method
-        overridden = getattr(kind, method) is not getattr(Engine, method)
-        assert overridden == (output in kind.gives), (kind, method)
-        if not overridden:
-            said = f"some engine 1 (gives no {output}, only|{kind.lacks.get(output)})"
-            with pytest.raises(RopeconvError, match=said):
-                getattr(engine, method)(*[[1]] * arguments)
-
-
-def test_losses_are_refused_where_the_model_has_seen_the_tokens(tiny: Callable[[str], Path]) -> None:
-    pytest.importorskip("transformers.models.diffusion_gemma")
-    engine = TransformersEngine.load(tiny("diffusion_gemma"), CPU)
-    with pytest.raises(RopeconvError, match="has seen each token that it would predict; evaluate it on its own task"):
-        engine.token_losses(ids(40), [20])
 
 
 def test_a_file_that_llama_cpp_refuses_is_a_sentence(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 import ropeconv
 from ropeconv.engines import Progress, TokenLosses
-from ropeconv.engines.llamacpp import LlamaCppEngine, loading, process
+from ropeconv.engines.llamacpp import LlamaCppEngine, loading
 from ropeconv.engines.llamacpp.process import last_words
 from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
@@ -77,18 +77,6 @@ def test_a_token_that_does_not_exist_is_a_sentence_and_the_end(engine: LlamaCppE
         with pytest.raises(RopeconvError, match="has ended after a failure"):
             engine.token_losses([5, 6, 7], [2])
     assert len(engine.token_losses([5, 6, 7], [2]).loss) == 1  # another process
-
-
-def test_a_process_that_says_nothing_is_given_up(engine: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    with engine.opened():
-        assert engine.process is not None
-        running = engine.process.process
-        engine.token_losses([5, 6, 7], [2])
-        running.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(process, "PATIENCE", 0.3)
-        with pytest.raises(RopeconvError, match="has read nothing of model.gguf"):
-            engine.token_losses([5, 6, 7], [2])
-        assert running.poll() is not None
 
 
 CALLER = """

@@ -36,14 +36,10 @@ def test_lengths_are_sorted_and_each_once(text: str, lengths: tuple[int, ...]) -
 
 @pytest.mark.parametrize(
     ("sizes", "said"),
-    [
-        *(({name: 0}, f"--{name} is 0") for name in ("windows", "targets", "depths", "stride")),
-        *(({"seed": seed}, f"--seed is {seed}; give a number from 0") for seed in (-1, 1 << 31)),
-        ({"chat": True}, "--generate"),
-    ],
+    [({"windows": 0}, "--windows is 0"), ({"seed": 1 << 31}, "give a number from 0"), ({"chat": True}, "--generate")],
 )
 def test_sizes_out_of_range_are_refused(sizes: dict[str, Any], said: str) -> None:
-    with pytest.raises(RopeconvError, match=said or None):
+    with pytest.raises(RopeconvError, match=said):
         Asked((64,), 64, **sizes)
 
 

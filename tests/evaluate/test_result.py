@@ -10,11 +10,10 @@ import msgspec
 import pytest
 
 from ropeconv.errors import RopeconvError
-from ropeconv.evaluate.metric import metric_of
 from ropeconv.evaluate.record import record
 from ropeconv.evaluate.result import read_result, write_result
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.tables import columns_of, headline, tables
+from ropeconv.evaluate.tables import headline, tables
 from ropeconv.receipts import read_receipt, write_receipt
 
 from ..receipts.test_folders import receipt
@@ -86,8 +85,6 @@ def test_tables_are_in_the_order_that_was_asked_for_with_the_first_metric_of_a_m
     asked = replaced(result, measures=["growth", "passkey", "position"])
     assert [table.measure for table in tables(asked)] == ["growth", "passkey", "position"]
     assert (headline(result, "passkey"), headline(result, "growth")) == ("accuracy", "loss")
-    assert columns_of(result, "growth") == list(LENGTHS)
-    assert metric_of("acc_norm").title == "acc_norm"
 
 
 def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
@@ -103,14 +100,3 @@ def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
     assert found.measured[-1].low is not None
     assert (found.against, found.price, found.holds_to) == ("base", row.price, row.holds_to)
     assert found.texts == ("book.txt",), "receipts are published, and folders of this machine are not"
-
-
-def test_measures_of_two_evaluations_of_the_same_text_are_kept_together(tmp_path: Path) -> None:
-    write_receipt(tmp_path, receipt())
-    rows = [Row("base"), Row("yarn:4", path=tmp_path)]
-    for measures in (["growth"], ["passkey"], ["passkey"]):
-        record(made("base,yarn:4", measures), rows)
-    (found,) = read_receipt(tmp_path).evaluations
-    assert [one.measure for one in found.measured] == ["growth"] * len(LENGTHS) + ["passkey"] * len(LENGTHS)
-    record(replaced(made("base,yarn:4", ["growth"]), tokens_sha256="f" * 64), rows)
-    assert len(read_receipt(tmp_path).evaluations) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.pictures.evaluation import Curve, differences, heat_map, losses
+from ropeconv.pictures.evaluation import Curve, heat_map, losses
 from ropeconv.pictures.page import VARIABLES, Picture, drawn
 from ropeconv.pictures.style import figure
 
@@ -35,12 +35,6 @@ def test_curves_are_the_numbers_with_bands_of_one_error_and_the_trained_length_m
     assert set(trained.get_xdata()) == {8192}
     assert band(axes, 32768) == pytest.approx((6.0 - 0.07, 6.0 + 0.07))
     assert [text.get_text() for text in axes.texts] == ["trained 8k"]
-
-
-def test_differences_have_bands_of_three_errors_and_nothing_at_zero() -> None:
-    axes = figure(partial(differences, curves={"yarn:4": YARN}, trained=8192, title="growth")).axes[0]
-    assert band(axes, 1024)[1] == pytest.approx(3.2 + 0.03)
-    assert any(set(line.get_ydata()) == {0} for line in axes.get_lines())
 
 
 def test_a_heat_map_is_the_shares_by_depth_and_length() -> None:

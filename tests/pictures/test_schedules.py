@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib import colormaps
 from matplotlib.colors import to_rgb
-from matplotlib.image import imread
 
 from ropeconv import METHODS, Recipe, RopeSpec
-from ropeconv.pictures.evaluation import SHADES, bright, luminance
+from ropeconv.pictures.evaluation import luminance
 from ropeconv.pictures.schedules import numbers, preference, ramp, wavelengths
-from ropeconv.pictures.style import DARK, GREY, LIGHT, LINES, RED, figure, ink, svg, write
+from ropeconv.pictures.style import DARK, GREY, LIGHT, LINES, RED, figure
 from ropeconv.rope.bound.decay import score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
 
@@ -78,8 +76,6 @@ def test_the_numbers_of_a_picture(tmp_path: Path) -> None:
     np.testing.assert_allclose(yarn["wavelengths"], math.tau / YARN)
     np.testing.assert_allclose(yarn["divided_by"], BEFORE / YARN)
     assert yarn["score_bound"]["bound"][0] == pytest.approx(score_bound(YARN, np.ones(1))[0])
-    both = command(tmp_path, "plot", LLAMA_2, "--yarn", "8", "--json", "-o", "x.svg", code=0)
-    assert json.loads(both.stdout) == found | {"picture": "x.svg"}
 
 
 def contrast(one: Any, other: Any) -> float:
@@ -88,24 +84,7 @@ def contrast(one: Any, other: Any) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def rule(axes: Any) -> None:
-    axes.plot([1, 2], color=ink())
-
-
 @pytest.mark.parametrize("background", ["white", DARK, "black"])
 def test_curves_are_seen_and_text_is_read_on_light_and_dark(background: str) -> None:
     assert min(contrast(colour, background) for colour in [RED, *(colour for colour, _ in LINES)]) >= 3
     assert contrast(LIGHT if background == DARK else GREY, background) >= 4.5
-
-
-def test_numbers_on_a_heat_map_are_read() -> None:
-    colours = [colormaps[SHADES](share) for share in np.linspace(0, 1, 21)]
-    assert min(contrast("black" if bright(colour) else "white", colour[:3]) for colour in colours) >= 4.5
-
-
-@pytest.mark.parametrize("dark", [True, False])
-def test_a_dark_figure_is_dark_and_a_light_one_white_as_png_and_transparent_as_svg(tmp_path: Path, dark: bool) -> None:
-    made, text = figure(rule, dark=dark), svg(figure(rule, dark=dark))
-    write(made, tmp_path / "x.png")
-    assert imread(tmp_path / "x.png")[0, 0, :3] == pytest.approx(to_rgb(DARK if dark else "white"), abs=0.01)
-    assert [colour in text for colour in (DARK, LIGHT, GREY, "#ffffff")] == [dark, dark, not dark, False]

@@ -76,13 +76,3 @@ def test_llama_cpp_measures_the_same_with_the_quantised_file(
     assert list(there) == list(here)
     assert [np.exp(there[row] - here[row]) for row in here] == pytest.approx([1.0] * 6, abs=0.01)
     assert abs(np.exp(there["base"] - here["yarn:4"]) - 1) > 0.05
-
-
-def test_a_passkey_is_found_unless_all_angles_are_divided(runner: Runner, real: RealModel, tmp_path: Path) -> None:
-    asked = Asked((512,), runner.trained, windows=1, depths=3)
-    found = run(evaluation(runner, real, "base,yarn:4,linear:4", "passkey", asked), tmp_path)
-    right = {row: [one.value for one in seen if one.metric == "accuracy"] for row, seen in found.items()}
-    log_prob = {row: np.mean([one.value for one in seen if one.metric == "log_prob"]) for row, seen in found.items()}
-    assert right["base"] == right["yarn:4"] == [1.0, 1.0, 1.0]
-    assert np.mean(right["linear:4"]) < 0.5
-    assert log_prob["linear:4"] < -1 < min(log_prob["base"], log_prob["yarn:4"])

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import RopeconvError
-from ropeconv.evaluate.opening import Sizes, evaluate_model
-from ropeconv.receipts import read_recipe
 from ropeconv.tune import Tuned, Wanted, tune_model
 from ropeconv.tune.result import write_tuned
 
@@ -42,21 +40,6 @@ def test_the_gradient_finds_what_no_formula_has(tuned: Tuned) -> None:
     assert tuned.searched < total.difference / 2 < 0
     assert not set(tuned.texts) & set(tuned.held_out)
     assert (len(tuned.divisors), tuned.positions[-1]) == (32, CONTEXT - 1)
-
-
-def test_an_evaluation_of_its_own_sees_the_difference(tuned: Tuned, trained: Path, tmp_path: Path) -> None:
-    """Through the file, the parser of rows, and another measure: the loss of the same last tokens."""
-    write_tuned(tuned, tmp_path / "tuned.json")
-    assert read_recipe(tmp_path / "tuned.json").to_dict() == tuned.recipe
-    formula = tuned.best_formula.replace(" ", ":")
-    result = evaluate_model(
-        trained / "model", f"{formula},recipe:{tmp_path / 'tuned.json'},linear:4", tuned.held_out,
-        Sizes(lengths=f"64,{CONTEXT}", windows=24, targets=64), tmp_path / "journal",
-    )  # fmt: skip
-    cells = {(cell.row, cell.column): cell for cell in result.cells}
-    found, other = cells[f"recipe:{tmp_path / 'tuned.json'}", CONTEXT], cells["linear:4", CONTEXT]
-    assert found.decided
-    assert found.difference < 0 < other.difference  # type: ignore[operator]
 
 
 def test_the_recipe_is_baked_and_llama_cpp_computes_it(tuned: Tuned, trained: Path, tmp_path: Path) -> None:

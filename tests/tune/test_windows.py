@@ -47,10 +47,3 @@ def test_targets_lie_evenly_inside_the_trained_context_and_beyond_it() -> None:
     assert all(one.needle is None for one in found)
     few = windows(texts(200), Size(context=64, trained=60, windows=1, targets=50))[0]
     assert few.text.targets.tolist()[few.beyond :] == [60, 61, 62, 63], "there are no more"
-
-
-def test_numbers_are_hidden_at_changing_depths() -> None:
-    size = Size(context=256, trained=64, windows=6, targets=8, needles=True)
-    found = windows(texts(900, 900), size)
-    assert [one.needle.depth for one in found if one.needle] == [0.0, 0.25, 0.5, 0.75, 1.0, 0.0]
-    assert {len(one.needle.ids) for one in found if one.needle} == {256}

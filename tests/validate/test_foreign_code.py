@@ -62,17 +62,12 @@ def in_custom_generate(out: Path) -> None:
     add("custom_generate/generate.py", GENERATE.encode())(out)
 
 
-def in_a_linked_custom_generate(out: Path) -> None:
-    add("elsewhere/generate.py", GENERATE.encode())(out.parent)
-    (out / "custom_generate").symlink_to(out.parent / "elsewhere")
-
-
 def in_the_module_itself(out: Path) -> None:
     path = out / f"{MODULE}.py"
     path.write_text(path.read_text() + PAYLOAD)
 
 
-ATTACKS = (in_a_folder_before_two_dashes, in_custom_generate, in_a_linked_custom_generate, in_the_module_itself)
+ATTACKS = (in_a_folder_before_two_dashes, in_custom_generate, in_the_module_itself)
 
 
 @pytest.fixture

@@ -48,13 +48,9 @@ def test_measures_against_float64() -> None:
     assert (same.kl_max, same.top1, same.top5) == (0, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "chunk"),
-    [("gemma3_text", 300), pytest.param("llama", 1024, marks=pytest.mark.nightly)],
-)
-def test_every_position(tmp_path: Path, model_type: str, chunk: int) -> None:
-    source = make(model_type, tmp_path / "source")
-    result = validate(baked(source, tmp_path / "out"), source, length=1024, chunk=chunk, tokens=128)
+def test_every_position(tmp_path: Path) -> None:
+    source = make("gemma3_text", tmp_path / "source")
+    result = validate(baked(source, tmp_path / "out"), source, length=1024, chunk=300, tokens=128)
     assert result.agrees, result.sentence
     whole = [bucket for bucket in result.buckets if bucket.run == "whole"]
     assert [bucket.last for bucket in whole] == [63, 127, 255, 511, 1023]
@@ -68,17 +64,6 @@ def test_longrope_in_chunks(llama: Path, tmp_path: Path) -> None:
     """Lists change with the chunk that passes the trained length, in the reference as in the stock class."""
     recipe = Recipe(METHODS["longrope"]((4.0,) * 32, (2.0,) * 32), context=1024)
     assert validate(baked(llama, tmp_path / "out", recipe), llama, length=512, chunk=50, tokens=128).agrees
-
-
-def test_low_precision(tmp_path: Path) -> None:
-    source = make("qwen3", tmp_path / "source")
-    out = baked(source, tmp_path / "out", Recipe(METHODS["mixed"](16.0)))
-    wide, low = (validate(out, source, tokens=128, dtype=dtype) for dtype in ("float32", "bfloat16"))
-    assert wide.agrees
-    assert low.agrees, low.sentence
-    assert low.buckets[-1].noise_kl > 100 * wide.buckets[-1].noise_kl
-    assert wide.precision_kl == 0
-    assert low.buckets[-1].kl_mean < low.precision_kl < low.buckets[-1].control_kl / 10
 
 
 def test_a_text(tmp_path: Path) -> None:
@@ -119,7 +104,6 @@ def test_another_tokenizer_is_noticed(tmp_path: Path) -> None:
         ("llama", {"vocab_size": 384}, "is [320, 128] in out and [384, 128] in other"),
         ("llama", {"num_hidden_layers": 3}, "out has no model.layers.2"),
     ],
-    ids=["another architecture", "another vocabulary", "a layer more"],
 )
 def test_another_model_with_the_same_rope_is_noticed(
     model_type: str, changes: dict[str, Any], said: str, llama: Path, tmp_path: Path
@@ -163,4 +147,3 @@ def test_apply_validates_on_request(llama: Path, tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         assert "Not validated: no GPU is here" in validated("auto", 0).stderr
     validated("tpu", 2)
-    assert not (tmp_path / "tpu").exists()

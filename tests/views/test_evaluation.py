@@ -81,9 +81,3 @@ def test_sentences_below_the_table_say_what_belongs_to_the_numbers(monkeypatch: 
         "would pass them by chance",
     ):  # fmt: skip
         assert said in text
-
-
-def test_a_single_row_is_compared_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = shown(made("base", ["growth"]), monkeypatch, 0)
-    assert "minus" not in text
-    assert "three standard errors" not in text

@@ -15,11 +15,10 @@ from ropeconv.errors import RopeconvError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import EVAL, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
-from ropeconv.evaluate.row import Row, parse_rows
+from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
 from ropeconv.formats.journal import Journal
 
-from ..engines import ByHand, numbered
 from ..reading import prose
 
 ASKED = Asked((96,), 64, windows=3, seed=5)
@@ -47,10 +46,8 @@ class Standin:
             with torch.no_grad():
                 return float(ready["pretrained"](input_ids=ids, labels=ids).loss)
 
-        same = {"metrics": ["pair"] if tasks == ["of pairs"] else ["score", "pair"], "pair": (1, 2), "other": 1.0}
-        return {
-            "samples": {tasks[0]: [{"doc_id": n, "filter": "strict", "score": loss(n), **same} for n in range(limit)]}
-        }
+        same = {"filter": "strict", "metrics": ["score", "pair"], "pair": (1, 2), "other": 1.0}
+        return {"samples": {tasks[0]: [{"doc_id": n, "score": loss(n), **same} for n in range(limit)]}}
 
 
 @pytest.fixture
@@ -92,23 +89,6 @@ def test_a_task_runs_on_the_patched_model_without_another_load(standin: Standin,
     assert all(abs(a.value - b.value) > 1e-3 for a, b in zip(base, linear, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("task", "said"),
-    [
-        ("of pairs", "the task of pairs gives no number for each document; choose one"),
-        ("unknown", "lm_eval does not run the task unknown .*`lm_eval ls tasks` lists"),
-    ],
-)
-def test_a_task_that_gives_no_numbers_is_a_sentence(standin: Standin, run: Run, task: str, said: str) -> None:
-    with pytest.raises(RopeconvError, match=said):
-        run(task, "base")
-
-
-def test_models_outside_transformers_are_refused(standin: Standin, tmp_path: Path) -> None:
-    measures, runner = parse_measures("lm-eval:task")[0], ByHand({"base": lambda ids, at: 1.0})
-    asked = Evaluation([Row("base")], measures, numbered(200), ASKED, runner)
-    with (
-        Journal(tmp_path / "journal", EVAL, "source") as journal,
-        pytest.raises(RopeconvError, match="lm-eval:task runs models in transformers, and not in by hand; leave"),
-    ):
-        asked.run(journal)
+def test_a_task_that_lm_eval_does_not_run_is_a_sentence(standin: Standin, run: Run) -> None:
+    with pytest.raises(RopeconvError, match="lm_eval does not run the task unknown .*`lm_eval ls tasks` lists"):
+        run("unknown", "base")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import msgspec
@@ -52,11 +51,3 @@ def test_recipe_runtimes_size_and_date_stand_in_the_report(tmp_path: Path) -> No
         '<th scope="row">exact</th><td>vLLM &lt;0.33&gt;</td>', '<th scope="row">refused</th><td>x 1</td>',
     ):  # fmt: skip
         assert words in text
-
-
-def test_each_plot_has_a_caption_and_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
-    text = page(tmp_path)
-    assert text.count("<svg ") == text.count("<figcaption ") == text.count("<figure>") == 2
-    assert ">cosine<" not in text
-    states = dataclasses.replace(RESULT, buckets=(dataclasses.replace(BUCKET, cosine=0.5),))
-    assert "<td>0.500000000</td>" in page(tmp_path, states)

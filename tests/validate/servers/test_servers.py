@@ -121,9 +121,8 @@ def test_a_gguf_file_against_the_one_that_it_came_from(gguf: Path, folder: str) 
 
 def test_a_key_is_sent_and_not_shown(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sesame")
-    done = ask(
-        made, StandIn("vllm", made / "yarn", ("a", "b"), key="sesame"), "--model", "b", "--length", 100, "--json"
-    )
+    server = StandIn("vllm", made / "yarn", ("a", "b"), key="sesame")
+    done = ask(made, server, "--model", "b", "--length", 100, "--json")
     assert "sesame" not in done.stdout + done.stderr + (made / "yarn" / "ropeconv.json").read_text()
 
 

@@ -124,8 +124,7 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
         write_changes(file, exported.model.header, len(head), dict(edit.changes))
         for item in edit.added:
             file.seek(len(head) + made.tensors[item.name].offset)
-            for block in item.chunks():
-                file.write(block)
+            file.write(item.data)
 
 
 def _notes(source: Source, seen: ConfigInspection, exported: Exported) -> list[str]:

@@ -194,7 +194,7 @@ def _edited(plan: GgufPlan, shard: int, tensors: Mapping[str, TensorInfo], start
     for info, following in zip(infos, [*infos[1:], None], strict=True):
         at, stop = start + info.offset, start + info.offset + info.size
         if info.name in added:
-            yield Streamed(at, stop, added[info.name].chunks)
+            yield Streamed(at, stop, partial(iter, (added[info.name].data,)))
             continue
         old, change = header.tensors[info.name], edit.changes.get(info.name)
         place = header.data_start + old.offset
@@ -223,7 +223,7 @@ def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) 
     for info in tensors.values():
         at, stop = start + info.offset, start + info.offset + info.size
         if info.name in added:
-            yield Streamed(at, stop, added[info.name].chunks)
+            yield Streamed(at, stop, partial(iter, (added[info.name].data,)))
             continue
 
         def chunks(name: str = info.name) -> Iterator[bytes]:

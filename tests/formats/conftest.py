@@ -18,7 +18,7 @@ from ..support.gguf_files import write
 EDIT = Edit(
     {"llama.context_length": u32(4096)},
     changes={"blk.0.attn_norm.weight": Change(512, lambda old: old[::-1])},
-    added=(Added.f32("rope_freqs.weight", bytes(128)),),
+    added=(Added("rope_freqs.weight", bytes(128)),),
 )
 """Something of every kind: a key, a changed tensor, and a new one."""
 

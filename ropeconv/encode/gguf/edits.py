@@ -66,4 +66,4 @@ def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
     """The edit that sets a rope tensor: overwritten where the model has it, else appended."""
     if name in model.vectors:
         return Edit(changes={name: overwrite(vector)})
-    return Edit(added=(Added.f32(name, np.asarray(vector, "<f4").tobytes()),))
+    return Edit(added=(Added(name, np.asarray(vector, "<f4").tobytes()),))

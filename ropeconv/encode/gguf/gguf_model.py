@@ -43,7 +43,7 @@ class GgufModel:
         for name in ROPE_TENSORS:
             if name in edit.changes and name in vectors:
                 vectors[name] = _floats(edit.changes[name].apply(vectors[name].astype("<f4").tobytes()))
-        vectors |= {item.name: _floats(b"".join(item.chunks())) for item in edit.added if item.name in ROPE_TENSORS}
+        vectors |= {item.name: _floats(item.data) for item in edit.added if item.name in ROPE_TENSORS}
         kept = {name: info for name, info in self.tensors.items() if name not in edit.removed}
         return GgufModel(header, {**kept, **made.tensors}, vectors)
 

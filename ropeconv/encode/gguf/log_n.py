@@ -77,7 +77,7 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
             raise UnsupportedBake(
                 "full log-n", "this file", f"{name} is fused, or has a scale of its own", "choose --log-n clamped"
             )
-        added.append(Added.f32(f"{name}.scale", struct.pack("<f", gain)))
+        added.append(Added(f"{name}.scale", struct.pack("<f", gain)))
         if bias is not None:
             if bias.type != F32:
                 raise UnsupportedBake("full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped")

@@ -8,12 +8,12 @@ without moving any data.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ...errors import BadSource, shown
 from .header import Header, TensorInfo, padded
-from .types import F32, TYPES
+from .types import F32
 from .values import Value, string
 
 RESERVED = "ropeconv.reserved"
@@ -23,24 +23,14 @@ PAGE = 65536  # the kernel copies in such pieces: shifted by a multiple of it, d
 
 @dataclass(frozen=True)
 class Added:
-    """A tensor to append.
-
-    shape: as GGUF has it, fastest dimension first. type: ggml's number. chunks: yields its bytes in pieces.
-    """
+    """A vector of 32-bit floats to append. data: its bytes, little-endian."""
 
     name: str
-    shape: tuple[int, ...]
-    type: int
-    chunks: Callable[[], Iterator[bytes]]
-
-    @classmethod
-    def f32(cls, name: str, data: bytes) -> Added:
-        """A vector of 32-bit floats. data: its bytes, little-endian."""
-        return cls(name, (len(data) // 4,), F32, lambda: iter((data,)))
+    data: bytes
 
     def info(self, offset: int) -> TensorInfo:
         """The entry of the tensor in a header. offset: bytes from the beginning of the data."""
-        return TensorInfo(self.name, self.shape, self.type, offset, TYPES[self.type].bytes(self.shape))
+        return TensorInfo(self.name, (len(self.data) // 4,), F32, offset, len(self.data))
 
 
 @dataclass(frozen=True)

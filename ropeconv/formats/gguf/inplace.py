@@ -74,8 +74,7 @@ def _change(file: int, header: Header, edit: Edit, made: Rewritten, head: bytes,
     yield "tensors"
     for item in edit.added:
         at = header.data_start + shift + made.tensors[item.name].offset
-        for block in item.chunks():
-            at += write_at(file, block, at)
+        write_at(file, item.data, at)
     if edit.removed or edit.layout:
         os.ftruncate(file, _final_size(header, edit, made, head, shift))
     yield "added"

@@ -49,9 +49,8 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
         write_changes(writer, replace(header, tensors=made.tensors), len(head), changes)
         for item in edit.added:
             writer.seek(len(head) + made.tensors[item.name].offset)
-            for block in item.chunks():
-                writer.write(block)
-                advance(len(block))
+            writer.write(item.data)
+            advance(len(item.data))
         if edit.layout is not None:
             writer.truncate(len(head) + made.data_size + edit.layout.tail)
 

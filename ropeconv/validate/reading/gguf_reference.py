@@ -135,7 +135,7 @@ class ByDivisors(GgufReference):
         rotates = schedule.inv_freq > 0
         divisors = np.where(rotates, base / np.where(rotates, schedule.inv_freq, 1.0), 1e30).astype("<f4")
         removed = frozenset({FREQS} & file.tensors.keys())
-        edit = Edit(added=(Added.f32(FREQS, divisors.tobytes()),), removed=removed)
+        edit = Edit(added=(Added(FREQS, divisors.tobytes()),), removed=removed)
         with scratch() as folder:
             for shard, path in enumerate(file.paths):
                 write_new(file, shard, edit, folder / path.name)

@@ -38,7 +38,7 @@ def test_full_log_n_with_a_scale_of_its_own_for_each_layer(tmp_path: Path) -> No
     assert steps.gain == 2.0**-20
     scales = [item for item in plan.result.edit.added if item.name.endswith(".scale")]
     assert [item.name for item in scales] == [f"blk.{layer}.attn_q.scale" for layer in (0, 1)]
-    assert [np.frombuffer(b"".join(item.chunks()), "<f4").tolist() for item in scales] == [[steps.gain]] * 2
+    assert [np.frombuffer(item.data, "<f4").tolist() for item in scales] == [[steps.gain]] * 2
     change = plan.result.edit.changes["blk.1.attn_q.bias"]
     scaled = np.frombuffer(change.apply(bias["blk.1.attn_q.bias"].tobytes()), "<f4")
     np.testing.assert_array_equal(scaled, bias["blk.1.attn_q.bias"] * np.float32(steps.gain))

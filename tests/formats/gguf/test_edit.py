@@ -32,7 +32,7 @@ def written(path: Path, edit: Edit) -> Path:
     out, file, done = path.with_name("out.gguf"), GgufFile.open(path), list[int]()
     write_new(file, 0, edit, out, done.append)
     assert out.stat().st_size == new_size(file.header, edit)
-    added = sum(len(piece) for item in edit.added for piece in item.chunks())
+    added = sum(len(item.data) for item in edit.added)
     made = rewrite(file.header, edit)
     kept = sum(length for _, _, length in made.moves(file.header))
     assert sum(done) == len(made.place(file.header.data_start)) + kept + added
@@ -58,7 +58,7 @@ def test_a_tensor_is_appended_one_removed_and_one_rewritten_piece_by_piece(path:
         return (-np.frombuffer(old, "<f4")).tobytes()
 
     changes = {"output_norm.weight": Change(48, negative)}
-    added, removed = (Added.f32("rope_freqs.weight", new.tobytes()),), frozenset({"blk.0.attn_q.weight"})
+    added, removed = (Added("rope_freqs.weight", new.tobytes()),), frozenset({"blk.0.attn_q.weight"})
     out = written(path, Edit(changes=changes, added=added, removed=removed))
     before, after = contents(path), contents(out)
     del before["blk.0.attn_q.weight"]
@@ -112,21 +112,21 @@ def header(*sizes: int, alignment: int = 32, values: dict[str, Value] | None = N
 
 
 def vector(name: str, size: int) -> Added:
-    return Added(name, (size,), 24, lambda: iter((bytes(size),)))
+    return Added(name, bytes(size))
 
 
 @pytest.mark.parametrize(
     ("before", "removed", "added", "offsets", "moves"),
     [
-        (header(33, 32), "", {"a": 5, "b": 64, "c": 1}, {"t0": 0, "t1": 64, "a": 96, "b": 128, "c": 192}, [(0, 0, 96)]),
+        (header(33, 32), "", {"a": 8, "b": 64, "c": 4}, {"t0": 0, "t1": 64, "a": 96, "b": 128, "c": 192}, [(0, 0, 96)]),
         (header(33, 30), "", {}, {"t0": 0, "t1": 64}, [(0, 0, 94)]),
-        (header(33, 30), "", {"a": 5}, {"t0": 0, "t1": 64, "a": 96}, [(0, 0, 94)]),
-        (header(33, 30, alignment=128), "", {"a": 5}, {"t0": 0, "t1": 128, "a": 256}, [(0, 0, 158)]),
-        (header(), "", {}, {}, []), (header(), "", {"a": 5}, {"a": 0}, []),
+        (header(33, 30), "", {"a": 8}, {"t0": 0, "t1": 64, "a": 96}, [(0, 0, 94)]),
+        (header(33, 30, alignment=128), "", {"a": 8}, {"t0": 0, "t1": 128, "a": 256}, [(0, 0, 158)]),
+        (header(), "", {}, {}, []), (header(), "", {"a": 8}, {"a": 0}, []),
         (header(33, 32, 10), "t2", {}, {"t0": 0, "t1": 64}, [(0, 0, 96)]),
         # no gap is left, and two tensors move with the padding between them
-        (header(33, 32, 10, 64), "t1", {"a": 1}, {"t0": 0, "t2": 64, "t3": 96, "a": 160}, [(0, 0, 33), (96, 64, 96)]),
-        (header(32, 32), "t1", {"t1": 7}, {"t0": 0, "t1": 32}, [(0, 0, 32)]),  # added again, which is not copied
+        (header(33, 32, 10, 64), "t1", {"a": 4}, {"t0": 0, "t2": 64, "t3": 96, "a": 160}, [(0, 0, 33), (96, 64, 96)]),
+        (header(32, 32), "t1", {"t1": 8}, {"t0": 0, "t1": 32}, [(0, 0, 32)]),  # added again, which is not copied
     ],
 )  # fmt: skip
 def test_new_tensors_go_last_each_at_the_next_multiple_of_the_alignment(
@@ -151,7 +151,7 @@ def test_another_architecture_renames_its_own_keys_only() -> None:
     assert values["general.architecture"].decode() == "mistral3"
 
 
-TWO_MORE = Edit(added=(vector("a", 1), vector("b", 1)))
+TWO_MORE = Edit(added=(vector("a", 4), vector("b", 4)))
 COUNT = "split.tensors.count"
 
 

@@ -22,23 +22,16 @@ def nothing_suits(
     reasons = []
     for result in found:
         verdicts = [result.judged_by(reader) for reader in readers]
-        wrong = [f"{_named(verdict, len(readers))}{_words(verdict)}" for verdict in verdicts if not _good(verdict)]
+        wrong = [_words(verdict, len(readers) > 1) for verdict in verdicts if verdict.status not in GOOD]
         reasons.append(f"with {result.encoding}: {' and '.join(wrong) or 'exact'}")
     reasons += [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
     names = " and ".join(reader.display_name for reader in readers)
     return UnsupportedBake("this schedule", names, "; ".join(reasons), _way_out(found, readers))
 
 
-def _named(verdict: Verdict, count: int) -> str:
-    return f"{verdict.display_name} " if count > 1 else ""
-
-
-def _words(verdict: Verdict) -> str:
-    return verdict.reason if verdict.status == "unknown" else f"{verdict.status}, {verdict.reason}"
-
-
-def _good(verdict: Verdict) -> bool:
-    return verdict.status in GOOD
+def _words(verdict: Verdict, named: bool) -> str:
+    words = verdict.reason if verdict.status == "unknown" else f"{verdict.status}, {verdict.reason}"
+    return f"{verdict.display_name} {words}" if named else words
 
 
 def _way_out(found: tuple[GgufResult, ...], readers: tuple[Reader, ...]) -> str:
@@ -50,5 +43,5 @@ def _way_out(found: tuple[GgufResult, ...], readers: tuple[Reader, ...]) -> str:
     if unknown:
         repair = "measure what it computes with `ropeconv validate FILE --server URL`"
         return f"leave --runtime {unknown[0].name} out, and {repair}"
-    wrong = next(reader for reader in readers if not _good(found[0].judged_by(reader)))
+    wrong = next(reader for reader in readers if found[0].judged_by(reader).status not in GOOD)
     return f"leave --runtime {wrong.name} out, or choose another method"

@@ -70,7 +70,7 @@ CASES: dict[str, Case] = {
     "apply --force, GGUF": file(f"{GGUF} --force", "apply model.gguf -o out.gguf --linear 2"),
     "apply --force, GGUF in shards": file(
         f"apply {FIRST} -o out.gguf --mixed 4 --force", "apply other-00001-of-00002.gguf -o out.gguf --linear 2",
-        output=SPLIT, scene=scenes.two_gguf_models,
+        output=SPLIT, scene=scenes.gguf_shards,
     ),
     "apply, GGUF in shards": file(f"apply {FIRST} -o out.gguf --mixed 4", output=SPLIT, scene=scenes.gguf_shards),
     "restore": folder("restore baked -o out", "apply model -o baked --yarn 4"),

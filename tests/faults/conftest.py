@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import platform
+import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from .bench import Bench
 from .cases import CASES
-from .harness import Server, reason_without
+from .harness import Server
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    if reason := reason_without():
-        pytest.skip(reason)
+    if platform.libc_ver()[0] != "glibc" or not shutil.which("cc"):
+        pytest.skip("the shim counts the calls of glibc, and a C compiler makes it")
     process = Server(tmp_path_factory.mktemp("server"))
     yield process
     process.close()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,13 +62,6 @@ class Outcome(NamedTuple):
         sentences = [line for line in self.output.splitlines() if line.startswith("ropeconv: ")]
         clean = "Traceback" not in self.output and "unexpected" not in self.output
         return clean and (self.code == 0 or (self.code in (1, 2, 3) and len(sentences) == 1))
-
-
-def reason_without() -> str:
-    """Why faults cannot be made here, or empty."""
-    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
-        return "the shim counts the calls of glibc on Linux"
-    return "" if shutil.which("cc") else "there is no C compiler"
 
 
 class Server:

@@ -84,13 +84,8 @@ def gguf_file(folder: Path) -> None:
 
 
 def gguf_shards(folder: Path) -> None:
-    """A GGUF model in two shards, `model-00001-of-00002.gguf` and the next."""
-    write(folder / "model.gguf", split=2)
-
-
-def two_gguf_models(folder: Path) -> None:
     """Two GGUF models in two shards each, `model` and `other`, whose weights differ in every tensor."""
-    gguf_shards(folder)
+    write(folder / "model.gguf", split=2)
     write(folder / "other.gguf", split=2, tensors={name: -tensor for name, tensor in plain_tensors().items()})
 
 

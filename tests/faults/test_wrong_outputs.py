@@ -46,7 +46,6 @@ BAKES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "shards": ("llama", {}, True),
     "windows": ("gemma2", {}, False),
     "partial": ("phi", {}, False),
-    "latent": ("deepseek_v3", {}, False),
 }
 
 
@@ -78,23 +77,17 @@ WEIGHTS: Table = {
     "a tensor too many": ("native", tensors(lambda it: it.__setitem__("model.other", it[K1]))),
     "a tensor is transposed": ("native", tensors(lambda it: it.__setitem__(UP, it[UP].T.copy()))),
     "a tensor is in 16 bits": ("native", tensors(lambda it: it.__setitem__(K1, it[K1].astype(np.float16)))),
-    "numbers are read as others": ("native", data(replaced(b'"dtype":"F32"', b'"dtype":"I32"'))),
     "a shape is another": ("native", data(replaced(b'"shape":[96,128]', b'"shape":[128,96]'))),
     "the metadata is another": ("native", data(replaced(b'"format":"pt"', b'"format":"tf"'))),
     "half of the file": ("native", data(of.halved)),
-    "only zeros": ("native", data(lambda it: it.__setitem__(slice(None), bytes(len(it))))),
     "more bytes than tensors": ("native", data(of.grown)),
     "the factor is not in the weights": ("folded", lambda out: shutil.copy(out.parent / "source" / ONE, out / ONE)),
     "the factor is in them twice": ("folded", tensor(K, of.scale(slice(None), 1.63))),
     "the factor is in a row less": ("folded", tensor(K, of.scale(5, 1 / 1.63))),
-    "stored frequencies in 16 bits": (
-        "stored", tensors(lambda it: it.update({name: one.astype(np.float16) for name, one in it.items()}), STORED)
-    ),
     "a tensor beside the frequencies": ("stored", tensors(lambda it: it.update({K: np.zeros(3, np.float32)}), STORED)),
     "the code": ("stored", text("modeling_stored_rope.py", "attention_factor", "attention_factors")),
     "the shards are exchanged": ("shards", exchange),
     "a tensor is in the other shard": ("shards", move_a_tensor),
-    "one file beside the shards": ("shards", lambda out: shutil.copy(out / FIRST, out / ONE)),
 }  # fmt: skip
 SCHEMAS = ("rope_scaling", "rope_parameters")
 KEYS: dict[str, Any] = {
@@ -121,13 +114,10 @@ FILES: Table = {f"{name} is added": ("native", add(name, content)) for name, con
 OF_RECEIPTS: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "another encoding": ("native", lambda it: it.update(encoding="factors")),
     "other frequencies": ("native", lambda it: it["schedule"]["inv_freq"].__setitem__(3, 0.5)),
-    "another context": ("native", lambda it: it["schedule"].update(context=128)),
     "another factor of the config": ("folded", lambda it: it["in_config"].update(attention_factor=1.2)),
     "fewer folded tensors": ("folded", lambda it: it["fold"]["tensors"].pop()),
-    "another width of folds": ("folded", lambda it: it["target"].update(fold_into="q")),
     "another encoding asked for": ("native", lambda it: it["target"].update(encoding="buffers")),
     "no files": ("native", lambda it: it.update(files=[])),
-    "a file twice": ("native", lambda it: it["files"].append(it["files"][0])),
     "weights that were made": ("native", lambda it: it["files"][4].update(action="patch")),
     "a file outside": ("native", lambda it: it["files"][0].update(name="../source/config.json")),
     "another original": ("native", lambda it: it["original"]["folder"].update(added=["x"])),

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from huggingface_hub import ModelCard
 
-from ropeconv.errors import BadSource
 from ropeconv.hub.base_model import BaseModel, name_of
 from ropeconv.hub.card import card
 from ropeconv.hub.publish_options import PublishOptions
@@ -138,24 +137,3 @@ def test_a_card_says_how_an_output_was_made_and_is_run(case: str) -> None:
     text = text_of(what, ggufs=ggufs)
     assert [words for words in said if words not in text] == []
     assert [words for words in unsaid if words in text] == []
-
-
-def test_a_method_that_is_not_known_is_a_sentence() -> None:
-    other = made(recipe={"method": "of tomorrow", "parameters": {}})
-    with pytest.raises(BadSource, match="names the method 'of tomorrow', which is not known here; run apply again"):
-        text_of(UploadSet({}, other, 1024))
-
-
-def test_each_runtime_that_reads_it_has_its_command() -> None:
-    commands = {
-        "vllm": "vllm serve me/tiny-1k --max-model-len 1024",
-        "sglang": "sglang serve --model-path me/tiny-1k --context-length 1024",
-        "tgi": "text-generation-launcher --model-id me/tiny-1k --max-total-tokens 1024",
-        "mlx-lm": "mlx_lm.server --model me/tiny-1k",
-    }
-    text = text_of(UploadSet({}, made(source=HUB, runtimes=runtimes(*commands)), 1024))
-    assert [words for words in commands.values() if words not in text] == []
-    for name, words in commands.items():
-        others = runtimes(*(commands.keys() - {name}))
-        ignored = RuntimeRecord(f"{name}@1.0", "ignored")
-        assert words not in text_of(UploadSet({}, made(source=HUB, runtimes=(*others, ignored)), 1024)), name

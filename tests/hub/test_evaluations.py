@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from ropeconv.evaluate.record import record, recorded
+from ropeconv.evaluate.record import record
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.row import Row
 from ropeconv.hub.base_model import BaseModel
-from ropeconv.hub.card import EVALUATION_PICTURE, card, drawn
-from ropeconv.hub.evaluations import draw, drawable
+from ropeconv.hub.card import card, drawn
 from ropeconv.hub.upload_set import UploadSet
 from ropeconv.receipts import read_receipt, write_receipt
 
@@ -73,17 +72,3 @@ def test_the_hub_reads_the_numbers_from_the_metadata(out: Path) -> None:
     assert (one.task_type, one.dataset_name) == ("text-generation", "moby-dick.txt")
     assert one.dataset_args == {"tokens_sha256": result.tokens_sha256}
     assert found["accuracy", "passkey at 2,048 tokens, %"].metric_value == 1.0
-
-
-def test_the_picture_is_of_the_newest_growth(out: Path, tmp_path: Path) -> None:
-    growth, passkey = (recorded(made("base,yarn:4", [name]), "yarn:4") for name in ("growth", "passkey"))
-    assert drawable([growth, passkey]) is growth
-    assert drawable([passkey]) is None
-    for name, one in (("two", growth), ("one", recorded(made("yarn:4", ["growth"]), "yarn:4"))):
-        draw(one, tmp_path / f"{name}.svg")
-    two, alone = ((tmp_path / f"{name}.svg").read_text() for name in ("two", "one"))
-    assert "<!-- base -->" in two
-    assert "<!-- minus base, nat -->" in two
-    assert "base" not in alone
-    record(made("base,yarn:4", ["growth"]), [Row("yarn:4", path=out)])
-    assert drawn(read_receipt(out))[EVALUATION_PICTURE].startswith(b"\x89PNG")

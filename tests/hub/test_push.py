@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 
 from ropeconv.hub.upload_set import conventional
 
-from ..conftest import Run, hashes
+from ..conftest import hashes
 from ..support.hub_writing import WritingHub
 from .conftest import BAKE, BASE_CARD, WEIGHTS, Push, card_of
 
@@ -186,21 +186,6 @@ def test_an_existing_repository_takes_commits_pull_requests_and_branches(push: P
     assert hub.branches == ["longer"]
 
 
-def test_own_code_is_said_and_runtimes_that_do_not_run_it_are_not(push: Push, hub: WritingHub) -> None:
-    given = f"{BAKE} --log-n clamped --encoding buffers"
-    push(f"{given} --push me/own -q")
-    text = card_of(hub, "me/own")
-    assert ("trust_remote_code=True" in text, "vllm serve" in text) == (True, False)
-    made = hashes(hub.repos["me/own"])
-    push(f"{given} -o own -q")
-    hub.stored.clear()
-    push("push own me/again")
-    assert set(hub.stored) == {made["model-rope.safetensors"]}, "the renamed shard is copied on the Hub"
-    again = hashes(hub.repos["me/again"])
-    same = [name for name in made if name.endswith((".safetensors", "config.json", ".py"))]
-    assert {name: again[name] for name in same} == {name: made[name] for name in same}
-
-
 def test_gguf_files_of_one_recipe_share_a_repository(push: Push, hub: WritingHub, tmp_path: Path) -> None:
     from ..support.llamacpp import checkpoint
 
@@ -256,24 +241,6 @@ def test_validation_stands_in_the_card(push: Push, hub: WritingHub) -> None:
     assert (hub.repos["me/proved"] / "validation.png").read_bytes().startswith(b"\x89PNG")
     shown = json.loads(push("push out me/proved --exist-ok --dry-run --json").stdout)
     assert "validation.png" in {one["name"] for one in shown["uploads"]}
-
-
-@pytest.mark.nightly
-def test_changed_weights_by_xet(push: Push, hub: WritingHub, run: Run, tmp_path: Path) -> None:
-    """Xet's own client cuts files into chunks, and stores those that were not there before."""
-    hub.cas = tmp_path / "cas"
-    hub.cas.mkdir()
-    push(f"{BAKE} --encoding weights -o out -q")
-    environment = {**hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_sesame", "HF_HUB_DISABLE_XET": "0"}
-    size, stored = (tmp_path / "out" / WEIGHTS).stat().st_size, [0]
-    for name in ("me/one", "me/two"):
-        done = run("push", "out", name, env=environment)
-        assert done.returncode == 0, done.stderr
-        assert hub.in_cas == {hashes(tmp_path / "out")[WEIGHTS]}
-        stored.append(sum(path.stat().st_size for path in hub.cas.rglob("*") if path.is_file()))
-    assert stored[1] > 0.8 * size
-    assert stored[2] - stored[1] < 0.1 * size
-    assert hub.stored == {}
 
 
 def test_edited_files_are_not_published(push: Push, tmp_path: Path) -> None:

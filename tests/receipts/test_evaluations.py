@@ -13,7 +13,6 @@ from ropeconv.errors import BadSource
 from ropeconv.receipts import add_evaluation, add_validation, parse_receipt, read_receipt
 from ropeconv.receipts.evaluation import EvaluationRecord, MeasuredRecord
 from ropeconv.receipts.read import validations
-from ropeconv.receipts.write import MOST_EVALUATIONS
 
 from .test_folders import receipt
 
@@ -49,14 +48,6 @@ def test_one_of_another_runtime_precision_text_or_base_is_another(tmp_path: Path
     other, newer = changed(**{name: "other"}), changed(price=0.05)
     add_evaluation(tmp_path, receipt(evaluations=(ONE, other)), newer)
     assert read_receipt(tmp_path).evaluations == (other, newer)
-
-
-def test_a_receipt_stays_small(tmp_path: Path) -> None:
-    one = receipt()
-    for number in range(2 * MOST_EVALUATIONS):
-        add_evaluation(tmp_path, one, changed(tokens_sha256=str(number)))
-        one = read_receipt(tmp_path)
-    assert [found.tokens_sha256 for found in one.evaluations] == [str(n) for n in range(8, 16)]
 
 
 @pytest.mark.parametrize("odd", [[1], "x", [{"runtime": "vllm"}], [{**msgspec.to_builtins(ONE), "trained": "many"}]])

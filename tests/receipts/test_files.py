@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.locks import try_lock
 from ropeconv.receipts import read_receipt
 from ropeconv.receipts.files import check_files
 from ropeconv.receipts.read import validations
 from ropeconv.receipts.receipt import FileRecord
-from ropeconv.receipts.write import add_validation, clear_drafts, write_receipt
+from ropeconv.receipts.write import add_validation, write_receipt
 
 from .test_folders import receipt
 
@@ -58,13 +57,6 @@ def test_a_file_that_was_edited_is_not_the_one_that_was_written(out: Path, name:
         check_files(out, one, weights=False)
 
 
-def test_other_kinds_of_files_are_not_compared_and_those_behind_them_are(out: Path) -> None:
-    kinds = FileRecord("a.txt", "copy", 5, "0" * 64), FileRecord("b.bin", "copy", 5, None)
-    check_files(out, receipt(files=(*kinds, record(out / "config.json"))))
-    with pytest.raises(BadSource, match=r"gone\.json is not there any more"):
-        check_files(out, receipt(files=(*kinds, FileRecord("gone.json", "write", 5, None))))
-
-
 # How a receipt gets to its place
 
 
@@ -81,19 +73,6 @@ def test_a_draft_is_inside_where_none_can_be_beside(out: Path, monkeypatch: pyte
     write_receipt(out, receipt())
     assert read_receipt(out) == receipt()
     assert [path.name for path in (*out.iterdir(), *out.parent.iterdir()) if "new" in path.name] == []
-
-
-@pytest.mark.parametrize(("name", "of_it"), [("out", BESIDE), ("out.gguf", ".out.gguf.validation.json.new")])
-def test_a_draft_that_is_being_written_is_not_removed(tmp_path: Path, name: str, of_it: str) -> None:
-    draft, other = tmp_path / of_it, tmp_path / ".other.ropeconv.json.new"
-    other.write_text("{")
-    with draft.open("ab") as file:
-        assert try_lock(file) == "taken"
-        clear_drafts(tmp_path / name)
-        assert draft.exists()
-    clear_drafts(tmp_path / name)
-    assert not draft.exists()
-    assert other.exists()
 
 
 # Results of validations

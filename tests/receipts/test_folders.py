@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from ropeconv.errors import BadSource
-from ropeconv.receipts import Receipt, read_receipt
+from ropeconv.receipts import Receipt
 from ropeconv.receipts.folder_original import first_source, original_source, stated
 from ropeconv.receipts.folder_record import first_record, folder_record
 from ropeconv.receipts.original import FolderRecord, OriginalRecord, ScaledRecord, SourceRecord, TextRecord
-from ropeconv.receipts.read import parse_receipt
 from ropeconv.receipts.receipt import (
     BeforeRecord,
     FileRecord,
-    FoldRecord,
-    LogNRecord,
-    RuntimeRecord,
     ScheduleRecord,
     TargetRecord,
 )
-from ropeconv.receipts.write import embedded, write_receipt
+from ropeconv.receipts.write import write_receipt
 from ropeconv.sources.folder import FolderSource
 
 CONFIG = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,
@@ -156,17 +151,6 @@ def test_texts_names_and_sizes_of_the_first_source(tmp_path: Path) -> None:
     assert first.seen() == source.seen()
 
 
-def test_tensors_that_were_multiplied_are_divided_when_they_are_written(tmp_path: Path) -> None:
-    record = FolderRecord(scaled=(ScaledRecord("q", 2.0, ((0, 4),)),), renamed={"model.safetensors": "old.safetensors"})
-    first = original_source(output(tmp_path / "a", record))
-    with pytest.raises(BadSource, match="run `ropeconv restore` first"):
-        first.path("old.safetensors")
-    (made,) = first.generated_files()
-    assert (made.name, made.size) == ("old.safetensors", (tmp_path / "a" / "model.safetensors").stat().st_size)
-    made.write(tmp_path / "back", lambda done: None)
-    np.testing.assert_array_equal(load_file(tmp_path / "back")["q"], [0.5, 1, 1.5, 2, 5, 6, 7, 8])
-
-
 def test_what_is_no_output(tmp_path: Path) -> None:
     source = folder(tmp_path / "a")
     assert stated(source) is None
@@ -186,22 +170,3 @@ def test_what_is_no_output(tmp_path: Path) -> None:
 
 
 # Receipts as text
-
-
-def test_a_receipt_is_read_as_it_was_written_in_a_file_and_on_one_line(tmp_path: Path) -> None:
-    one = receipt(
-        FolderRecord(),
-        fold=FoldRecord("q", ("q_proj",), 1e-4),
-        log_n_approximation=LogNRecord(0.12, 4096, 1.0, 0.08),
-        runtimes=(RuntimeRecord("vllm@0.33.0", "exact", "because", evidence="run"),),
-        schedule=ScheduleRecord("d", (1.0, 0.1), query_scaling={"beta": 0.1}),
-        validation={"agrees": True},
-        servers={"vLLM": {"agrees": True}},
-    )
-    assert "\n" not in embedded(one)
-    assert parse_receipt(embedded(one), "ropeconv.json") == one
-    write_receipt(tmp_path, one)
-    assert read_receipt(tmp_path) == one
-    assert os.listdir(tmp_path) == ["ropeconv.json"]
-    assert (one.method, one.runtimes[0].grade, one.schema) == ("yarn", "run", 2)
-    assert receipt(recipe={}).method == ""

@@ -13,7 +13,6 @@ import pytest
 
 from ropeconv.bake import Target, apply, make_plan
 from ropeconv.evaluate.row import parse_rows
-from ropeconv.receipts import add_validation, read_receipt
 from ropeconv.run.journal import RunJournal, RunLine
 from ropeconv.run.running import TaskWorker, missing
 from ropeconv.run.tasks import TASKS
@@ -107,18 +106,6 @@ def test_bytes_are_compared_where_that_is_asked_for(place: Path) -> None:
     assert again(place) == []
     done = command(place, "run", "plan.toml", "--verify", code=1)
     assert ("1 done, 2 failed, 0 not run." in done.stdout, done.stdout.count(DAMAGED)) == (True, 2), done.stdout
-
-
-def test_what_may_change_leaves_it_done_and_a_changed_result_is_measured_again(place: Path) -> None:
-    (place / "plan" / FOLDER / "README.md").write_text("a card")
-    add_validation(place / "plan" / FOLDER, read_receipt(place / "plan" / FOLDER), {"agrees": True})
-    assert again(place) == []
-    result = place / "plan" / RESULT
-    before = result.read_text()
-    result.write_text(before.replace('"seed":0', '"seed":1') if '"seed":0' in before else before + " ")
-    (line,) = again(place)
-    assert (line.task, line.failed) == ("eval", "")
-    assert result.read_text().rstrip() == before.rstrip()
 
 
 def test_a_unit_that_hangs_fails_at_its_limit_and_the_next_one_runs(

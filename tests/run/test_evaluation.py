@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,40 +18,14 @@ from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners.request import Opening
 from ropeconv.evaluate.texts.read import read_files
 from ropeconv.formats.journal import Journal
-from ropeconv.run.evaluation import About, EvalWorker, open_spread
+from ropeconv.run.evaluation import About, open_spread
 from ropeconv.run.executors import Executor, Pool
-from ropeconv.run.executors.local import Local
 
 from ..support.in_process import command
 from .plans import models
 
 SIZES = Sizes(lengths="1/2T,4T", windows=3, targets=8)
 ROWS = "base,yarn:4,ntk:4,linear:4,mixed:4:log_n=clamped"
-
-
-class Mortal(EvalWorker):
-    """Ends its process once, after some units. mark: made then."""
-
-    def __init__(self, mark: Path, after: int, *given: Any) -> None:
-        super().__init__(*given)
-        self.mark, self.left = mark, after
-
-    def __call__(self, item: str) -> Any:
-        self.left -= 1
-        if self.left < 0 and not self.mark.exists():
-            self.mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(item)
-
-
-class WithMortals(Executor):
-    """An executor whose workers are `Mortal`."""
-
-    def __init__(self, inner: Executor, mark: Path, after: int) -> None:
-        self.inner, self.mark, self.after = inner, mark, after
-
-    def pool(self, factory: Any, retries: int = 2) -> Any:
-        return self.inner.pool(partial(Mortal, self.mark, self.after, *factory.args), retries)
 
 
 class Here(Executor, Pool):
@@ -111,14 +82,6 @@ def evaluated(
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
     return models(tmp_path_factory.mktemp("spread"), tiny("llama"), "a")
-
-
-@pytest.mark.nightly
-def test_a_killed_worker_loses_nothing_and_the_table_is_that_of_one_process(place: Path, tmp_path: Path) -> None:
-    found = evaluated(place, tmp_path / "j.jsonl", WithMortals(Local(2), tmp_path / "mark", 4))
-    assert (tmp_path / "mark").exists()
-    assert len(found.written) == 5 * 2 * 3
-    assert found == evaluated(place, tmp_path / "alone.jsonl")
 
 
 def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(place: Path, tmp_path: Path) -> None:

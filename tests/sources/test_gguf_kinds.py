@@ -12,7 +12,7 @@ import pytest
 
 import ropeconv
 from ropeconv.encode import GgufTarget, Target
-from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake
+from ropeconv.errors import BadSource
 from ropeconv.formats.gguf import GgufFile
 from ropeconv.inspection import inspect_source
 from ropeconv.inspection.inspect import Inspection
@@ -47,17 +47,6 @@ def test_what_a_file_is_instead_of_a_model(kind: str, tmp_path: Path) -> None:
             attempt()
 
 
-def test_a_vocabulary_alone(tmp_path: Path) -> None:
-    path = tmp_path / "vocab.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_token_list(["a", "b"])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    with pytest.raises(BadSource, match="vocab.gguf holds a vocabulary and no weights"):
-        inspect_source(open_source(str(path)))
-
-
 def planned(path: Path, out: Path, encoding: str = "auto", recipe: Recipe = YARN) -> Any:
     target = Target(out=out, encoding=encoding, gguf=GgufTarget(assume_arch_keys=True))
     return ropeconv.make_plan(open_source(str(path)), recipe, target)
@@ -80,23 +69,6 @@ def test_an_unknown_architecture_is_taken_by_its_keys_where_that_is_asked_for(tm
     again = inspect_source(open_source(str(out)))
     assert isinstance(again.spec.form, Yarn)
     assert any("not in the table" in words for words in again.spec.notes)
-
-
-def test_nothing_but_keys_is_written_for_an_unknown_architecture(tmp_path: Path) -> None:
-    source = write(tmp_path / "new.gguf", "llama9")
-    mixed = Recipe(REGISTRY["mixed"](4.0))  # type: ignore[call-arg]
-    for recipe, encoding in ((mixed, "auto"), (YARN, "tensor")):
-        with pytest.raises(UnsupportedBake):
-            planned(source, tmp_path / "out.gguf", encoding, recipe)
-    still = write(tmp_path / "still.gguf", "mamba")
-    with pytest.raises(RopeconvError, match="mamba has no RoPE"):
-        planned(still, tmp_path / "out.gguf")
-
-
-def test_a_fixed_rotation_is_refused_with_its_reason(tmp_path: Path) -> None:
-    source = write(tmp_path / "fixed.gguf", "cogvlm", tensors={"rope_freqs.weight": np.ones(32, np.float32)})
-    with pytest.raises(UnsupportedBake, match="rotates it with the base 10000 whatever the file says"):
-        make_plan(source, YARN, tmp_path / "out.gguf")
 
 
 def divided(folder: Path, divisors: np.ndarray) -> Inspection:

@@ -15,7 +15,6 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf import read_header
 from ropeconv.formats.gguf.edit import RESERVED
-from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods.parts import YarnMethod
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import RECEIPT, GgufSource, hub_shard, open_source
@@ -141,15 +140,6 @@ def test_shards_are_read_by_range_and_fetched_beside_each_other(big_hub: Hostile
     assert big_hub.sent == {}
 
 
-def test_a_shard_that_is_missing_or_elsewhere_is_named(big_hub: Hostile, tmp_path: Path) -> None:
-    large(tmp_path / "repo" / "s.gguf", split=2)
-    (tmp_path / "repo" / "s-00003-of-00003.gguf").unlink()
-    with pytest.raises(BadSource, match="me/tiny has no file s-00003-of-00003.gguf; check its name"):
-        inspect_source(open_source("me/tiny/s-00001-of-00003.gguf"))
-    with pytest.raises(BadSource, match="is shard 2 of a split model; give s-00001-of-00003.gguf"):
-        inspect_source(open_source("me/tiny/s-00002-of-00003.gguf"))
-
-
 def test_a_damaged_header_has_the_sentence_of_a_local_one(big_hub: Hostile, tmp_path: Path) -> None:
     path = tmp_path / "repo" / "bad.gguf"
     whole = (tmp_path / "repo" / "quants" / "big.gguf").read_bytes()
@@ -163,21 +153,6 @@ def test_a_damaged_header_has_the_sentence_of_a_local_one(big_hub: Hostile, tmp_
             _ = open_source("me/tiny/bad.gguf").file
         assert str(found.value) == str(local.value)
     assert fetched(tmp_path) == []
-
-
-def test_offline_the_cache_is_used_and_else_a_sentence_said(run: Run, big_hub: Hostile, tmp_path: Path) -> None:
-    environment = big_hub.environment(tmp_path / "home")
-    offline, gone = {**environment, "HF_HUB_OFFLINE": "1"}, {**environment, "HF_ENDPOINT": "http://127.0.0.1:9"}
-    said = "ropeconv: a file is not cached and the Hub cannot be reached: go online, or unset HF_HUB_OFFLINE\n"
-    _ = open_source(NAME).file  # a header alone is not cached
-    cold = run("inspect", NAME, env=offline)
-    assert (cold.returncode, cold.stderr) == (1, said)
-    apply(make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True))
-    for at in (offline, gone):
-        found = json.loads(run("inspect", NAME, "--json", env=at).stdout)
-        assert found["source"]["commit"] == big_hub.commit("me/tiny")
-    nothing = run("inspect", NAME, env={**gone, "HF_HOME": str(tmp_path)})
-    assert (nothing.returncode, "the Hub cannot be reached" in nothing.stderr) == (1, True)
 
 
 RANGES = {

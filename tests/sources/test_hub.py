@@ -18,7 +18,6 @@ from ropeconv.sources import open_source
 from ..conftest import Run, hashes
 from ..support.baking import apply, make_plan
 from ..support.hub_server import Hub, serving, talk_to
-from .test_meta import release
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 MODEL = "model.safetensors"
@@ -115,17 +114,3 @@ def test_what_cannot_be_had(
     with pytest.raises(Exception) as problem:
         make_plan(reference, YARN)
     assert words in explained(problem.value)[0]
-
-
-def test_metas_layout_on_the_hub(online: Callable[..., Done], hub: Hub, tmp_path: Path) -> None:
-    name = "meta-llama/Llama-2-7b"
-    release(tmp_path / "release", dtype="bfloat16")
-    hub.repos[name] = tmp_path / "release"
-    plan = make_plan(name, YARN, tmp_path / "out")
-    assert plan.schedule.context == 4 * 4096
-    assert set(hub.sent) == {"params.json", "tokenizer.model"}
-    assert (apply(plan) / MODEL).exists()
-    done = online("bound", name, "--weights")
-    assert (done.returncode, "cannot be read in part from the Hub" in done.stderr) == (1, True), done.stderr
-    offline = online("inspect", name, "--json", HF_HUB_OFFLINE="1")
-    assert json.loads(offline.stdout)["source"]["commit"] == hub.commit(name)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.regular import open_regular
 from ropeconv.sources import open_source
 from ropeconv.sources.links import FOLLOW
 from ropeconv.sources.source import Source
@@ -102,12 +101,3 @@ def test_special_files_are_refused_and_not_waited_for(
     make(model / name)
     with pytest.raises(BadSource, match=f"{name} is a {kind}, and a regular file is needed there"):
         names(model)
-
-
-def test_what_becomes_a_fifo_or_device_before_it_is_opened_is_refused(model: Path) -> None:
-    os.mkfifo(model / "fifo")
-    for path, kind in ((model / "fifo", "FIFO"), (Path("/dev/zero"), "device")):
-        with pytest.raises(BadSource, match=f"is a {kind}"):
-            open_regular(path)
-    with open_regular(model.parent / "secret") as file:
-        assert file.read() == b"a key"

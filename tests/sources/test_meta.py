@@ -192,34 +192,6 @@ def test_shards_are_filled_up_to_their_limit() -> None:
     assert all(shard.size < 5_000_100_000 for shard in shards)
 
 
-def test_several_shards_get_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoModelForCausalLM
-
-    monkeypatch.setattr("ropeconv.sources.meta.source.shard_layout", lambda config: shard_layout(config, 100_000))
-    release(tmp_path / "llama")
-    out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
-    index = json.loads((out / "model.safetensors.index.json").read_text())
-    assert len(set(index["weight_map"].values())) > 3
-    AutoModelForCausalLM.from_pretrained(out)
-
-
-def test_the_tokenizer_may_be_one_level_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Meta's own download has it: llama-2/tokenizer.model and llama-2/7B/, also from within that folder."""
-    above, folder = tmp_path / "llama-2", tmp_path / "llama-2" / "7B"
-    above.mkdir()
-    release(folder)
-    expected = hashes(apply(make_plan(folder, AS_IS, tmp_path / "expected")))
-    (folder / "tokenizer.model").rename(above / "tokenizer.model")
-    plan = make_plan(folder, AS_IS, tmp_path / "out")
-    assert plan.warnings == (f"tokenizer.model is that of {above}",)
-    assert hashes(apply(plan)) == expected
-    monkeypatch.chdir(folder)
-    make_plan(".", AS_IS)
-    (above / "tokenizer.model").unlink()
-    with pytest.raises(BadSource, match="or one level above"):
-        make_plan(folder, AS_IS)
-
-
 class Evil:
     def __reduce__(self) -> tuple[Any, ...]:
         return (Path.touch, (Path("executed"),))

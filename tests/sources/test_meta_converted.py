@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -18,11 +16,11 @@ from ropeconv.sources import Source, open_source
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verify import Options, verify_output
 
-from ..hub.test_llama_2 import hf_tensors, loaded
+from ..hub.test_llama_2 import hf_tensors
 from ..support.baking import apply, make_plan
 from ..support.corruptions import data, last_bit
 from ..support.extent import sample
-from .test_meta import AS_IS, PARAMS, VOCABULARY, meta_logits, release
+from .test_meta import AS_IS, release
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
 MODEL = "model.safetensors"
@@ -92,26 +90,6 @@ def test_ranges_are_those_of_the_pth_files(meta: Path, as_is: Path) -> None:
     assert source.read(MODEL, 0, size) == (as_is / MODEL).read_bytes()
     with pytest.raises(BadSource, match="ends before byte"):
         source.read(MODEL, 0, size + 1)
-
-
-def test_stored_buffers_in_one_step(meta: Path, tmp_path: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    out = apply(make_plan(meta, THETA, tmp_path / "out", encoding="buffers"))
-    agrees(out, meta)
-    expected = hf_tensors(stored(meta))
-    assert all(torch.equal(one, expected[name]) for name, one in loaded(out).items() if "inv_freq" not in name)
-    ids = torch.arange(40) * 7 % VOCABULARY
-    with torch.no_grad():
-        model = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True, dtype=torch.float32)
-        logits = model(ids[None]).logits[0]
-    wanted, unlike = (meta_logits(whole(stored(meta)), PARAMS, ids, theta) for theta in (20000.0, 10000.0))
-    assert (logits - wanted).abs().max() < 1e-3 * wanted.std()
-    assert (logits - unlike).abs().max() > 0.1 * wanted.std()
-    back = restore(restore_plan(checkpoint(out), tmp_path / "back"))
-    assert sorted(path.name for path in back.glob("*.safetensors*")) == ["model.safetensors"]
-    assert "auto_map" not in json.loads((back / "config.json").read_text())
 
 
 def test_an_output_is_compared_with_a_conversion_of_its_source(meta: Path, as_is: Path, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from ropeconv.errors import BadSource
 from ropeconv.sources import open_source
 from ropeconv.sources.meta import tensors
 from ropeconv.sources.meta.tensors import peek_dtype
-from ropeconv.sources.meta.tokenizer import vocabulary_size
 
 from ..support.baking import apply, make_plan
 from .test_meta import AS_IS, PARAMS, release
@@ -130,13 +129,3 @@ def test_entries_that_are_no_such_tensors(folder: Path, pth: Path, tmp_path: Pat
     with pytest.raises(BadSource, match=f"{name} (has shape|is not a tensor of)|mixes dtypes"):
         apply(make_plan(folder, AS_IS, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("line", [b"Yg== 2", b"Yg==", b"\xff 1", b"Yg== 1 2"])
-def test_vocabularies_of_tiktoken_that_are_none(tmp_path: Path, line: bytes) -> None:
-    path = tmp_path / "tokenizer.model"
-    path.write_bytes(b"YQ== 0\n" + line + b"\n")
-    with pytest.raises(BadSource, match="no vocabulary of tiktoken in line 2"):
-        vocabulary_size(path)
-    path.write_bytes(b"YQ== 0\nYg== 1\n")
-    assert vocabulary_size(path) == 258

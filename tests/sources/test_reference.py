@@ -41,11 +41,6 @@ def test_pages_of_the_hub(typed: str, taken: str) -> None:
     assert resolved(typed) == taken
 
 
-def test_a_tag_of_ollama_is_told_what_to_give() -> None:
-    with pytest.raises(BadSource, match=r"give the file itself, me/m-GGUF/FILE-Q4_K_M\.gguf"):
-        resolved("hf.co/me/m-GGUF:Q4_K_M")
-
-
 @pytest.mark.parametrize(
     "typed",
     [
@@ -87,18 +82,6 @@ def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(BadSource, match="which it does not name"):
         open_source(str(tmp_path)).config()
-
-
-def test_a_folder_of_gguf_files_lists_them(tmp_path: Path) -> None:
-    for number in range(10):
-        write(tmp_path / f"m-{number}.gguf")
-    with pytest.raises(BadSource) as problem:
-        open_source(str(tmp_path)).config()
-    assert f"give one of them: {tmp_path}/m-0.gguf, {tmp_path}/m-1.gguf, " in str(problem.value)
-    assert str(problem.value).endswith("m-7.gguf and 2 more")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(BadSource, match="so it is not a checkpoint; give another folder or id"):
-        open_source(str(tmp_path / "empty")).config()
 
 
 def test_pickled_weights_are_copied_where_only_the_config_changes(llama: Path, tmp_path: Path) -> None:

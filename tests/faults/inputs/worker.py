@@ -49,9 +49,9 @@ class Outcome(NamedTuple):
     problem: str = ""
 
 
-def entries(folder: Path) -> dict[str, tuple[int, int]]:
+def entries(folder: Path) -> set[tuple[Path, int, int]]:
     """Everything below a folder, with sizes and times of change."""
-    return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
+    return {(path, path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
 
 
 def judge(code: int, message: str, seconds: float, megabytes: float, changed: bool) -> str:

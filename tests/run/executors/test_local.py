@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.errors import UsageError
-from ropeconv.run.executors import Failure, executor_of
+from ropeconv.run.executors import Failure
 from ropeconv.run.executors.local import HANGS, Local, gpus
 
 from .workers import Broken, Squares, all_ends
@@ -52,12 +51,3 @@ def test_a_process_that_does_not_answer_is_killed_once(tmp_path: Path) -> None:
     assert found == {0: 4, 1: Failure(HANGS), 2: 9}
     assert (tmp_path / "run-long").read_text() == "x"
     assert time.monotonic() - begun < 120
-
-
-def test_names_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert executor_of("7").at_once == 7
-    assert executor_of("local", at_once=3).at_once == 3
-    assert executor_of("local", without_gpus=4).at_once == 4
-    with pytest.raises(UsageError, match="'cloud' is no place to run; give local"):
-        executor_of("cloud")

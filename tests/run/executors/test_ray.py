@@ -12,14 +12,13 @@ from unittest.mock import Mock
 import pytest
 
 from ropeconv.errors import RopeconvError
-from ropeconv.evaluate.opening import Sizes
 from ropeconv.run.executors import executor_of
 from ropeconv.run.executors.ray import ATTEMPTS, RayCluster
 
 from ...support.in_process import command
 from ...support.waiting import free_ports
 from ..plans import lines, models, plan_text
-from ..test_evaluation import WithMortals, evaluated
+from ..test_evaluation import evaluated
 from .workers import Squares, all_ends
 
 pytest.importorskip("ray")
@@ -102,23 +101,3 @@ def test_through_the_client_port(cluster: Any, place: Path, tmp_path: Path) -> N
     assert [one["failed"] for one in lines(place)] == [""] * 4
     spread = evaluated(place, tmp_path / "spread.jsonl", RayCluster(ADDRESS))
     assert spread == evaluated(place, tmp_path / "alone.jsonl")
-
-
-@pytest.mark.nightly
-def test_a_killed_worker_and_a_removed_node_change_nothing(cluster: Any, place: Path, tmp_path: Path) -> None:
-    """The last test, since the node does not come back."""
-    done: list[int] = []
-
-    def advance(tokens: int) -> None:
-        done.append(tokens)
-        if len(done) == 30:
-            cluster.remove_node(cluster.nodes[1], allow_graceful=False)
-
-    rows, sizes = (
-        "base,linear:4,ntk:4,ntk-old:4,ntk-fixed:4,mixed:4,by-parts:4,yarn:4",
-        Sizes(lengths="4T", windows=8),
-    )
-    mortals = WithMortals(RayCluster(cluster.address), tmp_path / "mark", 9)
-    found = evaluated(place, tmp_path / "j.jsonl", mortals, rows, sizes, advance)
-    assert ((tmp_path / "mark").exists(), len(found.written)) == (True, 64)
-    assert found == evaluated(place, tmp_path / "alone.jsonl", None, rows, sizes)

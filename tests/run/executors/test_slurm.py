@@ -90,11 +90,3 @@ def test_a_job_has_ended_that_two_looks_at_the_queue_miss(
     monkeypatch.setattr(slurm_queue, "LOOK", 0.0)
     queue = Queue()
     assert [queue.ended({5: job}) for _ in ended] == ended
-
-
-def test_what_slurm_never_starts_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = SimpleNamespace(job_id="77", paths=SimpleNamespace(folder=tmp_path, result_pickle=tmp_path / "none"))
-    monkeypatch.setattr(slurm_queue, "LOOK", 0.0)
-    monkeypatch.setattr(slurm_queue, "queued", lambda: {"77": "PartitionTimeLimit"})
-    with pytest.raises(RopeconvError, match=r"never starts the jobs \(PartitionTimeLimit\); give .* a shorter timeout"):
-        Queue().ended({5: job})

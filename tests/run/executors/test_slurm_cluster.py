@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -128,15 +127,3 @@ def test_a_plan_with_weights_and_evaluations(tmp_path: Path, tiny: Callable[[str
     assert [one["failed"] for one in lines(place)] == [""] * 3
     assert {row.name for row in read_result(next((place / "plan" / "eval").glob("*.json"))).rows} > {"base"}
     assert any((place / "plan" / "slurm").glob("*submitted*"))
-
-
-def test_ctrl_c_cancels_what_is_left(tmp_path: Path, tiny: Callable[[str], Path]) -> None:
-    place = models(tmp_path, tiny("llama"), "abc")
-    (place / "plan.toml").write_text(plan_text("apply eval", EVAL))
-    running = subprocess.Popen(
-        [sys.executable, "-m", "ropeconv", "run", "plan.toml", "--on", "slurm"], cwd=place, stderr=subprocess.PIPE
-    )
-    until(lambda: len(slurm_queue.queued() or {}) >= 3, "the queue")
-    running.send_signal(signal.SIGINT)
-    assert running.wait(60) == 130
-    until(lambda: slurm_queue.queued() == {}, "the end of all jobs")

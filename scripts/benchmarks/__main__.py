@@ -3,10 +3,9 @@
 apply    `ropeconv apply` on a checkpoint of several gigabytes beside `cp -r`
 gguf     patches of GGUF files beside `cp` and gguf-new-metadata; conversions beside llama.cpp's converter
 bound    the bound of a base beside the published algorithm
-eval     `ropeconv eval` beside the same work done otherwise, and lm_eval
+eval     `ropeconv eval`: changing rows, its estimate, and its memory
 run      a thousand repositories published on a Hub of this machine; plans of a checkpoint with 1T parameters
 tune     what each search of `ropeconv tune` finds on held-out text, and how long it takes
-ui       seconds to the answer of each page in a browser, for repositories of one and of a thousand shards
 """
 
 from __future__ import annotations

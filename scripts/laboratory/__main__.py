@@ -3,7 +3,6 @@
 `scripts/lab` executes the versions that install quickly, `scripts/lab --all` every one, and `scripts/lab vllm@0.33.0
 mlx-lm` those. With `--check` nothing is written: what was seen has to be what the records say. With `--new` only models
 are executed that the record lacks, and added to it. The table of runtimes is compared with the results in every case.
-TGI is no package: LAB_TGI names the `server` folder of a checkout.
 """
 
 from __future__ import annotations

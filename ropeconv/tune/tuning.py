@@ -57,7 +57,10 @@ class Tuning:
         judge = Scorer(
             self.runner, windows(held, self._size(wanted.held_windows or wanted.windows)), price, self.passes
         )
-        task = self._task(scorer, self._ranked(scorer))
+        task = Task(
+            self.start, self.runner.loaded.model, self.runner.inspection.spec, scorer, self._ranked(scorer),
+            wanted.steps, wanted.attention_factor, wanted.regularise, wanted.seed, heard,
+        )  # fmt: skip
         heard.total(wanted.steps)
         best = search(task)
         heard.note(f"Reading {len(judge.windows)} held-out windows.")
@@ -93,10 +96,7 @@ class Tuning:
         return Size(self.context, self.runner.trained, count, wanted.targets, wanted.needles > 0, wanted.seed)
 
     def _ranked(self, scorer: Scorer) -> list[Candidate]:
-        """The formulas, the one to begin with first: that of --start, else the one that loses least.
-
-        scorer: of the windows of the search.
-        """
+        """The formulas, the one to begin with first: that of --start, else the one that loses least."""
         wanted, formulas, heard = self.wanted, self.formulas, self.progress
         size = f"{len(scorer.windows)} windows of {format_tokens(self.context)} tokens"
         if wanted.start:
@@ -107,18 +107,8 @@ class Tuning:
         heard.note(f"{formulas[0].name} loses least; searching from it.")
         return formulas
 
-    def _task(self, scorer: Scorer, formulas: Sequence[Candidate]) -> Task:
-        wanted = self.wanted
-        return Task(
-            self.start, self.runner.loaded.model, self.runner.inspection.spec, scorer, formulas,
-            wanted.steps, wanted.attention_factor, wanted.regularise, wanted.seed, self.progress,
-        )  # fmt: skip
-
     def _verdict(self, best: Candidate, reference: Candidate, table: Sequence[TunedRow]) -> tuple[Candidate, bool, str]:
-        """What to bake, whether that is what was found, and a sentence.
-
-        best: that was found. reference: the formula that loses least on held-out text. table: of all of them there.
-        """
+        """What to bake, whether that is what was found, and a sentence."""
         total = next(one for one in table if one.name == best.name).total
         if best in self.formulas:
             said = f"The search found nothing better than {best.name}"

@@ -99,11 +99,7 @@ def _rounded(comparison: Comparison) -> str:
 def _judged(
     runs: list[Bucket], read: Logits, stock: Any, how: GgufReference, temperature: float = 1.0
 ) -> list[BucketResult]:
-    """The result of each bucket of positions.
-
-    runs: the buckets. read: of the source. stock: logits of the output, [positions, vocabulary]. how: the rule of the
-    reference. temperature: by which logits are divided for the KL.
-    """
+    """The result of each bucket of positions."""
 
     def kl(one: Any, other: Any, rows: slice) -> Figures:
         return compare_logits(one[rows], other[rows, : one.shape[1]], temperature)

@@ -116,10 +116,7 @@ def _validated(asked: ComparisonSpec, server: Server, source: Source, folder: Pa
 
 
 def _text_run(asked: ComparisonSpec, served: Served, source: Source, folder: Path) -> TokenRun:
-    """The run for a server: a text over every position from 0 on.
-
-    asked: what is compared, and how. served: the model of the server. source: the checkpoint. folder: with its files.
-    """
+    """The run for a server: a text over every position from 0 on."""
     settings, schedule = asked.settings, asked.comparison.schedule
     wanted = settings.length or usual_length(schedule.original_context, schedule.context)
     if settings.length > schedule.context:
@@ -144,11 +141,7 @@ def _text_run(asked: ComparisonSpec, served: Served, source: Source, folder: Pat
 def _judged(
     run: TokenRun, states: HiddenStates, head: TransformersEngine, said: list[LogProbs], rounded: bool
 ) -> tuple[list[BucketResult], tuple[tuple[int, float], ...]]:
-    """The result of each bucket, and (position, KL in nats) of the run.
-
-    states: of the source. head: the source, for logits of these. said: log-probabilities from the server. rounded:
-    whether its weights are quantised.
-    """
+    """The result of each bucket, and (position, KL in nats) of the run."""
     if any(token >= head.vocabulary for row in said for token in row):
         raise RopeconvError(
             f"the server names tokens beyond the {head.vocabulary:,} of the source; it runs another model"

@@ -108,10 +108,7 @@ def _undecorated(module: Any) -> Callable[..., Any]:
 
 @contextmanager
 def _recomputed(model: Any, wanted: bool) -> Iterator[None]:
-    """Computes the activations of each layer twice instead of keeping them, while it is entered. wanted: whether to.
-
-    As `activation_checkpointing_enable` of transformers, and its older name, do for a model that is trained.
-    """
+    """Computes the activations of each layer twice instead of keeping them, while it is entered."""
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 

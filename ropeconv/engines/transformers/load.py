@@ -72,10 +72,7 @@ def _class_for(config: Any) -> Any:
 
 
 def _check_complete(found: dict[str, Any], folder: Path, stands_for: str) -> None:
-    """Raises BadSource where the weights of a checkpoint are not those of the class that it was loaded with.
-
-    found: what transformers says about loading it. folder: the checkpoint. stands_for: the model type of the class.
-    """
+    """Raises BadSource where the weights of a checkpoint are not those of the class that it was loaded with."""
     for kind, words in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has")):
         names = sorted(map(str, found.get(kind) or ()))
         if names:

@@ -91,11 +91,7 @@ def open_baked(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
 def _in_transformers(
     baked: Path, receipt: Receipt, comparison: Comparison | None, asked: Opening, stack: ExitStack
 ) -> Baked:
-    """The runner of a folder.
-
-    baked: the folder. receipt: of it. comparison: with its source, None without one. asked: how to run. stack: what is
-    closed at the end.
-    """
+    """The runner of a folder."""
     trust = needs_trust(baked, asked.trust_remote_code)
     config = jsontext.parse(read_text(baked / "config.json", "config.json"), "config.json")
     at = device_spec(asked.device, asked.dtype, asked.device_map, stored_dtype(config))

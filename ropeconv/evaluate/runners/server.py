@@ -84,10 +84,7 @@ def open_servers(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
 
 
 def _output(model: str, served: Served) -> Path | None:
-    """The output of ropeconv that a server says it runs, for its receipt; None for another model.
-
-    model: as the user named it. served: as the server describes itself, which proves nothing but its name.
-    """
+    """The output of ropeconv that a server says it runs, for its receipt; None for another model."""
     path = Path(model)
     named = model and path.resolve().name in (Path(served.path).name, Path(served.model).name)
     return path if named and has_receipt(path) else None
@@ -100,10 +97,7 @@ def _split(given: str) -> tuple[str, str]:
 
 
 def _local(asked: Opening, stack: ExitStack) -> tuple[Tokenizer | None, Inspection | None]:
-    """Tokenizer and inspection of the checkpoint that a user named; None without one.
-
-    asked: by the user. stack: what is closed at the end. Weights of checkpoints are not fetched.
-    """
+    """Tokenizer and inspection of the checkpoint that a user named; None without one."""
     if not asked.model:
         return None, None
     source = open_source(asked.model, asked.family)
@@ -114,11 +108,7 @@ def _local(asked: Opening, stack: ExitStack) -> tuple[Tokenizer | None, Inspecti
 
 
 def _refuse_other(server: Server, tokenizer: Tokenizer, name: str) -> None:
-    """Raises BadSource where a server runs a model with another vocabulary.
-
-    tokenizer: of the model that is expected. name: of that, for the message. A server without its tokenizer is let
-    pass: tokens that it does not have are refused by itself.
-    """
+    """Raises BadSource where a server runs a model with another vocabulary."""
     try:
         found = server.encode(SAMPLE)
     except RopeconvError:

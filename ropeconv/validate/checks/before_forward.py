@@ -41,10 +41,7 @@ def check_before_forward(comparison: Comparison, trust_remote_code: bool = False
 
 
 def _answer(comparison: Comparison, context: int, own: bool) -> dict[str, Any]:
-    """The answer of the installed transformers on an output, from the cache where `apply` has asked already.
-
-    context: in tokens. own: as for `Probe.ask`.
-    """
+    """The answer of the installed transformers on an output, from the cache where `apply` has asked already."""
     baked, stands_for = comparison.baked, comparison.stands_for
     text = read_text(baked / "config.json", str(baked / "config.json"))
     cache = ProbeCache()

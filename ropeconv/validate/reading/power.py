@@ -130,10 +130,7 @@ def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
 
 
 def _normalised(engine: TransformersEngine, wanted: Any, read: Any) -> Measures:
-    """Measures between hidden states of one model, by logits over their spread where it has any.
-
-    engine: the model. wanted, read: [positions, hidden_size].
-    """
+    """Measures between hidden states of one model, by logits over their spread where it has any."""
     if not engine.has_logits:
         return measure_states(wanted, read)
     reference = engine.head(wanted)

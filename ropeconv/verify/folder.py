@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -48,11 +47,13 @@ class FolderCheck:
                 self.found.differs(f"it has no {file.name}", harmless=is_document(file.name))
             elif file.text is not None:
                 self._text(file.name, path, file.text.encode())
-            elif is_weights(file.name):
+            elif file.name.endswith(WEIGHTS) or any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS):
                 self._weights(file, path)
             else:
                 self._other(file, path)
-        compare_names(self.folder, (file.name for file in self.plan.files), self.found, self.found.options.code)
+        for name in sorted(set(files_of(self.folder)) - {RECEIPT, *(file.name for file in self.plan.files)}):
+            harmless = not is_loaded(name) or (is_code(name) and self.found.options.code)
+            self.found.differs(f"{name} is not among the files that ropeconv wrote", harmless=harmless)
 
     def _another(self, name: str) -> None:
         self.found.differs(
@@ -112,7 +113,9 @@ class FolderCheck:
             self.advance(size)
             return None if same else self.found.differs(f"{file.name} is another one")
         with scratch() as folder:
-            compare_weights(path, file.name, self._ranges(file, folder), self.found, self.advance)
+            place = first_difference(path, self._ranges(file, folder), self.advance)
+        if place is not None:
+            self.found.differs(f"{_where(path, place)} of {file.name} differs from byte {place:,} on")
         return None
 
     def _header(self, file: PlannedFile, path: Path) -> None:
@@ -146,34 +149,7 @@ class FolderCheck:
         return origin
 
 
-def compare_names(folder: Path, listed: Iterable[str], found: Found, code: bool = False) -> None:
-    """Looks for files in an output that belong to nothing.
-
-    folder: the output. listed: names of its files, without the receipt. found: gathers the others. code: accept other
-    modules.
-    """
-    for name in sorted(set(files_of(folder)) - {RECEIPT, *listed}):
-        harmless = not is_loaded(name) or (is_code(name) and code)
-        found.differs(f"{name} is not among the files that ropeconv wrote", harmless=harmless)
-
-
-def compare_weights(path: Path, name: str, ranges: Sequence[Range], found: Found, advance: Advance) -> None:
-    """Compares a file of weights with its ranges, and names the tensor in which it differs.
-
-    path: of the file. name: of it in the output. ranges: as in `first_difference`. found: gathers the difference.
-    advance: called with the bytes that were compared since the last call.
-    """
-    place = first_difference(path, ranges, advance)
-    if place is not None:
-        found.differs(f"{where(path, place)} of {name} differs from byte {place:,} on")
-
-
-def is_weights(name: str) -> bool:
-    """Whether a file holds weights."""
-    return name.endswith(WEIGHTS) or any(fnmatch(name, pattern) for pattern in OTHER_WEIGHTS)
-
-
-def where(path: Path, place: int) -> str:
+def _where(path: Path, place: int) -> str:
     """What a file of weights has at a byte: the name of a tensor, where it is known."""
     if not path.name.endswith(WEIGHTS):
         return "something"

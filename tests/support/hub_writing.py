@@ -1,7 +1,7 @@
 """A Hub on localhost that can be written to, driven through the real client: repositories, commits, LFS, copies.
 
 Faults are switched on by name in `faults`, each a number of times. `received` counts the bytes of bodies that arrived,
-`stored` what came in by upload, by sha256. cas: a folder that takes uploads by Xet; `in_cas` names what it got.
+`stored` what came in by upload, by sha256.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ class WritingHub(Hub):
         self.stored: dict[str, bytes] = {}
         self.allowed: dict[str, set[str]] = {}
         self.received = 0
-        self.cas: Path | None = None
-        self.in_cas: set[str] = set()
         self.faults: dict[str, int] = {}
         self.seen: list[str] = []
         self.refused: list[float] = []
@@ -79,10 +77,6 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             if parts[:2] == ["api", "models"] and len(parts) > 4 and parts[4] == "tree":
                 repo = "/".join(parts[2:4])
                 self.json(200, [hub.row(repo, p) for p in sorted(hub.repos[repo].rglob("*")) if p.is_file()])
-            elif len(parts) > 4 and parts[4] in ("xet-write-token", "xet-read-token") and hub.cas:
-                said = {"casUrl": f"local://{hub.cas}", "accessToken": "xet", "exp": 4102444800}
-                names = ("X-Xet-Cas-Url", "X-Xet-Access-Token", "X-Xet-Token-Expiration")
-                self.json(200, said, dict(zip(names, map(str, said.values()), strict=True)))
             elif parts == ["api", "whoami-v2"]:
                 self.json(200, {"type": "user", "name": "me", "orgs": []})
             else:
@@ -228,9 +222,6 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 elif line["key"] == "lfsFile":
                     known = value["oid"] in hub.stored or value["oid"] in hub.allowed.get(repo, set())
                     content = hub.stored.get(value["oid"]) or (hub.by_sha(value["oid"]) if known else None)
-                    if content is None and hub.cas:
-                        hub.in_cas.add(value["oid"])
-                        content = value["oid"].encode()
                     if content is None:
                         self.json(400, {"error": f"LFS object {value['oid']} is not here"})
                         return

@@ -25,10 +25,10 @@ def executor_of(
 ) -> Executor:
     """The executor of a name.
 
-    name: `local`, a number of processes, the address of a Ray cluster as in `RayCluster`, or `slurm`. table: settings of a
-    plan. at_once, without_gpus: of processes of this machine, as in `Local`. folder: of what Slurm's jobs leave; None
-    without Slurm, whose jobs keep no model from one item to the next. Raises UsageError for other names, RopeconvError
-    where a package is missing.
+    name: `local`, a number of processes, the address of a Ray cluster as in `RayCluster`, or `slurm`. table: settings
+    of a plan. at_once, without_gpus: of processes of this machine, as in `Local`. folder: of what Slurm's jobs leave;
+    None without Slurm, whose jobs keep no model from one item to the next. Raises UsageError for other names,
+    RopeconvError where a package is missing.
     """
     table = table or ExecutorTable()
     if name == "local":

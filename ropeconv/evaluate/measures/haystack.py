@@ -64,15 +64,15 @@ class Haystack:
         words = set(self.texts.tokenizer.decode(self.hay(size)).split())
         return sorted(word for word in words if word.isalpha() and word == word.lower() and 3 <= len(word) <= 12)
 
-    def words(self, least: int, draw: np.random.Generator) -> list[str]:
-        """All words of `vocabulary` in random order. Raises BadSource where there are fewer than `least`."""
-        if len(self.vocabulary) < least:
+    def words(self, count: int, draw: np.random.Generator) -> list[str]:
+        """Return `count` different words of the texts. Raises BadSource where there are fewer."""
+        if len(self.vocabulary) < count:
             name = self.texts.documents[self.document].name
             raise BadSource(
-                f"the texts have {len(self.vocabulary)} different words from {name} on, and questions need {least}; "
+                f"the texts have {len(self.vocabulary)} different words from {name} on, and questions need {count}; "
                 "give a longer --text"
             )
-        return [str(word) for word in draw.permutation(self.vocabulary)]
+        return [str(word) for word in draw.permutation(self.vocabulary)[:count]]
 
     def sequence(self, prompt: Prompt, length: int, name: str) -> tuple[list[int], list[int]]:
         """A sequence of exactly `length` tokens, and the indices of the answer's tokens.

@@ -19,7 +19,7 @@ class Niah(Retrieval):
     summary = "the number of one of four words hidden in the text, by depth of that word"
 
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
-        words, numbers = haystack.words(NEEDLES, draw)[:NEEDLES], different_numbers(NEEDLES, 7, draw)
+        words, numbers = haystack.words(NEEDLES, draw), different_numbers(NEEDLES, 7, draw)
         places = [depth, *(float(place) for place in draw.random(NEEDLES - 1))]
         needles = [
             (place, f"\nThe special number of {word} is {number}.\n")

@@ -39,11 +39,10 @@ class CompareForm(ModelForm, frozen=True, kw_only=True):
 
 
 class RuntimesForm(Form, frozen=True, kw_only=True):
-    """The matrix. family, runtime, writing: what is shown of it, empty for all."""
+    """The matrix. family, runtime: what is shown of it, empty for all."""
 
     family: str = ""
     runtime: str = ""
-    writing: str = ""
 
 
 class BakeForm(ModelForm, frozen=True, kw_only=True):

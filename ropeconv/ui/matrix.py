@@ -22,9 +22,7 @@ def shown(form: RuntimesForm) -> str:
     cells = [
         cell
         for cell in matrix()
-        if form.family in ("", cell.family)
-        and form.runtime in ("", cell.verdict.runtime.partition("@")[0])
-        and form.writing in ("", cell.writing)
+        if form.family in ("", cell.family) and form.runtime in ("", cell.verdict.runtime.partition("@")[0])
     ]
     if not form.family:
         rows = [row for row in runtimes() if form.runtime in ("", row.name)]

@@ -10,7 +10,7 @@ import gradio as gr
 from ...bake.matrix import matrix
 from ..forms import RuntimesForm
 from ..front import Front
-from ..matrix import WRITINGS, shown
+from ..matrix import shown
 from .parts import answer, heading
 from .wiring import Page
 
@@ -24,11 +24,7 @@ def build(front: Front, page: gr.Blocks) -> None:
     with gr.Row():
         family = gr.Dropdown([("all", ""), *families], value="", label="Family", elem_id="family")
         runtime = gr.Dropdown([("all", ""), *runtimes], value="", label="Runtime", elem_id="runtime")
-        writing = gr.Dropdown(
-            [("all", ""), *((words, name) for name, words in WRITINGS.items())], value="", label="Method",
-            elem_id="writing",
-        )  # fmt: skip
-    fields = {"family": family, "runtime": runtime, "writing": writing}
+    fields = {"family": family, "runtime": runtime}
     made = Page(front, RuntimesForm, fields, answer())
 
     def answers(form: Any, request: gr.Request, token: str) -> Iterator[str]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from ...encode.target import Format
-from ...errors import BadSource, RecipeError, UsageError
+from ...errors import RecipeError, UsageError
 from ...evaluate.advised import advised
 from ...inspection import inspect_source
 from ...pictures.of_model import pictures_of
-from ...receipts import receipt_of
 from ...rope.lengths import factor_over, parse_factor, parse_tokens
 from ...sources import GgufSource, Source
 from ...views.advice import show_advice, show_methods
-from ...views.receipt import show_evaluations
 from ..desk import Desk
 from ..forms import CompareForm
 from ..links import to_bake
@@ -37,8 +34,6 @@ def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
     show_advice(found, sheet)
     if large:
         sheet.note(f"GGUF is not planned here for more than {MOST_SHARDS} files of weights; `ropeconv advise` does it.")
-    with suppress(BadSource):  # most models are no outputs
-        show_evaluations(receipt_of(source), sheet)
     if found.found:
         if form.source:
             ways = [

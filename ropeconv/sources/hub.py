@@ -52,10 +52,7 @@ class HubSource(Source):
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _sizes(self, names: list[str]) -> dict[str, int]:
-        """The sizes of files that a listing does not give, each from a request of its own.
-
-        Raises BadSource where that does not give it either.
-        """
+        """The sizes of files that a listing does not give, each from its own request. Raises BadSource without one."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
         def size(name: str) -> int:

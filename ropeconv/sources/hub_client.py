@@ -130,10 +130,7 @@ def _patient(send: Callable[..., Any], whole: type) -> Callable[..., Any]:
 
 
 def _asked_to_wait(headers: Any, number: int) -> float:
-    """Seconds that a busy Hub asks to wait; twice as long each time where it does not say.
-
-    headers: of the answer, as a mapping. number: how often it was asked before.
-    """
+    """Seconds that a busy Hub asks to wait; twice as long each time where it does not say."""
     after = re.fullmatch(r"\d{1,6}", headers.get("retry-after", ""))
     reset = re.search(r"\bt=(\d{1,6})", headers.get("ratelimit", ""))
     found = after[0] if after else reset[1] if reset else 2**number

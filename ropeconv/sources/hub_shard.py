@@ -115,10 +115,7 @@ class HubShard(Shard):
             self._local.refuse_changed()
 
     def _range(self, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1, or fewer where the file ends before, from the Hub.
-
-        Raises BadSource for any other answer.
-        """
+        """Bytes start .. stop - 1 from the Hub, or fewer at the end of the file. Raises BadSource for other answers."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff

@@ -56,10 +56,7 @@ def _open(reference: str) -> Source | GgufSource:
 
 
 def _check_address(reference: str, repository: str, *paths: str | None) -> None:
-    """Raises BadSource for what the Hub cannot have, such as a file outside of its repository.
-
-    reference: for the message. repository: owner/name. paths: a revision and a file, None without.
-    """
+    """Raises BadSource for what the Hub cannot have, such as a file outside of its repository."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 

@@ -104,10 +104,7 @@ class GgufCheck:
             self.found.differs(what, harmless=described and (self.found.options.edited or self.elsewhere))
 
     def _small(self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> None:
-        """Compares the tensors of a shard that hold the schedule, some hundred bytes each, for `quick` too.
-
-        tensors: of the shard. start: where its data begins, in bytes.
-        """
+        """Compares the tensors of a shard that hold the schedule, some hundred bytes each, for `quick` too."""
         plan = self.plan
         own = {*plan.edit.changes, *(item.name for item in plan.edit.added)}
         for name, info in tensors.items():
@@ -145,11 +142,7 @@ RangesAt = Callable[[int], Iterator[Range]]
 
 
 def _ranges_at(plan: GgufPlan | ExportPlan, made: Rewritten, remade: Path | None, start: int) -> Iterator[Range]:
-    """The ranges of the data of a first shard.
-
-    plan: of the file. made: its header. remade: a file that the plan has made again, None where none is needed. start:
-    where the data begins, in bytes.
-    """
+    """The ranges of the data of a first shard, from a file that was made again where one is needed."""
     if remade is not None:
         header = read_header(remade)
         yield Copied(start, start + header.data_size, remade, header.data_start)

@@ -54,7 +54,7 @@ def targets(config: Config) -> Iterator[Target]:
     yield Target("lm_head.weight", dtype, "output.weight", (vocab, dim), 0)
 
 
-def shard_layout(config: Config, limit: int = SHARD_BYTES) -> tuple[Shard[Target], ...]:
-    """The shards of a Llama: its tensors in order, in files of at most `limit` bytes of data each (or one tensor)."""
-    groups = grouped(targets(config), lambda target: tensor_bytes(target.dtype, target.shape), limit)
+def shard_layout(config: Config) -> tuple[Shard[Target], ...]:
+    """The shards of a Llama: its tensors in order, in files of at most SHARD_BYTES of data each (or one tensor)."""
+    groups = grouped(targets(config), lambda target: tensor_bytes(target.dtype, target.shape), SHARD_BYTES)
     return tuple(Shard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))

@@ -37,10 +37,6 @@ def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
 
 
-def stems(folder: str) -> set[str]:
-    return {path.stem for path in (PACKAGE / folder).glob("*.py")} - {"__init__"}
-
-
 def defined(pattern: str, folder: str) -> dict[str, str]:
     """What the files of a package define, by the first group of a pattern, with the name of its file."""
     return {

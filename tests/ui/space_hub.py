@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +17,6 @@ from .provider import Provider, with_logins
 TOKENS = {"anna": "hf_anna", "bert": "hf_bert", "me": "hf_owner"}
 OWNER = TOKENS["me"]
 """Whose Space it is."""
-SHOUT = "<img src=x onerror=\"document.title='executed'\"><script>document.title='executed'</script>"
-"""What would change the title of a page that takes it for markup."""
 
 
 class Request(NamedTuple):
@@ -33,7 +29,7 @@ class Request(NamedTuple):
 
 class SpaceHub(WritingHub):
     """asked: the requests. spaces: what repositories of this type were created with. readers: who may read a private
-    repository. drips: names of files that come slowly. committing: whether commits are let through."""
+    repository. drips: names of files that come slowly."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -41,8 +37,6 @@ class SpaceHub(WritingHub):
         self.spaces: dict[str, dict[str, Any]] = {}
         self.readers: dict[str, set[str]] = {}
         self.drips: set[str] = set()
-        self.committing = threading.Event()
-        self.committing.set()
         self.logins = Provider(TOKENS)
 
     def writes(self) -> list[Request]:
@@ -109,7 +103,6 @@ def visited(hub: SpaceHub) -> type[BaseHTTPRequestHandler]:
             if repo.split("/")[0] != self.who:
                 self.json(403, {"error": "You don't have the rights to commit there."})
                 return
-            hub.committing.wait(60)
             if repo in hub.repos:
                 super().commit(repo, data, pull)
 
@@ -127,16 +120,12 @@ def serving_visitors(root: Path) -> Iterator[SpaceHub]:
 
 @contextmanager
 def serving_models(root: Path, llama: Path) -> Iterator[SpaceHub]:
-    """them/llama for everybody, closed/llama for anna alone, and them/shout, which says markup wherever it can."""
-    for name in ("llama", "closed", "shout"):
+    """them/llama and them/slow for everybody, closed/llama for anna alone."""
+    for name in ("llama", "closed"):
         shutil.copytree(llama, root / name)
     (root / "closed" / "SECRET.md").write_text("of closed/llama")
-    config = json.loads((root / "shout" / "config.json").read_text())
-    (root / "shout" / "config.json").write_text(json.dumps(config | {"architectures": [SHOUT], "torch_dtype": SHOUT}))
-    card = f"---\nlicense: {json.dumps(SHOUT)}\ntags: [{json.dumps(SHOUT)}]\n---\n# {SHOUT}\n"
-    (root / "shout" / "README.md").write_text(card)
     with serving_visitors(root / "hub") as found:
-        found.repos |= {"them/llama": root / "llama", "closed/llama": root / "closed", "them/shout": root / "shout"}
+        found.repos |= {"them/llama": root / "llama", "closed/llama": root / "closed", "them/slow": root / "llama"}
         found.readers["closed/llama"] = {"anna"}
         found.private.add("closed/llama")
         yield found

@@ -16,7 +16,7 @@ from .test_stopping import workers
 
 pytestmark = pytest.mark.nightly
 READ = "Who reads it right as it is"
-SLOW = "/them/shout/resolve/main/config.json"
+SLOW = "/them/slow/resolve/main/config.json"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_a_visitor_with_many_slow_pages_leaves_room_for_others(heavy: Space, hub
     hub.drips.add(SLOW)
     network = "2001:db8:1:2"
     pages = [Caller(heavy, network=f"{network}::{number}") for number in range(SPACE.of_visitor or 0)]
-    slow = {"source": "them/shout"}
+    slow = {"source": "them/slow"}
     assert [one.press("", "ask", **slow).status_code for one in pages] == [200] * len(pages)
     refused = Caller(heavy, network=f"{network}::99").press("", "ask", **slow)
     assert (refused.status_code, refused.json()["detail"]) == (503, BUSY % len(pages))

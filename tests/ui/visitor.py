@@ -36,18 +36,13 @@ def served(
 
 
 class OtherServer(ThreadingHTTPServer):
-    """A server on another port of this machine. asked: the path, the cookies and the referrer of each request."""
+    """A server with an empty page on another port of this machine."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, str]] = []
-        server = self
-
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                server.asked.append((self.path, self.headers.get("Cookie", ""), self.headers.get("Referer", "")))
                 self.send_response(200)
                 self.send_header("Content-Type", "text/html")
-                self.send_header("Set-Cookie", "of=another-program; Path=/")
                 self.end_headers()
                 self.wfile.write(b"<!DOCTYPE html><title>other</title>")
 

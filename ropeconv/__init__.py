@@ -21,85 +21,73 @@ from .errors import (
     BadSource,
     DamagedPackage,
     Disagreement,
-    ImpossibleSize,
     Interrupted,
     NotFinite,
-    RecipeError,
-    RopeconvError,
     UnknownModelType,
     UnsupportedBake,
     UsageError,
 )
+from .rope.errors import ImpossibleSize, RecipeError, RopeconvError
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .bake import Applied as Applied
-    from .bake import FoldTarget as FoldTarget
-    from .bake import GgufTarget as GgufTarget
-    from .bake import Plan as Plan
-    from .bake import Target as Target
-    from .bake import make_plan as make_plan
-    from .bake.advice import advise as advise
-    from .bake.apply import apply as apply
-    from .bake.patch import patch as patch
-    from .bake.restore import restore as restore
-    from .bake.restore import restore_plan as restore_plan
-    from .evaluate.opening import Sizes as Sizes
-    from .evaluate.opening import evaluate_model as evaluate_model
-    from .evaluate.result import Result as Result
-    from .inspection import Inspection as Inspection
-    from .inspection import inspect_source as inspect_source
-    from .inspection.side_by_side import side_by_side as side_by_side
-    from .receipts import Receipt as Receipt
-    from .receipts import read_receipt as read_receipt
-    from .rope.bound import bound as bound
-    from .rope.bound import reach as reach
-    from .rope.methods import REGISTRY as METHODS
-    from .rope.recipe import Recipe as Recipe
-    from .rope.schedule import Schedule as Schedule
-    from .rope.spec import RopeSpec as RopeSpec
-    from .sources import open_source as open_source
-    from .tune import Tuned as Tuned
-    from .tune import Wanted as Wanted
-    from .tune import tune_model as tune_model
-    from .validate.checkpoint import validate_checkpoint as validate_checkpoint
-    from .validate.comparison import Comparison as Comparison
-    from .validate.gguf import validate_gguf as validate_gguf
-    from .validate.server import validate_server as validate_server
-    from .validate.settings import Settings as Settings
+    from .bake.advice import advise
+    from .bake.apply import Applied, apply, make_plan, patch
+    from .bake.plan import Plan
+    from .bake.restore import restore, restore_plan
+    from .convert.target import FoldTarget, GgufTarget, Target
+    from .evaluate.opening import Sizes, evaluate_model
+    from .evaluate.result import Result
+    from .evaluate.tune.result import Tuned
+    from .evaluate.tune.tuning import Wanted, tune_model
+    from .inspection.inspection import Inspection, inspect_source
+    from .inspection.receipts.reader import read_receipt
+    from .inspection.receipts.receipt import Receipt
+    from .inspection.side_by_side import side_by_side
+    from .models.open import open_source
+    from .rope.bound.answer import bound
+    from .rope.bound.reach import reach
+    from .rope.methods.method import REGISTRY as METHODS
+    from .rope.recipe import Recipe
+    from .rope.schedule import Schedule
+    from .rope.spec import RopeSpec
+    from .validate.checkpoint import validate_checkpoint
+    from .validate.comparison import Comparison, Settings
+    from .validate.gguf import validate_gguf
+    from .validate.server import validate_server
 
 _LAZY = {
-    "METHODS": ("rope.methods", "REGISTRY"),
-    "Applied": ("bake", "Applied"),
+    "Applied": ("bake.apply", "Applied"),
     "Comparison": ("validate.comparison", "Comparison"),
-    "FoldTarget": ("bake", "FoldTarget"),
-    "GgufTarget": ("bake", "GgufTarget"),
-    "Inspection": ("inspection", "Inspection"),
-    "Plan": ("bake", "Plan"),
-    "Receipt": ("receipts", "Receipt"),
+    "FoldTarget": ("convert.target", "FoldTarget"),
+    "GgufTarget": ("convert.target", "GgufTarget"),
+    "Inspection": ("inspection.inspection", "Inspection"),
+    "METHODS": ("rope.methods.method", "REGISTRY"),
+    "Plan": ("bake.plan", "Plan"),
+    "Receipt": ("inspection.receipts.receipt", "Receipt"),
     "Recipe": ("rope.recipe", "Recipe"),
     "Result": ("evaluate.result", "Result"),
     "RopeSpec": ("rope.spec", "RopeSpec"),
     "Schedule": ("rope.schedule", "Schedule"),
-    "Settings": ("validate.settings", "Settings"),
+    "Settings": ("validate.comparison", "Settings"),
     "Sizes": ("evaluate.opening", "Sizes"),
-    "Target": ("bake", "Target"),
-    "Tuned": ("tune", "Tuned"),
-    "Wanted": ("tune", "Wanted"),
+    "Target": ("convert.target", "Target"),
+    "Tuned": ("evaluate.tune.result", "Tuned"),
+    "Wanted": ("evaluate.tune.tuning", "Wanted"),
     "advise": ("bake.advice", "advise"),
-    "apply": ("bake", "apply"),
-    "bound": ("rope.bound", "bound"),
+    "apply": ("bake.apply", "apply"),
+    "bound": ("rope.bound.answer", "bound"),
     "evaluate_model": ("evaluate.opening", "evaluate_model"),
-    "inspect_source": ("inspection", "inspect_source"),
-    "make_plan": ("bake", "make_plan"),
-    "open_source": ("sources", "open_source"),
-    "patch": ("bake.patch", "patch"),
-    "reach": ("rope.bound", "reach"),
-    "read_receipt": ("receipts", "read_receipt"),
-    "side_by_side": ("inspection.side_by_side", "side_by_side"),
+    "inspect_source": ("inspection.inspection", "inspect_source"),
+    "make_plan": ("bake.apply", "make_plan"),
+    "open_source": ("models.open", "open_source"),
+    "patch": ("bake.apply", "patch"),
+    "reach": ("rope.bound.reach", "reach"),
+    "read_receipt": ("inspection.receipts.reader", "read_receipt"),
     "restore": ("bake.restore", "restore"),
     "restore_plan": ("bake.restore", "restore_plan"),
-    "tune_model": ("tune", "tune_model"),
+    "side_by_side": ("inspection.side_by_side", "side_by_side"),
+    "tune_model": ("evaluate.tune.tuning", "tune_model"),
     "validate_checkpoint": ("validate.checkpoint", "validate_checkpoint"),
     "validate_gguf": ("validate.gguf", "validate_gguf"),
     "validate_server": ("validate.server", "validate_server"),

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import BadSource, RopeconvError, shown
-from .failures import sentence
+from .errors import BadSource, sentence
 from .formats import jsontext
-from .formats.regular import read_text
+from .formats.files import read_text
+from .rope.errors import RopeconvError, shown
 
 CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
 """Ends of the names of files that Python may import, or libraries that those load."""

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 from ropeconv.errors import UnsupportedBake
-from ropeconv.families.registry import by_model_type
-from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.models.registry import by_model_type
+from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from tests.support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
 

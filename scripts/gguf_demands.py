@@ -1,4 +1,4 @@
-"""Writes ropeconv/export/demands.json: which tensors and keys llama.cpp's loaders want, from its source.
+"""Writes ropeconv/convert/to_gguf/demands.json: which tensors and keys llama.cpp's loaders want, from its source.
 
 It also has the tensors that llama.cpp's converter keeps in F32 whatever the type of the others, besides vectors, norms
 and names without ".weight".
@@ -16,7 +16,7 @@ import re
 import sys
 from pathlib import Path
 
-OUT = Path(__file__).parent.parent / "ropeconv" / "export" / "demands.json"
+OUT = Path(__file__).parent.parent / "ropeconv" / "convert" / "to_gguf" / "demands.json"
 KNOWN = {
     "n_embd", "n_vocab", "n_head", "n_head_kv", "n_embd_head_k", "n_embd_head_v", "n_embd_k_gqa", "n_embd_v_gqa",
     "n_embd_gqa", "n_ff", "n_ff_exp", "n_expert", "n_rot",

@@ -13,9 +13,8 @@ import transformers
 
 import ropeconv
 from ropeconv.engines.transformers.backbone import hidden_states
-from ropeconv.engines.transformers.device import device_spec
-from ropeconv.engines.transformers.load import load_stock
-from ropeconv.validate.sampling.tokens import synthetic
+from ropeconv.engines.transformers.load import device_spec, load_stock
+from ropeconv.validate.sampling import synthetic
 
 LARGE = {
     "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_key_value_heads": 32,

@@ -15,9 +15,8 @@ import json
 import time
 from pathlib import Path
 
-from ropeconv.rope.bound.step_functions import START, base_steps, last_steps, wide_steps
+from ropeconv.rope.bound.answer import DATA, START, Step, base_steps, last_steps, wide_steps
 from ropeconv.rope.bound.sums import Sums
-from ropeconv.rope.bound.table import DATA, Step
 from ropeconv.rope.lengths import parse_tokens
 
 

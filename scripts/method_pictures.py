@@ -15,12 +15,12 @@ from typing import Any
 import matplotlib
 
 import ropeconv
-from ropeconv.pictures.schedules import ramp, wavelengths
-from ropeconv.pictures.style import figure, svg
 from ropeconv.rope.forms import base_inv_freq
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
+from ropeconv.views.plot_style import figure, svg
+from ropeconv.views.schedule_plots import ramp, wavelengths
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"

@@ -20,18 +20,18 @@ from typing import Any
 import msgspec
 
 import ropeconv
-from ropeconv.bake.document import PlanDocument
-from ropeconv.bake.writing.journal import Begun, Finished, Moves
+from ropeconv.bake.plan import PlanDocument
+from ropeconv.bake.writing.hidden import Begun, Finished, Moves
 from ropeconv.cli.app import COMMANDS
-from ropeconv.evaluate.case import EvalLine
+from ropeconv.evaluate.cases import EvalLine
 from ropeconv.evaluate.result import Result
+from ropeconv.evaluate.tune.result import Tuned
+from ropeconv.evaluate.tune.scorer import PassLine
 from ropeconv.formats.journal import Head
 from ropeconv.inspection.document import InspectionDocument
-from ropeconv.receipts.read import Results
-from ropeconv.receipts.receipt import Receipt
+from ropeconv.inspection.receipts.reader import Results
+from ropeconv.inspection.receipts.receipt import Receipt
 from ropeconv.run.journal import RunLine
-from ropeconv.tune import Tuned
-from ropeconv.tune.passes import PassLine
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

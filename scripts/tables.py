@@ -12,10 +12,11 @@ import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ropeconv.bake.matrix import METHODS, MatrixCell, counts, letters, matrix
-from ropeconv.families import families as all_families
-from ropeconv.runtimes import Runtime, newest, runtimes
-from ropeconv.training import trainers
+from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters, matrix
+from ropeconv.hub.training import trainers
+from ropeconv.models.registry import families as all_families
+from ropeconv.runtimes.grouping import newest
+from ropeconv.runtimes.runtime import Runtime, runtimes
 
 ROOT = Path(__file__).parents[1]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")

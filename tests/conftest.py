@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.engines.probe.client import Probe
+from ropeconv.engines.probe import Probe
 
 from .support.extent import pytest_collection_modifyitems, pytest_report_header
 from .support.models import make

@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from ropeconv.cli.app import COMMANDS
-from ropeconv.encode import all_encodings
-from ropeconv.encode.gguf import all_gguf_encodings
+from ropeconv.convert.encoding import all_encodings
+from ropeconv.convert.gguf_encoding import all_gguf_encodings
 from ropeconv.evaluate import measures
 from ropeconv.rope import methods
 from ropeconv.run.jobs import CHAIN

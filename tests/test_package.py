@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import ropeconv
-from ropeconv.errors import RopeconvError
-from ropeconv.extras import EXTRAS, installed, missing, require
+from ropeconv.environment import EXTRAS, installed, missing, require
+from ropeconv.rope.errors import RopeconvError
 
 from .support.optional import EXTRAS as OF_TESTS
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.evaluate.report import write_report as write_evaluation
 from ropeconv.evaluate.result import write_result
-from ropeconv.run.report import write_run_report
-from ropeconv.run.table import RunRow, RunTable
+from ropeconv.run.report import RunRow, RunTable, write_run_report
+from ropeconv.views.reports import write_evaluation_report as write_evaluation
 
 from .evaluate.results import made
 from .support.browser import Browser, browser

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
-from ..encode import Target
-from ..encode.target import Format
-from ..errors import RopeconvError, UsageError
-from ..inspection import inspect_source
-from ..rope.errors import RecipeError
-from ..rope.methods import REGISTRY, Method
+from ..convert.encoding import EncodeRequest, all_encodings
+from ..convert.target import Format, Target
+from ..errors import UsageError
+from ..inspection.inspection import inspect_source
+from ..models.family import Family
+from ..models.gguf import GgufSource
+from ..models.layer_cache import sample_config
+from ..models.registry import families
+from ..models.source import Source
+from ..rope.errors import RecipeError, RopeconvError
+from ..rope.methods.method import REGISTRY, Method
 from ..rope.profile import Profile, profile
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.grouping import grouped
-from ..runtimes.rules import WRONG
+from ..runtimes.read_config import read_spec
+from ..runtimes.runtime import WRONG
 from ..runtimes.verdict import Verdict
-from ..sources import Source
-from ..sources.gguf import GgufSource
-from .planner import make_plan
+from .apply import make_plan
 
 PUBLISHED_ORDER = ("yarn", "by-parts", "mixed", "ntk-fixed", "ntk", "ntk-old")
 """Methods without fine-tuning by published comparisons, best first: Peng et al. 2023 for the parts, Su 2023 for NTK."""
@@ -193,3 +199,72 @@ def leaders(found: list[Advice]) -> list[str]:
             lambda n: f"by at most {n:.3g}",
         ),
     ]
+
+
+METHODS: dict[str, tuple[str, str]] = {
+    "theta": ("ntk", "native"),
+    "linear": ("linear", "native"),
+    "llama3": ("llama3", "native"),
+    "yarn": ("yarn", "native"),
+    "factors": ("mixed", "factors"),
+}
+"""The method and the encoding that stand for each way to write RoPE; any other method is written in one of them."""
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """A verdict on a family. writing: a key of METHODS."""
+
+    family: str
+    writing: str
+    verdict: Verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready data."""
+        return {"family": self.family, "writing": self.writing, **self.verdict.to_dict()}
+
+
+@cache
+def matrix() -> tuple[MatrixCell, ...]:
+    """A cell per family, way to write RoPE, and row of the table of runtimes.
+
+    A family has none for a way that its stock class does not take.
+    """
+    return tuple(cell for family in families() if not family.refuse for cell in _of_family(family))
+
+
+def _of_family(family: Family) -> Iterator[MatrixCell]:
+    config = sample_config(family)
+    spec = read_spec(config, family)
+    base = spec.unscaled() if spec.scaled else spec
+    for writing, (method, encoding) in METHODS.items():
+        try:
+            schedule = Recipe(REGISTRY[method](4.0)).schedule(base)  # type: ignore[call-arg]
+            request = EncodeRequest(schedule, base, family, config, Target(encoding=encoding))
+            result = all_encodings()[encoding].encode(request)
+        except (RopeconvError, RecipeError):
+            continue
+        yield from (MatrixCell(family.name, writing, verdict) for verdict in result.verdicts)
+
+
+def counts(cells: Iterable[MatrixCell]) -> dict[str, int]:
+    """How many cells are known by execution ("run"), from the source ("read"), and not at all ("unknown")."""
+    found = Counter(cell.verdict.grade or "unknown" for cell in cells)
+    return {grade: found[grade] for grade in ("run", "read", "unknown")}
+
+
+def letters(cells: Iterable[MatrixCell]) -> str:
+    """One family in one row, for display.
+
+    A letter for each way to write RoPE that is exact, a dot for one that is not; "-" where there is no such model and
+    "?" where nobody looked.
+    """
+    found = {cell.writing: cell.verdict.status for cell in cells}
+    if set(found.values()) <= {"unsupported"}:
+        return "-"
+    if set(found.values()) <= {"unknown"}:
+        return "?"
+    return "".join(LETTERS[name] if found.get(name) == "exact" else "." for name in METHODS)
+
+
+LETTERS = {"theta": "T", "linear": "L", "llama3": "3", "yarn": "Y", "factors": "F"}

@@ -2,33 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ..encode import CheckpointResult, EncodeRequest, Target, select
-from ..encode.fold.shards import dtype_notes, folded_shards, grown_index
+import numpy as np
+from numpy.typing import NDArray
+
+from ..convert.encoding import CheckpointResult, EncodeRequest
+from ..convert.fold_files import dtype_notes, folded_shards, grown_index
+from ..convert.selection import select
+from ..convert.target import Target
 from ..errors import BadSource, UsageError
-from ..families import Family
-from ..families.schema import DUAL_CHUNK
 from ..formats import jsontext
-from ..formats.index import INDEX
-from ..formats.safetensors import Tensor
-from ..formats.splice import Splice, write_blocks
+from ..formats.copying import Advance, Splice, write_blocks
+from ..formats.safetensors import INDEX, Tensor, header_bytes, index_of, with_shard, write_stream
+from ..models.family import Family
+from ..models.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
+from ..models.schema import DUAL_CHUNK
+from ..models.source import SINGLE, Source
 from ..rope.errors import RecipeError
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
-from ..runtimes import find
-from ..runtimes.two_lists import switching
-from ..sources import Source
-from ..sources.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
-from .extra_shard import extra_shard
-from .inherited import inherit_mscale, inherited_notes, mscale_of_config
+from ..runtimes.grouping import find
+from ..runtimes.verdict import switching
 from .original import original_of_folder
 from .plan import Plan, PlannedFile
-from .start import derivation, first_inspection, scheduled, start_spec
+from .start import (
+    derivation,
+    first_inspection,
+    inherit_mscale,
+    inherited_notes,
+    mscale_of_config,
+    scheduled,
+    start_spec,
+)
 from .warnings import warnings
+
+SHARD = "model-rope.safetensors"
+RENAMED = "model-00001-of-00001.safetensors"
+
+
+@dataclass(frozen=True)
+class Additions:
+    """The changes to the files of a checkpoint that add tensors.
+
+    files: to write in addition. texts: text files to write, by name, in place of the source's. renamed: new names of
+    files of the source, by their old ones.
+    """
+
+    files: tuple[PlannedFile, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> Additions:
+    """The files that add tensors to a checkpoint; empty without tensors.
+
+    source: the checkpoint. tensors: float32, by name. A checkpoint in one file gets an index, and its file another
+    name, since readers prefer `model.safetensors` to any index.
+    """
+    if not tensors:
+        return Additions()
+    header = header_bytes([(name, "F32", data.shape) for name, data in tensors.items()], {"format": "pt"})
+    size = len(header) + sum(data.nbytes for data in tensors.values())
+    file = PlannedFile("write", SHARD, size, make=partial(_write, header, tensors))
+    index, renamed = source.text(INDEX), {}
+    if index is None:
+        index = index_of(RENAMED, {tensor.name: tensor.stop - tensor.start for tensor in source.tensors.values()})
+        renamed = {SINGLE: RENAMED}
+    text = with_shard(index, SHARD, {name: data.nbytes for name, data in tensors.items()})
+    return Additions((file,), {INDEX: text}, renamed)
+
+
+def _write(header: bytes, tensors: Mapping[str, NDArray[np.float32]], target: Path, advance: Advance) -> None:
+    write_stream(target, header, (np.ascontiguousarray(data, "<f4").data for data in tensors.values()))
+    advance(target.stat().st_size)
 
 
 @dataclass(frozen=True)

@@ -6,27 +6,42 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..encode import Target
-from ..encode.gguf import GgufModel, select_gguf
+from ..convert.gguf_encoding import GgufModel
+from ..convert.selection import select_gguf
+from ..convert.target import Target
+from ..convert.to_gguf.export import SMALL, Exported, export
+from ..convert.to_gguf.metadata import file_name
+from ..convert.to_gguf.write import FTYPES, quantise, write_tensors
 from ..errors import UnsupportedBake, UsageError
 from ..formats.copying import Advance
-from ..formats.gguf import Edit, string
-from ..formats.gguf.write import new_size, write_new
-from ..inspection.gguf_problems import refused_tensors
-from ..inspection.inspect import inspect_gguf
-from ..receipts import embedded
-from ..receipts.gguf_original import ARCH, first_gguf
+from ..formats.gguf.edit import Edit, Rewritten, new_size, rewrite, write_changes, write_new
+from ..formats.gguf.values import string
+from ..formats.safetensors import INDEX
+from ..inspection.inspection import ConfigInspection, inspect_gguf
+from ..inspection.kv_cache import gguf_cache
+from ..inspection.problems import refused_tensors
+from ..inspection.receipts.gguf import ARCH, first_gguf
+from ..inspection.receipts.writer import embedded
+from ..models.gguf import GgufSource
+from ..models.source import RECEIPT, Source
+from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
-from ..runtimes.llamacpp.read_file import read_file, rope_tensors
-from ..sources import RECEIPT
-from ..sources.gguf import GgufSource
-from .inherited import inherit_mscale, inherited_notes, mscale_of_gguf
-from .original import original_of_gguf
+from ..runtimes.llamacpp.archs import arch_of_header
+from ..runtimes.llamacpp.read_header import read_file, rope_tensors
+from .original import original_of_export, original_of_gguf
 from .plan import GgufOutput, PlannedFile
 from .record import receipt_of
-from .running import modelfile_notes
-from .start import derivation, scheduled, start_spec
-from .warnings import list_notes, warnings
+from .start import (
+    derivation,
+    first_inspection,
+    inherit_mscale,
+    inherited_notes,
+    mscale_of_config,
+    mscale_of_gguf,
+    scheduled,
+    start_spec,
+)
+from .warnings import list_notes, modelfile_notes, warnings
 
 
 @dataclass(frozen=True)
@@ -122,3 +137,115 @@ def _write(source: GgufSource, shard: int, edit: Edit, target: Path, advance: Ad
     source.file.shards[shard].path()
     advance(0)  # so that a run that was stopped while a shard was fetched writes nothing
     write_new(source.file, shard, edit, target, advance)
+
+
+@dataclass(frozen=True)
+class ExportPlan(GgufOutput):
+    """A plan whose output is a GGUF file converted from safetensors.
+
+    exported: the conversion without scaling. edit: from that to the output.
+    """
+
+    source: Source
+    exported: Exported
+    edit: Edit
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Names of files of the source that nothing of the output is made of, which may change meanwhile."""
+        read = {*self.source.weights(), *SMALL, INDEX, RECEIPT}
+        return tuple(file.name for file in self.source.files() if file.name not in read)
+
+
+def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
+    """The plan of a conversion: schedule, encoding, header, tensors. Parameters and errors are those of `make_plan`."""
+    seen, first, source = first_inspection(source, target)
+    spec = start_spec(first, recipe, target)
+    given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(source.config(), first))
+    schedule = scheduled(first, recipe, spec, seen.spec.context)
+    label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
+    exported = export(source, seen.family, spec.unscaled(), label, target.gguf)
+    result = select_gguf(schedule, exported.model, target)
+    original = original_of_export(source, exported, result.edit)
+    note = embedded(receipt_of(source, target, seen.name, recipe, seen.spec, schedule, result, original))
+    edit = result.edit.merged(Edit({RECEIPT: string(note)}))
+    made = rewrite(exported.model.header, edit)
+    out = target.out or Path(file_name(exported.description, exported.outtype))
+    size = _size(exported, made)
+    return ExportPlan(
+        source=source,
+        target=target,
+        out=out,
+        recipe=recipe,
+        family=seen.name,
+        source_spec=seen.spec,
+        before=spec,
+        schedule=schedule,
+        result=result,
+        files=(_file(out.name, size, exported, made, edit),),
+        skipped=(),
+        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *_notes(source, seen, exported)),
+        notes=(
+            *filter(None, (first.assumption,)),
+            *derivation(seen, recipe, spec),
+            *inherited_notes(given, recipe, schedule),
+            *list_notes(schedule),
+        ),
+        kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
+        exported=exported,
+        edit=edit,
+    )
+
+
+def _file(name: str, size: int, exported: Exported, made: Rewritten, edit: Edit) -> PlannedFile:
+    write = partial(_write_export, exported, made, edit)
+    return PlannedFile("convert", name, size, make=write, estimated=bool(exported.quantised))
+
+
+def _size(exported: Exported, made: Rewritten) -> int:
+    """Size of the output in bytes; an estimate where llama.cpp quantises it."""
+    head, last = len(made.place(0)), max(info.offset + info.size for info in made.tensors.values())
+    if not exported.quantised:
+        return head + last
+    elements = sum(tensor.elements for tensor in exported.tensors)
+    return head + round(elements * FTYPES[exported.quantised][1] / 8)
+
+
+def _write_export(exported: Exported, made: Rewritten, edit: Edit, target: Path, advance: Advance) -> None:
+    if not exported.quantised:
+        return _write_floats(exported, made, edit, target, advance)
+    floats = target.with_name(target.name + ".floats")
+    try:
+        _write_floats(exported, made, edit, floats, advance)
+        quantise(floats, target, exported.quantised)
+    finally:
+        floats.unlink(missing_ok=True)
+
+
+def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path, advance: Advance) -> None:
+    head = made.place(0)
+    target.write_bytes(head)
+    advance(len(head))
+    write_tensors(target, len(head), exported.tensors, made.tensors, advance)
+    with target.open("r+b") as file:
+        write_changes(file, exported.model.header, len(head), dict(edit.changes))
+        for item in edit.added:
+            file.seek(len(head) + made.tensors[item.name].offset)
+            file.write(item.data)
+
+
+def _notes(source: Source, seen: ConfigInspection, exported: Exported) -> list[str]:
+    found = []
+    spec, arch = seen.spec, arch_of_header(exported.model)
+    if arch.window is None and any(size is not None and size < spec.context for size in spec.windows):
+        found.append("llama.cpp ignores the sliding window of this model: there every layer sees the whole context")
+    if exported.without_prediction:
+        found.append("layers that predict further tokens (MTP) are left out, as by llama.cpp's own converter")
+    if exported.composes:
+        found.append(
+            "llama.cpp does not compose characters (NFC) as tokenizer.json does: text with decomposed ones, such as e "
+            "and a combining accent, becomes other tokens; compose such text before it is sent"
+        )
+    if "vision_config" in source.config():
+        found.append("only the language model is converted; llama.cpp takes the vision part from a file of its own")
+    return found

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import frexp
 
-from ..encode.fold.placement import NEGLIGIBLE, Fold
-from ..export import Exported
-from ..export.write import converted
-from ..formats.gguf import Edit
+from ..convert.fold import NEGLIGIBLE, Fold
+from ..convert.to_gguf.export import Exported
+from ..convert.to_gguf.write import converted
+from ..formats.gguf.edit import Edit
 from ..formats.safetensors import Tensor
-from ..receipts.folder_original import stated
-from ..receipts.folder_record import first_record, folder_record
-from ..receipts.gguf_original import earlier, gguf_stated
-from ..receipts.gguf_record import record_of_export, record_of_file, record_of_output
-from ..receipts.original import OriginalRecord, ScaledRecord
-from ..receipts.receipt import Receipt
-from ..receipts.step import StepRecord
+from ..inspection.receipts.folder import first_record, folder_record, stated
+from ..inspection.receipts.gguf import earlier, gguf_stated, record_of_export, record_of_file, record_of_output
+from ..inspection.receipts.receipt import OriginalRecord, Receipt, ScaledRecord, StepRecord
+from ..models.gguf import GgufSource
+from ..models.source import Source
 from ..rope.spec import RopeSpec
-from ..sources import GgufSource, Source
-from .planned import PlannedFile
+from .plan import PlannedFile
 from .record import source_record
 
 EXACT = ("F32", "BF16", "F16")

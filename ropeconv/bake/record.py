@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from ..encode import CheckpointResult, EncodeResult, Target
-from ..receipts import Receipt
-from ..receipts.original import OriginalRecord, SourceRecord
-from ..receipts.receipt import (
+from ..convert.encoding import CheckpointResult
+from ..convert.target import EncodeResult, Target
+from ..inspection.receipts.receipt import (
     BeforeRecord,
     ConfigRecord,
     FoldRecord,
     LogNRecord,
+    OriginalRecord,
+    Receipt,
     RuntimeRecord,
     ScheduleRecord,
+    SourceRecord,
     TargetRecord,
 )
-from ..rope.bound import effective_length, source_reach
+from ..models.source import Origin
+from ..rope.bound.reach import effective_length, source_reach
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.compare import describe, frequencies
-from ..runtimes.verdict import Verdict
-from ..sources import Origin
+from ..runtimes.verdict import Verdict, describe, frequencies
 from ..version import __version__
 
 

@@ -10,20 +10,23 @@ from typing import Any
 
 import msgspec
 
-from ..errors import BadSource, UsageError, shown
+from ..errors import BadSource, UsageError
 from ..formats.copying import Advance, copy_file
-from ..formats.digest import sha256
-from ..formats.gguf import Edit, rewrite
-from ..formats.index import safe_name
-from ..receipts import parse_receipt
-from ..receipts.folder_original import OriginalSource, original_source
-from ..receipts.gguf_original import earlier, layout_of, refuse_other
-from ..receipts.original import SourceRecord
-from ..sources import RECEIPT, GgufSource, Source
-from .execute import ApplyOptions, execute_plan
+from ..formats.durable import sha256
+from ..formats.gguf.edit import Edit, rewrite
+from ..formats.safetensors import safe_name
+from ..inspection.receipts.folder import OriginalSource, original_source
+from ..inspection.receipts.gguf import earlier, layout_of, refuse_other
+from ..inspection.receipts.reader import parse_receipt
+from ..inspection.receipts.receipt import SourceRecord
+from ..models.gguf import GgufSource
+from ..models.source import RECEIPT, Source
+from ..rope.errors import shown
+from .apply import change_in_place
 from .gguf import shard_file, shard_names
-from .in_place import change_in_place
-from .planned import FilePlan, PlannedFile
+from .plan import FilePlan, PlannedFile
+from .writing.execute import execute_plan
+from .writing.place import ApplyOptions
 
 LONGEST = 200  # bytes of a file name without its ending; filesystems have 255
 

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
-from ..inspection import Inspection
-from ..inspection.layers import cannot_gain
-from ..rope.bound import worse_than_source
-from ..rope.methods.special import AsIs
+from ..convert.encoding import EncodeRequest
+from ..convert.selection import select
+from ..convert.target import DualChunk, Target
+from ..errors import UsageError
+from ..formats.files import read_text
+from ..formats.package_data import render
+from ..inspection.document import cannot_gain
+from ..inspection.inspection import ConfigInspection, Inspection
+from ..inspection.problems import Problem
+from ..models.gguf import GgufSource
+from ..models.length_limits import limits_in, modelfile_limits, raised
+from ..models.schema import Config
+from ..models.source import FROM, Source
+from ..rope.bound.reach import worse_than_source
+from ..rope.errors import RecipeError, RopeconvError
+from ..rope.methods.interpolation import Ntk
+from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..runtimes.grouping import newest
+from ..runtimes.runtime import GOOD, RUNS, WRONG, Runtime, runtimes
+from ..runtimes.verdict import Verdict
+from .plan import GgufOutput, Plan
 from .start import uncovered
 
 DROPE = "(DroPE, https://arxiv.org/abs/2512.12167)"
@@ -52,3 +71,112 @@ def list_notes(schedule: Schedule) -> tuple[str, ...]:
         f"llama.cpp takes the short list when it is started with a window of up to {length:,} tokens and the long one "
         "with a larger one, for every prompt, so that no cache ever holds both",
     )
+
+
+def repairs_of(source: Source | GgufSource, seen: Inspection) -> tuple[Problem, ...]:
+    """What `repairs` finds for a checkpoint; nothing for a GGUF file. source: the model. seen: its inspection."""
+    if isinstance(source, Source) and isinstance(seen, ConfigInspection):
+        return tuple(repairs(source.config(), seen))
+    return ()
+
+
+def repairs(config: Config, seen: ConfigInspection) -> Iterator[Problem]:
+    """A problem per newest row of a runtime that does not compute the checkpoint and that another config would help.
+
+    config: the whole config.json. seen: its inspection. Weights are not looked at, not even their headers.
+    """
+    if seen.refuse:
+        return
+    wrong: dict[str, Verdict] = {}
+    for name in dict.fromkeys(row.name for row in runtimes()):
+        verdict = next(one for one in reversed(seen.verdicts) if one.covers(newest(name)))
+        if verdict.status in WRONG:
+            wrong[name] = verdict
+    candidates = _candidates(seen)
+    for name, verdict in wrong.items():
+        row = newest(name)
+        helping = (flags for flags, recipe, chunks in candidates if _helps(config, seen, row, recipe, chunks))
+        found = next(helping, "")
+        if found:
+            message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
+            yield Problem("runtime", message, f"{found} --runtime {name}")
+
+
+def _candidates(seen: ConfigInspection) -> list[tuple[str, Recipe, DualChunk | None]]:
+    """Recipes that give a runtime the same context: the same RoPE in both schemas, else one that only needs a base."""
+    found: list[tuple[str, Recipe, DualChunk | None]] = [("--as-is", Recipe(AsIs()), None)]
+    if any(problem.code == "dual-chunk" for problem in seen.problems):
+        found.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
+    spec = seen.spec
+    if spec.scaled and spec.context > spec.original_context:
+        factor = spec.context / spec.original_context
+        found.append((f"--ntk {factor:g} --replace", Recipe(Ntk(factor)), None))
+    return found
+
+
+def _helps(
+    config: Config, seen: ConfigInspection, runtime: Runtime, recipe: Recipe, dual_chunk: DualChunk | None
+) -> bool:
+    spec = seen.spec if isinstance(recipe.method, AsIs) else seen.spec.unscaled()
+    target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
+    try:
+        result = select(EncodeRequest(recipe.schedule(spec), spec, seen.family, config, target))
+    except (RopeconvError, RecipeError):
+        return False
+    return result.status_of(runtime) in GOOD
+
+
+def run_commands(plan: Plan, path: Path, modelfile: Path | None = None) -> list[str]:
+    """The commands that run an output with its context.
+
+    None for a folder without weights, and for one that no verdict says vLLM computes.
+
+    plan: of the output. path: of the output. modelfile: for Ollama, None where none was written.
+    """
+    computed = any(verdict.runtime.startswith("vllm@") and verdict.status in RUNS for verdict in plan.result.verdicts)
+    vllm = computed and plan.source.kind != "config"
+    text = render(
+        "run.jinja", gguf=isinstance(plan, GgufOutput), vllm=vllm, path=shlex.quote(str(path)), model=path.stem.lower(),
+        context=plan.schedule.context, modelfile=modelfile and shlex.quote(str(modelfile)),
+    )  # fmt: skip
+    return text.splitlines()
+
+
+def modelfile_of(plan: Plan) -> Path:
+    """The path of the Modelfile of an output. Raises UsageError for folders, RopeconvError where one is there."""
+    if not isinstance(plan, GgufOutput):
+        raise UsageError("--ollama goes with a GGUF file as output; add --to gguf, or leave it out")
+    path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
+    if path.exists() and path.read_text(errors="replace") != _text(plan):
+        raise RopeconvError(f"{path} is there and is another one; move it away, or leave --ollama out")
+    return path
+
+
+def write_modelfile(plan: Plan) -> Path:
+    """Writes the Modelfile of an output beside it, and returns its path. Raises as `modelfile_of` does."""
+    path = modelfile_of(plan)
+    path.write_text(_text(plan))
+    return path
+
+
+def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
+    """What the Modelfile of a source limits below the context of an output; empty for others. context: in tokens."""
+    low = [limit for limit in modelfile_limits(source) if limit.tokens < context]
+    return tuple(
+        f"{source.modelfile} has {limit.key} {limit.tokens}; --ollama writes a Modelfile with {context} for the output"
+        for limit in low
+    )
+
+
+def _text(plan: Plan) -> str:
+    """The Modelfile of an output: that of the source with the output and its context, else a new one."""
+    path, context = f"./{plan.out.name}", plan.schedule.context
+    if plan.source.modelfile is None:
+        return render("Modelfile.jinja", path=path, context=context)
+    content = read_text(plan.source.modelfile, plan.source.modelfile.name).encode()
+    limits = limits_in("Modelfile", (content,))
+    low = [limit for limit in limits if limit.tokens < context]
+    if low:
+        content = b"".join(raised(low, context, content[low[0].start : low[-1].stop]).applied((content,)))
+    text = FROM.sub(lambda line: line[0].replace(line[1], path), content.decode(), count=1)
+    return text if limits else f"{text.rstrip()}\nPARAMETER num_ctx {context}\n"

@@ -15,7 +15,7 @@ def main() -> None:
     prepare()
     _silence_libraries()
     from .app import app
-    from .errors import run
+    from .process import run
 
     sys.exit(run(app))
 

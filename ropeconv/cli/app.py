@@ -8,18 +8,16 @@ from typing import Annotated
 import typer
 
 from ..version import __version__
-from . import (
+from .command import Command, Group
+from .commands import (
     advise,
     apply,
     bound,
-    compare,
     eval,
     inspect,
-    plot,
     push,
     restore,
     run,
-    runtimes,
     schedule,
     tables,
     train_config,
@@ -27,7 +25,6 @@ from . import (
     ui,
     validate,
 )
-from .command import Command, Group
 
 app = typer.Typer(
     name="ropeconv",
@@ -58,12 +55,12 @@ def root(
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "apply": (apply.apply_command, apply.EXAMPLES),
     "restore": (restore.restore_command, restore.EXAMPLES),
-    "inspect": (inspect.inspect_command, inspect.EXAMPLES),
-    "compare": (compare.compare_command, compare.EXAMPLES),
+    "inspect": (inspect.inspect_command, inspect.INSPECT_EXAMPLES),
+    "compare": (inspect.compare_command, inspect.COMPARE_EXAMPLES),
     "advise": (advise.advise_command, advise.EXAMPLES),
     "bound": (bound.bound_command, bound.EXAMPLES),
-    "plot": (plot.plot_command, plot.EXAMPLES),
-    "schedule": (schedule.schedule_command, schedule.EXAMPLES),
+    "plot": (schedule.plot_command, schedule.PLOT_EXAMPLES),
+    "schedule": (schedule.schedule_command, schedule.SCHEDULE_EXAMPLES),
     "validate": (validate.validate_command, validate.EXAMPLES),
     "eval": (eval.eval_command, eval.EXAMPLES),
     "tune": (tune.tune_command, tune.EXAMPLES),
@@ -74,7 +71,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "methods": (tables.methods_command, tables.METHODS_EXAMPLES),
     "families": (tables.families_command, tables.FAMILIES_EXAMPLES),
     "archs": (tables.archs_command, tables.ARCHS_EXAMPLES),
-    "runtimes": (runtimes.runtimes_command, runtimes.EXAMPLES),
+    "runtimes": (tables.runtimes_command, tables.EXAMPLES),
 }
 """Every command, with the examples below its help."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from enum import Enum
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import UsageError
-from .printable import trimmed_stdout
+from .output import trimmed_stdout
 
 METHOD = "Method (one of them)"
 LENGTH = "Length and attention factor"
@@ -95,3 +99,68 @@ class Group(TyperGroup):
         """Prints the help without blanks at the ends of lines."""
         with trimmed_stdout():
             super().format_help(ctx, formatter)
+
+
+def option_group(
+    name: str, added: Callable[[], list[inspect.Parameter]], build: Callable[[dict[str, Any]], Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: replaces a parameter of a command by several options.
+
+    name: of the parameter. added: returns the options. build: from their values by name to the value of the parameter.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != name]
+        options = added()
+        names = {parameter.name for parameter in options}
+
+        @wraps(command)
+        def wrapper(**given: Any) -> Any:
+            chosen = {key: value for key, value in given.items() if key in names}
+            return command(**{name: build(chosen)}, **{k: v for k, v in given.items() if k not in names})
+
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *options)]
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
+
+    return decorate
+
+
+ENCODINGS = Path(__file__).parent.parent / "convert" / "encodings"
+CARRIER = "carrier"
+TRAINING = Path(__file__).parent.parent / "hub" / "trainers"
+
+
+def encoding_names() -> tuple[str, ...]:
+    """The values of `--encoding`, from the file names of the encodings, since importing these would import numpy."""
+    return ("auto", *sorted(path.stem for path in ENCODINGS.glob("[a-z]*.py")), CARRIER)
+
+
+def trainer_names() -> tuple[str, ...]:
+    """The values of `--for`, from the file names of the trainers."""
+    return tuple(sorted(path.stem for path in TRAINING.glob("*.toml")))
+
+
+if TYPE_CHECKING:
+    EncodingName = str
+    TrainerName = str
+else:
+    EncodingName = Literal.__getitem__(encoding_names())
+    TrainerName = Literal.__getitem__(trainer_names())
+
+
+class Format(Enum):
+    """The formats of an output, as an Enum, since typer takes no list of Literals."""
+
+    safetensors = "safetensors"
+    gguf = "gguf"
+
+
+Device = Literal["auto", "cuda", "cpu", "off"]
+DualChunk = Literal["keep", "drop"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+FoldDtype = Literal["stored", "f32"]
+FoldInto = Literal["q", "k", "qk"]
+LogNKind = Literal["clamped", "full"]
+Reference = Literal["patched", "config", "dequantised"]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import UsageError
 from .command import LENGTH, MODEL, OUTPUT, RUNNING, Rule
 
 ModelArgument = Annotated[
@@ -129,3 +130,16 @@ FailIfOption = Annotated[
         help="Exit with 3 where it holds by three standard errors: 'yarn:4 > base @2T' (repeatable).",
     ),
 ]  # fmt: skip
+
+
+def texts_of(names: list[str], dataset: str, field: str) -> list[tuple[str, str]]:
+    """Names and contents of texts.
+
+    names: of --text. dataset: of --dataset, empty for none. field: its column. Raises UsageError for both and for
+    neither.
+    """
+    from ..evaluate.texts import read_dataset, read_files
+
+    if names and dataset:
+        raise UsageError("--text and --dataset are two sources of text; give one of them")
+    return read_dataset(dataset, field) if dataset else read_files(names)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import Interrupted, UsageError
-from ..hub.publish_options import PublishOptions
-from ..views.outcome import Outcome
-from .choices import Device
+from ..errors import Interrupted, Stopped, UsageError
+from ..hub.repository import PublishOptions
+from ..views.plan import Outcome
+from .command import Device
+from .commands.push import publish_staged, written_before
 from .output import Output
-from .publishing import publish_staged, written_before
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..bake import Plan
+    from ..bake.plan import Plan
+    from ..bake.verify.findings import Options, Verified
+    from ..engines.engine import Progress
     from ..engines.probe import Probe
-    from ..validate.rule.validation import Validation
-    from .units import Unit
+    from ..validate.comparison import Comparison, Settings
+    from ..validate.validation import Validation
+    from .batch import Unit
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ def execute(
     progress. again: take an output that an earlier run of the same command has written, as is done where outputs are
     published. With `flags.how` and without -o a folder is written to a temporary one and published from there.
     """
-    from ..bake import CheckpointPlan
+    from ..bake.checkpoint import CheckpointPlan
 
     if flags.how is not None and plan.target.out is None and isinstance(plan, CheckpointPlan):
         check, published = publish_staged(plan, probe, flags.how, output, flags.checksum)
@@ -86,7 +92,7 @@ def execute(
 
 
 def _written(plan: Plan, probe: Probe | None, flags: Flags, output: Output, title: str) -> Outcome:
-    from ..bake import apply
+    from ..bake.apply import apply
 
     try:
         with output.progress(title, plan.bytes) as advance:
@@ -117,11 +123,9 @@ def _left(plan: Plan) -> str:
 
 def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation | None:
     """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
-    from ..engines.transformers.device import free_gpu_bytes
-    from ..validate.comparison import Comparison
-    from ..validate.settings import Settings
-    from ..verify import Options
-    from .running import compare_files, run_checkpoint
+    from ..bake.verify.findings import Options
+    from ..engines.transformers.load import free_gpu_bytes
+    from ..validate.comparison import Comparison, Settings
 
     if where == "auto":
         free = free_gpu_bytes()
@@ -138,7 +142,162 @@ def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation
 
 def recovered(source: str, output: Output) -> None:
     """Undoes an interrupted change of a GGUF file, and says so."""
-    from ..formats.gguf.inplace import recover
+    from ..formats.gguf.recovery import recover
 
     if recover(Path(source)):
         output.note(f"An interrupted change of {source} was undone first.")
+
+
+Run = Callable[["Progress"], "Validation"]
+
+
+def run_validation(
+    comparison: Comparison, settings: Settings, server: str, model: str, options: Options, output: Output
+) -> tuple[Validation, Verified | None]:
+    """Compares the files of an output, and then what runs it: transformers, llama.cpp, or a server.
+
+    comparison: the output and its source. settings: how to run. server: the URL of a server, or empty. model: which of
+    its models, empty for the only one. options: how files are compared. output: for progress and notes. The second
+    result is None in the processes of torchrun that leave the files to the first one. Raises what `verify_output`,
+    `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
+    """
+    from ..validate.gguf import check_gguf
+
+    gguf = comparison.baked.suffix == ".gguf"
+    if server or not gguf:
+        settings.place()  # a device that is not there is said before any check
+    else:
+        check_gguf(comparison, settings)
+    files = compare_files(comparison, options, output)
+    if server:
+        return run_server(comparison, server, model, settings, output, files), files
+    if gguf:
+        return run_gguf(comparison, settings, output, files), files
+    return run_checkpoint(comparison, settings, output, files), files
+
+
+def compare_files(comparison: Comparison, options: Options, output: Output) -> Verified | None:
+    """Compares the files of an output with what its recipe and its source give, which the first process does for all.
+
+    comparison: the output and its source. options: how. output: for progress and notes.
+    """
+    from ..bake.verify.output import verify_output
+    from ..engines.transformers.load import is_main_process
+
+    if not is_main_process():
+        return None
+    with output.progress("Comparing", comparison.size) as advance:
+        found = verify_output(comparison, options, advance)
+    for sentence in (found.sentence, *found.notes, *found.unverified):
+        output.note(sentence if sentence.endswith(".") else f"Note: {sentence}.")
+    return found
+
+
+def run_checkpoint(comparison: Comparison, settings: Settings, output: Output, files: Verified | None) -> Validation:
+    """Compares frequencies and logits of a checkpoint with the reference, and writes the result into the receipt.
+
+    comparison: the output and its source. settings: how to run. output: for progress and notes. files: how they were
+    compared.
+    """
+    from ..validate.checkpoint import validate_checkpoint
+    from ..validate.checks import check_before_forward
+
+    compared = files is not None and not files.quick
+    check = check_before_forward(comparison, settings.trust_remote_code, weights=not compared)
+    read_as = f", read as {check.read_as}," if check.read_as else ""
+    output.note(f"Frequencies are right{read_as} (within {check.max_ulp} ulp of float32).")
+    stoppable = bool(settings.length)  # short runs are too short to be worth a part of them
+
+    def run(progress: Progress) -> Validation:
+        return validate_checkpoint(comparison, settings, progress)
+
+    return _run(comparison, run, output, files, stoppable)
+
+
+def run_gguf(comparison: Comparison, settings: Settings, output: Output, files: Verified | None) -> Validation:
+    """Compares a GGUF file in llama.cpp with the reference, and writes the result beside the file.
+
+    comparison, settings, output, files: as in `run_checkpoint`.
+    """
+    from ..validate.gguf import validate_gguf
+
+    return _run(comparison, lambda progress: validate_gguf(comparison, settings, progress), output, files)
+
+
+def run_server(
+    comparison: Comparison, url: str, model: str, settings: Settings, output: Output, files: Verified | None
+) -> Validation:
+    """Compares a running server with the reference, and writes the result into the receipt.
+
+    comparison, settings, output, files: as in `run_checkpoint`. url: of the server. model: which of its models, empty
+    for the only one.
+    """
+    from ..validate.server import validate_server
+
+    def run(progress: Progress) -> Validation:
+        return validate_server(comparison, url, model, settings, progress)
+
+    return _run(comparison, run, output, files, server=True)
+
+
+def _run(
+    comparison: Comparison,
+    run: Run,
+    output: Output,
+    files: Verified | None,
+    stoppable: bool = False,
+    server: bool = False,
+) -> Validation:
+    """Runs a comparison and records its result.
+
+    comparison: the output and its source. run: makes the result. output: for progress and notes. files: how they were
+    compared, for the record. stoppable: whether Ctrl-C ends it early, with what has been read. server: whether it ran.
+    """
+    from ..engines.engine import Progress
+    from ..engines.transformers.load import any_rank, is_main_process, out_of_memory
+
+    interruptible = stopping(output) if stoppable else _never()
+    try:
+        with output.counting("Running") as (total, advance), interruptible as stopped:
+            progress = Progress(output.note, total, advance, any_rank(stopped))
+            result: Validation = out_of_memory(lambda: run(progress))
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted; nothing was compared or recorded, and {comparison.baked} is as it was: run the same command "
+            "again"
+        ) from None
+    if is_main_process():
+        compared = {"files": files.to_dict()} if files is not None else {}
+        comparison.record(result.to_dict() | compared, result.runtime if server else "")
+    return result
+
+
+@contextmanager
+def _never() -> Iterator[Callable[[], bool]]:
+    yield lambda: False
+
+
+@contextmanager
+def stopping(output: Output, what: str = "what has been run so far will be compared") -> Iterator[Callable[[], bool]]:
+    """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises KeyboardInterrupt.
+
+    output: for the note. what: is done then, in a phrase.
+    """
+    pressed: list[int] = []
+    pending: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        pressed.append(number)
+        pending.append(number)
+        if len(pressed) > 1:
+            raise Stopped
+        output.note(f"Stopping: {what}. Press again to give up.")
+
+    def stopped() -> bool:
+        return bool(pending and pending.pop())
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -19,7 +19,7 @@ from .command import MODEL
 from .options import build_recipes, chosen_methods
 
 if TYPE_CHECKING:
-    from ..inspection import Inspection
+    from ..inspection.inspection import Inspection
 
 HeadDimOption = Annotated[
     int | None,
@@ -104,8 +104,8 @@ def on_disk(
     source: as for `open_source`. given: options of methods, by name. head_dim, rotary_dim: must be None, since the
     model has its own. Raises UsageError for options that have no effect, BadSource as `inspect_source` does.
     """
-    from ..inspection import inspect_source
-    from ..sources import open_source
+    from ..inspection.inspection import inspect_source
+    from ..models.open import open_source
 
     if head_dim is not None or rotary_dim is not None:
         raise UsageError("--head-dim and --rotary-dim are for models in numbers; a SOURCE has its own")

@@ -14,13 +14,10 @@ import typer
 
 from ..errors import UsageError
 from ..rope.lengths import parse_factor, parse_tokens
-from ..rope.methods import REGISTRY, Method, Value
-from ..rope.methods.method import tokens
+from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, SWITCHES, Recipe
 from ..views.sheet import sentence
-from .choices import LogNKind
-from .command import LENGTH, METHOD, OUTPUT, SETTINGS
-from .option_group import option_group
+from .command import LENGTH, METHOD, OUTPUT, SETTINGS, LogNKind, option_group
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress bars and notes.")]
@@ -183,7 +180,7 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
     modifiers |= {name: parse_tokens(modifiers[name]) for name in LENGTHS if name in modifiers}
     extras = {name: given[name] for name in method_settings() if given.get(name) is not None}
     if chosen[0] == "recipe_file":
-        from ..receipts import read_recipe
+        from ..inspection.receipts.reader import read_recipe
 
         if extras:
             raise UsageError(

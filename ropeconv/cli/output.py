@@ -4,18 +4,82 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, redirect_stdout
+from datetime import timedelta
+from math import ceil
+from typing import TYPE_CHECKING, Any, TextIO
 
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
+from rich.text import Text
+
+from ..environment import redacted
 from ..formats.copying import Advance
 from ..version import SCHEMA
 from ..views.sheet import MARKS
-from .printable import printable, printable_json, trimmed
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
+"""The user and password of a URL."""
+TRAILING = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
+"""Blanks and codes of colours at the end of a line."""
+UNSAFE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for tab and newline, those that change the direction of text, and halves of surrogate pairs.
+
+https://www.unicode.org/reports/tr36/#Bidirectional_Text_Spoofing
+"""
+
+
+def printable(text: str) -> str:
+    """The text with unsafe characters as escapes, `\\x1b` or `\\u202e`, and without tokens, keys and passwords."""
+    return UNSAFE.sub(lambda found: repr(found[0])[1:-1], _without_secrets(text))
+
+
+def printable_json(text: str) -> str:
+    """A JSON document with unsafe characters as escapes of JSON, which leave it the same document."""
+    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", _without_secrets(text))
+
+
+def trimmed(line: str) -> str:
+    """A line without the blanks at its end, also those between the codes of colours."""
+    return TRAILING.sub(lambda found: found[0].replace(" ", ""), line)
+
+
+@contextmanager
+def trimmed_stdout() -> Iterator[None]:
+    """While it is entered, what is printed on stdout has no blanks at the ends of its lines."""
+    stream = _Trimmed(sys.stdout)
+    with redirect_stdout(stream):
+        yield
+    stream.end()
+
+
+class _Trimmed:
+    """A stream that holds back a line until it is whole. All but that is the stream within."""
+
+    def __init__(self, inner: TextIO) -> None:
+        self.inner, self.line = inner, ""
+
+    def write(self, text: str) -> int:
+        *lines, self.line = (self.line + text).split("\n")
+        self.inner.write("".join(f"{trimmed(line)}\n" for line in lines))
+        return len(text)
+
+    def end(self) -> None:
+        self.inner.write(trimmed(self.line))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def _without_secrets(text: str) -> str:
+    return PASSWORD.sub("***@", redacted(text))
+
 
 STYLES = {"good": "green", "fair": "yellow", "bad": "red"}
 UNLIMITED = 10_000
@@ -102,7 +166,6 @@ class Output:
         if self.quiet or not sys.stderr.isatty():
             yield (lambda total: None), (lambda done: None)
             return
-        from .progress import bar
 
         with bar(title, unit, self._console(stderr=True)) as functions:
             yield functions
@@ -149,3 +212,66 @@ def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence
     """The width in characters of a table with some of its columns."""
     needed = [max(len(cell) for cell in (columns[i], *(row[i] for row in rows))) for i in kept]
     return sum(needed) + 2 * (len(kept) - 1)
+
+
+Clock = Callable[[], float]
+SETTLED = 1.0
+"""Seconds before which a rate says little."""
+
+
+def rate(task: Task) -> float | None:
+    """Units per second since the start of a task; None before a second has passed or anything is done.
+
+    Not the rate of the last steps, as rich has it: that needs two of them, which are minutes apart where a step is a
+    chunk of a large model.
+    """
+    elapsed = task.finished_time if task.finished else task.elapsed
+    return task.completed / elapsed if elapsed is not None and elapsed >= SETTLED and task.completed else None
+
+
+class Rate(ProgressColumn):
+    """The rate of a task: `12.3 MB/s`, or `1,234 tokens/s`. unit: "bytes", or in the plural."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+        super().__init__()
+
+    def render(self, task: Task) -> Text:
+        """The rate of a task, nothing where it is not known."""
+        found = rate(task)
+        if found is None:
+            return Text("")
+        if self.unit != "bytes":
+            return Text(f"{found:,.0f} {self.unit}/s" if found >= 10 else f"{found:.1f} {self.unit}/s")
+        return Text(f"{found / 1e9:.2f} GB/s" if found >= 1e9 else f"{found / 1e6:.1f} MB/s")
+
+
+class Remaining(ProgressColumn):
+    """The time that a task still takes at its rate: `0:01:30 left`."""
+
+    def render(self, task: Task) -> Text:
+        """The time that is left, nothing where the rate is not known."""
+        found = rate(task)
+        if found is None or task.total is None:
+            return Text("")
+        left = max(0.0, task.total - task.completed) / found
+        return Text(f"{timedelta(seconds=ceil(left))} left")
+
+
+@contextmanager
+def bar(
+    title: str, unit: str, console: Console, clock: Clock = time.monotonic
+) -> Iterator[tuple[Callable[[int], None], Advance]]:
+    """A progress bar, as (set the total, advance). Time runs from the first total, which is known when work begins.
+
+    title: before it. unit: "bytes", or in the plural. console: of rich. clock: in seconds.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), Rate(unit), Remaining())
+    with Progress(*columns, console=console, transient=True, get_time=clock) as shown:
+        task = shown.add_task(title, total=None, start=False)
+
+        def total(number: int) -> None:
+            shown.update(task, total=number)
+            shown.start_task(task)
+
+        yield total, lambda done: shown.advance(task, done)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import select
 import signal
 import sys
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from ..failures import Stopped
+import typer
+
+from ..errors import Stopped, reason, sentence
+from ..rope.errors import RopeconvError
+from .output import printable
 
 _received: list[int] = []
 _stdout: list[os.stat_result] = []
@@ -79,3 +86,88 @@ def _end(number: int, frame: FrameType | None) -> None:
     _received.append(number)
     signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
     raise Stopped
+
+
+CTRL_C = 130
+READER_GONE = 141
+"""128 and SIGPIPE: the exit code of a program whose output nobody reads any more, such as before `head`."""
+LONGEST = 1200
+"""Characters of a message."""
+INTERRUPTED = "interrupted; nothing took its final name or was recorded: the same command starts again"
+
+
+def run(app: Callable[..., object]) -> int:
+    """Runs the app and returns its exit code.
+
+    0 done, 1 a known failure, 2 usage, 3 a check failed, 130 interrupted (143 by SIGTERM), 141 nobody reads the output.
+    """
+    try:
+        result = app(standalone_mode=False)
+        sys.stdout.flush()
+        if result == CTRL_C:  # typer makes an exit code of it
+            return interrupted(_say(INTERRUPTED, CTRL_C))
+        return result if isinstance(result, int) else 0
+    except BaseException as problem:
+        try:
+            return _report(problem)
+        except BrokenPipeError:
+            drop_output()
+            return READER_GONE
+
+
+def _report(problem: BaseException) -> int:
+    cause = (
+        problem.__context__ if isinstance(problem, SystemExit) else problem
+    )  # typer makes an exit code of it as well
+    if isinstance(cause, BrokenPipeError):
+        if reader_gone():
+            raise cause
+        problem = cause
+    if isinstance(problem, (SystemExit, typer.Exit)):
+        code = getattr(problem, "exit_code", getattr(problem, "code", 0))
+        return code if isinstance(code, int) else 1
+    if traced(problem):
+        return getattr(problem, "exit_code", 1)
+    if isinstance(problem, (KeyboardInterrupt, typer.Abort)):
+        return interrupted(_say(INTERRUPTED, CTRL_C))
+    if hasattr(problem, "format_message"):  # typer's own usage errors; its click is vendored and has no public name
+        if not problem.format_message():  # no command is given, and the help was printed
+            return 2
+        return _say(_with_help(problem, problem.format_message().replace("Value error, ", "")), 2)
+    code = _say(*explained(problem))
+    return interrupted(code) if code == CTRL_C else code
+
+
+def traced(problem: BaseException) -> bool:
+    """Prints the traceback of a failure where ROPECONV_DEBUG=1 asks for it, and returns whether it does."""
+    if os.environ.get("ROPECONV_DEBUG") != "1":
+        return False
+    print(printable("".join(traceback.format_exception(problem))), file=sys.stderr, end="")
+    return True
+
+
+def explained(problem: BaseException) -> tuple[str, int]:
+    """The sentence on a failure of a command, and its exit code."""
+    if isinstance(problem, RopeconvError):
+        return str(problem), problem.exit_code
+    repair = "" if sentence(problem) else "; set ROPECONV_DEBUG=1 for the traceback, and report it"
+    return f"{reason(problem)}{repair}", 1
+
+
+def _with_help(problem: BaseException, message: str) -> str:
+    """A usage error with the help of the option or argument that is missing; choices are in the message already."""
+    help = getattr(getattr(problem, "param", None), "help", None)
+    return f"{message[:-1]}: {help}" if help and re.fullmatch(r"Missing \w+ '[^']+'\.", message) else message
+
+
+def _say(message: str, code: int) -> int:
+    complain(message)
+    return code
+
+
+def complain(message: str) -> None:
+    """Prints a failure on stderr, on one line of limited length."""
+    text = " ".join(message.split())
+    if len(text) > LONGEST:  # a value of a hostile input, whose repair stands at the end
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    print(f"ropeconv: {printable(text)}", file=sys.stderr)

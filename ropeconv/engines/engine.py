@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 
-from ..errors import RopeconvError
+from ..rope.errors import RopeconvError
 
 Output = Literal["hidden_states", "logits", "top_log_probs", "token_losses", "tokens"]
 LogProbs = dict[int, float]

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engines import Progress
+from ..engines.engine import Progress
 from ..formats.journal import Journal, default_path
-from .asked import Asked, parse_lengths
-from .case import EVAL
+from .cases import EVAL, Asked, parse_lengths
 from .evaluation import Evaluation, parse_measures
 from .result import Result
 from .row import parse_rows
 from .runners.opening import open_runner
-from .runners.request import Opening
-from .texts.read import read_files, tokenized
+from .runners.runner import Opening
+from .texts import read_files, tokenized
 
 STRIDE = 256
 SOME = 4096

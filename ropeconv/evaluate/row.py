@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..receipts import read_recipe
+from ..inspection.receipts.reader import read_recipe
 from ..rope.lengths import parse_factor, parse_tokens
-from ..rope.methods import REGISTRY, Method, Value
+from ..rope.methods.method import REGISTRY, Method, Value
 from ..rope.recipe import MODIFIERS, Recipe
 
 BASE = "base"

@@ -4,18 +4,126 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..engines import Engine, Progress, TokenLosses
-from ..errors import NotFinite, RopeconvError
+from ..engines.engine import Engine, Progress, TokenLosses
+from ..errors import NotFinite
+from ..formats.durable import text_digest
 from ..formats.journal import Journal
-from .case import EvalLine, Observation
-from .outcome import Outcome, Refusal
+from ..rope.errors import RopeconvError
+from .cases import Asked, Case, EvalLine, Observation, in_trained
+from .measures.measure import Measure
 from .row import Row
-from .runners import Runner
-from .texts.documents import Tokenizer
-from .units import Unit
+from .runners.runner import Runner
+from .texts import Texts, Tokenizer
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something was not measured.
+
+    row: its name. reason: in a sentence. measure: that could not be run; empty for all. column: of its table; None for
+    all.
+    """
+
+    row: str
+    reason: str
+    measure: str = ""
+    column: int | None = None
+
+
+@dataclass
+class Outcome:
+    """What was measured.
+
+    observations: by the name of the row. refusals: what was not run, and why. seconds: that the cases took, also in
+    earlier runs. cases: how many were run or found in the journal. stopped: whether it was stopped before the end.
+    """
+
+    observations: dict[str, list[Observation]]
+    refusals: list[Refusal] = field(default_factory=list)
+    seconds: float = 0.0
+    cases: int = 0
+    stopped: bool = False
+
+    def refused(self, row: str, measure: str = "", column: int | None = None) -> str:
+        """Why a row, a measure of it, or a column of that was not run; empty where nothing was refused.
+
+        row: its name. measure, column: as in Refusal; a refusal of the whole row counts for its measures too.
+        """
+        for one in self.refusals:
+            if one.row == row and one.measure in ("", measure) and one.column in (None, column):
+                return one.reason
+        return ""
+
+    def sentences(self, trained: int, rows: Sequence[str] = ()) -> list[str]:
+        """What was refused, once for each reason. trained: context in tokens. rows: names that are left out where the
+        whole row was refused.
+        """
+        places: dict[tuple[str, str, str], list[str]] = {}
+        for one in self.refusals:
+            if one.measure or one.row not in rows:
+                lengths = places.setdefault((one.row, one.measure, one.reason.rstrip(".")), [])
+                lengths += [] if one.column is None else [in_trained(one.column, trained)]
+        return [
+            f"{row}{measure and f', {measure}'}{' at ' * bool(lengths)}{', '.join(lengths)}: {reason}."
+            for (row, measure, reason), lengths in places.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A case to run for a row. key: of both and of what computes them, in the journal."""
+
+    row: Row
+    measure: Measure
+    case: Case
+    key: str
+
+
+def all_cases(measures: Sequence[Measure], texts: Texts, asked: Asked) -> list[tuple[Measure, Case]]:
+    """The cases of all measures, in turn, so that a run that is stopped early has some of each."""
+    streams = [(measure, list(measure.cases(texts, asked))) for measure in measures]
+    longest = max(len(cases) for _, cases in streams)
+    places = [
+        ((index + 0.5) * longest / len(cases), number, measure, case)
+        for number, (measure, cases) in enumerate(streams)
+        for index, case in enumerate(cases)
+    ]
+    return [(measure, case) for _, _, measure, case in sorted(places, key=lambda found: found[:2])]
+
+
+def plan_units(
+    rows: Sequence[Row], cases: Sequence[tuple[Measure, Case]], runner: Runner, outcome: Outcome
+) -> list[Unit]:
+    """All units in the order in which they are run. What cannot be run is noted in `outcome.refusals`.
+
+    rows: of the evaluation. cases: as `all_cases` gives them. runner: of the rows. outcome: where refusals are noted.
+    """
+    needs = {measure.name: (measure, measure.needs(case)) for measure, case in reversed(cases)}
+    possible: list[tuple[Row, str, set[str]]] = []
+    for row in rows:
+        try:
+            digest = runner.digest(row)
+        except RopeconvError as problem:
+            outcome.refusals.append(Refusal(row.name, str(problem)))
+            continue
+        without = set()
+        for measure, output in needs.values():
+            reason = runner.lacks(row, output)
+            if reason:
+                outcome.refusals.append(Refusal(row.name, reason, measure.name))
+                without.add(measure.name)
+        possible.append((row, digest, without))
+
+    def unit(row: Row, digest: str, measure: Measure, case: Case) -> Unit:
+        return Unit(row, measure, case, text_digest(runner.runtime, runner.device, runner.dtype, digest, case.digest))
+
+    if runner.swaps:
+        return [unit(r, d, m, c) for m, c in cases for r, d, without in possible if m.name not in without]
+    return [unit(r, d, m, c) for r, d, without in possible for m, c in cases if m.name not in without]
 
 
 def run_units(

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -186,3 +187,62 @@ def human(size: int) -> str:
         value /= 1000
         units.pop(0)
     return f"{value:.1f} {units[0]}"
+
+
+@dataclass(frozen=True)
+class Splice:
+    """Other bytes in the place of a range of a file. start, stop: the range. data: what stands there instead."""
+
+    start: int
+    stop: int
+    data: bytes
+
+    def size(self, before: int) -> int:
+        """The size of the file with it. before: without it, in bytes."""
+        return before - (self.stop - self.start) + len(self.data)
+
+    def applied(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """The content of the file with it. blocks: the content without it."""
+        at, inserted = 0, False
+        for block in blocks:
+            yield block[: max(0, self.start - at)]
+            after = block[max(0, self.stop - at) :]
+            at += len(block)
+            if at >= self.stop and not inserted:
+                yield self.data
+                inserted = True
+            yield after
+        if not inserted:
+            yield self.data
+
+    def read(self, before: Callable[[int, int], bytes], start: int, stop: int) -> bytes:
+        """Bytes start .. stop - 1 of the file with it. before: reads the file without it, likewise."""
+        end = self.start + len(self.data)
+        found = before(start, min(stop, self.start)) if start < self.start else b""
+        found += self.data[max(0, start - self.start) : max(0, stop - self.start)]
+        moved = self.stop - end
+        return found + (before(max(start, end) + moved, stop + moved) if stop > end else b"")
+
+
+def write_blocks(blocks: Callable[[], Iterable[bytes]], target: Path, advance: Callable[[int], None]) -> None:
+    """Writes a file. blocks: gives its content in pieces. advance: called with the bytes of each of them."""
+    with target.open("wb") as file:
+        for block in blocks():
+            file.write(block)
+            advance(len(block))
+
+
+MOST = 8
+"""More are not faster where each of them reads and writes."""
+
+
+def cores() -> int:
+    """Those that this process may use: a batch system may give a job some cores of a machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def threads() -> int:
+    """One for each processor core that this process may use, 8 at most."""
+    return min(MOST, cores())

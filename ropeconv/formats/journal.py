@@ -11,10 +11,10 @@ from typing import Any, BinaryIO, Generic, Self, TypeVar
 
 import msgspec
 
-from ..errors import BadSource, counted
-from .durable import sync_folder
-from .locks import try_lock
-from .renaming import TAKEN, rename_new
+from ..errors import BadSource
+from ..rope.errors import counted
+from .durable import TAKEN, rename_new, sync_folder
+from .files import try_lock
 
 FIRST = 1 << 20
 """Bytes that are read of a file before it is known to be a journal."""

@@ -9,15 +9,19 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from ..errors import BadSource, shown
-from .regular import open_regular
+from ..errors import TOO_MANY, BadSource
+from ..rope.errors import shown
+from . import jsontext
+from .files import open_regular
 
 MAX_HEADER = 16 << 20
 """Bytes of a header. The reference implementation takes 100 MB, which are 1.8 million tensors and a gigabyte of memory;
@@ -146,3 +150,130 @@ def write_stream(path: Path, header: bytes, blocks: Iterator[memoryview]) -> Non
         file.write(header)
         for block in blocks:
             file.write(block)
+
+
+STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # dtype: what numpy reads; it has no bfloat16
+
+
+def widened(stored: NDArray[Any], dtype: str) -> NDArray[np.float32]:
+    """A new array of the same shape with the numbers as 32-bit floats.
+
+    stored: as numpy reads them. dtype: "F64", "F32", "F16" or "BF16", as safetensors names it.
+    """
+    if dtype == "BF16":
+        wide = stored.astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
+    return stored.astype(np.float32)
+
+
+INDEX = "model.safetensors.index.json"
+LONGEST, MOST_TENSORS, LONGEST_REST = 64 << 20, 600_000, 1 << 20
+"""Characters of an index, its tensors, and the characters of everything but `weight_map`. A Kimi K2 in GPTQ has 276,480
+tensors of experts, in 25 to 30 million characters."""
+
+
+def shards(text: str) -> tuple[str, ...]:
+    """Names of the shards in an index, sorted.
+
+    Raises BadSource when it is not an index, or names a file outside its own folder.
+    """
+    names = sorted(set(_weight_map(text).values()))
+    for name in names:
+        if not safe_name(name):
+            raise BadSource(
+                f"{INDEX} names the shard {shown(name)}, which is not inside the folder; do not trust this checkpoint"
+            )
+    return tuple(names)
+
+
+def tensors(text: str) -> tuple[str, ...]:
+    """Names of the tensors in an index. Raises BadSource when it is not an index."""
+    return tuple(_weight_map(text))
+
+
+def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
+    """The text of an index with one more shard.
+
+    text: of the index. shard: the name of the new file. added: its tensors, name to bytes.
+    """
+    index = _grown(text, sum(added.values()))
+    index["weight_map"] |= dict.fromkeys(added, shard)
+    return jsontext.dump(index, like=text)
+
+
+def with_size(text: str, more: int) -> str:
+    """The text of an index whose `total_size` is `more` bytes larger."""
+    return jsontext.dump(_grown(text, more), like=text)
+
+
+def _grown(text: str, more: int) -> dict[str, Any]:
+    _weight_map(text)
+    index = jsontext.parse(text, INDEX, LONGEST)
+    known = index.get("metadata")
+    if isinstance(known, dict) and isinstance(known.get("total_size"), int):
+        known["total_size"] += more
+    return index
+
+
+def index_of(shard: str, sizes: Mapping[str, int]) -> str:
+    """The text of an index for a checkpoint in one file.
+
+    shard: the name of the file. sizes: its tensors, name to bytes.
+    """
+    entries = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict.fromkeys(sizes, shard)}
+    return jsontext.dump(entries)
+
+
+def _weight_map(text: str) -> dict[str, str]:
+    if len(text) > LONGEST:
+        raise BadSource(f"{INDEX} has {len(text):,} characters, and at most {LONGEST:,} are read; {TOO_MANY}")
+    try:
+        entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        weight_map = msgspec.json.decode(entries.pop("weight_map", b"null"), type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise BadSource(f"{INDEX} has no readable weight_map ({problem}); download it again") from None
+    rest = sum(len(bytes(raw)) for raw in entries.values())
+    if len(weight_map) > MOST_TENSORS or rest > LONGEST_REST:
+        raise BadSource(
+            f"{INDEX} names {len(weight_map):,} tensors and has {rest:,} bytes beside them, and at most "
+            f"{MOST_TENSORS:,} and {LONGEST_REST:,} are read; {TOO_MANY}"
+        )
+    return weight_map
+
+
+def safe_name(name: str) -> bool:
+    """Whether a name stays inside its folder: relative, and without `..`, backslashes or drive letters."""
+    path = PurePosixPath(name)
+    inside = name not in ("", ".") and not path.is_absolute() and ".." not in path.parts
+    return inside and "\\" not in name and ":" not in name and "\0" not in name
+
+
+T = TypeVar("T")
+SHARD_BYTES = 5_000_000_000
+"""Of the data of a file, as transformers cuts checkpoints for the Hub."""
+
+
+def grouped(items: Iterable[T], size: Callable[[T], int], limit: int = SHARD_BYTES) -> list[tuple[T, ...]]:
+    """Items in order, in groups of at most `limit` bytes each, or of one item. size: of an item, in bytes."""
+    groups: list[list[T]] = [[]]
+    filled = 0
+    for item in items:
+        if groups[-1] and filled + size(item) > limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(item)
+        filled += size(item)
+    return [tuple(group) for group in groups]
+
+
+def shard_names(count: int) -> list[str]:
+    """The names of `count` files of one checkpoint."""
+    if count == 1:
+        return ["model.safetensors"]
+    return [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
+
+
+def index_text(total: int, weight_map: dict[str, str]) -> str:
+    """The text of model.safetensors.index.json. total: bytes of all tensors. weight_map: the file of each tensor."""
+    return jsontext.dump({"metadata": {"total_size": total}, "weight_map": weight_map})

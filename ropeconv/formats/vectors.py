@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from ..errors import BadSource, UsageError, counted, shown
+from ..errors import BadSource, UsageError
+from ..rope.errors import counted, shown
 from . import jsontext
-from .regular import open_regular, read_text
+from .files import open_regular, read_text
 from .safetensors import read_header
 
 if TYPE_CHECKING:

@@ -1,27 +1,226 @@
-"""The model card: metadata inherited from the base model, and how the output was made, from its receipt.
+"""The model card: metadata inherited from the base model, and how the output was made and measured, from its receipt.
 
-https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation).
+https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation),
+https://github.com/huggingface/hub-docs/blob/main/modelcard.md?plain=1 (model-index)
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import cache, partial
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
 
 from ..errors import BadSource
-from ..errors import shown as quoted
-from ..formats.scratch import scratch
-from ..formats.template import render
-from ..receipts import Receipt
-from ..receipts.commands import commands
-from ..rope.bound import is_worse
-from ..rope.methods import REGISTRY
+from ..evaluate.cases import metric_of
+from ..evaluate.result import GROWTH
+from ..formats.files import scratch
+from ..formats.package_data import package_data, render
+from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt
+from ..inspection.receipts.writer import commands
+from ..rope.bound.reach import is_worse
+from ..rope.errors import RopeconvError, shown
+from ..rope.methods.method import REGISTRY
 from ..runtimes.grouping import grouped
-from ..runtimes.rules import RUNS
+from ..runtimes.runtime import RUNS
 from ..version import __version__
-from .base_model import BaseModel, relation
-from .evaluations import draw, drawable, eval_results, shown
-from .upload_set import UploadSet
+from ..views.evaluation_plots import Curve, differences, losses
+from ..views.plot_style import figure, write
+from ..views.results import evaluation_table
+from .repository import PublishOptions
+from .upload_set import CARD, UploadSet
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, HfApi
+
+
+class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Conditions of a licence. license: a pattern of its names. says: what follows its name. forbids: derivatives."""
+
+    license: str
+    says: str
+    forbids: bool = False
+
+
+class TermTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The schema of terms.toml."""
+
+    terms: tuple[Term, ...]
+
+
+@cache
+def _terms() -> tuple[Term, ...]:
+    return package_data(files("ropeconv.hub") / "terms.toml", TermTable).terms
+
+
+def terms_of(license: str) -> tuple[str, bool]:
+    """A sentence about the terms of a licence, empty for unknown ones, and whether it forbids derivatives.
+
+    license: its name in the metadata of a model card.
+    """
+    for entry in _terms():
+        if license and fnmatch(license.lower(), entry.license):
+            return f"the licence {license} {entry.says}", entry.forbids
+    return "", False
+
+
+def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
+    """The entries of `model-index`: one for every number."""
+    from huggingface_hub import EvalResult
+
+    for record in records:
+        for one in record.measured:
+            yield EvalResult(
+                task_type="text-generation",
+                dataset_type="text",
+                dataset_name=record.described_texts,
+                dataset_args={"tokens_sha256": record.tokens_sha256},
+                metric_type=one.metric,
+                metric_name=f"{one.measure} at {one.length:,} tokens, {metric_of(one.metric).unit}",
+                metric_value=round(one.value, 4),
+            )
+
+
+def draw(record: EvaluationRecord, path: Path) -> None:
+    """Writes the picture of growth: losses of the output and of what it is compared with, and their difference.
+
+    Raises RopeconvError without matplotlib.
+    """
+    found = sorted((one for one in record.measured if one.measure == GROWTH), key=lambda one: one.length)
+    own, apart = _curve(found, "value", "error"), _curve(found, "difference", "difference_error")
+    curves, title = {"this model": own}, f"loss in nats per token, {record.described_texts}"
+    if not record.against or np.isnan(apart.y).any():
+        write(figure(partial(losses, curves=curves, title=title, trained=record.trained)), path)
+        return
+    first = Curve(own.x, own.y - apart.y, np.full(len(own.x), np.nan))
+    both = {record.against: first} | curves
+    minus = partial(
+        differences, curves={"this model": apart}, title=f"minus {record.against}, nat", trained=record.trained
+    )
+    write(figure(partial(losses, curves=both, title=title, trained=record.trained), minus), path)
+
+
+def drawable(records: Sequence[EvaluationRecord]) -> EvaluationRecord | None:
+    """The newest evaluation with growth; None where there is none."""
+    return next((one for one in reversed(records) if any(cell.measure == GROWTH for cell in one.measured)), None)
+
+
+def _curve(found: Sequence[MeasuredRecord], value: str, error: str) -> Curve:
+    points = [(one.length, getattr(one, value), getattr(one, error)) for one in found]
+    return Curve(*np.array([[np.nan if x is None else x for x in one] for one in points], np.float64).T)
+
+
+INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
+TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+Relation = Literal["finetune", "quantized"]
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """The base model of an output.
+
+    name: `owner/name`, empty where none is known. known: metadata of its card that also holds for its derivatives.
+    closed: whether it is gated or private. terms: names of its licence files. licence: a sentence about its terms,
+    empty for a licence of which none is known. forbids: whether that forbids derivatives. commit: of it
+    that was read, empty for the newest.
+    """
+
+    name: str = ""
+    known: dict[str, Any] = field(default_factory=dict)
+    closed: bool = False
+    terms: tuple[str, ...] = ()
+    licence: str = ""
+    forbids: bool = False
+    commit: str = ""
+
+    def missing_terms(self, what: UploadSet) -> tuple[str, ...]:
+        """Its licence files that an upload set lacks: the Hub copies them where it is the source, else they are added.
+
+        what: the files.
+        """
+        return tuple(name for name in self.terms if name not in what.adds)
+
+    def refuse_forbidden(self) -> None:
+        """Raises RopeconvError where the licence forbids derivatives."""
+        if self.forbids:
+            what = self.name or "it"
+            raise RopeconvError(f"{self.licence}, so nothing made from {what} may be published; keep it to yourself")
+
+
+def name_of(what: UploadSet, how: PublishOptions) -> tuple[str, str]:
+    """The repository of the base model and the commit that was read, both empty where they are not known.
+
+    what: the files; their receipt names the source, or the first source of several bakes, their card or the keys of a
+    GGUF file the model that a local source was made from. how: `base_model` counts before all of these.
+    """
+    if how.base_model:
+        return how.base_model, ""
+    if what.source:
+        return what.source, what.commit
+    first = what.receipt.first
+    if first.repository:
+        return first.repository, first.commit or ""
+    stated = _metadata(what.card).get("base_model") or what.known.get("base_model")
+    stated = stated[0] if isinstance(stated, list) and stated else stated
+    return (stated, "") if isinstance(stated, str) and REPOSITORY.fullmatch(stated) else ("", "")
+
+
+def base_model(api: HfApi, what: UploadSet, how: PublishOptions) -> tuple[BaseModel, str]:
+    """The base model of an output, and a sentence on what could not be seen of it, empty where all was.
+
+    api: the client. what: the files. how: the options of publishing.
+    """
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    name, commit = name_of(what, how)
+    text, closed, terms, problem = "", False, (), ""
+    if name:
+        try:
+            info = api.model_info(name, revision=commit or None)
+            closed = bool(info.private or info.gated)
+            names = [sibling.rfilename for sibling in info.siblings or []]
+            terms = tuple(one for one in names if any(fnmatch(one.upper(), known) for known in TERMS))
+            with open(api.hf_hub_download(name, CARD, revision=commit or None), encoding="utf-8") as file:
+                text = file.read()
+        except EntryNotFoundError:
+            pass
+        except HfHubHTTPError as error:
+            problem = f"{name} cannot be seen ({error.response.status_code}); its licence and card are left out."
+    known = {**what.known, **inherited(what.card), **inherited(text)}
+    licence, forbids = terms_of(str(known.get("license") or ""))
+    return BaseModel(name, known, closed, terms, licence, forbids, commit), problem
+
+
+def inherited(text: str) -> dict[str, Any]:
+    """The metadata of a model's card that also holds for its derivatives. text: of the card, may be empty."""
+    data = _metadata(text)
+    tags = {"tags": list(data.get("tags") or [])} if data else {}
+    return {key: data[key] for key in INHERITED if data.get(key)} | tags
+
+
+def relation(what: UploadSet, ggufs: Sequence[str]) -> Relation:
+    """What an output is to its base model, in the words of the Hub. what: the files. ggufs: names of GGUF files."""
+    return "quantized" if ggufs or what.quantised else "finetune"
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    """The metadata of a card; empty for a text without."""
+    from huggingface_hub import ModelCard
+
+    if not text.strip():
+        return {}
+    found: dict[str, Any] = ModelCard(text, ignore_metadata_errors=True).data.to_dict()
+    return found
+
 
 MARK = "<!-- written by ropeconv -->"
 PICTURE = "validation.png"
@@ -42,7 +241,7 @@ def card(
     step, title = receipt.extension, repo_id.split("/")[-1]
     method = REGISTRY.get(step.method)
     if method is None:
-        raise BadSource(f"the receipt names the method {quoted(step.method)}, which is not known here; run apply again")
+        raise BadSource(f"the receipt names the method {shown(step.method)}, which is not known here; run apply again")
     measured = list(eval_results(receipt.evaluations))
     tags = dict.fromkeys([*known.pop("tags", []), "ropeconv", method.name, "long-context"])
     known.pop("base_model", None)
@@ -76,7 +275,7 @@ def card(
         validation=receipt.validation,
         worse=_worse(receipt),
         picture=PICTURE if PICTURE in pictures else "",
-        evaluations=[shown(one) for one in receipt.evaluations],
+        evaluations=[evaluation_table(one) for one in receipt.evaluations],
         evaluation_picture=EVALUATION_PICTURE if EVALUATION_PICTURE in pictures else "",
         own_code=any(file.name.endswith(".py") for file in receipt.files),
     )
@@ -95,10 +294,10 @@ def drawn(receipt: Receipt) -> dict[str, bytes]:
         return {}
     with scratch() as folder:
         if receipt.validation:
-            from ..validate.report.page import write_plot
-            from ..validate.rule.validation import Validation
+            from ..validate.validation import Validation
+            from ..views.reports import write_validation_plot
 
-            write_plot(Validation.from_dict(receipt.validation), folder / PICTURE)
+            write_validation_plot(Validation.from_dict(receipt.validation), folder / PICTURE)
         if evaluation is not None:
             draw(evaluation, folder / EVALUATION_PICTURE)
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..sources.hub_client import answers
-from .base_model import BaseModel, base_model
-from .card import card, drawn
+from ..bake.apply import Applied, apply
+from ..bake.checkpoint import CheckpointPlan
+from ..engines.probe import Probe
+from ..formats.copying import Advance
+from ..formats.files import scratch
+from ..models.hub import answers
+from ..views.sheet import Sheet
+from .card import BaseModel, base_model, card, drawn
 from .publish import client, gguf_files, kept_card, visibility
-from .publish_options import PublishOptions
-from .repository import blocking
-from .upload_set import CARD, UploadSet
+from .repository import PublishOptions, blocking
+from .upload_set import CARD, UploadSet, from_plan
 
 
 @dataclass(frozen=True)
@@ -85,3 +91,46 @@ def preview(what: UploadSet, how: PublishOptions) -> Preview:
         note,
         text,
     )
+
+
+def _silent(done: int) -> None:
+    pass
+
+
+@contextmanager
+def staged(
+    plan: CheckpointPlan,
+    probe: Probe | None = None,
+    checksum: bool = False,
+    writing: AbstractContextManager[Advance] | None = None,
+) -> Iterator[tuple[Applied, UploadSet]]:
+    """The output of a plan in a temporary folder, and the upload set of it, while it is entered.
+
+    plan: what to write. probe: a running one; None starts one where transformers is installed. checksum: hash copied
+    files too. writing: gives the function that is called with the bytes written since the last call, and ends before
+    the output is yielded. Raises as `apply` does.
+    """
+    with scratch() as folder:
+        plan = replace(plan, out=folder / plan.out.name)
+        with writing or nullcontext(_silent) as advance:
+            done = apply(plan, staged=True, checksum=checksum, fsync=False, advance=advance, probe=probe)
+        yield done, from_plan(plan, done.path)
+
+
+def show_publication(found: Preview, sheet: Sheet) -> None:
+    """Shows what a publication would do: every file, base model and licence, and the card."""
+    place = f"from {found.source} at {found.commit[:7]}"
+    rows = [(name, "upload", f"{size:,}" if size else "?") for name, size in found.uploads]
+    rows += [(name, f"copied {place}", "") for name in found.copies]
+    state = "exists" if found.exists else f"new, {'private' if found.private else 'public'}"
+    sheet.table(f"Repository {found.repo_id} ({state})", ("file", "", "bytes"), rows, right=("bytes",))
+    base, licence = found.base.name or "none known; --base-model names one", found.base.known.get("license")
+    terms = f" ({found.base.licence})" if found.base.licence else ""
+    sheet.say(f"\nBase model: {base}. Licence: {licence or 'none stated'}{terms}.")
+    if found.blocked:
+        sheet.say(f"It would be refused: {found.blocked}.")
+    if found.card:
+        sheet.say("\nREADME.md:\n")
+        sheet.copyable(found.card)
+    else:
+        sheet.say("\nREADME.md stays as it is.")

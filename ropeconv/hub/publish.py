@@ -11,12 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RopeconvError
-from ..sources.hub_client import answers
-from .base_model import BaseModel, base_model
-from .card import MARK, card, drawn
-from .publish_options import PublishOptions
-from .repository import create, holds, remove
+from ..models.hub import answers
+from ..rope.errors import RopeconvError
+from .card import MARK, BaseModel, base_model, card, drawn
+from .repository import PublishOptions, create, holds, remove
 from .upload_set import CARD, UploadSet
 
 if TYPE_CHECKING:

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..bake import Plan
+from ..bake.plan import Plan
 from ..errors import BadSource
-from ..formats.gguf import GgufFile
-from ..formats.gguf.file import SHARD
+from ..formats.files import read_text
+from ..formats.gguf.file import SHARD, GgufFile
 from ..formats.jsontext import parse
-from ..formats.regular import read_text
-from ..receipts import Receipt, read_receipt
-from ..runtimes.llamacpp.read_file import read_file
-from ..sources import RECEIPT, GgufSource
-from ..sources.folder import FolderSource
+from ..inspection.receipts.reader import read_receipt
+from ..inspection.receipts.receipt import Receipt
+from ..models.folder import FolderSource
+from ..models.gguf import GgufSource
+from ..models.source import RECEIPT
+from ..runtimes.llamacpp.read_header import read_file
 
 CARD, CONFIG = "README.md", "config.json"
 

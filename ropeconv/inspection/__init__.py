@@ -1,6 +1,1 @@
-"""Inspection of a checkpoint or GGUF file: its RoPE, and problems in its settings."""
-
-from .config_problems import Problem
-from .inspect import Inspection, inspect_source
-
-__all__ = ["Inspection", "Problem", "inspect_source"]
+"""What a checkpoint or GGUF file is now, its receipt, and the problems in its settings."""

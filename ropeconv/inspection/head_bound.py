@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadSource
-from ..families import Family
-from ..rope.bound.variances import PairWeights, pair_weights
-from ..rope.bound.weighted import head_reach
+from ..models.family import Family
+from ..models.source import Source
+from ..rope.bound.reach import head_reach
+from ..rope.bound.sums import PairWeights, pair_weights
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..sources.source import Source
-from .inspect import ConfigInspection, Inspection
-from .projections import AttentionLayer, attention_layers
-from .variances import bytes_to_read, measure
+from .inspection import ConfigInspection, Inspection
+from .variances import AttentionLayer, attention_layers, bytes_to_read, measure
 
 DIGITS = 6
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET
 
-from ..errors import counted
-from ..families import Family
-from ..families.cached_layers import CachedLayers, cache_geometry
-from ..families.config import Config, text_part
-from ..formats.gguf.types import TYPES, TensorType
-from ..runtimes.llamacpp import Arch, Keys
-from ..runtimes.llamacpp.cached_layers import cached_layers
+from ..formats.gguf.values import TYPES, TensorType
+from ..models.config import text_part
+from ..models.family import Family
+from ..models.layer_cache import CachedLayers, cache_geometry
+from ..models.schema import Config
+from ..rope.errors import counted
+from ..runtimes.llamacpp.archs import Arch, Keys
+from ..runtimes.llamacpp.layers import cached_layers
 from .document import KvCacheDocument, RepeatedDocument, SizeDocument
 
 OF_CHECKPOINTS = {
@@ -123,3 +126,20 @@ def _bytes(layers: tuple[CachedLayers, ...], dtypes: tuple[TensorType, ...], tok
         for kind in dtypes
         if all(number % kind.block == 0 for group in layers for number in (group.keys, group.values))
     }
+
+
+def described_size(path: Path) -> str:
+    """The size of a file, or of a folder with the number of its files; empty where there is none."""
+    try:
+        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+        size = display(sum(one.stat().st_size for one in files))
+    except OSError:
+        return ""
+    if not files:
+        return ""
+    return size if path.is_file() else f"{size} in {counted(len(files), 'file')}"
+
+
+def now() -> str:
+    """The time in UTC, to the minute."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

@@ -5,21 +5,73 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..errors import BadSource
-from ..families.registry import by_name
-from ..receipts import parse_receipt
-from ..receipts.receipt import Receipt
-from ..rope.forms import DynamicNtk, LongRope, Vector
-from ..rope.log_n import QueryScaling
-from ..rope.schedule import Schedule
+from ..models.gguf import GgufSource
+from ..models.registry import by_name
+from ..models.source import RECEIPT, Source
+from ..rope.forms import DynamicNtk, LongRope
+from ..rope.lazy import Vector
+from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes import newest, runtimes
-from ..runtimes.compare import TOLERANCE, describe
-from ..runtimes.llamacpp import arch_table, find_arch
-from ..runtimes.llamacpp.read_file import read_file
-from ..sources import RECEIPT, GgufSource, Source
-from .frequencies import FrequencyDifference, compare_frequencies
-from .inspect import Inspection
+from ..runtimes.grouping import newest
+from ..runtimes.llamacpp.archs import arch_table, find_arch
+from ..runtimes.llamacpp.read_header import read_file
+from ..runtimes.runtime import runtimes
+from ..runtimes.verdict import TOLERANCE, describe
+from .inspection import Inspection
+from .receipts.reader import parse_receipt
+from .receipts.receipt import Receipt
+
+
+@dataclass(frozen=True)
+class FrequencyDifference:
+    """Two vectors of frequencies of the same length.
+
+    pairs: how many frequencies. differing: how many differ by more than 1e-6, relatively. largest_ratio: the largest of
+    first / second and its inverse, None where one of the two is 0. largest_ratio_at: the index of that pair. first,
+    second: its frequencies, in radians per token. max_ulp: the largest distance of any pair in ulp of float32.
+    """
+
+    pairs: int
+    differing: int
+    largest_ratio: float | None
+    largest_ratio_at: int
+    first: float
+    second: float
+    max_ulp: int
+
+    @property
+    def same(self) -> bool:
+        """Whether no pair differs by more than 1e-6."""
+        return self.differing == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready data."""
+        return asdict(self)
+
+
+def compare_frequencies(first: Vector, second: Vector) -> FrequencyDifference | None:
+    """Compares two vectors, float64 [rotary_dim / 2] in radians per token; None where their lengths differ."""
+    if first.shape != second.shape:
+        return None
+    larger, smaller = np.maximum(first, second), np.minimum(first, second)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(larger == smaller, 1.0, larger / smaller)
+    at = int(ratio.argmax())
+    bits = (vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (first, second))
+    left, right = bits
+    return FrequencyDifference(
+        pairs=len(first),
+        differing=int((larger - smaller > TOLERANCE * smaller).sum()),
+        largest_ratio=float(ratio[at]) if np.isfinite(ratio[at]) else None,
+        largest_ratio_at=at,
+        first=float(first[at]),
+        second=float(second[at]),
+        max_ulp=int(np.abs(left - right).max(initial=0)),
+    )
+
 
 WORDS = {
     "rotary_dim": "the number of rotated dimensions",

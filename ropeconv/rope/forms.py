@@ -2,17 +2,157 @@
 
 A form is the formula that a `rope_scaling` block names, with its numbers. Every form yields `inv_freq`, float64, shape
 `[rotary_dim / 2]`, radians per token, highest frequency first.
+
+Pairs of dimensions that do not rotate: their inv_freq is 0, so cos = 1 and sin = 0 at every position.
+
+p-RoPE has them in place of the slowest pairs (Barbero et al. 2024, https://arxiv.org/abs/2410.06205), DroPE in place of
+all (Gelberg et al. 2025, https://arxiv.org/abs/2512.12167). As a divisor of a frequency it is written 1e30, as
+llama.cpp's converter does for Gemma 4: no float turns by an angle over that.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .lazy import Vector as Vector
-from .lazy import np
-from .zero_frequencies import divided
+from .lazy import Vector, np
+
+
+def theta_for_length(theta: float, context: int, target: int) -> float:
+    """`theta^(ln(L'/2pi) / ln(L/2pi))`: the base with which the critical dimension completes one period in L' tokens.
+
+    theta: the trained base. context: L, the trained length in tokens. target: L', the new length in tokens.
+
+    Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation"; used by Gradient for Llama 3 262k and 1048k.
+    """
+    return float(theta ** (math.log(target / (2 * math.pi)) / math.log(context / (2 * math.pi))))
+
+
+def theta_steps(theta: float, context: int, targets: list[int]) -> list[float]:
+    """The base of `theta_for_length` for each stage of a training, rounded down, as in Gradient's checkpoints.
+
+    theta, context: base and trained length in tokens of the first model. targets: the length of each stage in tokens.
+    The formula composes, so every base follows from the first model, not from the rounded base of the stage before.
+    """
+    return [float(math.floor(theta_for_length(theta, context, target))) for target in targets]
+
+
+def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
+    """The NTK-aware base `theta s^(r/(r-2))`, with which the lowest frequency is divided by exactly s (bloc97 2023)."""
+    return float(theta * factor ** (rotary_dim / (rotary_dim - 2)))
+
+
+def critical_dimension(theta: float, context: int, rotary_dim: int) -> int:
+    """Number of dimensions that complete a period within `context` tokens: `2 ceil((r/2) log_theta(L/2pi))`, 0 to r.
+
+    theta: the base, above 1. context: L in tokens. rotary_dim: r. Liu et al. 2024, "Scaling Laws of RoPE-based
+    Extrapolation". 92 for Llama 2, 70 for Llama 3 (printed as 72).
+    """
+    pairs = math.ceil(rotary_dim / 2 * math.log(context / (2 * math.pi), theta))
+    return 2 * min(max(pairs, 0), rotary_dim // 2)
+
+
+def temperature_attention_factor(factor: float, slope: float = 0.1, intercept: float = 1.0) -> float:
+    """YaRN's attention factor `sqrt(1/t) = a ln s + b`, 1 for s <= 1, with a = `slope`, b = `intercept`, s = `factor`.
+
+    Peng et al. 2023 fit a = 0.1 for Llama, 0.07 for Mistral.
+    """
+    return 1.0 if factor <= 1 else slope * math.log(factor) + intercept
+
+
+def longrope_attention_factor(factor: float, original_context: int) -> float:
+    """LongRoPE's attention factor `sqrt(1 + ln s / ln L)`, 1 for s <= 1; L in tokens (Ding et al. 2024)."""
+    return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original_context))
+
+
+def mscale_ratio(factor: float, mscale: float, mscale_all_dim: float) -> float:
+    """DeepSeek's attention factor `(0.1 m ln s + 1) / (0.1 m_all ln s + 1)`, which replaces YaRN's 0.1 ln s + 1.
+
+    factor: s. mscale: m, mscale_all_dim: m_all. Source: transformers `_compute_yarn_parameters`.
+    """
+    return temperature_attention_factor(factor, 0.1 * mscale) / temperature_attention_factor(
+        factor, 0.1 * mscale_all_dim
+    )
+
+
+def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
+    """A pair (mscale, mscale_all_dim) whose `mscale_ratio` is an attention factor, for readers that know only the pair.
+
+    factor: s, above 1. attention_factor: the wanted ratio. mscale_all_dim is 1, unless mscale would then be 0, which
+    readers take as absent.
+    """
+    for mscale_all_dim in (1.0, 2.0):
+        denominator = temperature_attention_factor(factor, 0.1 * mscale_all_dim)
+        mscale = (attention_factor * denominator - 1) / (0.1 * math.log(factor))
+        if abs(mscale) > 1e-6:
+            break
+    return mscale, mscale_all_dim
+
+
+def asymptotic_base(length: int) -> float:
+    """L / x0 with Ci(x0) = 0, x0 = 0.6165...: the limit of the smallest base for L = `length` tokens as the head grows.
+
+    (2 / d) sum_i cos(m theta_i) tends to (Ci(m) - Ci(m / b)) / ln b, and Ci(m) to 0 (Su 2024).
+    """
+    zero = 0.6
+    for _ in range(8):
+        zero -= cosine_integral(zero) * zero / math.cos(zero)
+    return length / zero
+
+
+def cosine_integral(x: float) -> float:
+    """The cosine integral Ci(x) = gamma + ln x + sum_k (-1)^k x^(2k) / (2k (2k)!), for 0 < x up to about 20."""
+    total, term, k = 0.5772156649015329 + math.log(x), 1.0, 0
+    while abs(term) > 1e-18:
+        k += 2
+        term *= -x * x / (k * (k - 1))
+        total += term / k
+    return total
+
+
+NO_ROTATION = 1e30
+LEAST = 1e29  # divisors from here on stand for 0
+LARGEST_FLOAT32 = 3.4028234663852886e38
+
+
+def divided(base: Vector, divisors: Vector | Sequence[float]) -> Vector:
+    """base_i / divisor_i, and 0 where the divisor is 1e29 or more.
+
+    base: radians per token. divisors: positive. Returns radians per token; all float64 [rotary_dim / 2].
+    """
+    by = np.asarray(divisors, dtype=np.float64)
+    return np.asarray(np.where(by < LEAST, base / by, 0.0), dtype=np.float64)
+
+
+def divisors(base: Vector, inv_freq: Vector) -> Vector:
+    """base_i / inv_freq_i, and 1e30 where inv_freq_i is 0: the inverse of `divided`.
+
+    base, inv_freq: radians per token. All float64 [rotary_dim / 2].
+    """
+    return np.asarray(np.divide(base, inv_freq, out=np.full(len(base), NO_ROTATION), where=inv_freq > 0))
+
+
+def written_divisors(divisors: Sequence[float]) -> list[float]:
+    """Divisors as configs have them: the largest float32 in place of 1e29 or more.
+
+    Times theta^(2i/r) that is infinite in float32, in which runtimes compute, so that the frequency is exactly 0.
+    """
+    return [float(one) if one < LEAST else LARGEST_FLOAT32 for one in divisors]
+
+
+def wavelengths(inv_freq: Vector) -> Vector:
+    """2 pi / inv_freq in tokens, nan for pairs that do not rotate.
+
+    inv_freq: radians per token. Both float64 [rotary_dim / 2].
+    """
+    return np.asarray(np.divide(math.tau, inv_freq, out=np.full(len(inv_freq), math.nan), where=inv_freq > 0))
+
+
+def count_zero(inv_freq: Vector) -> int:
+    """How many pairs do not rotate. inv_freq: radians per token, float64 [rotary_dim / 2]."""
+    return int(np.count_nonzero(inv_freq == 0))
 
 
 def base_inv_freq(theta: float, rotary_dim: int) -> Vector:

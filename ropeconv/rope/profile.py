@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .bound.reach import FARTHEST, MOST_COUNTED, Reach, reach
-from .forms import base_inv_freq
+from .forms import base_inv_freq, divisors
 from .lazy import np
 from .schedule import Schedule
 from .spec import RopeSpec
-from .zero_frequencies import divisors
 
 
 @dataclass(frozen=True)

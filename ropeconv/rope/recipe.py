@@ -7,18 +7,56 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .errors import RecipeError, RopeconvError, shown
-from .laws import temperature_attention_factor
+from .forms import LongRope, base_inv_freq, count_zero, divisors, temperature_attention_factor
 from .lazy import np
-from .log_n import LogN
-from .methods import REGISTRY, Method
-from .methods.method import positive, tokens
-from .methods.special import AsIs
-from .on_top import on_top
-from .schedule import Schedule
-from .short_list import keep_short
+from .methods.method import REGISTRY, Method, Value, positive, tokens
+from .methods.vectors import AsIs
+from .on_top import on_top, rotating, schedule_of
+from .schedule import LogN, Schedule
 from .spec import RopeSpec
-from .still_pairs import rotating, schedule_of
-from .zero_frequencies import count_zero
+
+
+def keep_short(made: Schedule, source: RopeSpec) -> Schedule:
+    """A schedule as LongRoPE's pair of lists: the source's own frequencies up to a length, its own beyond.
+
+    With theta_i of the source's base, short_factor_i = theta_i / f_i of the source (1 where it is not scaled) and
+    long_factor_i = theta_i / inv_freq_i. The lists change at the context of a scaled source, and at the trained context
+    of another: inside it the source is right as it is.
+
+    made: the schedule of the method. source: the RoPE of the checkpoint as it is. Raises RecipeError where the lists
+    would need two attention factors or two softmax scales, where one of them is a pair already, and where the context
+    does not go beyond that length.
+    """
+    if made.short_inv_freq is not None:
+        raise RecipeError(
+            "--keep-short: there are two factor lists already, and no runtime takes a third; leave it out"
+        )
+    switch = source.context if source.scaled else made.original_context
+    if made.context <= switch:
+        raise RecipeError(
+            f"--keep-short changes lists at {switch:,} tokens, and the context is {made.context:,}; leave it out, or "
+            "pass a longer --context"
+        )
+    own = source.current()
+    if own.short_inv_freq is not None and own.short_inv_freq.tolist() != own.inv_freq.tolist():
+        raise RecipeError("--keep-short: the source has two factor lists already, and no runtime takes a third")
+    if abs(made.attention_factor - own.attention_factor) > 1e-9 * own.attention_factor:
+        raise RecipeError(
+            f"--keep-short: both lists share one attention factor; the source has {own.attention_factor:.6g} and this "
+            f"method {made.attention_factor:.6g}; pass --attention-factor {own.attention_factor:.12g}"
+        )
+    if abs(made.softmax_scale - own.softmax_scale) > 1e-9 * own.softmax_scale:
+        raise RecipeError(
+            f"--keep-short: both lists share one softmax scale; the source has {own.softmax_scale:.6g} and this method "
+            f"{made.softmax_scale:.6g}; leave it out"
+        )
+    still = source.rotary_dim // 2 - rotating(source)
+    if count_zero(made.inv_freq) > still or count_zero(own.inv_freq) > still:
+        raise RecipeError("--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it out")
+    base = base_inv_freq(source.rope_theta, source.rotary_dim)
+    short, long = (tuple(divisors(base, vector).tolist()) for vector in (own.inv_freq, made.inv_freq))
+    form = LongRope(source.rope_theta, short, long, switch)
+    return replace(made, form=form, short_inv_freq=own.inv_freq, original_context=switch)
 
 
 @dataclass(frozen=True)
@@ -175,3 +213,32 @@ class Recipe:
 
 MODIFIERS = tuple(item.name for item in dataclasses.fields(Recipe) if item.name != "method")
 SWITCHES = ("on_top", "keep_short")
+
+
+def flags(recipe: Recipe) -> list[str] | None:
+    """The words of a command line that give a recipe: `["--yarn", "16", "--context", "65536"]`.
+
+    recipe: the recipe. None where its method has lists of numbers, which come from files.
+    """
+    method = recipe.method
+    if any(isinstance(value, tuple) for value in vars(method).values()):
+        return None
+    words, fields = [method.flag()], dataclasses.fields(method)
+    words += [_text(getattr(method, item.name)) for item in fields[:1] if method.value is not Value.SWITCH]
+    given = {item.name: getattr(method, item.name) for item in fields[1:] if getattr(method, item.name) != item.default}
+    given |= {name: getattr(recipe, name) for name in MODIFIERS if getattr(recipe, name) not in (None, False)}
+    for name, value in given.items():
+        spelled = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{spelled}" if value else f"--no-{spelled}")
+        else:
+            words += [f"--{spelled}", _text(value)]
+    return words
+
+
+def _text(value: Any) -> str:
+    """A number without needless digits, which reads back as the same; other values as they are."""
+    if not isinstance(value, float):
+        return str(value)
+    short = format(value, ".12g")
+    return short if float(short) == value else repr(value)

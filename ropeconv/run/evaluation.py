@@ -8,22 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..engines import Engine, Progress
-from ..engines.transformers.device import out_of_memory
-from ..errors import RopeconvError, UsageError
-from ..evaluate.case import Case, EvalLine
-from ..evaluate.estimate import Costs, Estimate, estimate
-from ..evaluate.evaluation import Evaluation
+from ..engines.engine import Engine, Progress
+from ..engines.transformers.load import out_of_memory
+from ..errors import UsageError
+from ..evaluate.cases import Case, EvalLine
+from ..evaluate.evaluation import Costs, Estimate, Evaluation, estimate
 from ..evaluate.opening import Sizes, open_evaluation
-from ..evaluate.outcome import Outcome, Refusal
 from ..evaluate.row import Row
-from ..evaluate.run import gather, measured
-from ..evaluate.runners import Runner
-from ..evaluate.runners.request import Opening
-from ..evaluate.units import Unit
+from ..evaluate.run import Outcome, Refusal, Unit, gather, measured
+from ..evaluate.runners.runner import Opening, Runner
+from ..formats.files import expanded
 from ..formats.journal import Journal
-from ..formats.regular import expanded
-from .executors import Executor, Failure, Pool
+from ..rope.errors import RopeconvError
+from .executors.executor import Executor, Failure, Pool
 
 ABOUT = ""
 """The item that asks a worker about itself; others are keys of units."""

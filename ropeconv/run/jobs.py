@@ -5,19 +5,196 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..errors import UsageError
+from ..bake.apply import make_plan
+from ..bake.plan import Plan
+from ..errors import UsageError, reason
 from ..evaluate.row import BASE, Row
-from ..evaluate.texts.read import read_files
-from ..hub.publish_options import repository
+from ..evaluate.texts import read_files
+from ..formats.files import expanded
+from ..hub.repository import repository
+from ..models.hub import HubSource, answers
+from ..models.open import HUB_FILE, HUB_ID, open_source
+from ..models.source import resolved
+from ..rope.recipe import Recipe
+from ..version import __version__
 from .plan_file import RunPlan, TargetTable
-from .sources import Named
-from .unit import Job, NamedRecipe, Unit
+
+
+class NamedRecipe(msgspec.Struct, frozen=True):
+    """A row of a plan.
+
+    name: as it is written there. recipe: as `Recipe.to_dict` has it; None for the model as it is.
+    """
+
+    name: str
+    recipe: dict[str, Any] | None
+
+    def row(self) -> Row:
+        """The row of an evaluation."""
+        return Row(self.name, None if self.recipe is None else Recipe.from_dict(self.recipe))
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One task, with everything that decides its result.
+
+    task: its name. source: reference, with the commit. name, identity: of the source, as in `Named`. family: that it
+    is treated as, or empty. recipes: one, or for eval all rows. target: of the output; None for eval. out: the output,
+    or for eval the file of the result. settings: of the task.
+    """
+
+    task: str
+    source: str
+    name: str
+    identity: str
+    recipes: tuple[NamedRecipe, ...]
+    out: str
+    target: TargetTable | None = None
+    family: str = ""
+    settings: dict[str, Any] = {}
+
+    @cached_property
+    def key(self) -> str:
+        """sha256 over all fields and the version of ropeconv."""
+        return hashlib.sha256(msgspec.json.encode([__version__, self], order="deterministic")).hexdigest()
+
+    @property
+    def label(self) -> str:
+        """What it is about, for messages."""
+        recipe = self.recipes[0].name if self.target is not None else ""
+        target = self.target.name if self.target is not None else ""
+        return " ".join(filter(None, (self.task, self.name, recipe, target)))
+
+    def plan(self, out: Path | None = None) -> Plan:
+        """The plan of its output. out: another place for it. Raises what `open_source` and `make_plan` raise."""
+        assert self.target is not None
+        recipe = self.recipes[0].row().recipe
+        assert recipe is not None
+        return make_plan(open_source(self.source, self.family), recipe, self.target.target(out or Path(self.out)))
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Units that run one after the other in one worker, each with what the one before it left."""
+
+    units: tuple[Unit, ...]
+
+
+AT_ONCE = 8
+"""Requests to the Hub."""
+QUERY = re.compile(r"(?:(?:author|search|tag):\S+\s*)+")
+MODELS = ("*.gguf", "config.json", "params.json")
+"""What a folder has that a pattern takes."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A source of a plan.
+
+    reference: as `open_source` takes it, with the commit. name: in outputs and tables. identity: as sources have it.
+    problem: why it cannot be had, or empty.
+    """
+
+    reference: str
+    name: str
+    identity: str = ""
+    problem: str = ""
+
+
+def named_sources(listed: Sequence[str], folder: Path) -> list[Named]:
+    """The sources that a plan lists, each once.
+
+    listed: as in the file. folder: that paths are relative to. A source that cannot be had has a `problem`. Raises
+    UsageError for a pattern, a collection or a query that gives none.
+    """
+    references = dict.fromkeys(one for text in listed for one in _expanded(text, folder))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return _told_apart(list(pool.map(_named, references)))
+
+
+def _expanded(text: str, folder: Path) -> Iterator[str]:
+    found: list[str] = []
+    if text.startswith("collection:"):
+        found = _collection(text.removeprefix("collection:"))
+    elif QUERY.fullmatch(text):
+        found = _query(text)
+    elif any(mark in text for mark in "*?["):
+        base = expanded(text)
+        start, pattern = (Path(base.anchor), str(base)[len(base.anchor) :]) if base.is_absolute() else (folder, text)
+        found = [str(path) for path in sorted(start.glob(pattern)) if _is_model(path)]
+    else:
+        local = (folder / expanded(text)).resolve()
+        found = [str(local) if local.exists() else resolved(text)]
+    if not found:
+        raise UsageError(f"the source {text!r} gives no model; correct it, or leave it out")
+    yield from found
+
+
+def _is_model(path: Path) -> bool:
+    return path.suffix == ".gguf" or (path.is_dir() and any(next(path.glob(one), None) for one in MODELS[1:]))
+
+
+def _collection(slug: str) -> list[str]:
+    from huggingface_hub import HfApi
+
+    with answers(slug):
+        items = HfApi(library_name="ropeconv").get_collection(slug).items
+    return [item.item_id for item in items if item.item_type == "model"]
+
+
+def _query(text: str) -> list[str]:
+    """The models of a query, such as `author:me search:llama`."""
+    from huggingface_hub import HfApi
+
+    api, given = HfApi(library_name="ropeconv"), [part.split(":", 1) for part in text.split()]
+    with answers(text):
+        said = dict(given)
+        if said.get("author") == "me":
+            said["author"] = str(api.whoami()["name"])
+        tags = [value for key, value in given if key == "tag"] or None
+        found = api.list_models(author=said.get("author"), search=said.get("search"), filter=tags)
+        return sorted(one.id for one in found)
+
+
+def _named(reference: str) -> Named:
+    path = Path(reference)
+    name = (path.stem if reference.endswith(".gguf") else path.name) or reference
+    try:
+        if path.exists():
+            return Named(reference, name, open_source(reference).identity)
+        found = re.fullmatch(HUB_FILE, reference) or re.fullmatch(HUB_ID, reference)
+        if found is None:
+            return Named(reference, name, problem=f"{reference} is neither a path nor a Hub id; correct it")
+        source = HubSource(found[1], found[2])
+        identity = source.identity
+        file = f"/{found[3]}" if found.re.groups > 2 else ""
+        name = Path(file).stem if file else source.name
+        return Named(f"{found[1]}@{source.commit}{file}", name, identity)
+    except Exception as problem:
+        return Named(reference, name, problem=reason(problem))
+
+
+def _told_apart(found: list[Named]) -> list[Named]:
+    """Sources of which no two have one name: the owner or the folder stands before it where they would."""
+    counts = Counter(one.name for one in found)
+    parents = {one.reference: Path(one.reference.split("@")[0]).parent.name for one in found}
+    longer = [
+        replace(one, name=f"{parents[one.reference]}-{one.name}") if counts[one.name] > 1 else one for one in found
+    ]
+    again, used = Counter(one.name for one in longer), Counter[str]()
+    named = []
+    for one in longer:
+        used[one.name] += 1
+        named.append(replace(one, name=f"{one.name}-{used[one.name]}") if again[one.name] > 1 else one)
+    return named
+
 
 CHAIN = ("apply", "validate", "push")
 """Tasks on one output, in their order."""
@@ -42,7 +219,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[Named], folder: Path, out: Path) ->
             listed = rows if any(row.recipe is None for row in rows) else [Row(BASE), *rows]
             unit = Unit(
                 task="eval", source=source.reference, name=source.name, identity=source.identity,
-                recipes=tuple(_named(row) for row in listed), family=plan.family, settings=evaluated,
+                recipes=tuple(_named_recipe(row) for row in listed), family=plan.family, settings=evaluated,
                 out=str(out / "eval" / f"{source.name}.json"),
             )  # fmt: skip
             found.append(Job((unit,)))
@@ -64,15 +241,16 @@ def _chain(plan: RunPlan, source: Named, row: Row, label: str, target: TargetTab
             target = target.published_by(to.partition("/")[0])
     return tuple(
         Unit(
-            task=task, source=source.reference, name=source.name, identity=source.identity, recipes=(_named(row),),
-            target=target, family=plan.family, settings=settings[task], out=str(out / (stem + ".gguf" * gguf)),
+            task=task, source=source.reference, name=source.name, identity=source.identity,
+            recipes=(_named_recipe(row),), target=target, family=plan.family, settings=settings[task],
+            out=str(out / (stem + ".gguf" * gguf)),
         )
         for task in CHAIN
         if task in plan.tasks
     )  # fmt: skip
 
 
-def _named(row: Row) -> NamedRecipe:
+def _named_recipe(row: Row) -> NamedRecipe:
     return NamedRecipe(row.name, None if row.recipe is None else row.recipe.to_dict())
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import RopeconvError
-from ..formats.digest import sha256, text_digest
+from ..bake.verify.findings import is_document
+from ..bake.verify.output import made_from, verify_output
+from ..formats.durable import sha256, text_digest
 from ..formats.journal import Journal, Kind, Line
-from ..receipts import read_receipt
-from ..sources import GgufSource
+from ..inspection.receipts.reader import read_receipt
+from ..models.gguf import GgufSource
+from ..rope.errors import RopeconvError
 from ..validate.comparison import Comparison
-from ..verify import verify_output
-from ..verify.earlier import made_from
-from ..verify.extra_files import is_document
-from .unit import Unit
+from .jobs import Unit
 
 
 class RunLine(Line, frozen=True, kw_only=True):

@@ -10,13 +10,13 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from ..encode import FoldTarget, GgufTarget, Target
-from ..encode.target import DualChunk, FoldDtype, FoldInto, Format
-from ..errors import RopeconvError, UsageError
-from ..evaluate.estimate import UNITS, parse_duration
+from ..convert.target import DualChunk, FoldDtype, FoldInto, FoldTarget, Format, GgufTarget, Target
+from ..errors import UsageError
+from ..evaluate.evaluation import UNITS, parse_duration
 from ..evaluate.opening import Sizes
 from ..evaluate.row import Row, parse_rows
-from ..formats.regular import read_text
+from ..formats.files import read_text
+from ..rope.errors import RopeconvError
 
 TaskName = Literal["apply", "validate", "eval", "push"]
 LONGEST = 1 << 20

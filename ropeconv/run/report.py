@@ -3,19 +3,113 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from ..errors import RopeconvError
-from ..evaluate.report.plots import pictures
-from ..evaluate.result import Result, read_result
-from ..evaluate.tables import Table, tables
-from ..extras import installed
-from ..formats.template import render
-from ..inspection.evidence import now
-from ..pictures.page import Drawn, drawn
+from ..environment import installed
+from ..errors import UsageError, reason
+from ..evaluate.evaluation import duration
+from ..evaluate.result import Result, Table, read_result, tables
+from ..formats.copying import human
+from ..formats.package_data import render
+from ..inspection.kv_cache import now
+from ..rope.errors import RopeconvError
 from ..version import __version__
-from .table import RunTable
+from ..views.evaluation_plots import evaluation_pictures
+from ..views.plot_style import Drawn, drawn
+from .jobs import CHAIN, Job, Named, Unit
+from .journal import RunJournal, RunLine
+from .plan_file import RunPlan
+from .runner import states
+from .tasks import evaluation_of
+
+TASKS = (*CHAIN, "eval")
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """An output, or an evaluation.
+
+    source: its name. recipe, target: of an output; empty for an evaluation. states: by task, "done", "failed" or "not
+    run". seconds: of those that are done, by task. reason: why the first failed one did, or empty. results: of tasks.
+    """
+
+    source: str
+    recipe: str
+    target: str
+    states: dict[str, str]
+    seconds: dict[str, str]
+    reason: str
+    results: dict[str, dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        return {
+            "source": self.source, "recipe": self.recipe or None, "target": self.target or None,
+            "tasks": self.states, "reason": self.reason or None, "results": self.results,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """A line for every job. columns: tasks of the plan. rows: in the order of the plan."""
+
+    columns: tuple[str, ...]
+    rows: tuple[RunRow, ...]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many units are done, failed and not run."""
+        return Counter(state for row in self.rows for state in row.states.values())
+
+    @property
+    def reasons(self) -> dict[str, list[str]]:
+        """Lines by the reason why they failed, or were not run."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.reason:
+                name = " ".join(filter(None, (row.source, row.recipe, row.target)))
+                found.setdefault(row.reason, []).append(name)
+        return found
+
+    def cells(self, row: RunRow) -> tuple[str, ...]:
+        """The cells of a line: source, recipe, target, and a word or the seconds for each task."""
+        words = [row.seconds.get(task) or row.states.get(task, "") for task in self.columns]
+        return (row.source, row.recipe or ("all rows" if "eval" in row.states else ""), row.target, *words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        counts = self.counts
+        numbers = {name.replace(" ", "_"): counts[name] for name in ("done", "failed", "not run")}
+        return {**numbers, "rows": [row.to_dict() for row in self.rows]}
+
+
+def table_of(plan: RunPlan, jobs: Sequence[Job], sources: Sequence[Named], journal: RunJournal) -> RunTable:
+    """The table of a run. plan, jobs, sources: as they were made. journal: of the run."""
+    problems = {one.reference: one.problem for one in sources}
+    rows = []
+    for job in jobs:
+        first = job.units[0]
+        found = states(job, journal, problems.get(first.source, ""))
+        lines = {unit.task: journal.lines[unit.key] for unit in job.units if unit.key in journal.lines}
+        reason = next((words for state, words in found.values() if state != "done"), "")
+        rows.append(
+            RunRow(
+                first.name,
+                first.recipes[0].name if first.target is not None else "",
+                first.target.name if first.target is not None else "",
+                {task: state for task, (state, _) in found.items()},
+                {task: words for task, (state, words) in found.items() if state == "done"},
+                reason,
+                {task: line.result for task, line in lines.items() if not line.failed},
+            )
+        )
+    return RunTable(tuple(task for task in TASKS if task in plan.tasks), tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -60,7 +154,7 @@ def _evaluated(table: RunTable) -> list[Evaluated]:
             result = read_result(Path(row.results["eval"]["path"]))
         except RopeconvError:
             continue
-        shown = drawn(pictures(result)) if installed("matplotlib") else []
+        shown = drawn(evaluation_pictures(result)) if installed("matplotlib") else []
         found.append(Evaluated(row.source, result, tables(result), [_of(one, f"eval-{number}") for one in shown]))
     return found
 
@@ -69,3 +163,106 @@ def _of(picture: Drawn, prefix: str) -> Drawn:
     """A picture whose names are those of its evaluation, since a page has several."""
     old, new = picture.name, f"{prefix}-{picture.name}"
     return replace(picture, name=new, svg=picture.svg.replace(f'"{old}', f'"{new}').replace(f"#{old}", f"#{new}"))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A job before it is run.
+
+    job: what is left of it. bytes: of its output, 0 where it has none or that is not known. encoding: of it. problem:
+    why it cannot be planned, or empty. publishes: the repository, or empty.
+    """
+
+    job: Job
+    bytes: int = 0
+    encoding: str = ""
+    problem: str = ""
+    publishes: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        first = self.job.units[0]
+        return {
+            "source": first.source, "recipes": [one.name for one in first.recipes],
+            "target": first.target and first.target.name, "tasks": [unit.task for unit in self.job.units],
+            "out": first.out, "bytes": self.bytes, "encoding": self.encoding or None, "push": self.publishes or None,
+            "problem": self.problem or None,
+        }  # fmt: skip
+
+
+def planned(job: Job, problem: str = "") -> Planned:
+    """A job with the plan of its output. Nothing is written. problem: why its source cannot be had, or empty."""
+    last, first = job.units[-1], job.units[0]
+    publishes = last.settings["to"] if last.task == "push" else ""
+    if problem or first.target is None:
+        return Planned(job, problem=problem, publishes=publishes)
+    try:
+        plan = first.plan()
+    except Exception as failure:
+        return Planned(job, problem=reason(failure), publishes=publishes)
+    return Planned(job, plan.bytes, plan.result.encoding, publishes=publishes)
+
+
+def check_bytes(plan: RunPlan, found: Sequence[Planned]) -> None:
+    """Raises UsageError where outputs have more bytes than the plan allows. found: all jobs."""
+    total, most = kept_bytes(found), plan.most_bytes
+    if most is not None and total > most:
+        raise UsageError(
+            f"the outputs have {human(total)}, and limits.bytes is {plan.limits.bytes}; raise it, or leave apply out "
+            "of tasks to publish without keeping them"
+        )
+
+
+def kept_bytes(found: Sequence[Planned]) -> int:
+    """The bytes of outputs that stay on this disk."""
+    return sum(one.bytes for one in found if one.job.units[0].task == "apply")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What units of each task take.
+
+    seconds: the median of a unit in the journal, by task. timed: the name of the source of which short sequences were
+    timed for eval, or empty.
+    """
+
+    seconds: dict[str, float]
+    timed: str = ""
+
+    @classmethod
+    def of(cls, lines: Sequence[RunLine]) -> Costs:
+        """The costs of units that have succeeded."""
+        tasks = {line.task for line in lines}
+        done = {task: [line.seconds for line in lines if line.task == task and not line.failed] for task in tasks}
+        return cls({task: median(seconds) for task, seconds in done.items() if seconds})
+
+    def with_eval(self, units: Sequence[Unit]) -> Costs:
+        """The same with the time of eval, where the journal has none: the first model that loads is timed here."""
+        for unit in units:
+            if unit.task == "eval" and "eval" not in self.seconds:
+                with suppress(RopeconvError), evaluation_of(unit) as found:
+                    return Costs({**self.seconds, "eval": found.estimate().seconds}, unit.name)
+        return self
+
+    def sentences(self, units: Sequence[Unit], at_once: int) -> list[str]:
+        """How long units take, and of which that is not known. at_once: how many run at a time, 0 where unknown."""
+        counts: dict[str, int] = {}
+        for unit in units:
+            counts[unit.task] = counts.get(unit.task, 0) + 1
+        known = {task: count for task, count in counts.items() if task in self.seconds}
+        total = sum(self.seconds[task] * count for task, count in known.items())
+        found = []
+        if known:
+            each = ", ".join(f"{count:,} {task} of {self.seconds[task]:,.1f} s" for task, count in known.items())
+            spread = f", {duration(total / at_once)} with {at_once} at a time" if at_once > 1 else ""
+            how = f" (eval by short sequences of {self.timed})" if self.timed else ""
+            found.append(f"By the median of what has run{how}: {each}; {duration(total)} in all{spread}.")
+        unknown = [f"{count:,} {task}" for task, count in counts.items() if task not in known]
+        if unknown:
+            found.append(f"Not known before the first has run: how long {' and '.join(unknown)} take.")
+        return found
+
+
+def problems_of(sources: Sequence[Named]) -> dict[str, str]:
+    """Why sources cannot be had, by reference."""
+    return {one.reference: one.problem for one in sources if one.problem}

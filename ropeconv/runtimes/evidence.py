@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from importlib.resources import files
+from typing import Any, Literal
 
 import msgspec
 
-from ..formats.typed import package_data, package_files
-from .runtime import Runtime
+from ..formats.package_data import package_data, package_files
+from ..models.config import text_part
+from ..models.family import Family
+from ..models.schema import LAYER_TYPES, ROPE, SETTINGS, TOP, Config
+from .runtime import KeyStatement, RuleSet, Runtime
 
 Grade = Literal["run", "read", ""]
 
@@ -74,3 +79,109 @@ def evidence(runtime: Runtime, family: str, kind: str | None = None) -> Evidence
         if seen is not None and (kind is None or kind in seen.rope_types or seen.most == "unsupported"):
             return Evidence("run", f"{record.version}, {seen.date or record.date}")
     return Evidence("read" if runtime.statement(family) else "")
+
+
+ROPE_FIELDS = (
+    "rotates", "keys", "defaults", "layers", "window", "query_temperature", "trained", "writing", "weights", "cache",
+)  # fmt: skip
+"""Fields of a family that name the config keys which its RoPE and its attention follow from."""
+
+
+class ReadKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys that one version of a runtime reads, without those of `understood_keys.toml`.
+
+    rope: in the RoPE dictionary, whatever the family. config: in a config, with the families whose model files read it.
+    """
+
+    rope: tuple[str, ...]
+    config: dict[str, tuple[str, ...]]
+
+
+class Understood(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Keys whose meaning for the RoPE is known, or which have none.
+
+    rope: in the RoPE dictionary. config: outside. values: keys with the only values that say nothing new. families:
+    keys with the only families in which they say nothing new.
+    """
+
+    rope: tuple[str, ...]
+    config: tuple[str, ...]
+    values: dict[str, bool]
+    families: dict[str, tuple[str, ...]]
+
+
+@cache
+def understood() -> Understood:
+    """The keys of `understood_keys.toml`."""
+    return package_data(files("ropeconv.runtimes") / "understood_keys.toml", Understood)
+
+
+def read_keys(runtime: Runtime) -> ReadKeys | None:
+    """The keys that the newest extracted version of a row reads; None where no version of it was extracted."""
+    covered = [found for version, found in _records(runtime.name).items() if runtime.covers(version)]
+    return covered[-1] if covered else None
+
+
+@cache
+def _records(runtime: str) -> dict[str, ReadKeys]:
+    """The extracted versions of a runtime, the newest last."""
+    path = files("ropeconv.runtimes") / "keys" / f"{runtime}.json"
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, ReadKeys]) if path.is_file() else {}
+
+
+def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, KeyStatement] | None:
+    """A key of a config that the runtime reads for this family, with what is stated about it; None without one."""
+    part = text_part(config, family)
+    for stated in runtime.keys:
+        for name in stated.names:
+            if part.get(name) and family.name in (stated.families or _families(runtime, name)):
+                return name, stated
+    return None
+
+
+def unknown_key(part: Config, found: Config, family: Family, runtime: Runtime, rules: RuleSet) -> str:
+    """A key that the runtime reads and that neither rules nor family mention; empty without one.
+
+    part: the text part of a config. found: its RoPE dictionary. rules: those that the family is read by.
+    """
+    record = read_keys(runtime)
+    if record is None:
+        return ""
+    same, own = understood().values, understood().families
+    keys = [
+        key
+        for key in part
+        if family.name in record.config.get(key, ())
+        and part[key] not in (None, same.get(key))
+        and family.name not in own.get(key, ())
+    ]
+    keys += [key for key in found if found[key] is not None and key in record.rope]
+    known = _mentioned(family, runtime, rules) if keys else set()
+    return next((key for key in keys if key not in known), "")
+
+
+def _families(runtime: Runtime, key: str) -> tuple[str, ...]:
+    record = read_keys(runtime)
+    return record.config.get(key, ()) if record else ()
+
+
+def _mentioned(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
+    """The config keys that the schema of configs, a family and the rules of a runtime name."""
+    settings = [getattr(family, name) for name in ROPE_FIELDS]
+    named = {word for one in settings for text in _texts(msgspec.to_builtins(one)) for word in (text, *text.split("."))}
+    stated = {name for one in runtime.keys for name in one.names}
+    needed = {*rules.required, *(need.key for need in rules.need)}
+    return {*named, *stated, *needed, *ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in data, with the keys of its objects."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _texts(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(inner)

@@ -9,12 +9,11 @@ from typing import Literal, get_args
 
 import msgspec
 
-from ..formats.typed import package_data, package_files
+from ..formats.package_data import package_data, package_files
 from .evidence import Evidence
-from .find import canonical, find
-from .rules import Status
+from .grouping import canonical, find
+from .runtime import Status, VersionRange, choose, version_key
 from .verdict import Verdict
-from .versions import VersionRange, choose, version_key
 
 Feature = Literal[
     "theta", "linear", "yarn", "yarn_attention_factor", "attention_factor_1", "attn_factor", "betas", "log_multiplier",

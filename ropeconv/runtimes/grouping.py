@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol, get_args
 
-from .rules import Status
-from .versions import version_key
+from ..rope.errors import RecipeError
+from .runtime import LLAMA_CPP, Runtime, Status, choose, runtimes, version_key
 
 UNREAD = ("unsupported", "unknown")
 """Statuses of runtimes that do not read the config."""
@@ -100,3 +100,36 @@ def _continues(left: _Range, right: _Range) -> bool:
         return False
     (major, minor), (next_major, next_minor) = (version_key(value + ".0")[:2] for value in (left.last, right.first))
     return (next_major, next_minor) == (major, minor + 1) or (next_major, next_minor) == (major + 1, 0)
+
+
+ALL = "all"
+ALIASES = {"llama.cpp": LLAMA_CPP, "gguf": LLAMA_CPP}
+
+
+def newest(name: str) -> Runtime:
+    """The newest row of a runtime."""
+    return [row for row in runtimes() if row.name == name][-1]
+
+
+def canonical(wanted: str) -> str:
+    """`name` or `name@version` with aliases replaced and in lower case: llama.cpp and gguf are llama-cpp."""
+    name, at, version = wanted.strip().partition("@")
+    return ALIASES.get(name.lower(), name.lower()) + at + version
+
+
+def find(wanted: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
+    """The rows for `name` (all current ones, the newest last), for `name@version` that version alone, or for "all".
+
+    also: other names that the caller knows, for the message. Raises RecipeError for an unknown name, and for a version
+    that no row covers.
+    """
+    name, _, version = canonical(wanted).partition("@")
+    if name == ALL and not version:
+        return tuple(row for row in runtimes() if row.current)
+    rows = [row for row in runtimes() if row.name == name]
+    if not rows:
+        others = ", ".join(ALIASES)
+        known = dict.fromkeys(row.name for row in runtimes())
+        names = ", ".join([*(f"{name} (or {others})" if name == LLAMA_CPP else name for name in known), *also])
+        raise RecipeError(f"--runtime {wanted}: no such runtime is known; known: {names}")
+    return choose(wanted, version, rows)

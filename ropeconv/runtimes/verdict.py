@@ -2,24 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from ..families.config import Config, geometry, text_part
-from ..families.family import Family
-from ..rope.forms import Yarn
-from ..rope.schedule import Schedule
+from ..models.config import geometry, text_part
+from ..models.family import Family
+from ..models.schema import Config
+from ..rope.forms import Form, LongRope, Yarn
+from ..rope.lazy import Vector
+from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
-from .compare import difference, unscaled
-from .evidence import Evidence, evidence
-from .find import newest
+from .evidence import Evidence, evidence, stated_key, unknown_key
+from .grouping import newest
 from .read_config import read_spec, rope_dict, rope_type
-from .read_keys import stated_key, unknown_key
-from .rules import Status
-from .runtime import Runtime, runtimes
-from .versions import VersionRange, before, version_key, within
+from .runtime import Runtime, Status, VersionRange, before, runtimes, version_key, within
+
+TOLERANCE = 1e-6
+
+
+def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
+    """A sentence on the first difference between what a runtime computes and a schedule; empty where there is none.
+
+    before: the RoPE of the source, for window layers. seen: what the runtime reads.
+    """
+    if not _close(seen.form.inv_freq(seen.rotary_dim), schedule.inv_freq):
+        return f"it computes other frequencies ({describe(seen.form)})"
+    short = seen.form.short_inv_freq(seen.rotary_dim) if isinstance(seen.form, LongRope) else schedule.inv_freq
+    wanted = schedule.short_inv_freq if schedule.short_inv_freq is not None else schedule.inv_freq
+    if not _close(short, wanted):
+        return "it computes other frequencies inside the trained context"
+    if not _same(seen.attention_factor, schedule.attention_factor):
+        return f"it uses the attention factor {seen.attention_factor:.4f}, not {schedule.attention_factor:.4f}"
+    if not _same(seen.softmax_scale, schedule.softmax_scale):
+        return f"it scales logits by {seen.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
+    if not _same_query_scaling(seen.query_scaling, schedule.query_scaling, schedule.context):
+        return "it does not scale queries by position" if seen.query_scaling is None else "it scales queries otherwise"
+    if (
+        "local" in before.layers
+        and before.local_form
+        and not _same_form(seen.local_form, before.local_form, before.rotary_dim)
+    ):
+        return f"it changes the window layers as well ({describe(seen.local_form)})"
+    return ""
+
+
+def unscaled(seen: RopeSpec, before: RopeSpec, schedule: Schedule) -> bool:
+    """Whether a runtime computes the RoPE of the unscaled model where a schedule has another one."""
+    plain = before.unscaled().form.inv_freq(before.rotary_dim)
+    changes = schedule.attention_factor != 1 or not _close(schedule.inv_freq, plain)
+    return changes and seen.attention_factor == 1 and _close(seen.form.inv_freq(seen.rotary_dim), plain)
+
+
+def _same_query_scaling(left: QueryScaling | None, right: QueryScaling | None, context: int) -> bool:
+    """Whether two query scalings are the same up to a context, in tokens; within its length one has no effect."""
+    if all(scaling is None or context <= scaling.length for scaling in (left, right)):
+        return True
+    if left is None or right is None:
+        return left is right
+    return left.length == right.length and _same(left.beta, right.beta)
+
+
+def _same_form(left: Form | None, right: Form, rotary_dim: int) -> bool:
+    return left == right or (left is not None and _close(left.inv_freq(rotary_dim), right.inv_freq(rotary_dim)))
+
+
+def _same(left: float, right: float) -> bool:
+    return abs(left - right) <= TOLERANCE * right
+
+
+def _close(left: Vector, right: Vector) -> bool:
+    return left.shape == right.shape and bool(np.all(np.abs(left - right) <= TOLERANCE * right))
+
+
+def frequencies(schedule: Schedule) -> str:
+    """The frequencies of a schedule for display: its form as `describe` has it, or "custom inv_freq"."""
+    return describe(schedule.form) if schedule.form else "custom inv_freq"
+
+
+def describe(form: Form | None) -> str:
+    """A form for display: `yarn, theta 10000, factor 4, original_context 4096`."""
+    if form is None:
+        return "none"
+    numbers = [
+        f"{name} {value:.12g}"
+        for name, value in vars(form).items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    flags = ["truncate false"] if isinstance(form, Yarn) and not form.truncate else []
+    return ", ".join([form.kind, *numbers, *flags])
+
 
 CUSTOM_CODE, OTHER_KEY = "custom code", "another key"
 LISTS: dict[str, tuple[Status, str]] = {
@@ -251,3 +326,55 @@ class _Judge:
         stated = row.statement(self.family.name, self.model_type)
         place = source or (stated.source if stated else "") or row.source
         return Verdict(row.key, row.display_name, status, reason, place, row.last, known)
+
+
+SWITCHES = {
+    "trained": "{names}: the short list in forward passes in which no sequence of the batch is longer than {length:,} "
+    "tokens, else the long one for every sequence",
+    "window": "{names}: the long list for every position where it is started with a window above {length:,} tokens, "
+    "else the short one",
+    "long": "{names}: the long list for every position, so short prompts see it too",
+    "short": "{names}: the short list for every position, so nothing is extended",
+    "mixed": "{names}: both lists inside one sequence, by position",
+}
+RECOMPUTED = {"phi3"}
+"""Families for which transformers' generate computes the cache anew there: transformers#33129."""
+
+
+def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
+    """Sentences on which list each current runtime takes, and on a cache that crosses the length.
+
+    family: of the model. length: at which the lists change, in tokens. verdicts: on the config with these lists, by
+    which runtimes that do not read them are left out.
+    """
+    read = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
+    by_rule: dict[str, list[str]] = {}
+    for name in dict.fromkeys(row.name for row in runtimes()):
+        row = newest(name)
+        stated = row.statement(family.name)
+        if stated is None or not any(verdict.covers(row) for verdict in read):
+            continue
+        reading = row.rule_set(family.name)
+        rules = reading.types.get("longrope")
+        if rules is not None and not (reading.status or rules.status or rules.read_as):
+            by_rule.setdefault(rules.lists, []).append(row.display_name)
+    found = [
+        words.format(names=", ".join(by_rule[rule]), length=length)
+        for rule, words in SWITCHES.items()
+        if rule in by_rule
+    ]
+    return (*found, crossing(length, family.name in RECOMPUTED))
+
+
+def crossing(length: int, recomputed: bool = False) -> str:
+    """The sentence on a cache that crosses the length at which lists change.
+
+    length: in tokens. recomputed: whether transformers' generate computes the cache anew there.
+    """
+    fact = (
+        f"a sequence that grows past {length:,} tokens keeps keys in its cache that were rotated with the short list, "
+        "under queries of the long one, and what follows is wrong"
+    )
+    if recomputed:
+        return f"{fact}; transformers computes the cache of this family anew there, servers do not"
+    return f"{fact}: transformers' generate does not compute the cache anew, so give such a prompt whole"

@@ -8,14 +8,14 @@ from typing import Any
 import gradio as gr
 from gradio.components import Navbar
 
-from ..formats.template import render
+from ..formats.package_data import render
 from ..version import __version__
-from .bodies import visitor_of
-from .front import Front
-from .pages import bake, compare, inspect, results, runtimes
+from .access import visitor_of
+from .pages import build_bake, build_compare, build_inspect, build_results, build_runtimes
 from .rules import KEPT
+from .server import Front
 
-PAGES = {"Compare": compare.build, "Runtimes": runtimes.build, "Bake": bake.build, "Results": results.build}
+PAGES = {"Compare": build_compare, "Runtimes": build_runtimes, "Bake": build_bake, "Results": build_results}
 QUIET, QUIET_DARK = "#59636e", "#a3abb3"
 """Small type, with a contrast of at least 4.5 to what is behind it."""
 HEAD = '<link rel="icon" href="favicon.ico"><style>%s</style><script>%s</script>'
@@ -29,7 +29,7 @@ def application(front: Front) -> gr.Blocks:
         front.stop(request.session_hash or "")
 
     with gr.Blocks(title="ropeconv", analytics_enabled=False, delete_cache=KEPT) as demo:
-        _page(front, demo, inspect.build)
+        _page(front, demo, build_inspect)
         demo.unload(left)
     for name, build in PAGES.items():
         with demo.route(name) as page:

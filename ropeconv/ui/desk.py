@@ -7,9 +7,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import msgspec
+
 from ..formats.copying import Advance
-from .messages import Progress
+from .forms import Form
 from .rules import Rules
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far it is. title: what is done. done, total: in bytes; total 0 where it is not known."""
+
+    title: str
+    done: int = 0
+    total: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """The end: what the page shows. failed: whether it is about a failure."""
+
+    html: str
+    failed: bool = False
+
+
+Message = Progress | Answer
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+encode = msgspec.json.encode
+
+
+def decode(data: bytes) -> Message:
+    """A message from its bytes."""
+    return _decoder.decode(data)
+
 
 SECONDS = 0.25
 """Between two messages about progress."""
@@ -41,3 +69,16 @@ class Desk:
                 self.tell(Progress(title, done, total))
 
         yield advance
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A task for a process.
+
+    task: its name in the registry. form: what was typed. rules: for visitors. token: of the visitor's login.
+    """
+
+    task: str
+    form: Form
+    rules: Rules
+    token: str = ""

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
+import shlex
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+from urllib.parse import urlencode
 
 import msgspec
 
+from ..bake.plan import Plan
+from ..convert.target import Format, GgufTarget, Target
 from ..errors import UsageError
+from ..evaluate.row import parse_rows
+from ..formats.files import expanded
+from ..inspection.receipts.reader import read_recipe
+from ..inspection.receipts.writer import apply_words
+from ..rope.errors import shown
+from ..rope.methods.method import REGISTRY, Method, Value
+from ..rope.recipe import Recipe
 
 MOST = 2000
 """Characters of a field."""
@@ -111,3 +126,85 @@ def from_address(kind: type[F], query: Mapping[str, str]) -> F:
         text, empty = query.get(name, ""), getattr(fresh, name)
         found[name] = text == "1" if empty is False else text.split(",") if empty == () else text
     return filled(kind, {name: [] if value == [""] else value for name, value in found.items()})
+
+
+METHODS = tuple(name for name, kind in REGISTRY.items() if kind.value is not Value.FILE)
+"""The methods that a form can name; those of a file come as a recipe."""
+
+
+def recipe_of(form: BakeForm) -> Recipe:
+    """The recipe of a form: the dropped one, else the method with its value and settings.
+
+    Raises UsageError and RecipeError for what is no recipe.
+    """
+    if form.recipe:
+        if form.method or form.value or form.settings:
+            raise UsageError("a recipe and a method are given; take one of them away")
+        return read_recipe(Path(form.recipe))
+    if not form.method:
+        raise UsageError("no method is chosen; choose one, such as yarn with the value 4")
+    if form.method not in METHODS:
+        raise UsageError(f"{shown(form.method)} is no method; choose one of {', '.join(METHODS)}")
+    settings = [re.sub(r"\s*=\s*", "=", one.strip()) for one in form.settings.split(",") if one.strip()]
+    wrong = next((one for one in (form.value, *settings) if "," in one or "\n" in one), None)
+    wrong = wrong or next((one for one in settings if "=" not in one), None)
+    if wrong is not None:
+        raise UsageError(f"{shown(wrong)} is no setting; write name=value, with commas between several")
+    words = [form.method, *([form.value.replace(" ", "")] if form.value else []), *settings]
+    (row,) = parse_rows(":".join(words))
+    assert row.recipe is not None
+    return row.recipe
+
+
+def target_of(form: BakeForm, out: Path | None = None) -> Target:
+    """The target of a form. out: the folder or GGUF file, None for the default. Raises UsageError for other formats."""
+    if form.to not in ("", *get_args(Format)):
+        raise UsageError(f"{shown(form.to)} is no format; choose {' or '.join(get_args(Format))}")
+    gguf = GgufTarget(outtype=form.outtype or None)
+    owner = form.repo_id.partition("/")[0]
+    return Target(
+        to=form.to or None,  # type: ignore[arg-type]
+        out=out,
+        encoding=form.encoding or "auto",
+        runtimes=form.runtimes,
+        gguf=gguf.published_by(owner) if owner else gguf,
+        replace=form.replace,
+    )
+
+
+def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
+    """The command line that does the same, in the place of the plan where the form names one.
+
+    publishing: whether that is a publication, and not a file or folder.
+    """
+    words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
+    if form.recipe and "--recipe" in words:  # one with lists, which no option can be
+        words[words.index("--recipe") + 1] = Path(form.recipe).name
+    if publishing:
+        words += ["--push", form.repo_id, *(["--private"] if form.private else [])]
+        words += ["--exist-ok"] if form.exist_ok else []
+    elif plan.target.out is not None:
+        words += ["-o", str(plan.target.out)]
+    return shlex.join(words)
+
+
+def place_of(form: BakeForm) -> Path | None:
+    """Where the output is to be; None for the default."""
+    return expanded(form.out) if form.out else None
+
+
+def to_page(page: str, form: Form) -> str:
+    """The address of a page with a form, relative to the other pages. page: its name in lower case."""
+    values = {name: getattr(form, name) for name in kept(type(form))}
+    texts = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
+    return f"{page}?{urlencode({name: '1' if value is True else value for name, value in texts.items()})}"
+
+
+def to_bake(source: str, method: Method, context: int | None = None, replace: bool = False) -> str:
+    """The address of the plan of a method. source: the model. context, replace: as `Advice` has them."""
+    value = "" if method.value is Value.SWITCH else method.command.partition(" ")[2]
+    settings = {item: getattr(method, item.name) for item in dataclasses.fields(method)[1:]}
+    changed = [f"{item.name}={json.dumps(given)}" for item, given in settings.items() if given != item.default]
+    changed += [] if context is None else [f"context={context}"]
+    form = BakeForm(source=source, method=method.name, value=value, settings=", ".join(changed), replace=replace)
+    return to_page("bake", form)

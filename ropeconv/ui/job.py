@@ -3,13 +3,138 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import re
+import resource
+import signal
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
 
-from .asked import Asked
-from .messages import Answer, Message, Progress, decode
-from .worker import failure, work
+from ..environment import redacted
+from ..errors import Stopped, reason
+from ..formats.files import scratch
+from .desk import Answer, Asked, Desk, Message, Progress, decode, encode
+from .forms import UPLOADS, Form, refuse_long
+from .sheet import HtmlSheet
+
+CANCELLED = "cancelled: nothing was kept"
+LOGIN = (
+    "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_STORED_TOKENS_PATH", "HF_HUB_CACHE",
+    "HUGGINGFACE_HUB_CACHE", "HF_XET_CACHE", "HF_ASSETS_CACHE", "HUGGINGFACE_ASSETS_CACHE",
+)  # fmt: skip
+"""Variables that huggingface_hub takes a login or a cache of this machine from."""
+
+
+COMMAND_LINE_LOGIN = re.compile(r"(?:log in with )?`hf auth login`[^.;]*")
+SIGN_IN = "sign in on the page Bake with a login that may do it"
+"""What visitors of a Space can do in its place."""
+
+
+def work(connection: Connection, asked: Asked) -> None:
+    """Does a task and sends its messages, the last of which is an answer.
+
+    connection: to the page. Whatever comes from it, and its end, stop the task. asked: the task.
+    """
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the page's to handle, which then closes the connection
+    try:
+        answer = _answer(connection, asked)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except Stopped:  # there is only one, which may come at any moment
+        answer = failure(CANCELLED)
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.send_bytes(encode(answer))
+    os._exit(0)  # without waiting for the thread of a download that hangs
+
+
+def _answer(connection: Connection, asked: Asked) -> Answer:
+    """The answer of a task, also where it fails."""
+    try:
+        threading.Thread(target=_watch, args=(connection,), daemon=True).start()
+        with scratch() if asked.rules.public else nullcontext() as folder:
+            _limit(resource.RLIMIT_DATA, asked.rules.memory)
+            _limit(resource.RLIMIT_FSIZE, asked.rules.fetched)
+            if folder is not None:
+                _separate(folder, asked.token)
+            return _done(connection, asked)
+    except Exception as problem:
+        if asked.rules.memory is not None:  # so that there is room to say it
+            _limit(resource.RLIMIT_DATA, resource.RLIM_INFINITY)
+        words = without_places(redacted(reason(problem)), asked.form)
+        return failure(COMMAND_LINE_LOGIN.sub(SIGN_IN, words) if asked.rules.public else words)
+
+
+def _done(connection: Connection, asked: Asked) -> Answer:
+    from .tasks import TASKS
+
+    def tell(message: Message) -> None:
+        connection.send_bytes(encode(message))
+
+    def finish() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    refuse_long(asked.form)
+    sheet = HtmlSheet()
+    TASKS[asked.task](asked.form, Desk(asked.rules, tell, asked.token, finish), sheet)
+    return Answer(without_places(sheet.html(), asked.form))
+
+
+def without_places(text: str, form: Form) -> str:
+    """A text in which dropped files have their names alone, and not their places on this machine."""
+    for name in UPLOADS:
+        place = getattr(form, name, "")
+        if place:
+            text = text.replace(f"{Path(place).parent}/", "")
+    return text
+
+
+def failure(message: str) -> Answer:
+    """The answer that says in a sentence what went wrong."""
+    sheet = HtmlSheet()
+    sheet.problem(message if message.endswith(".") else f"{message}.")
+    return Answer(sheet.html(), failed=True)
+
+
+def _separate(folder: Path, token: str) -> None:
+    """Takes login, cache and working folder of this machine away from the process of a stranger.
+
+    folder: an empty one, which takes their places. token: of the visitor's login; empty without one.
+    """
+    for name in LOGIN:
+        os.environ.pop(name, None)
+    os.environ |= {"HF_HOME": str(folder / "hub"), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TMPDIR": str(folder)}
+    if token:
+        os.environ["HF_TOKEN"] = token
+    tempfile.tempdir = str(folder)
+    (folder / "work").mkdir()
+    os.chdir(folder / "work")
+
+
+def _limit(what: int, most: int | None) -> None:
+    """Sets a limit of this process, within what the system allows. what: of `resource`. most: None leaves it."""
+    if most is not None:
+        _, hard = resource.getrlimit(what)
+        within = hard == resource.RLIM_INFINITY or 0 <= most <= hard
+        resource.setrlimit(what, (most if within else hard, hard))
+
+
+def _watch(connection: Connection) -> None:
+    """Stops the process when the page says so, or is gone."""
+    with suppress(EOFError, OSError):
+        connection.recv_bytes()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # what is cleaned up is not stopped once more
+    raise Stopped
+
 
 POLL, GRACE = 0.2, 20.0
 """Seconds between two looks at the limits, and that a process has for cleaning up."""

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import gguf  # noqa: F401
 
-from ..errors import RopeconvError
+from ..rope.errors import RopeconvError
 
 
 def _warm() -> None:
     """Answers the largest page once, for a model of no matter."""
-    from ..families.registry import families
-    from ..families.sample import sample_config
+    from ..models.layer_cache import sample_config
+    from ..models.registry import families
     from .desk import Desk
     from .forms import CompareForm
     from .rules import LOCAL

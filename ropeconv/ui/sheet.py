@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import Literal
 
-from ..formats.template import render
-from ..pictures.page import Drawn, Picture, drawn
+from ..formats.package_data import render
+from ..views.plot_style import Drawn, Picture, drawn
 from ..views.sheet import MARKS
 
 Mark = Literal["plain", "quiet", "problem", "good"]

@@ -9,21 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..engines import Progress
-from ..engines.transformers import TransformersEngine
-from ..engines.transformers.config_method import load_with_method, parameters
-from ..engines.transformers.distributed import check_heads, world_size
-from ..engines.transformers.load import folder_of, stored_dtype
+from ..engines.engine import Progress
+from ..engines.transformers.engine import TransformersEngine, load_with_method, parameters
+from ..engines.transformers.load import check_heads, folder_of, stored_dtype, world_size
 from ..errors import BadSource
-from .checks.trust import needs_trust
-from .comparison import Comparison
-from .reading.hidden_states import ComparisonSpec
-from .reading.power import read_with_power
-from .reading.source_reading import SourceReading
-from .rule.measures import summarise
-from .rule.validation import SAME_KERNELS, BucketResult, Validation, bucket_result, conclusion, otherwise, rule
-from .sampling.token_runs import TokenRun
-from .settings import Settings
+from .checks import needs_trust
+from .comparison import Comparison, Settings
+from .hidden_states import ComparisonSpec
+from .sampling import TokenRun
+from .source_reading import SourceReading, read_with_power
+from .validation import SAME_KERNELS, BucketResult, Validation, bucket_result, conclusion, otherwise, rule, summarise
 
 Curve = tuple[tuple[int, float], ...]
 

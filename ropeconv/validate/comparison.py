@@ -7,16 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..convert.from_gguf.source import GgufCheckpoint
+from ..engines.transformers.load import DeviceSpec, device_spec
 from ..errors import BadSource
-from ..export.checkpoint import GgufCheckpoint
-from ..inspection import inspect_source
-from ..receipts import Receipt, add_validation, read_receipt
-from ..receipts.folder_original import first_source
-from ..rope.log_n import LogN, QueryScaling, effective_scaling
+from ..inspection.inspection import inspect_source
+from ..inspection.receipts.folder import first_source
+from ..inspection.receipts.reader import read_receipt
+from ..inspection.receipts.receipt import Receipt
+from ..inspection.receipts.writer import add_validation
+from ..models.gguf import GgufSource
+from ..models.open import open_source
+from ..models.source import Source
 from ..rope.recipe import Recipe
-from ..rope.schedule import Schedule
+from ..rope.schedule import LogN, QueryScaling, Schedule, effective_scaling
 from ..rope.spec import RopeSpec
-from ..sources import GgufSource, Source, open_source
 
 
 @dataclass(frozen=True)
@@ -145,3 +149,38 @@ def _is_first_bake(receipt: Receipt) -> bool:
     That is how an output of Meta's layout is compared with a conversion of the same files by `--as-is`.
     """
     return receipt.original is not None and len(receipt.steps) == 1 and not receipt.target.replace
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of a validation.
+
+    device, dtype, device_map: as in `device_spec`. tokens: of each spread run (by default 512, fewer with `length`);
+    for GGUF the length of the sequence. length: tokens of a run over every position, 0 for none. chunk: tokens that the
+    backbone reads at a time. seed: of the synthetic tokens. text: a file to read in their place. trust_remote_code: run
+    code of the output, of tokenizers and of kernels that ropeconv has not written, and load pickled weights.
+    config_reference: also run the source with the method in its config. dequantised: run the source of a GGUF file in
+    transformers, with its weights dequantised.
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    device_map: str = ""
+    tokens: int | None = None
+    length: int = 0
+    chunk: int = 4096
+    seed: int = 0
+    text: Path | None = None
+    trust_remote_code: bool = False
+    config_reference: bool = False
+    dequantised: bool = False
+
+    @property
+    def spread(self) -> int:
+        """Tokens of each spread run: `tokens`, else 512, or with `length` fewer, to take some percent of its time."""
+        return self.tokens or (min(512, max(64, self.length // 256)) if self.length else 512)
+
+    def place(self, stored: str = "float32") -> DeviceSpec:
+        """Device and precision. stored: the precision of the checkpoint. Raises UsageError as `device_spec` does."""
+        at = device_spec(self.device, self.dtype, self.device_map, stored)
+        return replace(at, pickles=self.trust_remote_code)

@@ -8,26 +8,27 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ..engines import Progress
+from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine
 from ..errors import BadSource
-from ..rope.log_n import QueryScaling
-from ..sources import GgufSource
-from .comparison import Comparison
-from .reading.gguf_reference import GgufReference, Logits, gguf_reference, weights_type
-from .rule.measures import Figures, compare_logits, spread_of
-from .rule.validation import (
+from ..models.gguf import GgufSource
+from ..rope.schedule import QueryScaling
+from .comparison import Comparison, Settings
+from .gguf_reference import GgufReference, Logits, gguf_reference, weights_type
+from .sampling import Bucket, tail_buckets, usual_length
+from .validation import (
     POWER,
     BucketResult,
+    Figures,
     Validation,
     bucket_result,
+    compare_logits,
     conclusion,
     otherwise,
     rule,
+    spread_of,
     tolerance,
 )
-from .sampling.positions import Bucket, tail_buckets, usual_length
-from .settings import Settings
 
 EACH = 128
 

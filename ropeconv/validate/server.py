@@ -7,34 +7,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..engines import LogProbs, Progress
-from ..engines.servers import Served, Server, connect
-from ..engines.transformers import TransformersEngine
+from ..convert.from_gguf.source import GgufCheckpoint
+from ..engines.engine import LogProbs, Progress
+from ..engines.servers import connect
+from ..engines.servers.protocol import Served, Server
+from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.load import folder_of, load_stock, load_widened, stored_dtype
-from ..errors import BadSource, RopeconvError
-from ..export.checkpoint import GgufCheckpoint
-from ..families.config import text_part
-from ..receipts import Receipt, read_receipt
-from ..sources import GgufSource, Source
-from .comparison import Comparison
-from .reading.gguf_reference import Dequantised, weights_type
-from .reading.hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
-from .rule.likeliest import coarse, log_probs_of
-from .rule.measures import Measures, in_blocks, summarise
-from .rule.validation import (
+from ..errors import BadSource
+from ..inspection.receipts.reader import read_receipt
+from ..inspection.receipts.receipt import Receipt
+from ..models.config import text_part
+from ..models.gguf import GgufSource
+from ..models.source import Source
+from ..rope.errors import RopeconvError
+from .comparison import Comparison, Settings
+from .gguf_reference import Dequantised, weights_type
+from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
+from .sampling import KEPT, TokenRun, of_text, spread_buckets, synthetic, usual_length
+from .validation import (
     KL_FLOOR,
     BucketResult,
+    Measures,
     Validation,
     bucket_result,
+    coarse,
     conclusion,
+    in_blocks,
+    log_probs_of,
     noise_floor,
     rule,
+    summarise,
     with_rounded_weights,
 )
-from .sampling.positions import spread_buckets, usual_length
-from .sampling.token_runs import KEPT, TokenRun
-from .sampling.tokens import of_text, synthetic
-from .settings import Settings
 
 UNCHECKED = ("the files that it has loaded",)
 SERVER_RULE = (

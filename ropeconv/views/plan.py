@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ..bake import Plan
-from ..encode import CheckpointResult
-from ..encode.fold.placement import Fold
-from ..errors import counted
-from ..inspection.layers import describe_layers
-from ..rope.bound import effective_length
-from ..rope.forms import Vector
+from ..bake.plan import Plan
+from ..convert.encoding import CheckpointResult
+from ..convert.fold import Fold
+from ..inspection.document import describe_layers
+from ..rope.bound.reach import effective_length
+from ..rope.errors import counted
+from ..rope.forms import count_zero
+from ..rope.lazy import Vector
+from ..rope.on_top import rotating
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..rope.still_pairs import rotating
-from ..rope.zero_frequencies import count_zero
-from ..runtimes.compare import describe, frequencies
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.grouping import grouped
-from .legends import PLAN, legend, statuses
-from .sheet import Sheet, sentence
+from ..runtimes.verdict import describe, frequencies
+from .sheet import PLAN, Sheet, legend, sentence, statuses
+
+if TYPE_CHECKING:
+    from ..inspection.receipts.receipt import CheckRecord
+    from ..validate.validation import Validation
 
 
 def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
@@ -103,3 +109,57 @@ def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
 def _layers(spec: RopeSpec) -> str:
     rotates = spec.rotary_dim if spec.rotating_share == 1 else 2 * rotating(spec)
     return f"{rotates} of {spec.head_dim} dimensions rotate. Layers: {describe_layers(spec)}."
+
+
+@dataclass
+class Outcome:
+    """The outcome of a plan.
+
+    path: of the output, None where it was published from a temporary folder. check: by the installed transformers.
+    proof: the validation. published: the URL of the commit, or empty. run: commands that run the output.
+    """
+
+    path: Path | None = None
+    check: CheckRecord | None = None
+    proof: Validation | None = None
+    published: str = ""
+    run: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys that `--json` prints in addition to those of the plan."""
+        import msgspec
+
+        check = None if self.check is None else msgspec.to_builtins(self.check)
+        found: dict[str, Any] = {"check": check, "run": self.run}
+        if self.proof is not None:
+            found["validation"] = self.proof.to_dict()
+        if self.published:
+            found["published"] = self.published
+        return found
+
+
+def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
+    """Shows what became of a plan: the check, the place, how it is run, the validation, the publication.
+
+    plan: that was executed. done: its outcome.
+    """
+    if done.check:
+        loaded = "loads it and"
+        if done.check.read_as:
+            loaded = f"does not have its model_type; its {done.check.read_as}, given this config,"
+        sheet.say(
+            f"Checked: transformers {done.check.transformers} {loaded} computes the schedule "
+            f"(within {done.check.max_ulp} ulp of float32, attention factor {done.check.attention_factor:.6f})."
+        )
+    if done.path:
+        sheet.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
+        if plan.source.kind == "config":
+            sheet.say("It has no weights, as SOURCE has none: put its config.json in the place of the model's own.")
+        for command in done.run:
+            sheet.copyable(f"Run it with: {command}")
+    if done.proof is not None:
+        from .results import show_validation
+
+        show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", sheet)
+    if done.published:
+        sheet.copyable(done.published)

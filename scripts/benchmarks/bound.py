@@ -12,7 +12,8 @@ import sys
 
 import numpy as np
 
-from ropeconv.rope.bound import bound, reach
+from ropeconv.rope.bound.answer import bound
+from ropeconv.rope.bound.reach import reach
 from ropeconv.rope.bound.smallest import smallest_log_base
 from ropeconv.rope.bound.sums import Sums
 
@@ -22,7 +23,7 @@ LENGTHS = (1 << 12, 1 << 17, 1 << 20)
 PASSES = sum(10**digits for digits in range(1, 6))
 LOOK_UP = """
 import time, numpy
-from ropeconv.rope.bound import bound
+from ropeconv.rope.bound.answer import bound
 begin = time.perf_counter()
 bound(131072, 128, 128)
 print(time.perf_counter() - begin)

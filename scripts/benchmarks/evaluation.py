@@ -19,11 +19,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ropeconv.evaluate.case import EVAL
+from ropeconv.evaluate.cases import EVAL
 from ropeconv.evaluate.evaluation import Evaluation
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners import Opening
+from ropeconv.evaluate.runners.runner import Opening
 from ropeconv.formats.journal import Journal
 
 from .measure import seconds
@@ -88,7 +88,8 @@ def memory(model: Path, folder: Path) -> dict[str, Any]:
     wide = checkpoint(folder / "wide", hidden=128, layers=2, vocabulary=150_000)
     code = (
         "import sys\n"
-        "from ropeconv.evaluate.runners import Opening, open_runner\n"
+        "from ropeconv.evaluate.runners.runner import Opening\n"
+        "from ropeconv.evaluate.runners.opening import open_runner\n"
         "from ropeconv.evaluate.row import parse_rows\n"
         "with open_runner(Opening(sys.argv[1], parse_rows('base'), device='cpu', dtype='float32')) as (runner, rows):\n"
         "    with runner.engine(rows[0]) as engine:\n"

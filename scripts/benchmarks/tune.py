@@ -11,8 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ropeconv.tune import Tuned, Wanted, tune_model
-from ropeconv.tune.plot import write_plot
+from ropeconv.evaluate.tune.result import Tuned
+from ropeconv.evaluate.tune.tuning import Wanted, tune_model
+from ropeconv.views.validation_plots import write_plot
 from scripts.real_model import RealModel, real_model
 from scripts.trained_model import make
 

@@ -18,7 +18,7 @@ import logging
 import sys
 from collections import Counter
 
-from ropeconv.families import by_model_type
+from ropeconv.models.registry import by_model_type
 
 from . import config_keys, rope_keys
 from .compare import disagreements

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ropeconv.families import Family
+from ropeconv.models.family import Family
 
 from .config_facts import scaling
 

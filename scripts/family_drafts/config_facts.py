@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import Any
 
-from ropeconv.families.schema import ROPE
+from ropeconv.models.schema import ROPE
 
 Facts = dict[str, Any]
 

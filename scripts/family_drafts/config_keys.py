@@ -1,4 +1,4 @@
-"""Writes `ropeconv/families/config_keys.json`: the keys that configs of each family may have."""
+"""Writes `ropeconv/models/config_keys.json`: the keys that configs of each family may have."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 import re
 from pathlib import Path
 
-from ropeconv.families.family import Family
-from ropeconv.families.registry import packaged
+from ropeconv.models.family import Family
+from ropeconv.models.registry import packaged
 
 from .library import config_classes
 from .walk import default_config
 
-FILE = Path(__file__).parents[2] / "ropeconv" / "families" / "config_keys.json"
+FILE = Path(__file__).parents[2] / "ropeconv" / "models" / "config_keys.json"
 LEGACY = ("rope_theta", "rope_scaling")
 IN_KWARGS = re.compile(r"""kwargs\.(?:pop|get|setdefault)\(\s*"(\w+)\"""")
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ropeconv.engines.probe.program import shrunk
+from ropeconv.engines.probe_program import shrunk
 
 from . import library
 from .rotates import ROTARY, definitions

@@ -1,4 +1,4 @@
-"""Writes `ropeconv/families/rope_keys.json`: the keys about RoPE that the class of each family computes with."""
+"""Writes `ropeconv/models/rope_keys.json`: the keys about RoPE that the class of each family computes with."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ropeconv.families.family import Family
-from ropeconv.families.registry import packaged
-from ropeconv.inspection.config_problems import ROPE_KEY
+from ropeconv.inspection.problems import ROPE_KEY
+from ropeconv.models.family import Family
+from ropeconv.models.registry import packaged
 from scripts.laboratory.key_reader import attention_keys
 
 from .config_keys import FILE as BESIDE

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ropeconv.errors import BadSource, UnknownModelType
-from ropeconv.families.config import detect
+from ropeconv.models.config import detect
 
 from .library import config_classes
 from .rotates import rotary_code

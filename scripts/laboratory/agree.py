@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ropeconv.runtimes import Runtime
-from ropeconv.runtimes.find import find
+from ropeconv.runtimes.grouping import find
+from ropeconv.runtimes.runtime import Runtime
 from ropeconv.runtimes.verdict import Verdict, judge
 
 from .cells import Cell

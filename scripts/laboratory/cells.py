@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ropeconv.encode.checkpoint.encoding import all_encodings
-from ropeconv.encode.checkpoint.request import CheckpointResult, EncodeRequest
-from ropeconv.encode.target import Target
-from ropeconv.errors import RopeconvError
-from ropeconv.families.config import detect
-from ropeconv.families.family import Family
-from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.convert.encoding import CheckpointResult, EncodeRequest, all_encodings
+from ropeconv.convert.target import Target
+from ropeconv.models.config import detect
+from ropeconv.models.family import Family
+from ropeconv.rope.errors import RecipeError, RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec

@@ -13,16 +13,15 @@ from datetime import date
 from pathlib import Path
 
 from ropeconv.bake.plan import Plan
-from ropeconv.errors import RopeconvError
-from ropeconv.families.config import detect
-from ropeconv.inspection import inspect_source
-from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.config import detect
+from ropeconv.models.open import open_source
+from ropeconv.models.source import Source
+from ropeconv.rope.errors import RecipeError, RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.evidence import ModelRecord, Record
-from ropeconv.runtimes.llamacpp import arch_table
-from ropeconv.sources import open_source
-from ropeconv.sources.source import Source
+from ropeconv.runtimes.llamacpp.archs import arch_table
 from tests.support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
 
 from .records import save

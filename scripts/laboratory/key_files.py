@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropeconv.families import Family
+from ropeconv.models.family import Family
 
 from .key_reader import Keys, attention_keys, configured_keys, keys_in, parsed
 

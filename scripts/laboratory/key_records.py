@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ropeconv.families import families
-from ropeconv.runtimes.read_keys import understood
-from ropeconv.runtimes.versions import version_key
+from ropeconv.models.registry import families
+from ropeconv.runtimes.evidence import understood
+from ropeconv.runtimes.runtime import version_key
 
 from .environment import ROOT, wheel_sources
 from .key_files import FILES, Model, model_of

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from ropeconv.families.config import text_part
+from ropeconv.models.config import text_part
 from ropeconv.runtimes.evidence import ModelRecord, Record
-from ropeconv.runtimes.find import newest
+from ropeconv.runtimes.grouping import newest
 from ropeconv.runtimes.read_config import rope_dict, rope_type
 
 from .cells import Cell

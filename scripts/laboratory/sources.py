@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ropeconv.errors import BadSource
-from ropeconv.families import Family
-from ropeconv.families.config import detect
+from ropeconv.models.config import detect
+from ropeconv.models.family import Family
 from tests.support.models import COMMON, FAMILIES, TINY, of_extended, part_at, whole
 
 CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"

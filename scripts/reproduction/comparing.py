@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ropeconv.evaluate.result import ERRORS
-from ropeconv.evaluate.statistics.sample import Sample
+from ropeconv.evaluate.statistics import Sample
 
 from .measuring import Numbers
 

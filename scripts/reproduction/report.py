@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ropeconv.pictures.style import GREY, Panel, figure, line, write
+from ropeconv.views.plot_style import GREY, Panel, figure, line, write
 
 from .comparing import ERRORS, Comparison, Estimate
 

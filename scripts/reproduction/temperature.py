@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ropeconv.rope.laws import temperature_attention_factor
+from ropeconv.rope.forms import temperature_attention_factor
 
 from .comparing import ERRORS, Estimate, compare, estimate
 from .measuring import Numbers, predict

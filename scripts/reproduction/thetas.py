@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ropeconv.rope.laws import ntk_theta, theta_for_length
+from ropeconv.rope.forms import ntk_theta, theta_for_length
 
 from .comparing import compare, estimate
 from .measuring import Numbers, predict

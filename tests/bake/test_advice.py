@@ -13,9 +13,9 @@ import pytest
 from ropeconv.bake import advice
 from ropeconv.bake.advice import CRITERION, PUBLISHED_ORDER, Advice, Writing, advise, leaders
 from ropeconv.errors import UsageError
-from ropeconv.inspection import inspect_source
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.sources import open_source
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
+from ropeconv.rope.methods.method import REGISTRY
 
 from ..conftest import CONFIGS
 from ..support.extent import sample

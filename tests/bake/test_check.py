@@ -13,13 +13,13 @@ import pytest
 import transformers
 
 import ropeconv
-from ropeconv.bake import check
-from ropeconv.bake.check import OutputCheck, probe_query
+from ropeconv.bake.apply import OutputCheck, probe_query
+from ropeconv.bake.apply import apply as check
 from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement
-from ropeconv.receipts import read_receipt
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import make_plan
@@ -149,7 +149,7 @@ def test_it_is_checked_and_the_receipt_says_so(llama: Path, tmp_path: Path) -> N
 
 def test_a_wrong_output_keeps_nothing(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: an encoding that writes another factor than the plan has."""
-    import ropeconv.encode.checkpoint.encodings.native as native
+    import ropeconv.convert.encodings.native as native
 
     right = native._yarn
     monkeypatch.setattr(native, "_yarn", lambda *given: right(*given) | {"factor": 3.9})

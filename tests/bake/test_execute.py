@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 import ropeconv
-from ropeconv.bake import Plan
-from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.bake.plan import Plan
 from ropeconv.bake.writing import files, moves
-from ropeconv.errors import Disagreement, RopeconvError
-from ropeconv.receipts.receipt import CheckRecord
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.bake.writing.execute import execute_plan
+from ropeconv.bake.writing.place import ApplyOptions
+from ropeconv.errors import Disagreement
+from ropeconv.inspection.receipts.receipt import CheckRecord
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS, hashes

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ropeconv.bake import GgufPlan
-from ropeconv.bake.export import ExportPlan
-from ropeconv.bake.running import modelfile_of, run_commands, write_modelfile
-from ropeconv.errors import RopeconvError, UsageError
-from ropeconv.families.registry import by_name
-from ropeconv.families.sample import sample_config
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.bake.gguf import ExportPlan, GgufPlan
+from ropeconv.bake.warnings import modelfile_of, run_commands, write_modelfile
+from ropeconv.errors import UsageError
+from ropeconv.models.layer_cache import sample_config
+from ropeconv.models.registry import by_name
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS

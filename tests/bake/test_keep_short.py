@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.bake import Plan
-from ropeconv.errors import RecipeError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.bake.plan import Plan
+from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes import find, newest
+from ropeconv.runtimes.grouping import find, newest
 
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan

@@ -11,8 +11,8 @@ import torch
 import transformers
 
 import ropeconv
-from ropeconv.errors import RopeconvError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan

@@ -11,13 +11,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from ropeconv.bake import matrix as table
-from ropeconv.bake.matrix import METHODS, MatrixCell, counts, letters
+from ropeconv.bake import advice as table
+from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters
 from ropeconv.bake.record import source_record
-from ropeconv.families.registry import by_name
-from ropeconv.receipts import Receipt
-from ropeconv.receipts.receipt import BeforeRecord, ConfigRecord, TargetRecord
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.inspection.receipts.receipt import BeforeRecord, ConfigRecord, Receipt, TargetRecord
+from ropeconv.models.registry import by_name
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.evidence import Evidence
 from ropeconv.runtimes.verdict import Verdict

@@ -12,8 +12,9 @@ from safetensors.numpy import save_file
 
 import ropeconv
 from ropeconv.bake.restore import restore_plan
-from ropeconv.errors import BadSource, RopeconvError, UsageError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan

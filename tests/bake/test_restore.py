@@ -12,8 +12,9 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.restore import restore, restore_plan
-from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.errors import BadSource
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import hashes
@@ -149,7 +150,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "an infinite factor": (scaled(factor=1e300), "no power of two"),
     "another text": (first_config(lambda config: config.clear(), agrees=False), "no longer gives config.json as"),
 }
-"""Through the whole of `restore` and `apply --replace`; tests/receipts/test_checks.py has every rule."""
+"""Through the whole of `restore` and `apply --replace`; tests/inspection/receipts/test_checks.py has every rule."""
 
 
 @pytest.mark.parametrize("name", HOSTILE)

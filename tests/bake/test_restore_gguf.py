@@ -15,11 +15,15 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.restore import restore, restore_plan
-from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.formats.gguf import Edit, GgufFile, read_header, room, string, u32
-from ropeconv.formats.gguf import write as gguf_write
-from ropeconv.formats.gguf.write import write_new
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.errors import BadSource
+from ropeconv.formats.gguf import edit as gguf_write
+from ropeconv.formats.gguf import recovery as room
+from ropeconv.formats.gguf.edit import Edit, write_new
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.header import read_header
+from ropeconv.formats.gguf.values import string, u32
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
@@ -163,7 +167,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "data far behind it": (record(data_start=1 << 42), "the receipt of this file"),
     "half of a surrogate pair": (record(keys=["general.architecture", "\ud800"]), "half of a character"),
 }
-"""Through the whole of `restore` and `apply --replace`; tests/receipts/test_checks.py has every rule."""
+"""Through the whole of `restore` and `apply --replace`; tests/inspection/receipts/test_checks.py has every rule."""
 
 
 RESTORED = {"another base", "data far behind it", "half of a surrogate pair"}

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import ropeconv
-from ropeconv.bake import Plan
-from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.bake.plan import Plan
+from ropeconv.errors import UsageError
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.forms import Llama3, Yarn
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from ropeconv.bake import Plan
-from ropeconv.bake.repairs import repairs
+from ropeconv.bake.plan import Plan
+from ropeconv.bake.warnings import repairs
 from ropeconv.errors import UnsupportedBake
-from ropeconv.families.schema import DUAL_CHUNK
-from ropeconv.inspection import inspect_source
-from ropeconv.inspection.inspect import ConfigInspection
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.inspection.inspection import ConfigInspection, inspect_source
+from ropeconv.models.open import open_source
+from ropeconv.models.schema import DUAL_CHUNK
+from ropeconv.models.source import Source
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes import find, newest
-from ropeconv.sources import Source, open_source
+from ropeconv.runtimes.grouping import find, newest
 
 from ..conftest import CONFIGS
 from ..support.baking import make_plan

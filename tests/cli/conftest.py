@@ -26,7 +26,7 @@ def shared_probe() -> Iterator[SharedProbe]:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_probe: SharedProbe) -> Run:
     """The command line in the test's folder."""
-    one = type("OneProbe", (Probe,), {"__new__": lambda cls: shared_probe})
+    one = type("OneProbe", (Probe,), {"__new__": lambda cls, *given: Probe(*given) if given else shared_probe})
     monkeypatch.setattr("ropeconv.engines.probe.Probe", one)
     return partial(command, tmp_path)
 

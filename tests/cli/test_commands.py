@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ropeconv import __version__
-from ropeconv.encode.checkpoint.encodings import native
-from ropeconv.families import families
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.convert.encodings import native
+from ropeconv.models.registry import families
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.runtimes import verdict
 
 from ..conftest import Run

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.receipts import read_receipt
+from ropeconv.inspection.receipts.reader import read_receipt
 
 from ..conftest import Run
 from ..support.in_process import Done, command

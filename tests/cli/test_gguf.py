@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.formats.gguf import Edit, GgufFile, f32, string, u32
-from ropeconv.formats.gguf.write import write_new
+from ropeconv.formats.gguf.edit import Edit, write_new
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.values import f32, string, u32
 
 from ..conftest import Run
 from ..support.gguf_files import contents, write

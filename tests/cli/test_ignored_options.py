@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from ropeconv.cli import errors
+from ropeconv.cli import process as errors
 from ropeconv.cli.app import app
 
 from ..support.extent import sample

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.cli.output import Output
-from ropeconv.cli.printable import printable, printable_json
+from ropeconv.cli.output import Output, printable, printable_json
 
 from ..conftest import CONFIGS, Run
 
@@ -62,7 +61,7 @@ def test_nothing_in_a_text_is_taken_for_markup(capsys: pytest.CaptureFixture[str
 )
 def test_a_token_that_was_stored_by_the_hubs_client_is_not_printed(variable: str, tmp_path: Path) -> None:
     program = (
-        "from ropeconv.cli.printable import printable\n"
+        "from ropeconv.cli.output import printable\n"
         "print(printable('refused: hf_stored_secret'))\n"
         "from huggingface_hub.constants import HF_TOKEN_PATH as path\n"
         "import pathlib\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.cli.errors import run as run_app
+from ropeconv.cli.process import run as run_app
 
 from ..conftest import CONFIGS
 

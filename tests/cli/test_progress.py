@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from ropeconv.cli.progress import bar
+from ropeconv.cli.output import bar
 
 
 class Clock:

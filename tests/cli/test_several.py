@@ -10,8 +10,8 @@ import pytest
 from gguf import LlamaFileType
 
 from ropeconv.engines.probe import Probe
-from ropeconv.formats.gguf import GgufFile
-from ropeconv.receipts import read_receipt
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.inspection.receipts.reader import read_receipt
 
 from ..conftest import Run, hashes
 from ..support.gguf_files import write

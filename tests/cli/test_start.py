@@ -12,7 +12,7 @@ HEAVY = {"torch", "transformers", "huggingface_hub", "safetensors", "sentencepie
 WATCH = """
 import sys
 from ropeconv.cli.app import app
-from ropeconv.cli.errors import run
+from ropeconv.cli.process import run
 sys.argv = ["ropeconv", *sys.argv[1:]]
 code = run(app)
 print("LOADED", " ".join(sorted({name.split(".")[0] for name in sys.modules})), file=sys.stderr)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.cli import errors
+from ropeconv.cli import process as errors
 from ropeconv.cli.app import app
 
 from ..conftest import CONFIGS, Run

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from scripts.method_pictures import EXAMPLES, PICTURES, ROOT, drawn
 
 from ..support.extent import sample

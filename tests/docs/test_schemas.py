@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import ropeconv
-from ropeconv.bake.document import PlanDocument
+from ropeconv.bake.plan import PlanDocument
 from ropeconv.inspection.document import InspectionDocument
 from scripts.reference import DOCS, schema_of
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from ropeconv.engines.transformers import TransformersEngine, differentiable
+from ropeconv.engines.transformers import backbone as differentiable
+from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import load_stock
-from ropeconv.inspection.inspect import inspect_config
-from ropeconv.sources import open_source
+from ropeconv.inspection.inspection import inspect_config
+from ropeconv.models.open import open_source
 
 from ..support.extent import sample
 from ..support.models import make

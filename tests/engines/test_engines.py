@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from ropeconv.engines import Engine, Progress
+from ropeconv.engines.engine import Engine, Progress
 from ropeconv.engines.llamacpp import LlamaCppEngine
-from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
-from ropeconv.errors import RopeconvError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.engines.transformers.engine import TransformersEngine
+from ropeconv.engines.transformers.load import DeviceSpec
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan

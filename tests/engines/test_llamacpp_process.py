@@ -14,11 +14,12 @@ import pytest
 import torch
 
 import ropeconv
-from ropeconv.engines import Progress, TokenLosses
-from ropeconv.engines.llamacpp import LlamaCppEngine, loading
-from ropeconv.engines.llamacpp.process import last_words
-from ropeconv.errors import RopeconvError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.engines import llamacpp as loading
+from ropeconv.engines.engine import Progress, TokenLosses
+from ropeconv.engines.llamacpp import LlamaCppEngine
+from ropeconv.engines.llamacpp_process import last_words
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import changed_weights, make_plan

@@ -12,7 +12,7 @@ import pytest
 import ropeconv
 from ropeconv.engines.probe import Probe, ProbeCache, SharedProbe
 from ropeconv.errors import Disagreement
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import make_plan

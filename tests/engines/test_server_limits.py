@@ -13,10 +13,9 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from ropeconv.engines.servers import transport
-from ropeconv.engines.servers.protocol import ModelList, ask
-from ropeconv.engines.servers.transport import Limits
-from ropeconv.errors import RopeconvError
+from ropeconv.engines.servers import protocol as transport
+from ropeconv.engines.servers.protocol import Limits, ModelList, ask
+from ropeconv.rope.errors import RopeconvError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 SIZES = Limits(0.4, 10_000)

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from ropeconv import RecipeError
-from ropeconv.engines import Engine, Progress, TokenLosses
+from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.runners import Runner
-from ropeconv.evaluate.texts.documents import Document, Texts, Tokenizer
+from ropeconv.evaluate.runners.runner import Runner
+from ropeconv.evaluate.texts import Document, Texts, Tokenizer
 
 Loss = Callable[[Sequence[int], int], float]
 

@@ -9,7 +9,7 @@ from pydoc_data.topics import topics
 
 import numpy as np
 
-from ropeconv.evaluate.texts.documents import Document, Texts, Tokenizer
+from ropeconv.evaluate.texts import Document, Texts, Tokenizer
 
 
 @dataclass

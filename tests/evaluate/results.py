@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import Observation
-from ropeconv.evaluate.outcome import Outcome
+from ropeconv.evaluate.cases import Asked, Observation
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.row import Row, parse_rows
+from ropeconv.evaluate.run import Outcome
 from ropeconv.evaluate.statistics import summarise
 
 TRAINED = 8192

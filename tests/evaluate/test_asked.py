@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from ropeconv import METHODS, Recipe, RopeconvError, UsageError
-from ropeconv.evaluate.asked import Asked, parse_lengths
-from ropeconv.evaluate.estimate import parse_duration
-from ropeconv.evaluate.evaluation import parse_measures
+from ropeconv.evaluate.cases import Asked, parse_lengths
+from ropeconv.evaluate.evaluation import parse_duration, parse_measures
 from ropeconv.evaluate.row import parse_rows
 
 

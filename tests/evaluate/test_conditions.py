@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ropeconv.errors import RopeconvError, UsageError
-from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.conditions import Condition, parse_condition
+from ropeconv.errors import UsageError
+from ropeconv.evaluate.cases import Asked
+from ropeconv.evaluate.ranking import Condition, parse_condition
 from ropeconv.evaluate.result import Cell, Result
+from ropeconv.rope.errors import RopeconvError
 
 from .results import LENGTHS, ROWS, TRAINED, made
 

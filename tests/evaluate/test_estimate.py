@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ropeconv.engines import Engine, Progress, TokenLosses
+from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.errors import UsageError
-from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import Case
-from ropeconv.evaluate.estimate import Cost, estimate, probe, within
+from ropeconv.evaluate.cases import Asked, Case
+from ropeconv.evaluate.evaluation import Cost, estimate, probe, within
 
 TRUE = Cost(0.01, 2e-4, 3e-8, 1e-3)
 

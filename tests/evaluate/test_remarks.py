@@ -10,7 +10,7 @@ from pydoc_data.topics import topics
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.evaluate.texts.remarks import remark
+from ropeconv.evaluate.texts import remark
 
 PROSE = "\n".join(sorted(topics.values(), key=len)[-6:])
 DATA = random.Random(0).randbytes(20_000)

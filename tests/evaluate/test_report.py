@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ropeconv.evaluate.report import write_report
 from ropeconv.evaluate.result import Result
+from ropeconv.views.reports import write_evaluation_report
 
 from .results import made
 
@@ -20,7 +20,7 @@ def result() -> Result:
 
 
 def page(result: Result, folder: Path) -> str:
-    write_report(result, folder / "r.html")
+    write_evaluation_report(result, folder / "r.html")
     return (folder / "r.html").read_text()
 
 

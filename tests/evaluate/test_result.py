@@ -9,14 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ropeconv.errors import RopeconvError
-from ropeconv.evaluate.record import record
-from ropeconv.evaluate.result import read_result, write_result
+from ropeconv.evaluate.result import headline, read_result, record, tables, write_result
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.tables import headline, tables
-from ropeconv.receipts import read_receipt, write_receipt
+from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.inspection.receipts.writer import write_receipt
+from ropeconv.rope.errors import RopeconvError
 
-from ..receipts.test_folders import receipt
+from ..inspection.receipts.test_folders import receipt
 from .results import LENGTHS, ROWS, made
 
 replaced = msgspec.structs.replace

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.engines import Progress
-from ropeconv.errors import RopeconvError, UsageError
-from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import EVAL
+from ropeconv.engines.engine import Progress
+from ropeconv.errors import UsageError
+from ropeconv.evaluate.cases import EVAL, Asked
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
-from ropeconv.evaluate.outcome import Outcome, Refusal
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.texts.documents import Texts
+from ropeconv.evaluate.run import Outcome, Refusal
+from ropeconv.evaluate.texts import Texts
 from ropeconv.formats.journal import Journal
+from ropeconv.rope.errors import RopeconvError
 
 from .engines import ByHand, Loss, numbered
 from .reading import prose
@@ -93,8 +93,9 @@ def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_
 def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, tmp_path: Path) -> None:
     import torch
 
-    from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
-    from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer
+    from ropeconv.engines.transformers.engine import TransformersEngine
+    from ropeconv.engines.transformers.load import DeviceSpec
+    from ropeconv.evaluate.texts import CheckpointTokenizer
 
     engine = TransformersEngine.load(tiny_llama, DeviceSpec("cpu", "float32"))
     texts, asked = prose(CheckpointTokenizer(tiny_llama)), Asked((300,), 64, windows=1, depths=1)

@@ -11,14 +11,19 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import Observation
-from ropeconv.evaluate.outcome import Outcome, Refusal
+from ropeconv.evaluate.cases import Asked, Observation
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.statistics import Summary, summarise
-from ropeconv.evaluate.statistics.chance import beyond
-from ropeconv.evaluate.statistics.sample import Sample, sample_of
-from ropeconv.evaluate.statistics.shares import difference_error, effective_count, wilson
+from ropeconv.evaluate.run import Outcome, Refusal
+from ropeconv.evaluate.statistics import (
+    Sample,
+    Summary,
+    beyond,
+    difference_error,
+    effective_count,
+    sample_of,
+    summarise,
+    wilson,
+)
 
 GATHERED = np.repeat([[1.0], [0.0]], 3, axis=0) * np.ones((6, 10))
 """Answers of six documents that are alike within each."""

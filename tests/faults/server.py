@@ -30,8 +30,8 @@ from . import scenes
 
 def command_line(arguments: list[str]) -> int:
     """`ropeconv` with arguments, without the checks by transformers and llama.cpp, which take seconds each time."""
-    from ropeconv.cli.errors import run
-    from ropeconv.engines.llamacpp import loading
+    from ropeconv.cli.process import run
+    from ropeconv.engines import llamacpp as loading
     from ropeconv.engines.probe import Probe
 
     loading.available = lambda: False
@@ -51,9 +51,9 @@ def application() -> Any:
 
 def record_validation(arguments: list[str]) -> int:
     """Writes the result of a validation into the receipt of an output, or beside it. arguments: the output."""
-    from ropeconv.cli.errors import run
-    from ropeconv.receipts.read import read_receipt
-    from ropeconv.receipts.write import add_validation
+    from ropeconv.cli.process import run
+    from ropeconv.inspection.receipts.reader import read_receipt
+    from ropeconv.inspection.receipts.writer import add_validation
 
     def record(**options: object) -> None:
         baked = Path(arguments[0])

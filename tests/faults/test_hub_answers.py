@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.sources import hub_client
-from ropeconv.sources.hub import HubSource
+from ropeconv.models import hub as hub_client
+from ropeconv.models.hub import HubSource
 
 from ..support.extent import sample, tally
 from ..support.hub_server import Hub, handler, running, talk_to

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from ropeconv.errors import RopeconvError, UnsupportedBake
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.errors import UnsupportedBake
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan

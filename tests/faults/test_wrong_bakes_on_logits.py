@@ -13,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from ropeconv.validate.rule.validation import Validation
+from ropeconv.validate.validation import Validation
 
 from ..support.baking import validate
 from ..support.extent import sample, tally

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import Disagreement
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan

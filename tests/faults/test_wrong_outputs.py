@@ -17,7 +17,7 @@ import pytest
 import safetensors.numpy
 
 from ropeconv.errors import Disagreement
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support import corruptions as of

@@ -17,8 +17,8 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from ropeconv.encode.fold.placement import Scaling
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.convert.fold import Scaling
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan

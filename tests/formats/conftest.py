@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, u32
+from ropeconv.formats.gguf.edit import Added, Change, Edit, write_new
+from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.inplace import phases
-from ropeconv.formats.gguf.write import write_new
+from ropeconv.formats.gguf.values import u32
 
 from ..support.gguf_files import write
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats import copying, renaming
+from ropeconv.formats import copying
+from ropeconv.formats import durable as renaming
 from ropeconv.formats.copying import copy_file, copy_part, link_file, pieces_of, same_blocks
-from ropeconv.formats.renaming import TAKEN, exchange, rename_new
+from ropeconv.formats.durable import TAKEN, exchange, rename_new
 
 from .conftest import fails
 

@@ -9,11 +9,22 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats import jsontext
-from ropeconv.formats.index import INDEX, LONGEST, index_of, safe_name, shards, tensors, with_shard, with_size
+from ropeconv.formats.copying import Splice, write_blocks
 from ropeconv.formats.jsontext import numbers
-from ropeconv.formats.shards import SHARD_BYTES, grouped, index_text
-from ropeconv.formats.splice import Splice, write_blocks
-from ropeconv.formats.typed import typed
+from ropeconv.formats.package_data import typed
+from ropeconv.formats.safetensors import (
+    INDEX,
+    LONGEST,
+    SHARD_BYTES,
+    grouped,
+    index_of,
+    index_text,
+    safe_name,
+    shards,
+    tensors,
+    with_shard,
+    with_size,
+)
 
 
 @pytest.mark.parametrize(

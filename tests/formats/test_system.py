@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats import durable, regular, scratch
-from ropeconv.formats.digest import sampled, weights_digest
-from ropeconv.formats.durable import sync_folder, writing_back
-from ropeconv.formats.locks import try_lock
-from ropeconv.formats.regular import read_bytes, read_text
+from ropeconv.formats import durable
+from ropeconv.formats import files as regular
+from ropeconv.formats import files as scratch
+from ropeconv.formats.durable import sampled, sync_folder, weights_digest, writing_back
+from ropeconv.formats.files import read_bytes, read_text, try_lock
 
 from .conftest import fails
 

@@ -9,17 +9,22 @@ import msgspec
 import pytest
 from huggingface_hub import ModelCard
 
-from ropeconv.hub.base_model import BaseModel, name_of
-from ropeconv.hub.card import card
-from ropeconv.hub.publish_options import PublishOptions
+from ropeconv.hub.card import BaseModel, card, name_of
+from ropeconv.hub.repository import PublishOptions
 from ropeconv.hub.upload_set import UploadSet, from_gguf
-from ropeconv.receipts.original import OriginalRecord, SourceRecord
-from ropeconv.receipts.receipt import BeforeRecord, Receipt, RuntimeRecord
-from ropeconv.receipts.step import StepRecord, TargetRecord
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.inspection.receipts.receipt import (
+    BeforeRecord,
+    OriginalRecord,
+    Receipt,
+    RuntimeRecord,
+    SourceRecord,
+    StepRecord,
+    TargetRecord,
+)
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..receipts.test_folders import BEFORE, receipt
+from ..inspection.receipts.test_folders import BEFORE, receipt
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import write
 

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from ropeconv.evaluate.record import record
-from ropeconv.evaluate.result import Result
+from ropeconv.evaluate.result import Result, record
 from ropeconv.evaluate.row import Row
-from ropeconv.hub.base_model import BaseModel
-from ropeconv.hub.card import card, drawn
+from ropeconv.hub.card import BaseModel, card, drawn
 from ropeconv.hub.upload_set import UploadSet
-from ropeconv.receipts import read_receipt, write_receipt
+from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.inspection.receipts.writer import write_receipt
 
 from ..evaluate.results import LENGTHS, made
-from ..receipts.test_folders import receipt
+from ..inspection.receipts.test_folders import receipt
 
 
 @pytest.fixture

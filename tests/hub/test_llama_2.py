@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ..sources.test_meta import PARAMS, VOCABULARY, meta_logits, release
+from ..models.test_meta import PARAMS, VOCABULARY, meta_logits, release
 from ..support.extent import sample
 from ..support.hub_writing import WritingHub
 from .conftest import Push, card_of

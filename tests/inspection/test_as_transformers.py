@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.families.config import detect, text_part
-from ropeconv.inspection import inspect_source
-from ropeconv.sources import open_source
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.config import detect, text_part
+from ropeconv.models.open import open_source
 
 from ..conftest import CONFIGS
 from ..support.extent import sample

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection import inspect_source
-from ropeconv.sources import open_source
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
 
 from ..support.baking import replaced
 

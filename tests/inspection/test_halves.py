@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection import inspect_source
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 
 from ..faults.inputs.folders import small_config
 from ..support.baking import make_plan

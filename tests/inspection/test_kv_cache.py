@@ -11,15 +11,15 @@ import torch
 import transformers
 from transformers import AutoConfig, DynamicCache
 
-from ropeconv.families import by_model_type
-from ropeconv.families.cached_layers import CachedLayers
-from ropeconv.families.family import Cache
-from ropeconv.inspection import inspect_source
+from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.kv_cache import KvCache
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.models.family import Cache
+from ropeconv.models.layer_cache import CachedLayers
+from ropeconv.models.open import open_source
+from ropeconv.models.registry import by_model_type
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.versions import version_key
-from ropeconv.sources import open_source
+from ropeconv.runtimes.runtime import version_key
 
 from ..conftest import CONFIGS
 from ..support.baking import make_plan

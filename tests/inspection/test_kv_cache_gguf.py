@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.inspection import inspect_source
+from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.kv_cache import KvCache
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.models.open import open_source
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 
 from ..support.extent import sample
 from ..support.gguf_files import HEAD_DIM, LAYERS, write

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.inspection import inspect_source
-from ropeconv.inspection.layers import cannot_gain, describe_layers, layer_groups
-from ropeconv.sources import open_source
+from ropeconv.inspection.document import cannot_gain, describe_layers, layer_groups
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
 
 from ..conftest import CONFIGS
 

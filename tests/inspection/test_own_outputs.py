@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import UnsupportedBake
-from ropeconv.inspection import inspect_source
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 
 from ..support.baking import apply, make_plan
 from ..support.extent import sample

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ropeconv.inspection import Problem, inspect_source
-from ropeconv.sources import open_source
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.inspection.problems import Problem
+from ropeconv.models.open import open_source
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,

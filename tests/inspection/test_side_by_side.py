@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.inspection import inspect_source
-from ropeconv.inspection.frequencies import compare_frequencies
-from ropeconv.inspection.side_by_side import RopeDifference, side_by_side
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.inspection.side_by_side import RopeDifference, compare_frequencies, side_by_side
+from ropeconv.models.open import open_source
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 
 from ..support.baking import apply, make_plan
 from ..support.extent import sample
@@ -109,7 +108,7 @@ CELLS = [("llama", name) for name in METHODS] + list(product(("qwen3", "gemma3_t
 
 @pytest.mark.parametrize(("model_type", "method"), sample(CELLS, 2))
 def test_a_checkpoint_and_its_gguf(model_type: str, method: str, tmp_path: Path) -> None:
-    """Both hold the schedule of one recipe (tests/encode/gguf judges that by logits); the source does not."""
+    """Both hold the schedule of one recipe (tests/convert/gguf judges that by logits); the source does not."""
     from ..support.llamacpp import checkpoint
 
     source = checkpoint(model_type, tmp_path / "model")

@@ -12,11 +12,10 @@ import safetensors.torch
 import torch
 
 from ropeconv.errors import BadSource
-from ropeconv.families import by_model_type
-from ropeconv.inspection.inspect import inspect_config
-from ropeconv.inspection.projections import attention_layers
-from ropeconv.inspection.variances import LayerVariances, measure
-from ropeconv.sources import open_checkpoint
+from ropeconv.inspection.inspection import inspect_config
+from ropeconv.inspection.variances import LayerVariances, attention_layers, measure
+from ropeconv.models.open import open_checkpoint
+from ropeconv.models.registry import by_model_type
 
 from ..support.attention_inputs import attention_inputs, lively_weights
 from ..support.extent import sample

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.engines.transformers.engine import TransformersEngine
+from ropeconv.engines.transformers.load import DeviceSpec
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from scripts.real_model import RealModel
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import EVAL, Observation
+from ropeconv.evaluate.cases import EVAL, Asked, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners import Opening, Runner, open_runner
-from ropeconv.evaluate.texts.read import read_files, tokenized
+from ropeconv.evaluate.runners.opening import open_runner
+from ropeconv.evaluate.runners.runner import Opening, Runner
+from ropeconv.evaluate.texts import read_files, tokenized
 from ropeconv.formats.journal import Journal
 from scripts.real_model import RealModel
 

@@ -9,9 +9,9 @@ import pytest
 
 import ropeconv
 from ropeconv.engines.llamacpp import LlamaCppEngine
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.rule.validation import Validation
+from ropeconv.validate.validation import Validation
 
 from ..support.baking import apply, make_plan
 from .conftest import tensors_of

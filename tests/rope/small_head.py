@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ropeconv.rope.forms import Plain
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec

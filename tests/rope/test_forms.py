@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.errors import RopeconvError
-from ropeconv.rope.forms import Llama3, Vector, base_inv_freq
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.proportional import Proportional, recognise, share
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.forms import Llama3, base_inv_freq, count_zero, divided, divisors, wavelengths, written_divisors
+from ropeconv.rope.lazy import Vector
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.rope.spec import RopeSpec
-from ropeconv.rope.zero_frequencies import count_zero, divided, divisors, wavelengths, written_divisors
+from ropeconv.rope.spec import Proportional, RopeSpec, recognise, share
 
 
 def of_transformers(head_dim: int, **rope: Any) -> Vector:

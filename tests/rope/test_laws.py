@@ -9,9 +9,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from ropeconv.rope import laws
+from ropeconv.rope import forms as laws
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.log_n import LogN, QueryScaling, approximate_log_n, deviation
+from ropeconv.rope.schedule import LogN, QueryScaling, approximate_log_n, deviation
 
 from ..conftest import DATA
 

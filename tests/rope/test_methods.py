@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeconv.rope.bound import first_violation
+from ropeconv.rope.bound.reach import first_violation
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, Plain, Yarn, base_inv_freq
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec

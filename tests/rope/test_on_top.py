@@ -11,10 +11,9 @@ import pytest
 
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe, keep_short
 from ropeconv.rope.schedule import Schedule
-from ropeconv.rope.short_list import keep_short
 from ropeconv.rope.spec import RopeSpec
 
 from .small_head import BASE, THETA, TRAINED, spec

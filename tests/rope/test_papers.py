@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.rope.bound import bound
-from ropeconv.rope.forms import Plain
-from ropeconv.rope.laws import critical_dimension, theta_for_length
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.bound.answer import bound
+from ropeconv.rope.forms import Plain, critical_dimension, theta_for_length
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.spec import RopeSpec
 
 from ..support.in_process import command

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.lengths import MOST_TOKENS, format_tokens, parse_factor, parse_tokens
-from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.methods import method as checks
-from ropeconv.rope.methods.scaled import ScaledMethod
+from ropeconv.rope.methods.method import REGISTRY, ScaledMethod
 from ropeconv.rope.methods.vectors import from_file
 from ropeconv.rope.recipe import MODIFIERS, Recipe
 from ropeconv.rope.spec import RopeSpec

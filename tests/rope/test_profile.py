@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ropeconv.rope.forms import Plain, base_inv_freq
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.profile import profile
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule

@@ -14,12 +14,10 @@ from typer.testing import CliRunner
 
 from ropeconv.cli.options import build_recipe, with_recipe
 from ropeconv.rope.errors import ImpossibleSize, RecipeError
-from ropeconv.rope.flags import flags
 from ropeconv.rope.forms import Interpolated
-from ropeconv.rope.log_n import LogN, QueryScaling
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
-from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe, flags
+from ropeconv.rope.schedule import LogN, QueryScaling, Schedule
 
 from .small_head import BASE, THETA, TRAINED, made, spec
 

@@ -7,10 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ropeconv.run.jobs import jobs_of
+from ropeconv.run.jobs import Job, jobs_of, named_sources
 from ropeconv.run.plan_file import read_plan
-from ropeconv.run.sources import named_sources
-from ropeconv.run.unit import Job
 
 from ..support.llamacpp import tokenizer_json
 

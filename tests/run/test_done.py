@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import Target, apply, make_plan
+from ropeconv.bake.apply import apply, make_plan
+from ropeconv.convert.target import Target
 from ropeconv.evaluate.row import parse_rows
+from ropeconv.models.open import open_source
 from ropeconv.run.journal import RunJournal, RunLine
-from ropeconv.run.running import TaskWorker, missing
+from ropeconv.run.runner import TaskWorker, missing
 from ropeconv.run.tasks import TASKS
-from ropeconv.sources import open_source
 
 from ..support.in_process import command
 from .plans import EVAL, jobs_in, models, plan_text

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ropeconv.engines import Progress
-from ropeconv.errors import RopeconvError
-from ropeconv.evaluate.case import EVAL
+from ropeconv.engines.engine import Progress
+from ropeconv.evaluate.cases import EVAL
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners.request import Opening
-from ropeconv.evaluate.texts.read import read_files
+from ropeconv.evaluate.runners.runner import Opening
+from ropeconv.evaluate.texts import read_files
 from ropeconv.formats.journal import Journal
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.run.evaluation import About, open_spread
-from ropeconv.run.executors import Executor, Pool
+from ropeconv.run.executors.executor import Executor, Pool
 
 from ..support.in_process import command
 from .plans import models

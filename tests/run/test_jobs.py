@@ -8,10 +8,8 @@ import msgspec
 import pytest
 
 from ropeconv.errors import UsageError
-from ropeconv.run.jobs import jobs_of
+from ropeconv.run.jobs import Job, Named, jobs_of
 from ropeconv.run.plan_file import read_plan
-from ropeconv.run.sources import Named
-from ropeconv.run.unit import Job
 
 from .plans import EVAL, plan_text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.encode import GgufTarget
+from ropeconv.convert.target import GgufTarget
 from ropeconv.errors import UsageError
 from ropeconv.run.plan_file import RunPlan, read_plan
 

@@ -10,8 +10,8 @@ import huggingface_hub
 import pytest
 
 from ropeconv.errors import UsageError
-from ropeconv.run.sources import named_sources
-from ropeconv.sources.hub import HubSource
+from ropeconv.models.hub import HubSource
+from ropeconv.run.jobs import named_sources
 
 from ..conftest import run_in
 from ..support.hub_writing import WritingHub, serving_writes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import UsageError
-from ropeconv.run.sources import named_sources
+from ropeconv.run.jobs import named_sources
 
 from .plans import models
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ropeconv.runtimes.llamacpp import Arch, arch_table
+from ropeconv.runtimes.llamacpp.archs import Arch, arch_table
 
 from ..support.extent import sample
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection import inspect_source
-from ropeconv.runtimes.llamacpp import arch_table
-from ropeconv.sources import open_source
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
+from ropeconv.runtimes.llamacpp.archs import arch_table
 
 from ..support.gguf_files import write
 

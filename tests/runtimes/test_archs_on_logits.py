@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.engines.llamacpp.messages import Override
-from ropeconv.engines.llamacpp.overrides import overrides
+from ropeconv.engines import llamacpp as overrides
+from ropeconv.engines.llamacpp_process import Override
 from ropeconv.errors import BadSource
-from ropeconv.inspection import inspect_source
-from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
+from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.llamacpp import Arch, arch_table
-from ropeconv.sources import open_source
+from ropeconv.runtimes.llamacpp.archs import Arch, arch_table
 
 from ..support.baking import apply, make_plan
 from ..support.extent import sample

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.families import by_model_type
-from ropeconv.families.schema import check_config
+from ropeconv.models.registry import by_model_type
+from ropeconv.models.schema import check_config
 from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, LongRope, Plain, Yarn
-from ropeconv.rope.log_n import QueryScaling
+from ropeconv.rope.schedule import QueryScaling
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec, rope_type
 from ropeconv.runtimes.runtime import Runtime, row_from

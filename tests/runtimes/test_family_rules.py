@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.families import by_model_type
+from ropeconv.models.registry import by_model_type
 from ropeconv.rope.forms import Plain
-from ropeconv.rope.log_n import QueryScaling
-from ropeconv.rope.proportional import Proportional
-from ropeconv.rope.spec import RopeSpec
+from ropeconv.rope.schedule import QueryScaling
+from ropeconv.rope.spec import Proportional, RopeSpec
 from ropeconv.runtimes.read_config import read_spec
 
 from .test_config_rules import read

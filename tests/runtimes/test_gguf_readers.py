@@ -9,11 +9,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from ropeconv.encode.gguf.gguf_features import gguf_features
-from ropeconv.encode.gguf.gguf_model import GgufModel
-from ropeconv.errors import RecipeError
-from ropeconv.formats.gguf import GgufFile
-from ropeconv.runtimes import find
+from ropeconv.convert.gguf_encoding import GgufModel, gguf_features
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.rope.errors import RecipeError
 from ropeconv.runtimes.gguf_readers import (
     WORDS,
     Feature,
@@ -23,7 +21,8 @@ from ropeconv.runtimes.gguf_readers import (
     judge_readers,
     reader_names,
 )
-from ropeconv.runtimes.llamacpp.read_file import rope_tensors
+from ropeconv.runtimes.grouping import find
+from ropeconv.runtimes.llamacpp.read_header import rope_tensors
 
 from ..support.gguf_files import plain_tensors, write
 

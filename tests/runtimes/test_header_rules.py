@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
-from ropeconv.rope.log_n import QueryScaling
-from ropeconv.rope.proportional import Proportional
-from ropeconv.rope.zero_frequencies import NO_ROTATION
+from ropeconv.rope.forms import NO_ROTATION, Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.schedule import QueryScaling
+from ropeconv.rope.spec import Proportional
 from ropeconv.runtimes.llamacpp.archs import Arch, PositionScale, Window, arch_of_header, assumed_keys, find_arch
-from ropeconv.runtimes.llamacpp.keys import ArchKeys
 from ropeconv.runtimes.llamacpp.layers import layer_kinds, layer_windows
 from ropeconv.runtimes.llamacpp.read_header import ASSUMED, Reading, read, recognise_llama3
+from ropeconv.runtimes.llamacpp.scaling import ArchKeys
 
 PLAIN = Arch(pairs="norm", name="made", freqs="used", betas=True, log_multiplier=True)
 BASE = {"context_length": 1024, "embedding_length": 16, "attention.head_count": 2, "block_count": 4,

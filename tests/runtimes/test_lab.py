@@ -10,10 +10,11 @@ from functools import cache
 
 import pytest
 
-from ropeconv.bake.matrix import counts, matrix
-from ropeconv.families.registry import by_model_type
-from ropeconv.runtimes import newest, runtimes
+from ropeconv.bake.advice import counts, matrix
+from ropeconv.models.registry import by_model_type
 from ropeconv.runtimes.evidence import Record, records
+from ropeconv.runtimes.grouping import newest
+from ropeconv.runtimes.runtime import runtimes
 from scripts.laboratory.agree import disagreements
 from scripts.laboratory.cells import Cell, cells, sources
 from scripts.laboratory.records import digest

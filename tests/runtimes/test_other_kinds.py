@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.formats.gguf import GgufFile
-from ropeconv.runtimes.llamacpp.other_kinds import other_kind
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.runtimes.llamacpp.archs import other_kind
 
 from ..support.gguf_files import plain_tensors, write
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.families import by_model_type
-from ropeconv.families.config import detect
-from ropeconv.families.registry import packaged
-from ropeconv.families.suggest import config_keys
-from ropeconv.runtimes import find, runtimes
+from ropeconv.models.config import detect
+from ropeconv.models.registry import by_model_type, packaged
+from ropeconv.models.suggest import config_keys
+from ropeconv.runtimes.evidence import read_keys, understood, unknown_key
+from ropeconv.runtimes.grouping import find
 from ropeconv.runtimes.read_config import read_spec
-from ropeconv.runtimes.read_keys import read_keys, understood, unknown_key
+from ropeconv.runtimes.runtime import runtimes
 from ropeconv.runtimes.verdict import Verdict, judge, without_config
 from scripts.laboratory.key_files import model_of
 from scripts.laboratory.key_records import record

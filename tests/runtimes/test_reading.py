@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from ropeconv.engines.probe.client import Probe
+from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement
-from ropeconv.families import by_model_type
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.models.registry import by_model_type
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes import find
+from ropeconv.runtimes.grouping import find
 from ropeconv.runtimes.read_config import read_spec
-from ropeconv.validate.checks.frequencies import compare
+from ropeconv.validate.checks import compare
 
 from ..support.baking import make_plan
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf import GgufFile
+from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.rope.forms import Plain
-from ropeconv.runtimes.llamacpp.read_file import arch_of, read_file, rope_tensors
+from ropeconv.runtimes.llamacpp.read_header import arch_of, read_file, rope_tensors
 
 from ..support.gguf_files import plain_tensors, write
 

@@ -7,19 +7,18 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from ropeconv.encode.checkpoint.encoding import all_encodings
-from ropeconv.encode.checkpoint.request import CheckpointResult, EncodeRequest
-from ropeconv.encode.target import Target
-from ropeconv.families.family import Family
-from ropeconv.families.registry import by_name
-from ropeconv.families.sample import sample_config
+from ropeconv.convert.encoding import CheckpointResult, EncodeRequest, all_encodings
+from ropeconv.convert.target import Target
+from ropeconv.models.family import Family
+from ropeconv.models.layer_cache import sample_config
+from ropeconv.models.registry import by_name
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes import find, runtimes
+from ropeconv.runtimes.grouping import find
 from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.runtime import runtimes, version_key
 from ropeconv.runtimes.verdict import judge_all
-from ropeconv.runtimes.versions import version_key
 
 
 def baked(family: Family, method: str = "yarn", encoding: str = "native", **changes: object) -> CheckpointResult:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ropeconv.families import by_model_type
-from ropeconv.runtimes import newest
+from ropeconv.models.registry import by_model_type
 from ropeconv.runtimes.evidence import Evidence
-from ropeconv.runtimes.two_lists import switching
-from ropeconv.runtimes.verdict import Verdict
+from ropeconv.runtimes.grouping import newest
+from ropeconv.runtimes.verdict import Verdict, switching
 
 LLAMA = by_model_type()["llama"]
 

@@ -7,19 +7,15 @@ from typing import Any
 
 import pytest
 
-from ropeconv.families import by_model_type
+from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Interpolated, LongRope, Plain
-from ropeconv.rope.log_n import QueryScaling
-from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.schedule import QueryScaling, Schedule
 from ropeconv.rope.spec import RopeSpec
-from ropeconv.runtimes.compare import difference
 from ropeconv.runtimes.evidence import Evidence
-from ropeconv.runtimes.find import canonical
-from ropeconv.runtimes.grouping import grouped
-from ropeconv.runtimes.runtime import Runtime, row_from
-from ropeconv.runtimes.verdict import Verdict, judge
-from ropeconv.runtimes.versions import VersionRange, before, choose, version_key, within
+from ropeconv.runtimes.grouping import canonical, grouped
+from ropeconv.runtimes.runtime import Runtime, VersionRange, before, choose, row_from, version_key, within
+from ropeconv.runtimes.verdict import Verdict, difference, judge
 
 LLAMA = by_model_type()["llama"]
 CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 256, "num_hidden_layers": 2,

@@ -13,7 +13,7 @@ import pytest
 from scripts.laboratory.execute import environment
 from scripts.laboratory.runtimes.transformers import RUNTIME
 
-from ..encode.test_buffers import RECIPES, agrees, calm
+from ..convert.test_buffers import RECIPES, agrees, calm
 from ..support.baking import apply, make_plan
 
 VERSIONS = RUNTIME.quick[:-1]

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from ropeconv.families import by_model_type
+from ropeconv.models.registry import by_model_type
 
 from .models import auto_class
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import ropeconv
-from ropeconv.bake import FoldTarget, GgufTarget, Plan, Target
+from ropeconv.bake.plan import Plan
+from ropeconv.convert.target import FoldTarget, GgufTarget, Target
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.source import Source
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import GgufSource, Source
-from ropeconv.validate.rule.validation import Validation
+from ropeconv.validate.validation import Validation
 
 Opened = Source | GgufSource
 

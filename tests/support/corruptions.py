@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from ropeconv.bake.verify.findings import Options, Verified
+from ropeconv.bake.verify.output import verify_output
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.validate.comparison import Comparison
-from ropeconv.verify import Options, Verified, verify_output
 
 Corruption = Callable[[Path], object]
 

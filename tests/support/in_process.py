@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ropeconv.cli import errors
+from ropeconv.cli import process as errors
 from ropeconv.cli.app import app
 
 from .optional import skip_where_advised

@@ -15,9 +15,9 @@ from ropeconv.bake.plan import Plan
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.engines.transformers.patch import patch
-from ropeconv.families.registry import by_model_type
+from ropeconv.models.registry import by_model_type
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.rule.measures import Figures, compare_logits
+from ropeconv.validate.validation import Figures, compare_logits
 
 from .baking import apply, make_plan
 from .models import SOURCES, TINY, TRAINED, VOCABULARY, make, what_decides

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.errors import RopeconvError
+from ropeconv.rope.errors import RopeconvError
 
 EXTRAS = {
     "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",

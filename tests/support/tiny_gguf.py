@@ -12,8 +12,8 @@ from typing import Any
 import gguf
 import numpy as np
 
-from ropeconv.runtimes.llamacpp import arch_table
-from ropeconv.secrets import without_secrets
+from ropeconv.environment import without_secrets
+from ropeconv.runtimes.llamacpp.archs import arch_table
 
 from .gguf_files import close
 

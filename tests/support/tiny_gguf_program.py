@@ -21,7 +21,7 @@ import gguf
 import llama_cpp as llama
 import numpy as np
 
-from ropeconv.engines.llamacpp.program.model import overrides
+from ropeconv.engines.llamacpp_program import overrides
 
 KEPT = 32
 WHOLE = ("general.", "tokenizer.", "xielu.")

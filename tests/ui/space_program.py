@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from ropeconv.ui.space import files
+from ropeconv.ui.server import files
 
 from ..support.waiting import free_ports, until
 from .provider import CLIENT_ID, CLIENT_SECRET, SCOPES

@@ -7,13 +7,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from ropeconv.errors import RopeconvError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.ui.baking import recipe_of, target_of
-from ropeconv.ui.forms import BakeForm, CompareForm, from_address, kept
-from ropeconv.ui.links import to_page
-from ropeconv.ui.opening import is_on_hub
+from ropeconv.ui.forms import BakeForm, CompareForm, from_address, kept, recipe_of, target_of, to_page
+from ropeconv.ui.rules import is_on_hub
 
 FILLED = BakeForm(
     source="a/b@c", method="yarn", value="4", settings="beta_fast=16", to="gguf", outtype="q8_0", encoding="keys",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 from html.parser import HTMLParser
 
-from ropeconv.ui.front import _shown
-from ropeconv.ui.messages import Progress
+from ropeconv.ui.desk import Progress
+from ropeconv.ui.job import failure
+from ropeconv.ui.server import _shown
 from ropeconv.ui.sheet import HtmlSheet
-from ropeconv.ui.worker import failure
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>&amp;"
 

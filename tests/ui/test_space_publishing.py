@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ropeconv.ui import serve_space
-from ropeconv.ui.space import FILES
+from ropeconv.ui.server import FILES, serve_space
 from ropeconv.version import __version__
 
 from ..support.hub_server import talk_to

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.ui.bodies import FULL
+from ropeconv.ui.access import FULL
 
 from ..support.extent import sample
 from ..support.tiny_gguf import make

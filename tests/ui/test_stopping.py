@@ -12,14 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.errors import RopeconvError
-from ropeconv.ui.asked import Asked
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.ui.desk import Answer, Asked
 from ropeconv.ui.forms import BakeForm, InspectForm
-from ropeconv.ui.front import Front
 from ropeconv.ui.job import Job
-from ropeconv.ui.messages import Answer
 from ropeconv.ui.rules import LOCAL, Rules
-from ropeconv.ui.serving import _listening
+from ropeconv.ui.server import Front, _listening
 
 from ..support.hub_writing import WritingHub
 from ..support.in_process import command

@@ -14,12 +14,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ropeconv.errors import RopeconvError
-from ropeconv.receipts import read_receipt
+from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
-from ropeconv.ui.baking import command_of
 from ropeconv.ui.desk import Desk
-from ropeconv.ui.forms import BakeForm, CompareForm, Form, InspectForm, ResultsForm
+from ropeconv.ui.forms import BakeForm, CompareForm, Form, InspectForm, ResultsForm, command_of
 from ropeconv.ui.rules import LOCAL, SPACE, Rules
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS
@@ -143,7 +142,7 @@ def test_the_command_does_what_was_done_and_nothing_more(form: BakeForm, models:
 def test_no_cache_and_no_login_of_the_machine_is_left(name: str, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     code = (
-        "import sys\nfrom pathlib import Path\nfrom ropeconv.ui.worker import _separate\n"
+        "import sys\nfrom pathlib import Path\nfrom ropeconv.ui.job import _separate\n"
         "if 'as it is' not in sys.argv: _separate(Path('own').absolute(), '')\n"
         "from huggingface_hub import constants as c\nprint(c.HF_HUB_CACHE, c.HF_TOKEN_PATH, c.HF_ASSETS_CACHE)"
     )

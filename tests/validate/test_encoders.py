@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.rule.states import measure_states
-from ropeconv.validate.rule.validation import Validation
+from ropeconv.validate.validation import Validation, measure_states
 
 from ..faults.wrong_bakes import local, rope
 from ..support.baking import apply, make_plan, stored_as, validate

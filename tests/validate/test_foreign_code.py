@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ropeconv.encode.checkpoint.encodings.buffers import MODULE
+from ropeconv.convert.encodings.buffers import MODULE
 from ropeconv.errors import BadSource
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.checks.trust import needs_trust
+from ropeconv.validate.checks import needs_trust
 
 from ..support.baking import apply, make_plan
 from ..support.corruptions import Corruption, add, edit, put, remove, renew

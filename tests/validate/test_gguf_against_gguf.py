@@ -10,16 +10,16 @@ import gguf
 import numpy as np
 import pytest
 
-from ropeconv.engines import Progress
+from ropeconv.engines.engine import Progress
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf import Edit, GgufFile, f32
-from ropeconv.formats.gguf.write import write_new
-from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.formats.gguf.edit import Edit, write_new
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.values import f32
+from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.comparison import Comparison
+from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.validate.gguf import check_gguf, validate_gguf
-from ropeconv.validate.rule.validation import Validation
-from ropeconv.validate.settings import Settings
+from ropeconv.validate.validation import Validation
 
 from ..support.extent import sample
 from ..support.llamacpp import bake, checkpoint

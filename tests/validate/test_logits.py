@@ -12,10 +12,10 @@ import pytest
 
 import ropeconv
 from ropeconv.errors import BadSource
-from ropeconv.rope.log_n import QueryScaling
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.rule.validation import Validation
+from ropeconv.rope.schedule import QueryScaling
+from ropeconv.validate.validation import Validation
 
 from ..faults.wrong_bakes import CASES, Wrong, bake
 from ..support.baking import apply, changed_weights, make_plan, replaced, stored_as, validate

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.engines.transformers import config_method as by_config
+from ropeconv.engines.transformers import engine as by_config
 from ropeconv.errors import UsageError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, changed_weights, make_plan, validate

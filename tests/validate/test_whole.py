@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from ropeconv.engines import Progress
-from ropeconv.engines.transformers.device import device_spec, out_of_memory
-from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.engines.engine import Progress
+from ropeconv.engines.transformers.load import device_spec, out_of_memory
+from ropeconv.errors import BadSource
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checkpoint import validate_checkpoint
-from ropeconv.validate.comparison import Comparison
-from ropeconv.validate.rule.measures import compare_logits, in_blocks, measure
-from ropeconv.validate.settings import Settings
+from ropeconv.validate.comparison import Comparison, Settings
+from ropeconv.validate.validation import compare_logits, in_blocks, measure
 
 from ..support.baking import apply, make_plan, replaced, validate
 from ..support.in_process import command

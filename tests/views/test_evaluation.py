@@ -11,7 +11,7 @@ import pytest
 
 from ropeconv.cli.output import Output
 from ropeconv.evaluate.result import Result
-from ropeconv.views.evaluation import show_result
+from ropeconv.views.results import show_result
 
 from ..evaluate.results import made
 

@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from ropeconv.runtimes.rules import Status
-from ropeconv.views.legends import STATUSES, statuses
+from ropeconv.runtimes.runtime import Status
+from ropeconv.views.sheet import STATUSES, statuses
 
 from ..support.in_process import command
 

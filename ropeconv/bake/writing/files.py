@@ -12,15 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock
 
-from ...errors import BadSource, Interrupted, RopeconvError
+from ...errors import BadSource, Interrupted
 from ...formats.copying import Advance, copy_file, link_file
-from ...formats.digest import sampled, sha256
-from ...formats.durable import sync_file, writing_back
-from ...formats.identity import FileIdentity, identity
-from ...receipts.receipt import FileRecord
-from ..planned import FilePlan, PlannedFile
-from .journal import Finished, Journal
-from .options import ApplyOptions
+from ...formats.durable import FileIdentity, identity, sampled, sha256, sync_file, writing_back
+from ...inspection.receipts.receipt import FileRecord
+from ...rope.errors import RopeconvError
+from ..plan import FilePlan, PlannedFile
+from .hidden import Finished, Journal
+from .place import ApplyOptions
 
 COPIED, COPIES = ("copy", "patch"), 2
 GRACE = 5.0

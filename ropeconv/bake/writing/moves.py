@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ...errors import RopeconvError
-from ...formats.durable import sync_folder
-from ...formats.renaming import TAKEN, exchange, rename_new
-from .hidden import Hidden
-from .journal import Journal, Move, Moves
+from ...formats.durable import TAKEN, exchange, rename_new, sync_folder
+from ...rope.errors import RopeconvError
+from .hidden import Hidden, Journal, Move, Moves
 from .place import is_empty, refuse_foreign
 
 

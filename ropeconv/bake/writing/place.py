@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import BadSource, RopeconvError
+from ...errors import BadSource
 from ...formats.copying import free_bytes, human, same_blocks
-from ...formats.gguf import read_header
-from ...receipts import read_receipt
-from ...receipts.write import DRAFT
-from ...sources import RECEIPT
-from ..planned import FilePlan, PlannedFile
+from ...formats.gguf.header import read_header
+from ...inspection.receipts.reader import read_receipt
+from ...inspection.receipts.writer import DRAFT
+from ...models.source import RECEIPT
+from ...rope.errors import RopeconvError
+from ..plan import FilePlan, PlannedFile
 
 MARGIN = 16 * 1024 * 1024
 NOT_ADDED = (".cache", DRAFT)
@@ -114,3 +116,19 @@ def _names(root: Path) -> Iterator[str]:
     for folder, subfolders, files in os.walk(root):
         for name in (*files, *(name for name in subfolders if Path(folder, name).is_symlink())):
             yield Path(folder, name).relative_to(root).as_posix()
+
+
+@dataclass(frozen=True)
+class ApplyOptions:
+    """How a plan is executed.
+
+    link: hard-link unchanged files. force: replace an earlier output. checksum: hash copied weights as well, for the
+    receipt. staged: leave out files that are copied unchanged, for a caller that takes them from the source. fsync:
+    wait until everything is on the disk before it takes its final name.
+    """
+
+    link: bool = False
+    force: bool = False
+    checksum: bool = False
+    staged: bool = False
+    fsync: bool = True

@@ -11,8 +11,7 @@ from typing import ClassVar
 import msgspec
 
 from ..engine import LogProbs, Output, Progress
-from .protocol import TOP, Count, ModelEntry, Name, Served, Server, Tokenized, misread
-from .transport import for_prompt
+from .protocol import TOP, Count, ModelEntry, Name, Served, Server, Tokenized, for_prompt, misread
 
 BIAS = 1e6
 

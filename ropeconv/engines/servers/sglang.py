@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...errors import RopeconvError
+from ...rope.errors import RopeconvError
 from ..engine import LogProbs, Progress, TokenLosses
-from .protocol import TOP, Count, ModelEntry, Name, Served, Server, Tokenized, losses_of, misread
-from .transport import for_prompt
+from .protocol import TOP, Count, ModelEntry, Name, Served, Server, Tokenized, for_prompt, losses_of, misread
 
 PIECE = 2048
 """Positions whose losses are asked for at a time."""

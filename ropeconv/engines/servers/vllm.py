@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from ..engine import LogProbs, Progress, TokenLosses
-from .protocol import TOP, Count, ModelEntry, Name, Served, Server, Tokenized, losses_of, misread
-from .transport import Limits, for_prompt
+from .protocol import TOP, Count, Limits, ModelEntry, Name, Served, Server, Tokenized, for_prompt, losses_of, misread
 
 
 class Version(msgspec.Struct, frozen=True):

@@ -1,25 +1,145 @@
-"""Loads checkpoints with the installed transformers, as `from_pretrained` does."""
+"""Loads checkpoints with the installed transformers, as `from_pretrained` does.
+
+Several processes that share one model by tensor parallelism, as `torchrun` starts them.
+
+https://huggingface.co/docs/transformers/perf_infer_gpu_multi (`tp_plan="auto"`).
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ...errors import BadSource, RopeconvError
-from ...extras import require
-from ...families.keys import text_config
+from ...environment import require
+from ...errors import BadSource, UsageError
 from ...formats.copying import human
-from ...formats.scratch import scratch
+from ...formats.files import scratch
+from ...models.config import text_part
+from ...models.family import Family
+from ...models.folder import ConvertedSource
+from ...models.schema import text_config
+from ...models.source import Source
 from ...pretrained import load_config, load_model, make_config, parsed
-from ...sources import Source
-from ...sources.converted import ConvertedSource
-from .device import DeviceSpec, free_gpu_bytes
-from .distributed import tp_kwargs, world_size
+from ...rope.errors import RopeconvError
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """Where models run, and in which precision.
+
+    device: as torch names it. dtype: "float32", "bfloat16" or "float16". device_map: of accelerate, to use several
+    devices; empty for one. stands_for: the model type of checkpoints whose own transformers does not have. pickles: the
+    user trusts pickled weights, kernels of the Hub and code of tokenizers.
+    """
+
+    device: str
+    dtype: str
+    device_map: str = ""
+    stands_for: str = ""
+    pickles: bool = False
+
+
+def device_spec(device: str = "auto", dtype: str = "auto", device_map: str = "", stored: str = "float32") -> DeviceSpec:
+    """An available device and a precision.
+
+    device: "auto" takes the first available of cuda, mps and cpu. dtype: "auto" is float32 on a CPU, and elsewhere
+    `stored`. device_map: as in DeviceSpec. stored: the precision of the checkpoint. Raises UsageError for a device that
+    is not available and an unknown dtype.
+    """
+    import torch
+
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [name for name, present in there.items() if present]
+    if device == "auto":
+        device = available[0]
+    if device.split(":")[0] not in available:
+        raise UsageError(f"unknown device {device!r}; available: {', '.join(available)}")
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}; choose {', '.join(DTYPES)}")
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" or stored not in DTYPES else stored
+    return DeviceSpec(device, dtype, device_map)
+
+
+def free_gpu_bytes() -> int:
+    """Free memory of all GPUs in bytes; 0 without one."""
+    import torch
+
+    return sum(int(torch.cuda.mem_get_info(number)[0]) for number in range(torch.cuda.device_count()))
+
+
+def out_of_memory(work: Callable[[], Any]) -> Any:
+    """Runs `work` and returns its result. Raises RopeconvError, with what to change, where it runs out of memory."""
+    try:
+        return work()
+    except (MemoryError, RuntimeError) as problem:
+        if "out of memory" not in str(problem).lower() and not isinstance(problem, MemoryError):
+            raise
+        raise RopeconvError(
+            "the memory of this device is not enough; pass a smaller --chunk or --length, --dtype bfloat16, "
+            "or --device-map auto to use several devices"
+        ) from None
+
+
+def world_size() -> int:
+    """Number of processes; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Whether this is the process of rank 0, the only one that prints and writes files."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def any_rank(stopped: Callable[[], bool]) -> Callable[[], bool]:
+    """A function that returns True in all processes where `stopped` does in any of them."""
+    if world_size() == 1:
+        return stopped
+
+    def any_stopped() -> bool:
+        import torch
+
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
+        said = torch.tensor([int(stopped())], device=device)
+        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX)
+        return bool(said.item())
+
+    return any_stopped
+
+
+def tp_kwargs() -> dict[str, Any]:
+    """The arguments with which `from_pretrained` loads a part of every layer in each process."""
+    try:
+        from transformers.distributed import DistributedConfig
+
+        return {"distributed_config": DistributedConfig(tp_plan="auto")}
+    except (ImportError, TypeError):  # before transformers 5
+        return {"tp_plan": "auto"}
+
+
+def check_heads(config: dict[str, Any], family: Family) -> None:
+    """Raises RopeconvError where the number of processes does not divide the heads of a model.
+
+    config: config.json. family: of the model.
+    """
+    part = text_part(config, family)
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        count = part.get(name)
+        if isinstance(count, int) and count % world_size():
+            raise RopeconvError(
+                f"{count} {name} cannot be shared by {world_size()} processes; start torchrun with --nproc-per-node "
+                "that divides them, or use --device-map auto without torchrun"
+            )
+
 
 SMALL = 64 << 20
 """Bytes of the largest file that a tokenizer is read from."""

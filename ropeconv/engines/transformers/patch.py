@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import BadSource, RopeconvError
-from ...rope.forms import Vector
-from ...rope.log_n import LogN, QueryScaling
-from ...rope.schedule import Schedule
+from ...errors import BadSource
+from ...rope.errors import RopeconvError
+from ...rope.lazy import Vector
+from ...rope.schedule import LogN, QueryScaling, Schedule
 from ...rope.spec import RopeSpec
 
 Undo = Callable[[], None]
@@ -229,5 +229,63 @@ def _rescale(model: Any, softmax_scale: float) -> Undo:
     def undo() -> None:
         for module, scaling in old:
             module.scaling = scaling
+
+    return undo
+
+
+def attention_modules(model: Any) -> list[Any]:
+    """The attention modules of the text part of a model that have a softmax scale of their own, `scaling`."""
+    return [
+        module
+        for name, module in model.named_modules()
+        if "Attention" in type(module).__name__ and "vision" not in name and "visual" not in name
+        if isinstance(getattr(module, "scaling", None), float)
+    ]
+
+
+def scale_scores(model: Any, factor: float) -> Undo:
+    """Multiplies all attention scores by `factor`, and returns a function that undoes it.
+
+    The factor commutes with the rotation of queries and keys, so a model computes its RoPE as before.
+    """
+    old = [(module, module.scaling) for module in attention_modules(model)]
+    for module, scaling in old:
+        module.scaling = scaling * factor
+
+    def undo() -> None:
+        for module, scaling in old:
+            module.scaling = scaling
+
+    return undo
+
+
+ALL = 1 << 31  # more keys than any cache holds
+
+
+def indexers(model: Any) -> list[Any]:
+    """The indexers of a model: modules with the number of keys to choose, `index_topk`."""
+    return [module for module in model.modules() if isinstance(getattr(module, "index_topk", None), int)]
+
+
+def compresses(model: Any) -> bool:
+    """Whether attention compresses runs of keys into one, by their index and not by their position (DeepSeek V4).
+
+    A sequence with gaps in its positions is then another one in chunks.
+    """
+    return any(hasattr(module, "compress_rate") for module in model.modules())
+
+
+def choose_all_keys(model: Any) -> Undo:
+    """Makes every indexer choose all keys, and returns a function that undoes it.
+
+    A choice is discrete: two right results whose scores differ by rounding may see other keys, and then differ by much.
+    """
+    old = [(module, module.index_topk) for module in indexers(model)]
+    for module, _ in old:
+        module.index_topk = ALL
+
+    def undo() -> None:
+        for module, count in old:
+            module.index_topk = count
 
     return undo

@@ -1,6 +1,5 @@
 """What can be measured: one class each, in REGISTRY by name."""
 
-from . import growth, niah, passkey, position, sliding
-from .measure import REGISTRY, Measure
+from . import losses, retrieval
 
-__all__ = ["REGISTRY", "Measure", "growth", "niah", "passkey", "position", "sliding"]
+__all__ = ["losses", "retrieval"]

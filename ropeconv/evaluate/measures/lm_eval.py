@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ...engines import Engine, TokenLosses
-from ...engines.transformers import TransformersEngine
-from ...errors import RopeconvError, UsageError
-from ...extras import require
-from ..asked import Asked
-from ..case import Case, Observation
-from ..texts.documents import Texts, Tokenizer
-from ..texts.of_checkpoint import CheckpointTokenizer
+from ...engines.engine import Engine, TokenLosses
+from ...engines.transformers.engine import TransformersEngine
+from ...environment import require
+from ...errors import UsageError
+from ...rope.errors import RopeconvError
+from ..cases import Asked, Case, Observation
+from ..texts import CheckpointTokenizer, Texts, Tokenizer
 from .measure import Measure
 
 LM_EVAL = "lm-eval:"

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
-from ...engines import Engine, Output, TokenLosses
-from ..asked import Asked
-from ..case import Case, Observation
-from ..texts.documents import Texts, Tokenizer
+from ...engines.engine import Engine, Output, TokenLosses
+from ..cases import Asked, Case, Observation
+from ..texts import Texts, Tokenizer
 
 M = TypeVar("M", bound="type[Measure]")
 
@@ -71,4 +70,7 @@ REGISTRY: dict[str, Measure] = {}
 def register(cls: M) -> M:
     """Class decorator: adds a measure to REGISTRY under its name."""
     REGISTRY[cls.name] = cls()
+    ordered = sorted(REGISTRY.items())
+    REGISTRY.clear()
+    REGISTRY.update(ordered)
     return cls

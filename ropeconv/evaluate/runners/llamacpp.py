@@ -7,24 +7,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...bake import GgufPlan, GgufTarget, Target, apply, make_plan
-from ...engines import Engine
-from ...engines.llamacpp import LlamaCppEngine
-from ...engines.llamacpp.llamacpp_engine import runtime
-from ...engines.llamacpp.messages import Override
-from ...errors import RopeconvError, UnsupportedBake, UsageError
+from ...bake.apply import apply, make_plan
+from ...bake.gguf import GgufPlan
+from ...convert.target import GgufTarget, Target
+from ...engines.engine import Engine
+from ...engines.llamacpp import LlamaCppEngine, runtime
+from ...engines.llamacpp_process import Override
+from ...errors import UnsupportedBake, UsageError
 from ...formats.copying import free_bytes, human, same_blocks
-from ...formats.gguf import Edit
-from ...formats.gguf.types import TYPES
-from ...formats.scratch import scratch
-from ...inspection.inspect import inspect_gguf
-from ...rope.methods.special import AsIs
-from ...runtimes.llamacpp.read_file import arch_of
-from ...sources import RECEIPT, GgufSource
+from ...formats.files import scratch
+from ...formats.gguf.edit import Edit
+from ...formats.gguf.values import TYPES
+from ...inspection.inspection import inspect_gguf
+from ...models.gguf import GgufSource
+from ...models.source import RECEIPT
+from ...rope.errors import RopeconvError
+from ...rope.methods.vectors import AsIs
+from ...runtimes.llamacpp.read_header import arch_of
 from ..row import Row
-from ..texts.documents import Tokenizer
-from .request import Opening
-from .runner import Runner, memory_sentence
+from ..texts import Tokenizer
+from .runner import Opening, Runner, memory_sentence
 
 KINDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "str"}
 BATCH = 512

@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from ...engines.transformers.device import device_spec
-from ...engines.transformers.load import folder_of, stored_dtype
+from ...engines.transformers.load import device_spec, folder_of, stored_dtype
+from ...environment import require
 from ...errors import UsageError
-from ...extras import require
-from ...inspection.inspect import inspect_config
+from ...inspection.inspection import inspect_config
+from ...inspection.receipts.reader import has_receipt
+from ...models.gguf import GgufSource
+from ...models.open import open_source
+from ...models.source import Source
 from ...pretrained import needs_permission
-from ...receipts import has_receipt
-from ...sources import GgufSource, Source, open_source
 from ..row import DEFAULT, Row, parse_rows
-from ..texts.of_gguf import gguf_tokenizer
-from .baked import open_baked
+from ..texts import gguf_tokenizer
+from .checkpoint import Patched
 from .llamacpp import HowToRun, LlamaCppRunner
-from .patched import Patched
-from .request import Opening
-from .runner import Runner
+from .output import open_baked
+from .runner import Opening, Runner
 from .server import open_servers
 
 __all__ = ["Opening", "open_runner"]

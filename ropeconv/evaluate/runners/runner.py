@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar
 
-from ...engines import Engine, Output
+from ...engines.engine import Engine, Output
 from ...formats.copying import human
 from ...inspection.kv_cache import KvCache
 from ..row import Row
-from ..texts.documents import Tokenizer
+from ..texts import Tokenizer
 
 
 def memory_sentence(weights: int, cache: KvCache | None, tokens: int, width: int) -> str:
@@ -66,3 +67,25 @@ class Runner(ABC):
         """The engine of a row, while it is entered. Raises RopeconvError where this model cannot have it."""
         raise NotImplementedError
         yield
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What the user named.
+
+    model: a checkpoint, a GGUF file, or an output of `apply`. rows: from --methods; empty where that is not given.
+    against: the source of an output. servers: URLs, or NAME=URL. device, dtype, device_map: as in `device_spec`. chunk:
+    tokens that a model reads at a time. family: that the model is of, whatever its model_type. trust_remote_code: run
+    code of a checkpoint that ropeconv has not written, and load pickled weights.
+    """
+
+    model: str
+    rows: list[Row]
+    against: str = ""
+    servers: tuple[str, ...] = ()
+    device: str = "auto"
+    dtype: str = "auto"
+    device_map: str = ""
+    chunk: int = 4096
+    family: str = ""
+    trust_remote_code: bool = False

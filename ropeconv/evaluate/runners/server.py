@@ -7,20 +7,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ...engines import Engine, Output
-from ...engines.servers import Served, Server, connect
+from ...engines.engine import Engine, Output
+from ...engines.servers import connect
+from ...engines.servers.protocol import Served, Server
 from ...engines.transformers.load import folder_of
-from ...errors import BadSource, RopeconvError, UsageError
-from ...inspection import Inspection, inspect_source
-from ...receipts import has_receipt
-from ...sources import GgufSource, open_source
+from ...errors import BadSource, UsageError
+from ...inspection.inspection import Inspection, inspect_source
+from ...inspection.receipts.reader import has_receipt
+from ...models.gguf import GgufSource
+from ...models.open import open_source
+from ...rope.errors import RopeconvError
 from ..row import Row
-from ..texts.documents import Tokenizer
-from ..texts.of_checkpoint import CheckpointTokenizer
-from ..texts.of_gguf import gguf_tokenizer
-from ..texts.of_server import ServerTokenizer
-from .request import Opening
-from .runner import Runner
+from ..texts import CheckpointTokenizer, ServerTokenizer, Tokenizer, gguf_tokenizer
+from .runner import Opening, Runner
 
 SAMPLE = "The 3 words naïve, façade and 北京 cost $12.50, and then `x += 1`."
 """A text whose tokens tell vocabularies apart."""

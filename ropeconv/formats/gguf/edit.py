@@ -3,18 +3,26 @@
 llama.cpp wants tensors without gaps in the order of their infos, so a new one goes last, and where others than the last
 ones are removed, data moves. The last key of every header written here is a reserve of spaces, so that later edits fit
 without moving any data.
+
+Reorders the rows of queries and keys between the two layouts of RoPE, for tensors of any type.
+
+Blocks of quantised types lie within rows, so whole rows move and nothing is requantised.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
 
-from ...errors import BadSource, shown
+from ...errors import BadSource
+from ...rope.errors import shown
+from ..copying import Advance, copy_file, copy_part, pieces_of
+from .file import GgufFile
 from .header import Header, TensorInfo, padded
-from .types import F32
-from .values import Value, string
+from .values import F32, Value, string
 
 RESERVED = "ropeconv.reserved"
 ROOM = 4096
@@ -235,3 +243,99 @@ def _more(value: Value, count: int) -> Value:
     if not whole or not 0 <= found + count < 1 << (8 * len(value.raw) - 1):
         raise BadSource(f"the header has {COUNT} = {shown(found)}, where a whole number belongs; fetch the file again")
     return replace(value, raw=(found + count).to_bytes(len(value.raw), "little"))
+
+
+def new_size(header: Header, edit: Edit) -> int:
+    """Size in bytes of the file that `write_new` writes for a shard. header: of the shard, before the edit."""
+    made = rewrite(header, edit)
+    return len(_head(made, header, edit)) + made.data_size + (edit.layout.tail if edit.layout else 0)
+
+
+def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance = lambda done: None) -> None:
+    """Writes one edited shard of a model to a new file; memory use does not depend on its size.
+
+    source: the model. shard: which, from 0; keys and new tensors go into the first. edit: what to change. target: the
+    new file. advance: called with the bytes written since the last call. Raises OSError, and BadSource where the model
+    changed meanwhile.
+    """
+    _write(source, shard, edit, target, advance)
+    source.refuse_changed()
+
+
+def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
+    header, path = source.headers[shard], source.shards[shard].path()
+    changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
+    if shard > 0:
+        copy_file(path, target, advance)
+        with target.open("r+b") as file:
+            write_changes(file, header, header.data_start, changes)
+        return
+    changes = {name: change for name, change in changes.items() if name not in edit.removed}
+    made = rewrite(header, edit)
+    head = _head(made, header, edit)
+    with path.open("rb") as reader, target.open("wb") as writer:
+        writer.write(head)
+        advance(len(head))
+        for old, new, size in made.moves(header):
+            copy_part(reader, header.data_start + old, writer, len(head) + new, size, advance)
+        write_changes(writer, replace(header, tensors=made.tensors), len(head), changes)
+        for item in edit.added:
+            writer.seek(len(head) + made.tensors[item.name].offset)
+            writer.write(item.data)
+            advance(len(item.data))
+        if edit.layout is not None:
+            writer.truncate(len(head) + made.data_size + edit.layout.tail)
+
+
+def _head(made: Rewritten, header: Header, edit: Edit) -> bytes:
+    return made.place(header.data_start) if edit.layout is None else made.exact(edit.layout)
+
+
+def write_changes(file: BinaryIO, header: Header, start: int, changes: dict[str, Change]) -> None:
+    """Writes the new contents of tensors into a file that has the old ones.
+
+    file: open for writing. header: of the original file. start: where the data of `file` begins, in bytes. changes: the
+    new contents, by tensor.
+    """
+    with open(file.name, "rb") as reader:
+        for at, block in changed(reader.fileno(), header, start, changes):
+            file.seek(at)
+            file.write(block)
+
+
+def changed(reader: int, header: Header, start: int, changes: dict[str, Change]) -> Iterator[tuple[int, bytes]]:
+    """Yields (place in the file in bytes, new bytes) for every piece of every changed tensor.
+
+    reader: descriptor of a file with the old contents. header: of the original file. start: where the data of the file
+    begins, in bytes. changes: the new contents, by tensor. Raises BadSource where the file was cut off.
+    """
+    for name, change in changes.items():
+        info = header.tensors[name]
+        for at in range(0, info.size, change.unit):
+            place, size = start + info.offset + at, min(change.unit, info.size - at)
+            old = b"".join(block for _, block in pieces_of(reader, place, size))
+            yield place, change.apply(old)
+
+
+def interleave(info: TensorInfo, head_dim: int) -> Change:
+    """The change from pairs (i, i + d/2) to (2i, 2i + 1). info: of the weight or bias. head_dim: its rows per head."""
+    row = _row(info)
+    return Change(head_dim * row, lambda head: _swapped(head, 2, row), head_dim)
+
+
+def deinterleave(info: TensorInfo, head_dim: int) -> Change:
+    """The change from pairs (2i, 2i + 1) to (i, i + d/2), the inverse of `interleave`. Parameters as there."""
+    row = _row(info)
+    return Change(head_dim * row, lambda head: _swapped(head, head_dim // 2, row))
+
+
+def _row(info: TensorInfo) -> int:
+    """Bytes of the weights, or of the bias, that give one dimension."""
+    return info.row_size if len(info.shape) > 1 else info.size // info.shape[0]
+
+
+def _swapped(head: bytes, outer: int, row: int) -> bytes:
+    import numpy as np
+
+    rows = np.frombuffer(head, np.uint8).reshape(outer, -1, row)
+    return rows.swapaxes(0, 1).tobytes()

@@ -14,9 +14,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ...errors import TOO_MANY, BadSource, RopeconvError, shown
-from .types import TYPES
-from .values import ARRAY, NAMES, SIZES, STRING, Value
+from ...errors import TOO_MANY, BadSource
+from ...rope.errors import RopeconvError, shown
+from .values import ARRAY, NAMES, SIZES, STRING, TYPES, Value
 
 ALIGNMENT = "general.alignment"
 DEFAULT_ALIGNMENT = 32

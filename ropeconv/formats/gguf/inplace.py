@@ -13,16 +13,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ...errors import RopeconvError
+from ...rope.errors import RopeconvError
 from ..copying import write_at
-from .edit import Change, Edit, Rewritten, rewrite
+from .edit import Change, Edit, Rewritten, changed, rewrite
 from .file import GgufFile
 from .header import Header, read_header
-from .journal import MAX_KEPT, Place, journal_of, refuse_interrupted
-from .lock import locked
-from .recovery import journaled, recover
-from .room import move_data, refuse_no_room, refuse_same_size
-from .write import changed
+from .recovery import (
+    MAX_KEPT,
+    Place,
+    journal_of,
+    journaled,
+    locked,
+    move_data,
+    recover,
+    refuse_interrupted,
+    refuse_no_room,
+    refuse_same_size,
+)
 
 __all__ = ["journal_of", "phases", "recover"]
 

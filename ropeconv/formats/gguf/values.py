@@ -1,13 +1,19 @@
-"""Values of a GGUF header, kept as bytes and decoded on request; and functions that make them."""
+"""Values of a GGUF header, kept as bytes and decoded on request; and functions that make them.
+
+The tensor types of ggml: how many elements a block has, and how many bytes.
+
+Source: llama.cpp ggml/include/ggml.h and ggml/src/ggml.c, commit 0c1e570.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
-from ...errors import RopeconvError
+from ...rope.errors import RopeconvError
 
 STRING, ARRAY = 8, 9
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -107,3 +113,33 @@ def strings(values: Sequence[bytes]) -> Value:
     for value in values:
         parts += (struct.pack("<Q", len(value)), value)
     return Value(ARRAY, b"".join(parts))
+
+
+class TensorType(NamedTuple):
+    """A tensor type of ggml. block: elements per block. size: bytes per block."""
+
+    name: str
+    block: int
+    size: int
+
+    def bytes(self, shape: Iterable[int]) -> int:
+        """Size in bytes of a tensor of a shape."""
+        return prod(shape) // self.block * self.size
+
+
+F32, F16, Q8_0, BF16, MXFP4 = 0, 1, 8, 30, 39
+
+TYPES: dict[int, TensorType] = {
+    0: TensorType("F32", 1, 4), 1: TensorType("F16", 1, 2), 2: TensorType("Q4_0", 32, 18),
+    3: TensorType("Q4_1", 32, 20), 6: TensorType("Q5_0", 32, 22), 7: TensorType("Q5_1", 32, 24),
+    8: TensorType("Q8_0", 32, 34), 9: TensorType("Q8_1", 32, 36), 10: TensorType("Q2_K", 256, 84),
+    11: TensorType("Q3_K", 256, 110), 12: TensorType("Q4_K", 256, 144), 13: TensorType("Q5_K", 256, 176),
+    14: TensorType("Q6_K", 256, 210), 15: TensorType("Q8_K", 256, 292), 16: TensorType("IQ2_XXS", 256, 66),
+    17: TensorType("IQ2_XS", 256, 74), 18: TensorType("IQ3_XXS", 256, 98), 19: TensorType("IQ1_S", 256, 50),
+    20: TensorType("IQ4_NL", 32, 18), 21: TensorType("IQ3_S", 256, 110), 22: TensorType("IQ2_S", 256, 82),
+    23: TensorType("IQ4_XS", 256, 136), 24: TensorType("I8", 1, 1), 25: TensorType("I16", 1, 2),
+    26: TensorType("I32", 1, 4), 27: TensorType("I64", 1, 8), 28: TensorType("F64", 1, 8),
+    29: TensorType("IQ1_M", 256, 56), 30: TensorType("BF16", 1, 2), 34: TensorType("TQ1_0", 256, 54),
+    35: TensorType("TQ2_0", 256, 66), 39: TensorType("MXFP4", 32, 17), 40: TensorType("NVFP4", 64, 36),
+    41: TensorType("Q1_0", 128, 18), 42: TensorType("Q2_0", 64, 18),
+}  # fmt: skip

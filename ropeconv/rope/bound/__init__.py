@@ -1,8 +1,16 @@
 """The bound on the base: the smallest base for a length, and the effective length of a given schedule."""
 
 from .answer import Bound, bound, smallest_base, wide_base
-from .effective import effective_length, is_worse, source_reach, worse_than_source
-from .reach import Reach, first_violation, reach, violations
+from .reach import (
+    Reach,
+    effective_length,
+    first_violation,
+    is_worse,
+    reach,
+    source_reach,
+    violations,
+    worse_than_source,
+)
 
 __all__ = [
     "Bound",

@@ -1,22 +1,103 @@
 """The smallest base for a length, the window of bases that it opens, and the first window that is wide enough to use.
 
 Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122.
+
+Tables of the bound for common heads, made by scripts/make_bound_table.py: data/R-base.json, -wide and -last.
+
+Each is valid for lengths up to `through`. Columns, one entry per step: the `length` from which on it holds, `begin` and
+`end` of an interval of bases (null: no end), and the `distance` whose sum is zero at its beginning.
+
+The bound for every length at once, as the few steps of functions that never fall with the length.
+
+The smallest base, the first wide window and the last violating base never fall, since a longer length only adds
+distances. A step ends at the first further distance that violates somewhere in the window of the step.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from ..errors import RecipeError
-from ..laws import asymptotic_base
-from .smallest import Proof, exp, smallest_log_base, up
-from .sums import Sums
-from .table import FIRST, Kind, Step, farthest, look_up, published
-from .windows import last_violating, wide_windows, window_end
+from ..forms import asymptotic_base
+from ..lazy import np
+from .smallest import (
+    Proof,
+    Sweep,
+    Walk,
+    exp,
+    last_violating,
+    settled,
+    smallest_log_base,
+    tail,
+    up,
+    wide_windows,
+    window_end,
+)
+from .sums import Sums, everything, float64_error, scan, values
+
+DATA = Path(__file__).parent / "data"
+Kind = Literal["base", "wide", "last"]
+
+
+class Step(NamedTuple):
+    """An interval of bases that holds from `length` on, up to the next step.
+
+    begin, end: bases. distance: in tokens, whose sum is zero at `begin`; None where there is none.
+    """
+
+    length: int
+    begin: float
+    end: float
+    distance: int | None
+
+
+FIRST = Step(1, 1.0, math.inf, None)
+
+
+def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
+    """The step that holds at a length; None for heads and lengths that the tables do not have.
+
+    kind: "base" (the smallest base and its window), "wide" (the first window at least 1 % wide), or "last" (the last
+    base that violates). rotary_dim: all dimensions of the head. length: in tokens.
+    """
+    table = _read(kind, rotary_dim)
+    if table is None or length > table["through"]:
+        return None
+    return _step(table, bisect_right(table["length"], length) - 1)
+
+
+def farthest(rotary_dim: int) -> tuple[int, float]:
+    """The last length of the table of smallest bases, and the base there; (1, 1.0) where there is no table."""
+    table = _read("base", rotary_dim)
+    return (1, 1.0) if table is None else (table["through"], table["begin"][-1])
+
+
+def published() -> dict[str, dict[int, float]]:
+    """The smallest bases for 128 dimensions that have been published, by source and length."""
+    found = json.loads((DATA / "published.json").read_text("utf-8"))
+    return {source: {int(length): base for length, base in row.items()} for source, row in found.items()}
+
+
+def _step(table: dict[str, Any], row: int) -> Step:
+    if row < 0:
+        return FIRST
+    end = table["end"][row]
+    return Step(table["length"][row], table["begin"][row], math.inf if end is None else end, table["distance"][row])
+
+
+@cache
+def _read(kind: Kind, rotary_dim: int) -> dict[str, Any] | None:
+    path = DATA / f"{rotary_dim}-{kind}.json"
+    return json.loads(path.read_text("utf-8")) if path.exists() else None
+
 
 LONGEST = 1 << 27
 LONG_WIDE, LONG_LAST = 1 << 20, 1 << 17
@@ -177,3 +258,72 @@ def _base(sums: Sums, length: int, proof: Proof | None = None, tell: Callable[[s
 
 def _ends(step: Step) -> tuple[float, float | None]:
     return step.begin, None if math.isinf(step.end) else step.end
+
+
+START = Step(3, 1.0, math.inf, None)
+
+
+def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
+    """The smallest base and the end of its window, for the lengths from `last.length` to `through`, rising."""
+    sweep, length, at = Sweep(sums, last.length), last.length, math.log(last.begin) * (1 - 1e-12)
+    while length <= through:
+        sweep.length, sweep.error = length, float64_error(sums.rotary_dim // 2, length)
+        exact, distance = settled(sweep, at)
+        at = float(exact)
+        end = window_end(sums, length, at)
+        while True:
+            yield Step(length, up(exact.exp()), exp(end), distance)
+            new, hole = next_violation(sums, length, at, end, through)
+            length = new + 1
+            if length > through or hole <= at:
+                break
+            end = hole
+        sweep.pool = np.append(sweep.pool, new)
+
+
+def wide_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
+    """The first window at least 1 % wide, for the lengths from `last.length` to `through`, rising."""
+    length, at = last.length, math.log(last.begin) * (1 - 1e-12)
+    while length <= through:
+        begin, end = next(wide_windows(sums, length, at))
+        yield Step(length, exp(begin), exp(end), None)
+        length = next_violation(sums, length, begin, end, through)[0] + 1
+        at = begin
+
+
+def last_steps(sums: Sums, through: int, down_to: int = 3) -> Iterator[Step]:
+    """The last base that violates, for the lengths from `through` down to `down_to`, falling."""
+    at = tail(sums, through)
+    walk = Walk(sums, through, -1)
+    while True:
+        at, distance = walk.edge(at, 0.0)
+        if distance is None or distance < down_to:
+            return
+        yield Step(distance + 1, exp(at), math.inf, distance)
+        walk.shorten(distance)
+
+
+def next_violation(sums: Sums, start: int, begin: float, end: float, through: int) -> tuple[int, float]:
+    """The smallest distance that violates somewhere in a window of bases, and the first ln b at which it does.
+
+    sums: of the head. start: the smallest distance to look at, in tokens. begin, end: the window, as ln b; its end may
+    be infinite. through: distances below it are looked at. Returns (through, end) where none violates.
+    """
+    size = max(1024, start // 8)
+    inv_freq, error = sums.inv_freq(begin), float64_error(sums.rotary_dim // 2, through)
+    while start < through:
+        stop = min(start + size, through)
+        distances = everything(scan(inv_freq, sums.unrotated, start, stop, 0.0))
+        at_once = distances[values(inv_freq, sums.unrotated, distances) < -error]
+        first, hole = (int(at_once[0]), begin) if len(at_once) else (stop, end)
+        upto = max(begin, tail(sums, stop)) if math.isinf(end) else end
+        walk, at = Walk(sums, first, 1), begin
+        while at < upto and start < first:
+            at, found, zeros = walk.piece(at, upto, start)
+            if len(found):
+                first, hole = int(found[0]), float(zeros[0])
+                walk.shorten(first)
+        if first < stop:
+            return first, hole
+        start, size = stop, size * 2
+    return through, end

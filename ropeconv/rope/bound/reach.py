@@ -3,21 +3,29 @@
 B(m) = (d - r)/2 + sum_i cos(m theta_i). Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024,
 https://kexue.fm/archives/10122. Where B is negative, a key like the query counts for less, on average, than a random
 one at that distance.
+
+The effective length of every head: up to which distance its weighted sum B_w(m) is never negative.
+
+The cosines of a distance are computed once for all heads, so that a product of matrices gives the sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RecipeError
 from ..lazy import np
-from .sums import CHUNK, Blocks, Distances, exact_value, float64_error, rough, starts, values
+from ..schedule import Schedule
+from ..spec import RopeSpec
+from .sums import CHUNK, Blocks, Distances, PairWeights, exact_value, float64_error, phases, rough, starts, values
 
 if TYPE_CHECKING:
-    from ..forms import Vector
+    from numpy.typing import NDArray
+
+    from ..lazy import Vector
 
 FARTHEST = 1 << 27
 SEARCHED = 1 << 24
@@ -138,3 +146,128 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     if first is None and length < farther:
         first, searched = first_violation(inv_freq, unrotated, farther), farther
     return Reach(length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated >= len(inv_freq))
+
+
+MOST_COSINES = 1 << 28
+"""Distances times pairs that are looked at for a warning, some seconds: 4M tokens for heads of 128 dimensions. A config
+may declare any context, and `ropeconv bound` looks further."""
+
+REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
+
+
+def effective_length(schedule: Schedule, spec: RopeSpec) -> int | None:
+    """L_theta of a schedule in tokens, where it is below what the layers see; None where B(m) >= 0 in all of that.
+
+    schedule: whose frequencies and context count. spec: the model, whose windows limit the distances.
+    """
+    return _below(schedule, spec, spec.visible(schedule.context))
+
+
+def source_reach(schedule: Schedule, source: RopeSpec) -> int | None:
+    """The effective length of a source in tokens, looked for as far as the layers see in the output and in the source.
+
+    schedule: of the output. source: the model as it is. None where B(m) >= 0 in all of that.
+    """
+    return _below(source.current(), source, source.visible(max(schedule.context, source.context)))
+
+
+def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
+    """Whether an effective length is worse than its source's: shorter, or the same where the context has outgrown it.
+
+    reached: of the output. before: as `source_reach` gives it. covered: tokens that the source declares.
+    """
+    return reached is not None and (before is None or before > reached or (before == reached and before >= covered))
+
+
+def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
+    """A sentence about a schedule whose effective length is worse than its source's; empty where it is not.
+
+    source: the model as it is. Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    """
+    reached, before = effective_length(schedule, source), source_reach(schedule, source)
+    if reached is None or not is_worse(reached, before, source.visible(source.context)):
+        return ""
+    whose = f"is {before:,}" if before is not None else f"covers {source.visible(schedule.context):,} tokens"
+    if reached == before:
+        whose = f"is the same, for {source.context:,} tokens"
+    return (
+        f"the effective length is {reached:,} of {schedule.context:,} tokens; the source's {whose}: beyond it "
+        f"sum cos(m theta_i) is negative at some distances, and retrieval can be lost ({REFERENCE})"
+    )
+
+
+def _below(schedule: Schedule, spec: RopeSpec, length: int) -> int | None:
+    searched = min(length, FARTHEST, MOST_COSINES // len(schedule.inv_freq))
+    first = first_violation(schedule.inv_freq, spec.unrotated, searched)
+    return None if first is None else first - 1
+
+
+ELEMENTS = 1 << 22
+"""How many sums are computed at a time: 16 MB in float32."""
+
+
+@dataclass(frozen=True)
+class HeadReach:
+    """At which distances below `length` the sums of some heads are negative. All in tokens.
+
+    first_violation: the smallest such distance of each head, 0 where there is none, int64 [heads]. count: how many
+    there are, int64 [heads].
+    """
+
+    length: int
+    first_violation: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @property
+    def effective_lengths(self) -> list[int | None]:
+        """One less than the first violation, for each head; None where there is none below `length`."""
+        return [int(first) - 1 if first else None for first in self.first_violation]
+
+    @property
+    def violating(self) -> int:
+        """Number of heads with a violation."""
+        return int((self.first_violation > 0).sum())
+
+
+def weighted_sums(inv_freq: Vector, weights: PairWeights, heads: NDArray[Any], distances: NDArray[Any]) -> Vector:
+    """B_w(m) for pairs (head, m), in float64 [n].
+
+    inv_freq: radians per token, float64 [rotary_dim / 2]. weights: of all heads. heads: which of them, int64 [n].
+    distances: in tokens, [n].
+    """
+    cosines = np.cos(np.multiply.outer(distances, inv_freq))
+    return np.asarray((cosines * weights.rotated[heads]).sum(axis=1) + weights.unrotated[heads])
+
+
+def head_reach(
+    inv_freq: Vector, weights: PairWeights, length: int, advance: Callable[[int], None] = lambda done: None
+) -> HeadReach:
+    """Counts the distances 1 <= m < length at which B_w is negative, for every head.
+
+    inv_freq: radians per token, float64 [rotary_dim / 2]. weights: of the heads. length: in tokens. advance: called
+    with the number of distances done since the last call. Sums in float32 decide unless they are within their own error
+    of zero; float64 decides the others. Raises RecipeError for a length beyond 2^27.
+    """
+    if length > FARTHEST:
+        raise RecipeError(f"distances are looked at up to {FARTHEST} tokens, and {length} is more; choose fewer")
+    heads = len(weights.rotated)
+    columns = np.ascontiguousarray(weights.rotated.T, dtype=np.float32)
+    unrotated = weights.unrotated.astype(np.float32)
+    total = weights.rotated.sum(axis=1) + weights.unrotated
+    # an angle and its cosine are off by 3e-7, and each of r/2 additions by 6e-8 of the sum; all zeros are exact
+    slack = np.where(total > 0, total * (1e-6 + 1e-7 * len(inv_freq)), -1).astype(np.float32)
+    first, count = np.zeros(heads, np.int64), np.zeros(heads, np.int64)
+    size = max(16, ELEMENTS // heads)
+    for start in range(1, length, size):
+        distances = np.arange(start, min(start + size, length))
+        value = np.cos(phases(distances, inv_freq)) @ columns + unrotated
+        negative = value < 0
+        at, head = np.nonzero(np.abs(value) <= slack)
+        if len(at):
+            negative[at, head] = weighted_sums(inv_freq, weights, head, distances[at]) < 0
+        found = negative.any(axis=0)
+        fresh = found & (first == 0)
+        first[fresh] = start + negative[:, fresh].argmax(axis=0)
+        count += negative.sum(axis=0)
+        advance(len(distances))
+    return HeadReach(length, first, count)

@@ -1,6 +1,5 @@
 """The methods of context extension: one class each, in REGISTRY by the name of its flag."""
 
-from . import bases, ntk, parts, special, vectors
-from .method import REGISTRY, Method, Value
+from . import bases, interpolation, vectors
 
-__all__ = ["REGISTRY", "Method", "Value", "bases", "ntk", "parts", "special", "vectors"]
+__all__ = ["bases", "interpolation", "vectors"]

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ..bound import first_violation, wide_base
-from ..bound.answer import LONGEST, is_quick
+from ..bound.answer import LONGEST, is_quick, wide_base
+from ..bound.reach import first_violation
 from ..errors import RecipeError, shown
-from ..forms import Plain, base_inv_freq
-from ..laws import theta_steps
+from ..forms import Plain, base_inv_freq, theta_steps
 from ..lazy import np
 from ..lengths import format_tokens
 from ..schedule import Schedule

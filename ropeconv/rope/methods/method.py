@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
 from ..errors import RecipeError, shown
 from ..forms import Form
-from ..lengths import MOST_TOKENS, is_length
+from ..lengths import MOST_TOKENS, Factor, factor_over, format_tokens, is_length, length_of
 from ..schedule import Schedule
 from ..spec import RopeSpec
 
@@ -227,3 +227,40 @@ def register(cls: M) -> M:
     REGISTRY.clear()
     REGISTRY.update(ordered)
     return cls
+
+
+@dataclass(frozen=True)
+class ScaledMethod(Method):
+    """A method with a scale factor s: a number, or a length with its suffix ("128k"), of which s is length / trained.
+
+    A length stays a length in recipes, so that a recipe reaches it for a model of another trained length too.
+    """
+
+    value = Value.FACTOR
+
+    factor: Factor = param(factor_or_length, "scale factor s, or the length to reach, such as 128k")  # noqa: RUF009
+
+    def scale(self, spec: RopeSpec) -> float:
+        """The scale factor s over the trained context of `spec`. Raises RecipeError for a length within it."""
+        return factor_over(self.factor, spec.original_context, self.flag())
+
+    @property
+    def length(self) -> int | None:
+        """The context in tokens where the factor is written as one; else None."""
+        return length_of(self.factor)
+
+    def factor_over(self, context: int, what: str = "trained") -> float | None:
+        """The scale factor s. context, what, errors: as in `Method.factor_over`."""
+        return factor_over(self.factor, context, self.flag(), what)
+
+    def longer(self, context: int, original: int) -> str:
+        """The flags with which this method reaches a context: `--yarn 512k`. Both: as in `Method.longer`."""
+        return f"{self.flag()} {format_tokens(context)}"
+
+    def relative(self, declared: int, original: int) -> Method:
+        """The method with its factor over the declared context. declared, original: as in `Method.relative`."""
+        return self.with_factor(factor_over(self.factor, declared, self.flag(), "declared"))
+
+    def with_factor(self, factor: float, **settings: Any) -> Method:
+        """The method with another factor, and other settings by name."""
+        return replace(self, factor=factor, **settings)

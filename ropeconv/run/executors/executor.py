@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from ...failures import reason
+from ...errors import reason
 
 Worker = Callable[[Any], Any]
 """Runs an item in a process that may keep a loaded model from one item to the next."""

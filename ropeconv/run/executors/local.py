@@ -13,9 +13,8 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
-from ...formats.locks import try_lock
-from ...formats.scratch import scratch
-from ...formats.threads import cores
+from ...formats.copying import cores
+from ...formats.files import scratch, try_lock
 from .executor import Executor, Factory, Failure, Pool, call, lost
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -12,8 +12,8 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...errors import RopeconvError
-from ...extras import require
+from ...environment import require
+from ...rope.errors import RopeconvError
 from .executor import Executor, Factory, Pool, call, lost
 
 AHEAD = 512

@@ -11,17 +11,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...errors import BadSource, ImpossibleSize, RecipeError, counted, shown
-from ...families.registry import by_name
-from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
-from ...rope.log_n import QueryScaling
-from ...rope.proportional import recognise as recognise_proportional
+from ...errors import BadSource
+from ...formats.gguf.file import GgufFile
+from ...formats.gguf.values import F32, TYPES
+from ...models.registry import by_name
+from ...rope.errors import ImpossibleSize, RecipeError, counted, shown
+from ...rope.forms import LEAST, NO_ROTATION, Form, Interpolated, Llama3, LongRope, Plain, Yarn, divided
+from ...rope.lazy import Vector
+from ...rope.schedule import QueryScaling
 from ...rope.spec import ContextSource, RopeSpec
-from ...rope.zero_frequencies import LEAST, NO_ROTATION, divided
-from .archs import Arch, Keys
-from .keys import ArchKeys
+from ...rope.spec import recognise as recognise_proportional
+from .archs import Arch, Keys, arch_of_header, other_kind
 from .layers import layer_kinds, layer_windows, window_theta
-from .scaling import attention_factors, dead_keys, read_scaling
+from .scaling import ArchKeys, attention_factors, dead_keys, read_scaling
 
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = (FREQS, LONG, SHORT)
@@ -217,3 +219,38 @@ def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> tuple[int,
         if known.declared == context and not known.doubt:
             return known.trained, "family", known.source
     return context, "declared", ""
+
+
+def arch_of(file: GgufFile) -> Arch:
+    """The architecture of a file. Raises BadSource where it is no language model with RoPE, or an unknown one."""
+    other = other_kind(file)
+    if other:
+        raise BadSource(f"{file.name} {other}")
+    return arch_of_header(file)
+
+
+def rope_tensors(file: GgufFile) -> dict[str, Vector]:
+    """The divisors in a file's rope tensors, float64, by the tensor's name.
+
+    Raises BadSource for types on which llama.cpp aborts, and for divisors that are not positive.
+    """
+    found = {}
+    for name in ROPE_TENSORS:
+        info = file.tensors.get(name)
+        if info is None:
+            continue
+        if info.type != F32:
+            raise BadSource(
+                f"{name} is {TYPES[info.type].name}, on which llama.cpp aborts, and not F32; fetch the file again"
+            )
+        if len(info.shape) > 1 or info.size > 1 << 16:
+            raise BadSource(f"{name} has the shape {info.shape}, and one number per pair belongs there")
+        found[name] = np.frombuffer(file.read(name), "<f4").astype(np.float64)
+        if not (found[name] > 0).all():
+            raise BadSource(f"{name} has divisors that are not positive; fetch the file again")
+    return found
+
+
+def read_file(file: GgufFile) -> Reading:
+    """The RoPE that llama.cpp computes from a file. Raises BadSource where it would refuse the file or abort."""
+    return read(file, rope_tensors(file), arch_of(file))

@@ -9,12 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.bake.execute import ApplyOptions, execute_plan
-from ropeconv.bake.planned import FilePlan, PlannedFile
-from ropeconv.receipts import Receipt
-from ropeconv.receipts.original import SourceRecord
-from ropeconv.receipts.receipt import BeforeRecord, CheckRecord, ScheduleRecord, TargetRecord
-from ropeconv.sources.folder import FolderSource
+from ropeconv.bake.plan import FilePlan, PlannedFile
+from ropeconv.bake.writing.execute import execute_plan
+from ropeconv.bake.writing.place import ApplyOptions
+from ropeconv.inspection.receipts.receipt import (
+    BeforeRecord,
+    CheckRecord,
+    Receipt,
+    ScheduleRecord,
+    SourceRecord,
+    TargetRecord,
+)
+from ropeconv.models.folder import FolderSource
 
 SIZE = 300_000
 

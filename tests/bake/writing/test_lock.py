@@ -11,10 +11,9 @@ import pytest
 
 from ropeconv.bake.writing import files
 from ropeconv.bake.writing import place as places
-from ropeconv.bake.writing.hidden import Hidden, locked
-from ropeconv.bake.writing.journal import Journal, Move, Moves
+from ropeconv.bake.writing.hidden import Hidden, Journal, Move, Moves, locked
 from ropeconv.bake.writing.moves import settle
-from ropeconv.errors import RopeconvError
+from ropeconv.rope.errors import RopeconvError
 
 from .plans import SmallPlan, small_plan, source_folder, tree, write
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from ropeconv.bake import execute
-from ropeconv.bake.planned import FilePlan
-from ropeconv.bake.writing import moves
-from ropeconv.errors import RopeconvError
-from ropeconv.formats import renaming
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.bake.plan import FilePlan
+from ropeconv.bake.writing import execute, moves
+from ropeconv.formats import durable as renaming
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ...support.baking import apply, make_plan

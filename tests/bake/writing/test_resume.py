@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import execute
-from ropeconv.bake.planned import PlannedFile
-from ropeconv.bake.writing import files
+from ropeconv.bake.plan import PlannedFile
+from ropeconv.bake.writing import execute, files
 from ropeconv.errors import BadSource
-from ropeconv.formats.identity import FileIdentity, identity
-from ropeconv.receipts import read_receipt
+from ropeconv.formats.durable import FileIdentity, identity
+from ropeconv.inspection.receipts.reader import read_receipt
 
 from ...support.extent import sample
 from .plans import SmallPlan, interrupted, small_plan, source_folder, tree, write

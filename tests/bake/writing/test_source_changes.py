@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from ropeconv.bake import Plan
-from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.bake.plan import Plan
+from ropeconv.bake.writing.execute import execute_plan
+from ropeconv.bake.writing.place import ApplyOptions
 from ropeconv.errors import BadSource
-from ropeconv.receipts.receipt import CheckRecord
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.inspection.receipts.receipt import CheckRecord
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ...faults.scenes import checkpoint

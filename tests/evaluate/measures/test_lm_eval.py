@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ropeconv.errors import RopeconvError
-from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import EVAL, Observation
+from ropeconv.evaluate.cases import EVAL, Asked, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners import Opening, open_runner
+from ropeconv.evaluate.runners.opening import open_runner
+from ropeconv.evaluate.runners.runner import Opening
 from ropeconv.formats.journal import Journal
+from ropeconv.rope.errors import RopeconvError
 
 from ..reading import prose
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from ropeconv import BadSource, UsageError
-from ropeconv.engines import TokenLosses
-from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import Case
-from ropeconv.evaluate.measures import REGISTRY
-from ropeconv.evaluate.texts.documents import Texts
+from ropeconv.engines.engine import TokenLosses
+from ropeconv.evaluate.cases import Asked, Case
+from ropeconv.evaluate.measures.measure import REGISTRY
+from ropeconv.evaluate.texts import Texts
 
 from ..engines import numbered
 

@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.engines import TokenLosses
+from ropeconv.engines.engine import TokenLosses
 from ropeconv.errors import UsageError
-from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import Case, Observation
-from ropeconv.evaluate.measures import REGISTRY
-from ropeconv.evaluate.texts.documents import Texts
-from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer
+from ropeconv.evaluate.cases import Asked, Case, Observation
+from ropeconv.evaluate.measures.measure import REGISTRY
+from ropeconv.evaluate.texts import CheckpointTokenizer, Texts
 
 from ..reading import WordTokenizer, prose
 

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners import Opening, open_runner
+from ropeconv.evaluate.runners.opening import open_runner
+from ropeconv.evaluate.runners.runner import Opening
 
 from ...support.baking import apply, make_plan
 from ...support.models import TRAINED, VOCABULARY

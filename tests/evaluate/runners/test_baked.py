@@ -10,7 +10,8 @@ import pytest
 
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.runners import Opening, open_runner
+from ropeconv.evaluate.runners.opening import open_runner
+from ropeconv.evaluate.runners.runner import Opening
 
 from ...support.extent import sample
 from ...support.llamacpp import checkpoint

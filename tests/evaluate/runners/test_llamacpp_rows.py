@@ -13,8 +13,9 @@ import pytest
 
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.evaluate.row import Row, parse_rows
-from ropeconv.evaluate.runners import Opening, open_runner
 from ropeconv.evaluate.runners.llamacpp import LlamaCppRunner
+from ropeconv.evaluate.runners.opening import open_runner
+from ropeconv.evaluate.runners.runner import Opening
 
 from ...support.llamacpp import checkpoint
 from .reading import Losses, baked, distance, losses_of
@@ -77,7 +78,8 @@ def test_an_extended_file_is_evaluated_as_it_is_and_extended_from_its_unscaled_s
 KEPT_OPEN = """
 import sys
 from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners import Opening, open_runner
+from ropeconv.evaluate.runners.runner import Opening
+from ropeconv.evaluate.runners.opening import open_runner
 with open_runner(Opening(sys.argv[1], parse_rows('mixed:4'))) as (runner, rows), runner.engine(rows[0]):
     print('open', flush=True)
     sys.stdin.read()

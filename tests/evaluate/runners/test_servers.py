@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from ropeconv.engines.servers import sglang
-from ropeconv.errors import RopeconvError
-from ropeconv.evaluate.case import EVAL
+from ropeconv.evaluate.cases import EVAL
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.runners import Opening, open_runner
+from ropeconv.evaluate.runners.opening import open_runner
+from ropeconv.evaluate.runners.runner import Opening
 from ropeconv.formats.journal import Journal
+from ropeconv.rope.errors import RopeconvError
 
 from ...support.llamacpp import checkpoint
 from ...validate.servers.stand_in import StandIn, running

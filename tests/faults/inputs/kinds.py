@@ -15,9 +15,10 @@ from typing import Any
 
 import gguf
 
-from ropeconv.formats.gguf import Edit, GgufFile, Value
-from ropeconv.formats.gguf.write import write_new
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.formats.gguf.edit import Edit, write_new
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.values import Value
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import MODIFIERS, Recipe
 from tests.support.baking import apply, make_plan
 from tests.support.gguf_files import write as write_gguf

@@ -10,7 +10,7 @@ import gguf
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf import GgufFile
+from ropeconv.formats.gguf.file import GgufFile
 
 from ...support.extent import sample, tally
 from .kinds import FORMATS, write_input

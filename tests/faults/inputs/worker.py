@@ -31,7 +31,7 @@ GUARD = 2 << 30
 CHUNK = 250
 """Inputs per process."""
 UNEXPECTED = re.compile(r"unexpected \w+:|report it$", re.MULTILINE)
-"""What `ropeconv.cli.errors` says of an exception that nobody planned for."""
+"""What `ropeconv.cli.process` says of an exception that nobody planned for."""
 
 
 class Outcome(NamedTuple):
@@ -89,7 +89,7 @@ def _application() -> Callable[..., object]:
 
 def _run(command: list[str]) -> tuple[int, str]:
     """Runs a command, and returns its exit code and its stderr."""
-    from ropeconv.cli import errors
+    from ropeconv.cli import process as errors
 
     # as a terminal has them: lone surrogates cannot be printed on stdout, and are escaped on stderr
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")

@@ -10,12 +10,24 @@ import gguf
 import numpy as np
 import pytest
 
-from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, Header, TensorInfo, read_header, rewrite
-from ropeconv.formats.gguf.edit import RESERVED, Layout, Rewritten
-from ropeconv.formats.gguf.interleave import deinterleave, interleave
+from ropeconv.errors import BadSource
+from ropeconv.formats.gguf.edit import (
+    RESERVED,
+    Added,
+    Change,
+    Edit,
+    Layout,
+    Rewritten,
+    deinterleave,
+    interleave,
+    new_size,
+    rewrite,
+    write_new,
+)
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.header import Header, TensorInfo, read_header
 from ropeconv.formats.gguf.values import Value, f32, string, u32
-from ropeconv.formats.gguf.write import new_size, write_new
+from ropeconv.rope.errors import RopeconvError
 
 from ...support.gguf_files import contents, write
 

@@ -13,9 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf import GgufFile, Header, header, read_header
-from ropeconv.formats.gguf.header import MAX_ALIGNMENT, MAX_KEYS, MAX_TENSORS, MAX_VALUES, parse_header
-from ropeconv.formats.gguf.types import TYPES
+from ropeconv.formats.gguf import header
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.header import (
+    MAX_ALIGNMENT,
+    MAX_KEYS,
+    MAX_TENSORS,
+    MAX_VALUES,
+    Header,
+    parse_header,
+    read_header,
+)
+from ropeconv.formats.gguf.values import TYPES
 
 from ...support.extent import ALL
 from ...support.gguf_files import contents, plain_tensors, write

@@ -18,13 +18,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.errors import BadSource, Interrupted, RopeconvError
+from ropeconv.errors import BadSource, Interrupted
 from ropeconv.formats import copying
-from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, inplace, read_header, room, string, u32
-from ropeconv.formats.gguf.edit import PAGE, RESERVED, Layout
-from ropeconv.formats.gguf.inplace import journal_of, phases, recover
-from ropeconv.formats.gguf.room import can_insert, move_data
-from ropeconv.formats.gguf.write import write_new
+from ropeconv.formats.gguf import inplace
+from ropeconv.formats.gguf import recovery as room
+from ropeconv.formats.gguf.edit import PAGE, RESERVED, Added, Change, Edit, Layout, write_new
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.header import read_header
+from ropeconv.formats.gguf.inplace import phases
+from ropeconv.formats.gguf.recovery import can_insert, journal_of, move_data, recover
+from ropeconv.formats.gguf.values import f32, string, u32
+from ropeconv.rope.errors import RopeconvError
 
 from ...support.extent import ALL, sample
 from ...support.gguf_files import contents, write
@@ -107,7 +111,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.formats.gguf.test_inplace import edit
-from ropeconv.formats.gguf import GgufFile
+from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.inplace import phases
 for step in phases(GgufFile.open(Path(sys.argv[1])), edit()):
     if step == sys.argv[2]:

@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 import ropeconv
-from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.formats.gguf import Edit, GgufFile, read_header, u32
-from ropeconv.formats.gguf.inplace import journal_of, phases, recover
+from ropeconv.errors import BadSource
+from ropeconv.formats.gguf.edit import Edit
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.header import read_header
+from ropeconv.formats.gguf.inplace import phases
+from ropeconv.formats.gguf.recovery import journal_of, recover
+from ropeconv.formats.gguf.values import u32
+from ropeconv.rope.errors import RopeconvError
 
 from ..conftest import stopped
 

@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ropeconv.rope.bound import bound, effective_length, wide_base, worse_than_source
-from ropeconv.rope.bound.step_functions import base_steps, last_steps, wide_steps
+from ropeconv.rope.bound.answer import DATA, base_steps, bound, last_steps, look_up, wide_base, wide_steps
+from ropeconv.rope.bound.reach import effective_length, worse_than_source
 from ropeconv.rope.bound.sums import Sums
-from ropeconv.rope.bound.table import DATA, look_up
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Llama3, Plain, Yarn, base_inv_freq
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 

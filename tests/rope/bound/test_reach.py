@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeconv.rope.bound import first_violation, reach, violations
-from ropeconv.rope.bound.decay import score_bound
-from ropeconv.rope.bound.sums import exact_value
-from ropeconv.rope.bound.variances import PairWeights, normalised_variances, pair_weights
-from ropeconv.rope.bound.weighted import head_reach
+from ropeconv.rope.bound.reach import first_violation, head_reach, reach, violations
+from ropeconv.rope.bound.sums import PairWeights, exact_value, normalised_variances, pair_weights, score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 

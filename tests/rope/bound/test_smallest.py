@@ -8,11 +8,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from ropeconv.rope.bound import bound
-from ropeconv.rope.bound.smallest import Sweep, smallest_log_base
+from ropeconv.rope.bound.answer import bound, published
+from ropeconv.rope.bound.smallest import Sweep, last_violating, smallest_log_base, wide_windows
 from ropeconv.rope.bound.sums import DIGITS, Sums, cos_sin, float64_error
-from ropeconv.rope.bound.table import published
-from ropeconv.rope.bound.windows import last_violating, wide_windows
 
 from .naive import holds, negative_throughout, precise
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.run.executors import Failure
+from ropeconv.run.executors.executor import Failure
 from ropeconv.run.executors.local import HANGS, Local, gpus
 
 from .workers import Broken, Squares, all_ends

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ropeconv.errors import RopeconvError
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.run.executors import executor_of
 from ropeconv.run.executors.ray import ATTEMPTS, RayCluster
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ropeconv.errors import RopeconvError, UsageError
-from ropeconv.run import slurm_queue
+from ropeconv.errors import UsageError
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.run.executors import executor_of, slurm
-from ropeconv.run.executors.slurm import Arrays, Slurm, minutes
+from ropeconv.run.executors import slurm as slurm_queue
+from ropeconv.run.executors.slurm import Arrays, Queue, Slurm, Watch, minutes
 from ropeconv.run.plan_file import ExecutorTable
-from ropeconv.run.slurm_queue import Queue, Watch
 
 from .workers import Squares, all_ends
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.evaluate.result import read_result
-from ropeconv.run import slurm_queue
+from ropeconv.run.executors import slurm as slurm_queue
 from ropeconv.run.executors.slurm import Slurm
 
 from ...support.in_process import command

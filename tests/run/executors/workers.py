@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeconv.errors import BadSource
-from ropeconv.run.executors import Executor, Failure
+from ropeconv.run.executors.executor import Executor, Failure
 
 
 class Squares:

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import msgspec
 
-from ropeconv.receipts import write_receipt
-from ropeconv.receipts.receipt import BeforeRecord, RuntimeRecord, ScheduleRecord
-from ropeconv.validate.report.page import write_report
-from ropeconv.validate.rule.validation import BucketResult, Validation
+from ropeconv.inspection.receipts.receipt import BeforeRecord, RuntimeRecord, ScheduleRecord
+from ropeconv.inspection.receipts.writer import write_receipt
+from ropeconv.validate.validation import BucketResult, Validation
+from ropeconv.views.reports import write_validation_report
 
-from ...receipts.test_evaluations import ONE
-from ...receipts.test_folders import receipt
+from ...inspection.receipts.test_evaluations import ONE
+from ...inspection.receipts.test_folders import receipt
 
 BUCKET = BucketResult("1-63", 63, 1e-7, 2e-7, 3e-7, 1e-3, 1.0, 0.5, 1e-5, True)
 RESULT = Validation("5.23.0", "cpu", "d" * 64, 64, 0, (BUCKET,), True, "Agrees everywhere.")
 
 
 def page(folder: Path, result: Validation = RESULT) -> str:
-    write_report(result, folder, "model", folder / "report.html")
+    write_validation_report(result, folder, "model", folder / "report.html")
     return (folder / "report.html").read_text()
 
 

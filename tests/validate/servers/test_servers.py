@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from ropeconv.errors import RopeconvError
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.comparison import Comparison
-from ropeconv.validate.rule.likeliest import coarse
-from ropeconv.validate.rule.measures import measure
+from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.validate.server import validate_server
-from ropeconv.validate.settings import Settings
+from ropeconv.validate.validation import coarse, measure
 
 from ...support.baking import apply, make_plan
 from ...support.extent import sample

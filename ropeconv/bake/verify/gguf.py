@@ -1,0 +1,280 @@
+"""Compares a GGUF file, or its shards, with those of its plan: keys, tensors, and every byte of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeGuard
+
+from ...convert.to_gguf.write import converted
+from ...formats.copying import Advance
+from ...formats.files import scratch
+from ...formats.gguf.edit import RESERVED, Change, Rewritten, rewrite
+from ...formats.gguf.file import GgufFile
+from ...formats.gguf.header import Header, TensorInfo, read_header
+from ...formats.gguf.values import Value
+from ...models.source import RECEIPT
+from ...rope.errors import counted, shown
+from ...runtimes.llamacpp.read_header import ROPE_TENSORS
+from ..gguf import ExportPlan, GgufPlan
+from ..plan import Plan
+from .findings import Found
+from .ranges import Copied, Made, Range, Streamed, first_difference
+
+LONGEST = 1000  # bytes of a value that a message shows
+SMALL = 1 << 16  # bytes of a tensor that is compared in any case
+QUANTISER = ("general.file_type", "general.quantization_version")  # keys that llama.cpp's quantiser writes
+DESCRIPTIVE = "general."
+EFFECTIVE = (
+    "general.architecture", "general.alignment", "general.file_type", "general.quantization_version",
+    "general.sampling.",
+)  # fmt: skip
+"""Beginnings of keys of the general part that something is computed with; the others describe a model to people.
+
+llama.cpp takes its defaults of sampling from `general.sampling.*`: https://github.com/ggml-org/llama.cpp/pull/17120
+"""
+
+
+@dataclass(frozen=True)
+class GgufCheck:
+    """The comparison of a GGUF model with a plan.
+
+    file: the output. plan: made again. found: gathers the differences. elsewhere: whether the source is given from
+    another place than when the output was made, so that descriptions may differ. advance: called with the bytes of
+    tensors that were compared since the last call.
+    """
+
+    file: GgufFile
+    plan: GgufPlan | ExportPlan
+    found: Found
+    elsewhere: bool
+    advance: Advance
+
+    def run(self) -> None:
+        """Compares every shard."""
+        if isinstance(self.plan, ExportPlan) and self.plan.exported.quantised and self.found.options.quick:
+            return self._quantised(self.plan)
+        with _first_shard(self.plan) as (made, header, ranges_at, tail):
+            self._first(made, header, ranges_at, tail)
+        if isinstance(self.plan, GgufPlan):
+            source = self.plan.source.file
+            if len(source.shards) != len(self.file.shards):
+                found = counted(len(self.file.shards), "shard")
+                belong = counted(len(source.shards), "belongs", "belong")
+                return self.found.differs(f"it has {found}, and {belong} there")
+            for number in range(1, len(source.shards)):
+                self._other(number)
+        return None
+
+    def _first(self, made: Rewritten, exact: bool, ranges_at: RangesAt, tail: int) -> None:
+        ours, path = self.file.header, self.file.path
+        self.found.files += 1
+        clauses = list(_unlike_keys(ours, made))
+        self._keys(clauses)
+        if ours.tensors != made.tensors or list(ours.tensors) != list(made.tensors):
+            return self.found.differs(_unlike_tensors(ours.tensors, made.tensors))
+        if not clauses and exact and not _laid_out(path, ours, made):
+            self.found.differs("its header is laid out otherwise", harmless=self.found.options.edited)
+        end = ours.data_start + made.data_size
+        if ours.size - end not in (0, tail):
+            return self.found.differs(f"it has {ours.size - end:,} bytes after its last tensor")
+        if not self.found.options.quick:
+            head = Copied(0, ours.data_start, path, 0)  # compared above
+            return self._compare(path, ours, [head, *ranges_at(ours.data_start)])
+        return self._small(path, ours.tensors, ours.data_start, 0)
+
+    def _quantised(self, plan: ExportPlan) -> None:
+        """Compares what is the same in a file that llama.cpp has quantised: keys, shapes, and tensors in F32."""
+        ours, made = self.file.header, rewrite(plan.exported.model.header, plan.edit)
+        self.found.files += 1
+        self._keys([(key, what) for key, what in _unlike_keys(ours, made) if key and key not in QUANTISER])
+        shapes, wanted = ({name: one.shape for name, one in of.tensors.items()} for of in (ours, made))
+        if shapes != wanted:
+            name = next(name for name in (*wanted, *shapes) if wanted.get(name) != shapes.get(name))
+            return self.found.differs(f"its tensor {name} is not there or has another shape")
+        same = {name: one for name, one in ours.tensors.items() if one.type == made.tensors[name].type}
+        self._small(self.file.path, same, ours.data_start, 0)
+        outtype = plan.exported.outtype
+        return self.found.unverified.append(f"to compare the types of tensors, {outtype} would have to be made again")
+
+    def _keys(self, clauses: Iterable[tuple[str, str]]) -> None:
+        for key, what in clauses:
+            described = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
+            self.found.differs(what, harmless=described and (self.found.options.edited or self.elsewhere))
+
+    def _small(self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> None:
+        """Compares the tensors of a shard that hold the schedule, some hundred bytes each, for `quick` too."""
+        plan = self.plan
+        own = {*plan.edit.changes, *(item.name for item in plan.edit.added)}
+        for name, info in tensors.items():
+            if name in ROPE_TENSORS or (name in own and info.size <= SMALL):
+                one = {name: info}
+                made = _edited(plan, shard, one, start) if isinstance(plan, GgufPlan) else _converted(plan, one, start)
+                place = first_difference(path, list(made), whole=False)
+                if place is not None:
+                    self.found.differs(f"{name} of {path.name} differs from byte {place:,} on")
+
+    def _other(self, number: int) -> None:
+        assert isinstance(self.plan, GgufPlan)
+        source, path = self.plan.source.file, self.file.paths[number]
+        self.found.files += 1
+        before, header = source.headers[number], self.file.headers[number]
+        if (header.values, header.tensors, header.size) != (before.values, before.tensors, before.size):
+            return self.found.differs(f"{path.name} has another header")
+        if not self.found.options.quick:
+            head = Copied(0, before.data_start, source.shards[number].path(), 0)
+            data = list(_edited(self.plan, number, before.tensors, before.data_start))
+            return self._compare(path, header, [head, *data])
+        return self._small(path, header.tensors, header.data_start, number)
+
+    def _compare(self, path: Path, header: Header, ranges: list[Range]) -> None:
+        self.found.bytes += header.size - header.data_start
+        place = first_difference(path, ranges, self.advance)
+        if place is not None:
+            at = place - header.data_start
+            name = next((i.name for i in header.tensors.values() if i.offset <= at < i.offset + i.size), "padding")
+            self.found.differs(f"{name} of {path.name} differs from byte {place:,} on")
+
+
+RangesAt = Callable[[int], Iterator[Range]]
+"""Makes the ranges of the data of a first shard, from where its data begins, in bytes."""
+
+
+def _ranges_at(plan: GgufPlan | ExportPlan, made: Rewritten, remade: Path | None, start: int) -> Iterator[Range]:
+    """The ranges of the data of a first shard, from a file that was made again where one is needed."""
+    if remade is not None:
+        header = read_header(remade)
+        yield Copied(start, start + header.data_size, remade, header.data_start)
+    elif isinstance(plan, GgufPlan):
+        yield from _edited(plan, 0, made.tensors, start)
+    else:
+        yield from _converted(plan, made.tensors, start)
+
+
+@contextmanager
+def _first_shard(plan: GgufPlan | ExportPlan) -> Iterator[tuple[Rewritten, bool, RangesAt, int]]:
+    """What the first shard has to hold: header, whether its layout is known, ranges, and bytes after the tensors."""
+    if isinstance(plan, GgufPlan):
+        header = plan.source.file.header
+        made = rewrite(header, plan.edit)
+        yield made, True, partial(_ranges_at, plan, made, None), header.size - header.data_start - header.data_size
+    elif not plan.exported.quantised:
+        made = rewrite(plan.exported.model.header, plan.edit)
+        yield made, True, partial(_ranges_at, plan, made, None), 0
+    else:
+        with scratch() as folder:
+            remade = folder / plan.out.name
+            write = plan.files[0].make
+            assert write is not None
+            write(remade, lambda done: None)
+            header = read_header(remade)
+            made = Rewritten(header.values, header.tensors, header.alignment, header.data_size)
+            yield (
+                made,
+                False,
+                partial(_ranges_at, plan, made, remade),
+                header.size - header.data_start - header.data_size,
+            )
+
+
+def _edited(plan: GgufPlan, shard: int, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
+    """The ranges of a shard of an edited file. tensors: of the output. start: where its data begins, in bytes."""
+    edit, file = plan.edit, plan.source.file
+    header, path = file.headers[shard], file.shards[shard].path()
+    added = {item.name: item for item in edit.added} if shard == 0 else {}
+    infos = list(tensors.values())
+    for info, following in zip(infos, [*infos[1:], None], strict=True):
+        at, stop = start + info.offset, start + info.offset + info.size
+        if info.name in added:
+            yield Streamed(at, stop, partial(iter, (added[info.name].data,)))
+            continue
+        old, change = header.tensors[info.name], edit.changes.get(info.name)
+        place = header.data_start + old.offset
+        if change is None or (info.name in edit.removed and shard == 0):
+            yield Copied(at, stop, path, place)
+        else:
+            yield _changed(at, stop, path, place, change)
+        if following is not None and following.name not in added:
+            gap, here = following.offset - info.offset - info.size, header.tensors[following.name]
+            if gap and here.offset - old.offset == following.offset - info.offset:  # copied with its padding
+                yield Copied(stop, stop + gap, path, place + info.size)
+
+
+def _changed(at: int, stop: int, path: Path, place: int, change: Change) -> Made:
+    def make(start: int, size: int) -> bytes:
+        with path.open("rb") as file:
+            file.seek(place + start)
+            return change.whole(file.read(size))
+
+    return Made(at, stop, make, change.unit)
+
+
+def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
+    """The ranges of a conversion. tensors: of the output. start: where its data begins, in bytes."""
+    added, sources = {item.name: item for item in plan.edit.added}, {one.name: one for one in plan.exported.tensors}
+    for info in tensors.values():
+        at, stop = start + info.offset, start + info.offset + info.size
+        if info.name in added:
+            yield Streamed(at, stop, partial(iter, (added[info.name].data,)))
+            continue
+
+        def chunks(name: str = info.name) -> Iterator[bytes]:
+            change = plan.edit.changes.get(name)
+            if change is None:
+                yield from converted(sources[name])
+            else:
+                yield change.whole(b"".join(converted(sources[name])))
+
+        yield Streamed(at, stop, chunks)
+
+
+def _unlike_keys(ours: Header, made: Rewritten) -> Iterator[tuple[str, str]]:
+    """Yields (key, clause) for keys that are not those of the plan, but for the receipt and the reserve."""
+    mine, theirs = _comparable(ours.values), _comparable(made.values)
+    for key in dict.fromkeys((*theirs, *mine)):
+        if key not in mine:
+            yield key, f"it has no {key}"
+        elif key not in theirs:
+            yield key, f"it has {key} = {_shown(mine[key])}, which is not there"
+        elif mine[key] != theirs[key]:
+            yield key, f"it has {key} = {_shown(mine[key])}, where {_shown(theirs[key])} belongs"
+    if list(mine) != list(theirs) and mine.keys() == theirs.keys():
+        yield "", "its keys are in another order"
+    if ours.alignment != made.alignment:
+        yield "", f"its alignment is {ours.alignment}, where {made.alignment} belongs"
+
+
+def _comparable(values: Mapping[str, Value]) -> dict[str, Value]:
+    return {key: value for key, value in values.items() if key not in (RECEIPT, RESERVED)}
+
+
+def _unlike_tensors(ours: Mapping[str, TensorInfo], made: Mapping[str, TensorInfo]) -> str:
+    for name in dict.fromkeys((*made, *ours)):
+        if name not in ours:
+            return f"it has no tensor {name}"
+        if name not in made:
+            return f"it has a tensor {name}, which is not there"
+        if ours[name] != made[name]:
+            return f"its tensor {name} has another shape, type or place"
+    return "its tensors are in another order"
+
+
+def _laid_out(path: Path, ours: Header, made: Rewritten) -> bool:
+    """Whether the bytes of a header are those that ropeconv writes for its keys."""
+    values = {key: ours.values[key] if key == RECEIPT else value for key, value in made.values.items()}
+    values.pop(RESERVED, None)
+    wanted = Rewritten(values, made.tensors, made.alignment, made.kept).layout(ours.data_start)
+    with path.open("rb") as file:
+        return file.read(ours.data_start) == wanted
+
+
+def _shown(value: Value) -> str:
+    return shown(value.decode()) if len(value.raw) < LONGEST else f"{len(value.raw):,} bytes"
+
+
+def is_gguf(plan: Plan) -> TypeGuard[GgufPlan | ExportPlan]:
+    """Whether a plan is one of a GGUF file."""
+    return isinstance(plan, (GgufPlan, ExportPlan))

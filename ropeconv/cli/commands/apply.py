@@ -1,0 +1,142 @@
+"""`ropeconv apply`: plans outputs, writes and checks them, and publishes them where that is asked for."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Annotated, Any
+
+import typer
+
+from ...hub.repository import PublishOptions
+from ...rope.recipe import Recipe
+from ..batch import refuse_push, units_of
+from ..command import GENERAL, GGUF, HUB, OUTPUT, RUNTIMES, Device
+from ..execution import Flags, check_flags
+from ..options import (
+    SOURCES,
+    DryRunOption,
+    FamilyOption,
+    ForceOption,
+    JsonOption,
+    NoFsyncOption,
+    QuietOption,
+    build_recipe,
+    with_recipe,
+)
+from ..output import Output
+from ..output_options import with_target
+from .push import named, refuse_without_push, with_publish
+
+EXAMPLES = """Examples:
+
+ropeconv apply meta-llama/Llama-2-7b --yarn 16
+
+ropeconv apply ./Qwen2.5-7B-Instruct --mixed 4 --runtime transformers --runtime vllm --dry-run
+
+ropeconv apply ./Meta-Llama-3-8B --theta-for 256k -o ./llama3-256k
+
+ropeconv apply ./Qwen2.5-7B-Instruct --yarn 4 --to safetensors --to gguf --outtype q8_0 --outtype q4_k_m
+
+ropeconv apply ./Llama-2-7b ./Llama-2-13b --yarn 4 -o ./extended/
+
+ropeconv apply model-Q4_K_M.gguf --yarn 4 --in-place
+
+ropeconv apply model-F16.gguf --yarn 4 --to safetensors
+
+ropeconv apply Qwen/Qwen3-8B --yarn 4 --push me/Qwen3-8B-128k
+"""
+
+
+@with_recipe(build_recipe)
+@with_target
+@with_publish
+def apply_command(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help=SOURCES)],
+    recipe: Recipe,
+    target: dict[str, Any],
+    how: PublishOptions,
+    family: FamilyOption = "",
+    dry_run: DryRunOption = False,
+    force: ForceOption = False,
+    link: Annotated[
+        bool,
+        typer.Option(
+            "--link",
+            help="Hard-link unchanged files. A trainer that saves into them changes the source too.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    checksum: Annotated[
+        bool, typer.Option("--checksum", help="Hash copied weights as well, for the receipt.", rich_help_panel=OUTPUT)
+    ] = False,
+    no_fsync: NoFsyncOption = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Say what every runtime computes and why, and why each encoding was selected or not.",
+            rich_help_panel=RUNTIMES,
+        ),
+    ] = False,
+    push: Annotated[
+        str,
+        typer.Option(
+            "--push",
+            metavar="OWNER/NAME",
+            help="Publish it on the Hub; without -o nothing large touches this disk.",
+            rich_help_panel=HUB,
+            show_default=False,
+        ),
+    ] = "",
+    validate: Annotated[
+        Device,
+        typer.Option(
+            "--validate",
+            help="Validate the output on logits; auto: where a GPU is large enough.",
+            rich_help_panel=GENERAL,
+        ),
+    ] = "off",
+    ollama: Annotated[
+        bool, typer.Option("--ollama", help="Write a Modelfile beside the GGUF file.", rich_help_panel=GGUF)
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Bake a context extension into a checkpoint. With -q only the path of the output is printed.
+
+    Of several outputs all are planned before the first is written; where one fails, the others are still made.
+    Exit codes: 0 done, 1 a known failure, 2 usage, 3 the output does not compute the schedule, 130 interrupted.
+    """
+    from ...engines.probe import Probe
+
+    output = Output(as_json, quiet)
+    refuse_without_push(how, push)
+    units = units_of(sources, target)
+    if push:
+        refuse_push(units)
+    flags = Flags(
+        how=named(how, push) if push else None,
+        family=family,
+        dry_run=dry_run,
+        force=force,
+        link=link,
+        checksum=checksum,
+        fsync=not no_fsync,
+        explain=explain,
+        validate=validate,
+        ollama=ollama,
+    )
+    check_flags(units, flags)
+    probing = not (dry_run or all(unit.to_gguf for unit in units)) and Probe.available()
+    with Probe() if probing else nullcontext() as probe:
+        # after the probe has been started, which takes longer to import transformers than all of this
+        from ..batch import Batch
+
+        batch = Batch(units, flags, output)
+        made = batch.plan(recipe)
+        if dry_run:
+            batch.show(made)
+        else:
+            batch.run(made, probe)
+    if batch.code:
+        raise typer.Exit(batch.code)

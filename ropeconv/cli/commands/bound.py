@@ -1,0 +1,246 @@
+"""`ropeconv bound`: the smallest base for a length, or the effective length of a given schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import UsageError
+from ...rope.bound.answer import Bound, bound
+from ...rope.bound.reach import Reach, reach
+from ...rope.errors import counted
+from ...rope.forms import asymptotic_base
+from ...rope.lengths import parse_tokens
+from ...rope.schedule import Schedule
+from ...rope.spec import LayerKind, RopeSpec
+from ..command import needs
+from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only, head_size, is_length
+from ..options import JsonOption, QuietOption, with_recipe
+from ..output import Output
+
+if TYPE_CHECKING:
+    from ...inspection.head_bound import HeadLengths, HeadWeights
+
+
+def show_reach(spec: RopeSpec, found: dict[str, tuple[Schedule, Reach]], output: Output) -> None:
+    """Prints the reach of schedules, as a table or as JSON.
+
+    spec: the RoPE of the model. found: each schedule with its reach, by label. output: where to.
+    """
+    head = {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim}
+    if output.as_json:
+        rows = {label: {"context": one.context} | at.to_dict() for label, (one, at) in found.items()}
+        output.data(head | next(iter(rows.values())) if len(rows) == 1 else head | {"schedules": rows})
+        return
+    table = [
+        (label, effective(at), f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}", _places(at))
+        for label, (_, at) in found.items()
+    ]
+    columns = ("", "effective length", "distances with a negative sum", "where")
+    output.table(f"{spec.rotary_dim} of {spec.head_dim} dimensions rotate", columns, table)
+
+
+def effective(at: Reach) -> str:
+    """The effective length of a schedule in words: a number of tokens, the length above which it is, or "any"."""
+    if at.automatic:
+        return "any"
+    return f"above {at.searched - 1:,}" if at.effective_length is None else f"{at.effective_length:,}"
+
+
+def _places(at: Reach) -> str:
+    shown = [f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in at.places[:6]]
+    return ", ".join(shown) + (", ..." if at.runs > 6 else "")
+
+
+LEFT_OUT: dict[LayerKind, str] = {"local": "with frequencies of their own", "none": "without RoPE"}
+Found = dict[str, tuple[Schedule, Reach]]
+
+
+def measure_weights(model: ModelArgs, output: Output) -> HeadWeights:
+    """Reads the projections of a SOURCE, with a progress bar.
+
+    model: of the command line. output: for the bar. Raises UsageError for a model given by numbers, BadSource as
+    `head_reading` and its `weights` do.
+    """
+    from ...inspection.head_bound import head_reading
+
+    if model.seen is None:
+        raise UsageError("--weights needs a SOURCE, whose weights are read; give a folder or a Hub id")
+    reading = head_reading(model.seen)
+    with output.progress("Reading", reading.size) as advance:
+        return reading.weights(advance)
+
+
+def show_weighted(weights: HeadWeights, found: Found, output: Output) -> None:
+    """Searches the effective lengths of all heads and prints them, as tables or as JSON.
+
+    weights: of the model. found: each schedule by label, with its reach where all variances are equal. output: where
+    to print.
+    """
+    reached = {}
+    with output.counting("Searching") as (total, advance):
+        total(sum(weights.work(at.length) for _, at in found.values()))
+        for label, (schedule, at) in found.items():
+            reached[label] = weights.reach(schedule, at.length, advance)
+    left = {kind: weights.spec.count(kind) for kind in LEFT_OUT}
+    if output.as_json:
+        output.data(_json(weights, found, reached) | {"left_out": left, "weights": weights.to_list()})
+        return
+    for label, (_, at) in found.items():
+        _table(label, at, reached[label], output)
+    if any(left.values()):
+        kinds = " and ".join(f"{count} {LEFT_OUT[kind]}" for kind, count in left.items() if count)
+        output.say(f"Layers left out: {kinds}.")
+
+
+def _table(label: str, at: Reach, reached: HeadLengths, output: Output) -> None:
+    rows = []
+    for one in reached.layers:
+        head, length = one.worst or ("", None)
+        share = f"{one.violating} of {len(one.violations)}"
+        rows.append((f"{one.layer}", share, f"{head}", _length(length, one.below), f"{one.below:,}"))
+    columns = ("layer", "heads with a negative sum", "worst head", "its effective length", "of distances below")
+    output.table(f"{label}: sum_i w_i cos(m theta_i), with weights per head", columns, rows, right=columns)
+    longest = max(one.below for one in reached.layers)
+    worst, half = (_length(length, longest) for length in (reached.worst, reached.median))
+    violating = f"{reached.violating} of {counted(reached.heads, 'head')} {'has' if reached.violating == 1 else 'have'}"
+    output.say(
+        f"{label}: with equal variances the effective length is {effective(at)}. With this model's, "
+        f"{violating} a negative sum; the effective length of the worst is "
+        f"{worst}, the median {half}."
+    )
+
+
+def _length(length: int | None, below: int) -> str:
+    return f"above {below - 1:,}" if length is None else f"{length:,}"
+
+
+def _json(weights: HeadWeights, found: Found, reached: dict[str, HeadLengths]) -> dict[str, Any]:
+    schedules = {
+        label: {"context": one.context} | at.to_dict() | {"weighted": reached[label].to_dict()}
+        for label, (one, at) in found.items()
+    }
+    body = next(iter(schedules.values())) if len(schedules) == 1 else {"schedules": schedules}
+    return {"rotary_dim": weights.spec.rotary_dim, "head_dim": weights.spec.head_dim} | body
+
+
+EXAMPLES = """Examples:
+
+ropeconv bound 128k
+
+ropeconv bound 1M --head-dim 64 --json
+
+ropeconv bound --theta 500000
+
+ropeconv bound meta-llama/Llama-2-7b-hf --yarn 16 --up-to 64k
+
+ropeconv bound ./Llama-2-7b-hf --weights --yarn 4
+"""
+
+
+@needs(
+    up_to=(lambda given: not is_length(given["what"] or ""), "does not go with a length; leave one out"),
+    weights=(lambda given: not is_length(given["what"] or ""), "does not go with a length; give a SOURCE"),
+)
+@with_recipe(dict)
+def bound_command(
+    recipe: dict[str, Any],
+    what: Annotated[
+        str | None, typer.Argument(metavar="[LENGTH|SOURCE]", help="A number of tokens, or a model to judge.")
+    ] = None,
+    head_dim: HeadDimOption = None,
+    rotary_dim: RotaryDimOption = None,
+    up_to: Annotated[
+        str, typer.Option("--up-to", metavar="TOKENS", help="Count violations below this (default: the context).")
+    ] = "",
+    windows: Annotated[
+        bool | None,
+        typer.Option(
+            "--windows/--no-windows",
+            help="Look for the first wide window and the last violation (default: where that is quick).",
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", metavar="FILE", help="Write the proof: intervals of ln b, each with a distance."),
+    ] = None,
+    weights: Annotated[
+        bool,
+        typer.Option("--weights", help="Weigh every pair by the SOURCE's own projections, for each layer and head."),
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the bases that keep sum_i cos(m theta_i) + (d - r)/2 >= 0 for every distance m below a length, or judge one.
+
+    With a LENGTH: the smallest base above 1, proven, and the first window of bases that is wide enough to use.
+    With a SOURCE, methods, or --theta alone: the effective length, and where the sum is negative. --weights adds the
+    effective length of each head, whose sum has the variances of its queries and keys as weights.
+    """
+    output = Output(as_json, quiet)
+    frequencies_only(recipe)
+    given = {name: value for name, value in recipe.items() if value is not None}
+    if what is not None and is_length(what):
+        if given:
+            flag = next(iter(given)).replace("_", "-")
+            raise UsageError(f"--{flag} does not go with a length; give a length, or a schedule with --up-to")
+        _smallest(parse_tokens(what), *head_size(head_dim, rotary_dim), windows, certificate, output)
+        return
+    if certificate is not None or windows is not None:
+        raise UsageError("--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`")
+    if what is None and not given:
+        raise UsageError("give a length such as 128k, a SOURCE, or --theta B")
+    model = find(what, recipe, head_dim, rotary_dim)
+    if not up_to and what is None and not given.keys() - {"theta"}:
+        up_to = "1M"
+    found = {}
+    measured = measure_weights(model, output) if weights else None
+    for label, schedule in model.schedules().items():
+        length = parse_tokens(up_to) if up_to else model.spec.visible(schedule.context)
+        found[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
+    if measured is not None:
+        show_weighted(measured, found, output)
+        return
+    show_reach(model.spec, found, output)
+
+
+def _smallest(
+    length: int, head_dim: int, rotary_dim: int, windows: bool | None, certificate: Path | None, output: Output
+) -> None:
+    proof: list[tuple[float, float, int]] | None = None if certificate is None else []
+    with output.watching() as tell:
+        found = bound(length, rotary_dim, head_dim, windows, proof, tell)
+    if certificate is not None and proof is not None:
+        lines = [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
+        certificate.write_text("# ln b from\tto\tdistance whose sum is negative there\n" + "".join(lines), "utf-8")
+    if output.as_json:
+        output.data(found.to_dict())
+    else:
+        _show_bound(found, output)
+
+
+def _show_bound(found: Bound, output: Output) -> None:
+    what = f"{found.length:,} tokens, {found.rotary_dim} of {found.head_dim} dimensions rotate"
+    if found.binding_distance is None:
+        output.say(f"{what}: every base above 1 keeps the sum from being negative.")
+        return
+    rows = [
+        ("smallest base", repr(found.base), f"the sum is 0 at distance {found.binding_distance:,}"),
+        ("the window it opens", _window(found.window), "" if found.width is None else f"{found.width:.2g} wide"),
+    ]
+    if found.first_wide_window:
+        rows.append(("first window 1 % wide", _window(found.first_wide_window), "what --theta-bound takes"))
+    if found.last_violating_base:
+        rows.append(("last base that violates", f"{found.last_violating_base:,.0f}", "all larger ones will do"))
+    rows += [("published", f"{base:.2g}", source) for source, base in found.published.items()]
+    rows.append(("estimate L / x0", f"{asymptotic_base(found.length):,.0f}", "for ever wider heads"))
+    output.table(what, ("", "base", ""), rows)
+    if not found.known_windows:
+        what = "the last violation" if found.first_wide_window else "the first wide window and the last violation"
+        output.say(f"--windows looks for {what}, which takes 15 minutes at 1M tokens.")
+
+
+def _window(ends: tuple[float, float | None]) -> str:
+    return f"{ends[0]:,.1f} and above" if ends[1] is None else f"{ends[0]:,.1f} to {ends[1]:,.1f}"

@@ -1,0 +1,267 @@
+"""`ropeconv eval`: what an extension does to a model, measured before anything is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from ...errors import Interrupted
+from ...rope.errors import counted
+from ..command import needs
+from ..eval_options import (
+    NEEDS_DATASET,
+    AgainstOption,
+    BudgetOption,
+    ChatOption,
+    DatasetOption,
+    DepthsOption,
+    FailIfOption,
+    FieldOption,
+    FreshOption,
+    GenerateOption,
+    JournalOption,
+    LengthsOption,
+    MeasureOption,
+    MethodsOption,
+    ModelArgument,
+    OutOption,
+    SeedOption,
+    ServersOption,
+    TargetsOption,
+    TextOption,
+    WindowsOption,
+    WorkersOption,
+)
+from ..execution import stopping
+from ..options import DryRunOption, FamilyOption, JsonOption, QuietOption
+from ..output import Output
+from ..output_options import (
+    ChunkOption,
+    DeviceMapOption,
+    DeviceOption,
+    DtypeOption,
+    PlotOption,
+    ReportOption,
+    TrustOption,
+    check_places,
+)
+
+if TYPE_CHECKING:
+    from ...evaluate.evaluation import Evaluation
+    from ...evaluate.opening import Sizes
+    from ...evaluate.result import Result
+    from ...evaluate.runners.runner import Opening
+    from ...run.evaluation import Spread
+
+EXAMPLES = """Examples:
+
+ropeconv eval Qwen/Qwen3-8B --methods base,yarn:4,mixed:4,ntk:4 --text book.txt
+
+ropeconv eval ./model --methods base,yarn:4,yarn:4:attention_factor=1 --text 'essays/*.txt' --measure growth,passkey
+
+ropeconv eval model-Q4_K_M.gguf --methods base,yarn:4 --text book.txt --lengths 8k,32k --budget 20m
+
+ropeconv eval ./model-yarn4 --text book.txt --report eval.html --fail-if 'model-yarn4 > base @1T'
+"""
+
+
+def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether one of the measures reads a field of `Asked`."""
+
+    def read(given: Mapping[str, Any]) -> bool:
+        from ...evaluate.evaluation import parse_measures
+
+        return any(size in measure.sizes for measure in parse_measures(given["measure"])[0])
+
+    return read
+
+
+@needs(
+    field=NEEDS_DATASET,
+    targets=(_read_by_a_measure("targets"), "is for --measure growth; leave it out"),
+    depths=(_read_by_a_measure("depths"), "is for facts hidden in a text; add --measure passkey, or leave it out"),
+    generate=(_read_by_a_measure("generate"), "is for questions; add --measure passkey, or leave it out"),
+    chunk=(lambda given: not given["server"], "is for models that are loaded here; leave it out"),
+    family=(lambda given: given["model"] or not given["server"], "is that of MODEL, and none is given; leave it out"),
+)
+def eval_command(
+    model: ModelArgument = "",
+    methods: MethodsOption = "",
+    against: AgainstOption = "",
+    server: ServersOption = None,
+    text: TextOption = None,
+    dataset: DatasetOption = "",
+    field: FieldOption = "text",
+    measure: MeasureOption = "growth",
+    lengths: LengthsOption = "1/4T,1T,2T,4T",
+    windows: WindowsOption = 8,
+    targets: TargetsOption = 256,
+    depths: DepthsOption = 5,
+    generate: GenerateOption = False,
+    chat: ChatOption = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    device_map: DeviceMapOption = "",
+    chunk: ChunkOption = 4096,
+    budget: BudgetOption = "",
+    seed: SeedOption = 0,
+    workers: WorkersOption = "",
+    journal: JournalOption = None,
+    fresh: FreshOption = False,
+    out: OutOption = None,
+    report: ReportOption = None,
+    plot: PlotOption = None,
+    fail_if: FailIfOption = None,
+    trust_remote_code: TrustOption = False,
+    family: FamilyOption = "",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Measure what methods do to a model, with errors: loss and retrieval, inside and beyond the trained context.
+
+    The model is loaded once for all methods, and no checkpoint is written. Exit codes: 0 measured, 3 a
+    condition of --fail-if holds, 130 stopped before the end (what was measured is shown, and a rerun goes on).
+    """
+    from ...evaluate.evaluation import parse_duration
+    from ...evaluate.opening import Sizes
+    from ...evaluate.ranking import parse_condition
+    from ...evaluate.result import record, write_result
+    from ...evaluate.row import parse_rows
+    from ...evaluate.runners.runner import Opening
+    from ...formats.journal import default_path
+    from ...views.results import show_result
+    from ..eval_options import texts_of
+
+    output = Output(as_json, quiet)
+    check_places(report, plot, out)
+    seconds = parse_duration(budget) if budget else 0.0
+    conditions = [parse_condition(one) for one in fail_if or ()]
+    sizes = Sizes(measure, lengths, windows, targets, depths, seed, generate, chat)
+    opening = Opening(
+        model, parse_rows(methods) if methods else [], against, tuple(server or ()), device, dtype, device_map, chunk,
+        family, trust_remote_code,
+    )  # fmt: skip
+    with _opened(workers, opening, sizes, texts_of(text or [], dataset, field)) as (evaluation, spread):
+        rows, names = evaluation.rows, [one.name for one in evaluation.measures]
+        for condition in conditions:
+            condition.check([row.name for row in rows], names, evaluation.asked)
+        if dry_run:
+            _show_plan(evaluation, spread, model, seconds, output)
+            return
+        _run(evaluation, spread, journal or default_path(evaluation.runner.source), fresh, seconds, output)
+    result = evaluation.result(model or ", ".join(row.url for row in rows))
+    if out is not None:
+        write_result(result, out)
+    _draw(result, report, plot)
+    if as_json:
+        output.data(msgspec.to_builtins(result))
+    else:
+        show_result(result, output)
+    if evaluation.outcome.stopped:
+        raise Interrupted("stopped before its end; the same command goes on where it was")
+    for path in record(result, rows):
+        output.note(f"The receipt of {path} has these numbers.")
+    judged = [condition.judge(result) for condition in conditions]
+    for one in judged:
+        output.note(one.sentence)
+    if any(one.met for one in judged):
+        raise typer.Exit(3)
+
+
+@contextmanager
+def _opened(
+    workers: str, opening: Opening, sizes: Sizes, files: list[tuple[str, str]]
+) -> Iterator[tuple[Evaluation, Spread | None]]:
+    """An evaluation, and its workers where there are some. workers: as --workers has them, or empty."""
+    from ...evaluate.opening import open_evaluation
+
+    if not workers:
+        with open_evaluation(opening, sizes, files) as evaluation:
+            yield evaluation, None
+        return
+    from ...run.evaluation import open_spread
+    from ...run.executors import executor_of
+
+    with open_spread(executor_of(workers), opening, sizes, files) as opened:
+        yield opened
+
+
+def _show_plan(evaluation: Evaluation, spread: Spread | None, model: str, budget: float, output: Output) -> None:
+    """Prints what would be run, and what it takes. Raises UsageError where that is more than the budget in seconds."""
+    from ...evaluate.evaluation import within
+
+    units = evaluation.units
+    cases = [unit.case for unit in units]
+    found = spread.estimate(cases) if spread else evaluation.estimate(cases)
+    within(budget, found, cases, evaluation.asked)
+    memory = "" if spread else evaluation.runner.memory(evaluation.asked.longest)
+    if output.as_json:
+        rows = [row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None} for row in evaluation.rows]
+        lengths = list(evaluation.asked.lengths)
+        output.data({"source": model, "rows": rows, "lengths": lengths, "estimate": found.to_dict(), "memory": memory})
+        return
+    counts = Counter((unit.measure.name, unit.case.column) for unit in units)
+    tokens = Counter[tuple[str, int]]()
+    for unit in units:
+        tokens[unit.measure.name, unit.case.column] += len(unit.case.ids)
+    body = [
+        (measure, f"{column:,}", f"{counts[measure, column]:,}", f"{tokens[measure, column]:,}")
+        for measure, column in counts
+    ]
+    columns = ("measure", "length", "sequences", "tokens")
+    output.table(f"{model}, {counted(len(evaluation.rows), 'row')}", columns, body, right=columns[1:])
+    for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
+        output.say(f"Left out: {sentence}")
+    output.say(found.sentence)
+    if memory:
+        output.say(memory)
+
+
+def _run(
+    evaluation: Evaluation, spread: Spread | None, journal: Path, fresh: bool, budget: float, output: Output
+) -> None:
+    """Runs an evaluation with a progress bar; Ctrl-C ends it with what has been measured.
+
+    evaluation: to run. spread: its workers, None for this process. journal: its file. fresh: start it anew. budget: in
+    seconds, 0 for none. output: for progress and notes. Raises UsageError where it would take longer than the budget.
+    """
+    from ...engines.engine import Progress
+    from ...engines.transformers.load import out_of_memory
+    from ...evaluate.cases import EVAL
+    from ...evaluate.evaluation import within
+    from ...evaluate.run import run_units
+    from ...formats.journal import Journal
+
+    with Journal(journal, EVAL, evaluation.runner.source, fresh) as opened:
+        missing = evaluation.missing(opened)
+        for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
+            output.note(f"Left out: {sentence}")
+        if missing:
+            found = spread.estimate(missing) if spread else evaluation.estimate(missing)
+            within(budget, found, missing, evaluation.asked)
+            output.note(found.sentence)
+        done = len(evaluation.units) - len(missing)
+        if done:
+            output.note(f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}.")
+        what = "what has been measured will be shown"
+        with output.counting("Measuring") as (total, advance), stopping(output, what) as stopped:
+            progress = Progress(output.note, total, advance, stopped)
+            out_of_memory(lambda: evaluation.run(opened, progress, spread.run_units if spread else run_units))
+
+
+def _draw(result: Result, report: Path | None, plot: Path | None) -> None:
+    if report is None and plot is None:
+        return
+    from ...views.reports import write_evaluation_plot, write_evaluation_report
+
+    if plot is not None:
+        write_evaluation_plot(result, plot)
+    if report is not None:
+        write_evaluation_report(result, report)

@@ -1,0 +1,223 @@
+"""`ropeconv run`: many sources, recipes, targets and tasks from a file, with a journal."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...errors import Interrupted
+from ..command import RUNNING
+from ..options import DryRunOption, JsonOption, QuietOption
+from ..output import Output
+
+if TYPE_CHECKING:
+    from ...run.executors.executor import Executor
+    from ...run.jobs import Job, Named
+    from ...run.journal import RunJournal, RunLine
+    from ...run.plan_file import RunPlan
+    from ...run.report import Planned, RunTable
+
+EXAMPLES = """Examples:
+
+ropeconv run plan.toml --dry-run
+
+ropeconv run plan.toml
+
+ropeconv run plan.toml --on 4
+
+ropeconv run plan.toml --verify
+
+ropeconv run plan.toml --on ray://head:10001
+"""
+
+
+def run_command(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="Sources, recipes, targets, tasks and limits.")],
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            metavar="WHERE",
+            help="local, a number of processes, ray, auto, ray://HOST:PORT, slurm.",
+            rich_help_panel=RUNNING,
+            show_default=False,
+        ),
+    ] = "",
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Begin a new journal; the one there gets another name.", rich_help_panel=RUNNING),
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare outputs that are done, byte by byte, with what their sources give.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run tasks for every combination of sources, recipes and targets in a file (docs/running.md).
+
+    A journal keeps what has ended: the same command goes on after a kill, and tries again what failed. An output is
+    done as long as its receipt and the sizes of its files are as they were written.
+
+    Exit codes: 0 all is done, 1 a unit failed, 2 usage, 130 stopped before the end.
+    """
+    from ...models import hub as hub_client
+    from ...run.executors import executor_of
+    from ...run.jobs import jobs_of, named_sources
+    from ...run.plan_file import read_plan
+    from ...run.runner import GRACE, PATIENCE
+
+    hub_client.patience = PATIENCE
+    output, wanted, folder = Output(as_json, quiet), read_plan(plan), plan.resolve().parent
+    out = folder / (wanted.out or plan.stem)
+    without_gpus = 1 if {"eval", "validate"} & {*wanted.tasks} else 4
+    place = on or wanted.executor.on
+    executor = executor_of(place, wanted.executor, wanted.limits.jobs, without_gpus, out / "slurm")
+    executor.longest = lambda job: GRACE + wanted.limits.unit_seconds * len(job.units)
+    sources = named_sources(wanted.sources, folder)
+    jobs = jobs_of(wanted, sources, folder, out)
+    journal = out / "journal.jsonl"
+    if dry_run:
+        _show_plan(wanted, jobs, sources, journal, fresh, verify, executor, output)
+        return
+    _run(plan, wanted, jobs, sources, journal, fresh, verify, executor, output)
+
+
+def _show_plan(
+    plan: RunPlan, jobs: list[Job], sources: list[Named], place: Path, fresh: bool, verify: bool, executor: Executor,
+    output: Output,
+) -> None:  # fmt: skip
+    """Prints what would be run, written and published."""
+    from ...formats.copying import human
+    from ...run.executors.local import Local
+    from ...run.journal import RunJournal
+    from ...run.report import Costs, check_bytes, kept_bytes, planned, problems_of
+    from ...run.runner import missing
+
+    lines, left = [], jobs
+    if place.exists():
+        with RunJournal(place) as journal:
+            _verify(jobs, journal, verify and not fresh, output)
+            lines, left = list(journal.lines.values()), jobs if fresh else missing(jobs, journal)
+    problems = problems_of(sources)
+    found = [planned(job, problems.get(job.units[0].source, "")) for job in left]
+    costs, units = Costs.of(lines), [unit for job in left for unit in job.units]
+    if isinstance(executor, Local):
+        costs = costs.with_eval(units)
+    done = sum(len(job.units) for job in jobs) - len(units)
+    said = costs.sentences(units, executor.at_once)
+    if output.as_json:
+        bodies = [one.to_dict() for one in found]
+        output.data({"units": len(units), "done": done, "bytes": kept_bytes(found), "time": said, "jobs": bodies})
+        return
+    columns = ("source", "recipe", "target", "tasks", "bytes", "repository")
+    output.table("", columns, [_planned_row(one) for one in found], optional=("target",), right=("bytes",))
+    for one in found:
+        if one.problem:
+            output.say(f"{one.job.units[0].label} would fail: {one.problem}")
+    output.say(
+        f"{len(units):,} units of {len(sources):,} sources to run, {done:,} in the journal; outputs have "
+        f"{human(kept_bytes(found))}, {sum(bool(one.publishes) for one in found):,} repositories are published."
+    )
+    for sentence in said:
+        output.say(sentence)
+    check_bytes(plan, found)
+
+
+def _planned_row(one: Planned) -> tuple[str, ...]:
+    first = one.job.units[0]
+    tasks = ", ".join(unit.task for unit in one.job.units)
+    recipe = ", ".join(recipe.name for recipe in first.recipes)
+    size = f"{one.bytes:,}" if one.bytes else ""
+    return (first.name, recipe, first.target.name if first.target else "", tasks, size, one.publishes)
+
+
+def _run(
+    path: Path, plan: RunPlan, jobs: list[Job], sources: list[Named], place: Path, fresh: bool, verify: bool,
+    executor: Executor, output: Output,
+) -> None:  # fmt: skip
+    """Runs a plan, and prints what became of it. path: of the plan. place: of the journal."""
+    from ...run.journal import RunJournal
+    from ...run.report import check_bytes, planned, problems_of, table_of, write_run_report
+    from ...run.runner import missing
+
+    problems = problems_of(sources)
+    with RunJournal(place, fresh) as journal:
+        _verify(jobs, journal, verify, output)
+        left = [job for job in missing(jobs, journal) if job.units[0].source not in problems]
+        if plan.most_bytes is not None:
+            check_bytes(plan, [planned(job) for job in left])
+        complete = _run_left(left, plan, journal, executor, output)
+        table = table_of(plan, jobs, sources, journal)
+    report = place.with_name("report.html")
+    write_run_report(table, path, report)
+    _show(table, report, output)
+    if not complete:
+        raise Interrupted("stopped before its end; the same command goes on where it was")
+    if table.counts["failed"]:
+        raise typer.Exit(1)
+
+
+def _verify(jobs: list[Job], journal: RunJournal, verify: bool, output: Output) -> None:
+    """Says what was found of the journal, and where it is asked for compares the bytes of outputs that are done."""
+    for sentence in journal.notes:
+        output.note(sentence)
+    done = [unit for job in jobs for unit in job.units if unit.task == "apply" and journal.done(unit)] if verify else []
+    if done:
+        with output.counting("Verifying", "outputs") as (total, advance):
+            total(len(done))
+            for unit in done:
+                journal.verify(unit)
+                advance(1)
+
+
+def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Executor, output: Output) -> bool:
+    """Runs jobs with a progress bar. Ctrl-C and limits.hours drop what runs then. Returns whether all were run."""
+    from functools import partial
+
+    from ...run.runner import TaskWorker, TimeLimit, run_jobs, time_limit
+
+    if not left:
+        return True
+    seconds = (plan.limits.hours or 0) * 3600
+    end = time.monotonic() + seconds
+    try:
+        with (
+            time_limit(seconds),
+            output.counting("Running", "units") as (total, advance),
+            executor.pool(partial(TaskWorker, plan.limits.unit_seconds), plan.limits.retries) as pool,
+        ):
+            total(sum(len(job.units) for job in left))
+
+            def ended(job: Job, lines: list[RunLine]) -> None:
+                advance(len(job.units))
+                for line in lines:
+                    output.note(line.failed and f"{line.task} of {line.source} failed: {line.failed}")
+
+            return run_jobs(left, pool, journal, ended, lambda: bool(seconds) and time.monotonic() > end)
+    except (KeyboardInterrupt, TimeLimit):
+        return False
+
+
+def _show(table: RunTable, report: Path, output: Output) -> None:
+    if output.as_json:
+        output.data({**table.to_dict(), "report": str(report)})
+        return
+    columns = ("source", "recipe", "target", *table.columns)
+    output.table("", columns, [table.cells(row) for row in table.rows], optional=("target",), right=table.columns)
+    for reason, names in table.reasons.items():
+        output.say(f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {reason}")
+    for row in table.rows:
+        for name, words in row.results.get("eval", {}).get("rows", {}).items():
+            output.say(f"{row.source} {name}: {words}")
+    counts = table.counts
+    output.say(f"{counts['done']:,} done, {counts['failed']:,} failed, {counts['not run']:,} not run.")
+    output.copyable(f"Wrote {report}")

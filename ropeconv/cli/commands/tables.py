@@ -1,0 +1,199 @@
+"""`ropeconv methods`, `families`, `archs`: tables of the data that the package uses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import UsageError
+from ...rope.errors import shown
+from ...rope.methods.method import REGISTRY, Method
+from ..options import JsonOption, plain
+from ..output import Output
+
+METHODS_EXAMPLES = """Examples:
+
+ropeconv methods
+
+ropeconv methods yarn
+"""
+FAMILIES_EXAMPLES = """Examples:
+
+ropeconv families
+
+ropeconv families --json
+"""
+ARCHS_EXAMPLES = """Examples:
+
+ropeconv archs
+
+ropeconv archs --json
+"""
+
+
+def methods_command(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show one method with its settings.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List the methods, or show one with its settings and its paper."""
+    output = Output(as_json)
+    if name and name not in REGISTRY:
+        raise UsageError(f"there is no method {shown(name)}; choose {', '.join(REGISTRY)}")
+    chosen = {name: REGISTRY[name]} if name else REGISTRY
+    if as_json:
+        output.data({"methods": [_method(method) for method in chosen.values()]})
+        return
+    if name:
+        _show_method(REGISTRY[name], output)
+        return
+    rows = [(method.flag(), method.summary, method.paper) for method in REGISTRY.values()]
+    output.table("Methods", ("flag", "what", "source"), rows, optional=("source",))
+
+
+def _method(method: type[Method]) -> dict[str, Any]:
+    fields = dataclasses.fields(method)
+    return {
+        "name": method.name,
+        "flag": method.flag(),
+        "summary": method.summary,
+        "formula": " ".join((method.__doc__ or "").split()),
+        "paper": method.paper,
+        "departures": list(method.departures),
+        "max_untuned_factor": method.max_untuned_factor,
+        "finetuning_note": method.finetuning_note,
+        "settings": {item.name: item.metadata["help"] for item in fields[1:]},
+    }
+
+
+def _show_method(method: type[Method], output: Output) -> None:
+    output.say(f"{method.flag()}: {method.summary} ({method.paper})")
+    if method.finetuning_note:
+        output.say(f"Fine-tuning: {method.finetuning_note}.")
+    if method.__doc__:
+        output.say("")
+        output.say("\n".join(line.strip() for line in method.__doc__.strip().splitlines()))
+    if method.departures:
+        output.say("\nTaken otherwise than printed:")
+        for sentence in method.departures:
+            output.say(f"- {sentence}")
+    rows = [
+        (f"--{item.name.replace('_', '-')}", "" if item.default in (None, dataclasses.MISSING) else plain(item.default),
+         item.metadata["help"])
+        for item in dataclasses.fields(method)[1:]
+    ]  # fmt: skip
+    output.say("")
+    if rows:
+        output.table("Settings", ("flag", "default", "what"), rows)
+
+
+def families_command(as_json: JsonOption = False) -> None:
+    """List the model families, with the rope types that each takes and its GGUF architecture."""
+    from ...models.registry import families
+
+    output = Output(as_json)
+    known = [family for family in families() if not family.refuse]
+    refused = [family for family in families() if family.refuse]
+    if as_json:
+        rows = [
+            {
+                "name": family.name,
+                "display_name": family.display_name,
+                "model_types": list(family.model_types),
+                "rope_types": [] if family.refuse else list(family.writing.types),
+                "layout": family.layout,
+                "gguf": family.gguf.arch if family.gguf else None,
+                "refuse": family.refuse or None,
+                "since": family.since,
+                "origin": family.origin or None,
+            }
+            for family in families()
+        ]
+        output.data({"families": rows})
+        return
+    table = [
+        (f.name, f.display_name, ", ".join(f.model_types), ", ".join(f.writing.types), f.gguf.arch if f.gguf else "")
+        for f in known
+    ]
+    columns = ("name", "models", "model_type", "rope types", "--to gguf as")
+    output.table("Families", columns, table, optional=("rope types", "model_type", "--to gguf as"))
+    for family in families():
+        if family.origin:
+            output.say(f"{family.name} is described in {family.origin}.")
+    output.table("Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused])
+
+
+def archs_command(as_json: JsonOption = False) -> None:
+    """List the GGUF architectures, and which rope tensors and keys llama.cpp reads for each beside linear and YaRN."""
+    from ...runtimes.llamacpp.archs import arch_table
+
+    table, output = arch_table(), Output(as_json)
+    found = [
+        {
+            "name": arch.name,
+            "family": arch.family or None,
+            "pairs": arch.pairs,
+            "windows": arch.window.scaling if arch.window else None,
+            "fixed": arch.fixed,
+            "rope_freqs": arch.freqs or "refused",
+            "factor_lists": arch.factors or "refused",
+            "betas": arch.betas,
+            "carriers": list(arch.carriers),
+        }
+        for arch in table.arch.values()
+    ]
+    if as_json:
+        others = {"without_rope": table.without_rope, "drafts": table.drafts}
+        output.data({"llama_cpp": table.version, "source": table.source, "archs": found, **others})
+        return
+    keys = ("name", "pairs", "rope_freqs", "factor_lists")
+    rows = [(*(str(row[key]) for key in keys), "yes" if a.betas else "", ", ".join(a.carriers))
+            for row, a in zip(found, table.arch.values(), strict=True)]  # fmt: skip
+    output.table(
+        table.display_name,
+        ("arch", "pairs", "rope_freqs", "factor lists", "betas", "--carrier"),
+        rows,
+        optional=("betas", "pairs"),
+    )
+
+
+EXAMPLES = """Examples:
+
+ropeconv runtimes
+
+ropeconv runtimes --matrix
+
+ropeconv runtimes --matrix --runtime vllm --runtime sglang
+"""
+
+
+def runtimes_command(
+    matrix: Annotated[bool, typer.Option("--matrix", help="A line per model family, a column per runtime.")] = False,
+    runtime: Annotated[
+        list[str] | None,
+        typer.Option("--runtime", metavar="NAME[@VERSION]", help="Only these, every version of each."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the runtimes, and how much is known of what each does with the model families."""
+    from ...bake.advice import matrix as all_cells
+    from ...runtimes.grouping import find
+    from ...runtimes.runtime import runtimes
+    from ...views.advice import newest_of, show_matrix, show_runtimes, summary
+
+    output, cells = Output(as_json), all_cells()
+    named = [row for name in runtime or () for row in find(name)]
+    if not matrix:
+        rows = [summary(row, cells) for row in named or runtimes()]
+        if as_json:
+            output.data({"runtimes": rows})
+        else:
+            show_runtimes(rows, output)
+        return
+    shown = {row.key: row for row in named or newest_of(runtimes())}
+    if as_json:
+        wanted = [cell for cell in cells if any(cell.verdict.covers(row) for row in shown.values())]
+        output.data({"cells": [cell.to_dict() for cell in wanted]})
+        return
+    show_matrix(cells, list(shown.values()), output)

@@ -1,0 +1,82 @@
+"""`ropeconv ui`: the page on this machine, and its publication as a Space."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from ...environment import require
+from ...errors import UsageError
+from ...formats.files import scratch
+from ..command import GENERAL, HUB
+from ..output import Output
+
+EXAMPLES = """Examples:
+
+ropeconv ui
+
+ropeconv ui --port 8000 --no-browser
+
+ropeconv ui --space me/ropeconv
+"""
+
+
+def ui_command(
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="To listen on (default: the first free one from 7860).", min=1, max=65535),
+    ] = None,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address, and open no browser.", rich_help_panel=GENERAL)
+    ] = False,
+    space: Annotated[
+        str,
+        typer.Option(
+            "--space",
+            metavar="OWNER/NAME",
+            help="Publish the page as a Space instead of opening it.",
+            rich_help_panel=HUB,
+            show_default=False,
+        ),
+    ] = "",
+    private: Annotated[bool, typer.Option("--private", help="Make the Space private.", rich_help_panel=HUB)] = False,
+) -> None:
+    """Open a page in the browser: inspect and compare models, plan, write and publish outputs, look at results.
+
+    It listens on this machine alone, and its address works once. Ctrl-C ends it.
+    """
+    output = Output()
+    if space:
+        from ...ui.server import publish_space
+
+        if port is not None or no_browser:
+            raise UsageError("--port and --no-browser are for the page on this machine; leave them out with --space")
+        output.copyable(publish_space(space, private=private))
+        return
+    if private:
+        raise UsageError("--private goes with --space OWNER/NAME; add it, or leave --private out")
+    require("gradio", "`ropeconv ui`")
+    from ...ui.access import write_redirect
+    from ...ui.server import serve
+
+    def ready(address: str) -> None:
+        output.copyable(address)
+        output.note("The address works once. Ctrl-C ends the page.")
+        sys.stdout.flush()
+        if not no_browser:
+            webbrowser.open(write_redirect(folder, address).as_uri())
+
+    def renewed(address: str) -> None:
+        output.note("The address was used. To open the page once more, for example in another browser:")
+        output.copyable(address)
+        sys.stdout.flush()
+
+    try:
+        with scratch() as folder:
+            serve(ready, signal.pause, port, renewed)
+    except KeyboardInterrupt:
+        output.note("The page is closed.")

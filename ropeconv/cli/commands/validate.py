@@ -1,0 +1,206 @@
+"""`ropeconv validate`: compares logits of an output with those of a reference made from its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import Interrupted, UsageError
+from ...rope.errors import RopeconvError
+from ...rope.lengths import parse_tokens
+from ..command import RUNNING, Reference, needs
+from ..options import JsonOption, QuietOption
+from ..output import Output
+from ..output_options import (
+    ChunkOption,
+    DeviceMapOption,
+    DeviceOption,
+    DtypeOption,
+    PlotOption,
+    ReportOption,
+    TrustOption,
+    check_places,
+)
+
+if TYPE_CHECKING:
+    from ...validate.comparison import Settings
+    from ...validate.validation import Validation
+
+EXAMPLES = """Examples:
+
+ropeconv validate ./Llama-2-7b-hf-yarn16 --against meta-llama/Llama-2-7b-hf
+
+ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --length 64k --text book.txt --report report.html
+
+ropeconv validate model-Q4_K_M-yarn4.gguf --against model-Q4_K_M.gguf
+
+ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --server http://localhost:8000
+"""
+
+
+def _on_checkpoint(given: Mapping[str, Any]) -> bool:
+    """Whether an output is loaded in transformers, and not a GGUF file or a server."""
+    return not given["server"] and given["baked"].suffix != ".gguf"
+
+
+@needs(
+    chunk=(lambda given: given["server"] or _on_checkpoint(given), "is for checkpoints; leave it out"),
+    device=(lambda given: given["server"] or _on_checkpoint(given), "is for checkpoints; leave it out"),
+    dtype=(
+        lambda given: given["server"] or _on_checkpoint(given) or given["reference"] == "dequantised",
+        "is for checkpoints and for --reference dequantised; leave it out",
+    ),
+    seed=(lambda given: not given["text"], "is that of synthetic tokens, which --text replaces; leave one out"),
+    model=(lambda given: given["server"], "names one of a server's models; add --server URL, or leave it out"),
+)
+def validate_command(
+    baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
+    against: Annotated[
+        str,
+        typer.Option("--against", metavar="SOURCE", help="The checkpoint it was made from.", rich_help_panel=RUNNING),
+    ],
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    device_map: DeviceMapOption = "",
+    length: Annotated[
+        str,
+        typer.Option(
+            "--length",
+            metavar="TOKENS",
+            help="Also run every position up to here, with a cache.",
+            rich_help_panel=RUNNING,
+            show_default=False,
+        ),
+    ] = "",
+    chunk: ChunkOption = 4096,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--tokens",
+            min=16,
+            help="Tokens of each spread run (512; for GGUF 4 x trained, to 8192).",
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option("--text", metavar="FILE", help="Read this instead of synthetic tokens.", rich_help_panel=RUNNING),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the synthetic tokens.", rich_help_panel=RUNNING)] = 0,
+    server: Annotated[
+        str,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            help="Compare with a running vLLM, SGLang or llama-server.",
+            rich_help_panel=RUNNING,
+            show_default=False,
+        ),
+    ] = "",
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="Which of the models that the server runs.",
+            rich_help_panel=RUNNING,
+            show_default=False,
+        ),
+    ] = "",
+    reference: Annotated[
+        Reference,
+        typer.Option(
+            "--reference",
+            help="config: also run SOURCE with the method in its config; dequantised: a GGUF SOURCE in transformers.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = "patched",
+    report: ReportOption = None,
+    plot: PlotOption = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the bytes of the weights, which are compared with SOURCE.")
+    ] = False,
+    ignore_receipt: Annotated[
+        bool,
+        typer.Option("--ignore-receipt", help="Accept edited files whose edits do not change what is computed."),
+    ] = False,
+    trust_remote_code: TrustOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Prove on logits that stock transformers or llama.cpp computes the method, inside and beyond the trained context.
+
+    Exit codes: 0 it does, 3 it does not, or the unscaled source agrees too, 130 stopped before the end.
+    """
+    from ...bake.verify.findings import Options
+    from ...engines.probe import Probe
+    from ...engines.transformers.load import is_main_process
+    from ...validate.comparison import Comparison, Settings
+    from ...views.results import show_validation
+    from ..execution import run_validation
+
+    if not Probe.available():
+        raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
+    output = Output(as_json, quiet or not is_main_process())
+    settings = Settings(
+        device=device, dtype=dtype, device_map=device_map, tokens=tokens, length=parse_tokens(length) if length else 0,
+        chunk=chunk, seed=seed, text=text, trust_remote_code=trust_remote_code,
+        config_reference=reference == "config", dequantised=reference == "dequantised",
+    )  # fmt: skip
+    _check_flags(settings, baked.suffix == ".gguf", server)
+    check_places(report, plot)
+    comparison = Comparison.open(baked, against)
+    options = Options(quick, ignore_receipt, trust_remote_code)
+    result, files = run_validation(comparison, settings, server, model, options, output)
+    if is_main_process():
+        if as_json:
+            output.data(result.to_dict() | {"files": files and files.to_dict()})
+        elif quiet:
+            output.say(result.sentence)
+        else:
+            show_validation(result, f"{baked} against {against}, scaled at run time", output)
+            if quick:
+                output.say("The bytes of the weights were not compared (--quick).")
+        _write_evidence(result, baked, against, report, plot)
+    if not result.agrees:
+        raise typer.Exit(3)
+    if result.partial:
+        raise Interrupted("stopped before its end, and what was compared agrees; run the same command for the rest")
+
+
+def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
+    """Raises UsageError for options that have no effect on this way of running.
+
+    settings: from the command line. gguf: whether the output is a GGUF file. server: the URL of one, or empty.
+    """
+    from ...engines.transformers.load import world_size
+
+    if server and (settings.config_reference or settings.device_map):
+        raise UsageError("--reference config and --device-map are for validation without --server; leave them out")
+    if world_size() > 1 and (server or gguf or settings.device_map):
+        raise UsageError("torchrun is for checkpoints, without --server and --device-map; start it without torchrun")
+    if settings.trust_remote_code and gguf:
+        raise UsageError("--trust-remote-code is for folders, and a GGUF file brings no code; leave it out")
+    if server and settings.tokens is not None:
+        raise UsageError("--tokens is for spread runs and GGUF; give --length for a server")
+    extra = settings.length or settings.text or settings.device_map or settings.config_reference
+    if gguf and not server and extra:
+        raise UsageError(
+            "--length, --text, --device-map and --reference config are for checkpoints; for GGUF give --tokens"
+        )
+    if settings.dequantised and (server or not gguf):
+        raise UsageError("--reference dequantised is for a GGUF file and its source in GGUF; leave it out")
+
+
+def _write_evidence(result: Validation, baked: Path, against: str, report: Path | None, plot: Path | None) -> None:
+    if report is None and plot is None:
+        return
+    from ...views.reports import write_validation_plot, write_validation_report
+
+    if plot is not None:
+        write_validation_plot(result, plot)
+    if report is not None:
+        write_validation_report(result, baked, against, report)

@@ -1,0 +1,200 @@
+"""Writes a RoPE setting into a config.json, in both schemas, and leaves all other keys as they are.
+
+transformers 4 reads `rope_theta` and `rope_scaling`, transformers 5 prefers `rope_scaling` to `rope_parameters`,
+llama.cpp's converter prefers the reverse, and some readers know only one: so all keys are given the same values.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import BadSource
+from ..models.config import nested_settings, rotary_share, text_parts
+from ..models.family import Family
+from ..models.layer_cache import STATES
+from ..models.layers import kinds_of, layer_names, layer_types, settings_name
+from ..models.length_limits import window_keys
+from ..models.schema import Config, first_present, positive_int
+from ..rope.forms import Plain
+from ..rope.spec import RopeSpec
+from ..runtimes.read_config import QUERY_SCALE, rope_dict
+
+
+@dataclass(frozen=True)
+class RopeSetting:
+    """One RoPE setting, ready to be put into a config.
+
+    rope: the dictionary, with `rope_type` and without `rope_theta`. theta: the base, for `rope_theta`. context: in
+    tokens, for max_position_embeddings. top_original: original_max_position_embeddings at the top level, None where it
+    is not needed. notes: sentences for the user.
+    """
+
+    rope: dict[str, Any]
+    theta: float
+    context: int
+    top_original: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+LENGTHS = {"original_max_position_embeddings"}
+
+
+def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> Config:
+    """A copy of a config.json in which every schema has one RoPE setting; key order and unknown keys stay.
+
+    config: the whole file of the source. family: of its model. spec: the RoPE of the source. written: the setting.
+    """
+    baked = copy.deepcopy(config)
+    for part in text_parts(baked, family):
+        _bake_part(part, family, spec, written)
+    return baked
+
+
+def _bake_part(part: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> None:
+    rope = _with_kept_keys(part, family, spec, written.rope)
+    for key in [key for key in family.keys.context if key in part] or family.keys.context[:1]:
+        put(part, key, written.context)
+    for key in window_keys():
+        if isinstance(part.get(key), int) and part[key] < written.context:
+            put(part, key, written.context)
+    listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
+    for key in _theta_keys(part, family):
+        put(part, key, written.theta, after=family.keys.context[0])
+    if isinstance(listed, list) and listed:
+        kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
+        bases = zip(listed, kinds, strict=False)
+        put(
+            part,
+            family.keys.layer_theta,
+            [written.theta if base and kind == "global" else base for base, kind in bases],
+        )
+    if family.writing.head_dim and not family.mla:
+        put(part, family.keys.head_dim[0], spec.head_dim, after="hidden_size")
+    original = written.top_original
+    if original is None and part.get("original_max_position_embeddings") is not None:
+        original = rope.get("original_max_position_embeddings", written.context)
+    if original is not None:
+        put(part, "original_max_position_embeddings", original, after=family.keys.context[0])
+    _put_local(part, family, spec)
+    _put_query_scale(part, rope, family)
+    _put_share(part, family, spec)
+    if family.writing.rope_scaling:
+        put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
+    else:
+        part.pop("rope_scaling", None)  # transformers takes even a null there for the whole of rope_parameters
+    put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
+
+
+def put(part: Config, key: str, value: Any, after: str = "") -> None:
+    """Sets a key of a config in place.
+
+    part: the config, or the part of it that is changed. key, value: what to set. after: the key behind which a new key
+    is inserted; where that is absent or empty, a new key goes last.
+    """
+    if key in part or after not in part:
+        part[key] = value
+        return
+    items = list(part.items())
+    where = [name for name, _ in items].index(after) + 1
+    part.clear()
+    part.update([*items[:where], (key, value), *items[where:]])
+
+
+def _theta_keys(part: Config, family: Family) -> list[str]:
+    needed = (*family.keys.theta[:1], "rope_theta")
+    return [key for key in dict.fromkeys((*family.keys.theta, "rope_theta")) if key in part or key in needed]
+
+
+def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: dict[str, Any]) -> dict[str, Any]:
+    """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int, others as float."""
+    before, _ = rope_dict(part, family)
+    kept = {key: before[key] for key in family.writing.keep if key in before}
+    if family.writing.share_of:
+        kept["partial_rotary_factor"] = _written_share(part, family)
+    if family.writing.keep and family.writing.keep[0] in kept and family.writing.pinned_original:
+        kept = {"original_max_position_embeddings": spec.query_length, **kept}
+    return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
+
+
+def _number(key: str, value: Any) -> Any:
+    if isinstance(value, list) and key.endswith("_factor"):
+        return [float(entry) for entry in value]
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return (int(value) if key in LENGTHS else float(value)) if is_number else value
+
+
+def _legacy(rope: dict[str, Any], family: Family) -> dict[str, Any] | None:
+    kind = rope["rope_type"]
+    if kind == "default" and family.defaults.scaling is None and not set(rope) & set(family.writing.keep):
+        return None
+    full = {"rope_type": kind, "type": kind, **{key: value for key, value in rope.items() if key != "rope_type"}}
+    allowed = family.writing.legacy_keys.get(kind)
+    return full if allowed is None else {key: full[key] for key in allowed}
+
+
+def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, spec: RopeSpec) -> dict[str, Any]:
+    allowed = family.writing.legacy_keys.get(rope["rope_type"])
+    modern = {key: value for key, value in rope.items() if allowed is None or key in (*allowed, "rope_type")}
+    modern["rope_theta"] = theta
+    if family.keys.partial:
+        modern["partial_rotary_factor"] = _share(part, family, spec)
+    if not family.writing.nested:
+        return modern
+    return {settings_name(part, family, "global"): modern, **_other_layers(part, theta, family, spec)}
+
+
+def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) -> dict[str, Any]:
+    """The RoPE dictionaries of the layers that a method does not change; null for layers that do not rotate."""
+    found: dict[str, Any] = {}
+    for name, kind in layer_types(part, family).items():
+        if kind == "local" and name == settings_name(part, family, "local"):
+            local = _unscaled(spec.local_form.theta if spec.local_form else theta)
+            share = rotary_share(part, family, "local")
+            local |= {"partial_rotary_factor": float(share)} if family.keys.partial else {}
+            found[name] = {**local, **nested_settings(part, family, "local")}
+        elif kind == "none" and name not in STATES:
+            found[name] = None
+    return found
+
+
+def _written_share(part: Config, family: Family) -> float:
+    """Dimensions that rotate over those of the head, from the keys `share_of`. Raises BadSource where one is absent."""
+    sizes = []
+    for key in family.writing.share_of:
+        size = positive_int(part, (key,))
+        if size is None:
+            raise BadSource(f"config.json has no {key}; add it")
+        sizes.append(size)
+    return sizes[0] / sum(sizes)
+
+
+def _share(part: Config, family: Family, spec: RopeSpec) -> float:
+    share = rotary_share(part, family)
+    return float(share) if int(spec.head_dim * share) == spec.rotary_dim else spec.rotary_dim / spec.head_dim
+
+
+def _put_local(part: Config, family: Family, spec: RopeSpec) -> None:
+    if spec.local_form is not None and family.keys.local_theta:
+        put(part, family.keys.local_theta[0], spec.local_form.theta, after="rope_theta")
+
+
+def _put_query_scale(part: Config, rope: dict[str, Any], family: Family) -> None:
+    """Writes the slope of query scaling a second time, under the key where vLLM looks for it (vllm#48621)."""
+    beta = rope.get(family.keys.query_beta)
+    if beta:
+        length = rope["original_max_position_embeddings"]
+        put(part, QUERY_SCALE, {"original_max_position_embeddings": length, "beta": beta}, after="rope_parameters")
+
+
+def _put_share(part: Config, family: Family, spec: RopeSpec) -> None:
+    if family.keys.partial and first_present(part, family.keys.partial) is None:
+        share = _share(part, family, spec)
+        if share != family.defaults.partial_rotary_factor:
+            put(part, family.keys.partial[0], share)
+
+
+def _unscaled(theta: float) -> dict[str, Any]:
+    """The RoPE dictionary of a base without scaling, for layers that a method does not change."""
+    return {"rope_type": Plain.kind, "rope_theta": theta}

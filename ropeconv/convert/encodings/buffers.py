@@ -1,0 +1,110 @@
+"""Encoding `buffers`: frequencies as a tensor of the checkpoint, and a modelling file that reads it.
+
+The only encoding that carries log-n as its formula, and the only one that needs trust_remote_code. It has a model type
+of its own: under that of the family, runtimes that do not run the file would load the checkpoint and ignore it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import UnsupportedBake
+from ...formats.package_data import render
+from ...models.config import STORED_ROPE, text_part
+from ...models.family import Family
+from ...models.schema import Config
+from ...rope.schedule import LogN
+from ...runtimes.verdict import judge_code
+from ..config_edit import RopeSetting, bake_config, put
+from ..encoding import CheckpointResult, EncodeRequest, encoding
+
+MODULE = "modeling_stored_rope"
+SETTINGS = "stored_rope"
+TENSOR = "model.rotary_emb.inv_freq"
+OTHERWISE = "use --encoding auto"
+TRUST = "needs trust_remote_code: it comes with {}, about a screen of code, which people will want to read"
+
+
+@encoding("buffers", order=5, max_ulp=0, model_type=lambda name: f"{name}{STORED_ROPE}")
+def buffers(request: EncodeRequest) -> CheckpointResult:
+    """The schedule as a tensor of frequencies and a modelling file.
+
+    Raises UnsupportedBake for families without a modelling file, two factor lists, and a config.json alone.
+    """
+    schedule, family = request.schedule, request.family
+    _refuse(request)
+    baked = bake_config(
+        request.config,
+        family,
+        request.spec,
+        RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context),
+    )
+    settings: dict[str, Any] = {"attention_factor": float(schedule.attention_factor)}
+    if schedule.log_n is not None:
+        settings["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
+    named = class_keys(family)
+    baked |= {key: named[key] for key in ("model_type", "architectures")}
+    put(baked, "auto_map", named["auto_map"], after="architectures")
+    put(baked, SETTINGS, settings, after="rope_parameters")
+    return CheckpointResult(
+        "buffers", judge_code(family), config=baked, family=family,
+        in_config=schedule, written_as="buffers", context=schedule.context, notes=(TRUST.format(f"{MODULE}.py"),),
+        texts={f"{MODULE}.py": modelling(family, schedule.log_n)},
+        added={TENSOR: schedule.inv_freq.astype(np.float32)},
+    )  # fmt: skip
+
+
+def class_keys(family: Family) -> dict[str, Any]:
+    """The keys of config.json that name the classes of the modelling file."""
+    assert family.code is not None
+    name = f"StoredRope{family.code.prefix}"
+    classes = {"AutoConfig": "Config", "AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"}
+    return {
+        "model_type": model_type(family),
+        "architectures": [f"{name}ForCausalLM"],
+        "auto_map": {auto: f"{MODULE}.{name}{kind}" for auto, kind in classes.items()},
+    }
+
+
+def modelling(family: Family, log_n: LogN | None) -> str:
+    """The text of the modelling file for a family. log_n: of the schedule, None without it."""
+    code = family.code
+    assert code is not None
+    return render(
+        f"{MODULE}.py.jinja",
+        prefix=code.prefix,
+        module=family.model_types[0],
+        model_type=model_type(family),
+        since=family.since.get("transformers", "4.48"),
+        qk_norm=bool(family.weights.q_norm),
+        window=code.window,
+        log_n=log_n.kind if log_n else "",
+    )
+
+
+def model_type(family: Family) -> str:
+    """The `model_type` of checkpoints of a family with stored frequencies."""
+    return f"{family.name}{STORED_ROPE}"
+
+
+def _refuse(request: EncodeRequest) -> None:
+    schedule, family = request.schedule, request.family
+
+    def refusal(what: str, reason: str) -> UnsupportedBake:
+        return UnsupportedBake(what, "stored frequencies", reason, OTHERWISE)
+
+    if family.code is None:
+        raise refusal(family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only")
+    part: Config = text_part(request.config, family)
+    if part is not request.config:
+        raise refusal("a model with a vision part", "there is code for the language model only")
+    if schedule.short_inv_freq is not None:
+        raise refusal("a pair of factor lists", "there is one tensor of frequencies")
+    if not request.tensors():
+        raise refusal("a config.json alone", "the frequencies become one of the tensors")
+    if TENSOR in request.tensors():
+        raise refusal(f"a checkpoint with {TENSOR}", "it would be there twice")
+    if schedule.log_n and family.code.window_switch and part.get(family.code.window_switch):
+        raise refusal("log-n with window layers", f"the code has no {family.code.window_switch}")

@@ -1,0 +1,105 @@
+"""Encoding `factors`: any frequency vector as `longrope` with equal lists ("P-form").
+
+With short_factor == long_factor it no longer matters when a runtime switches between them, and with
+original_max_position_embeddings == max_position_embeddings and factor 1 every reader derives the attention factor 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UnsupportedBake
+from ...models.family import Family
+from ...rope.forms import count_zero, written_divisors
+from ...rope.lazy import Vector
+from ...rope.on_top import rotating
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
+from ..config_edit import RopeSetting
+from ..config_only import config_encoding, lengths_note, original_for
+
+NEIGHBOURS = 4
+DOUBT = 0.1  # vectorised powf is good to about 0.6 ulp
+
+
+@config_encoding("factors", order=2, max_ulp=2)
+def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
+    """The schedule as two equal factor lists over the base of the source.
+
+    Raises UnsupportedBake for a schedule with two lists or a softmax scale, pairs that do not rotate, and a family that
+    does not take longrope.
+    """
+    if "longrope" not in family.writing.types:
+        raise UnsupportedBake("longrope factors", family.name, "its class does not take them", "use --encoding native")
+    if schedule.short_inv_freq is not None:
+        raise UnsupportedBake(
+            "a pair of factor lists", "the factors encoding", "it holds one list", "use --encoding native"
+        )
+    zeros = count_zero(schedule.inv_freq)
+    if zeros > spec.rotary_dim // 2 - rotating(spec):
+        raise UnsupportedBake(
+            f"{zeros} of {len(schedule.inv_freq)} frequencies that {'is' if zeros == 1 else 'are'} 0",
+            "the factors encoding",
+            "their divisors would be infinite, and JSON has no infinity",
+            "use --encoding buffers, or --to gguf, which carry frequencies that are 0",
+        )
+    if schedule.softmax_scale != 1:
+        raise UnsupportedBake(
+            f"a softmax scale of {schedule.softmax_scale:g}",
+            "the factors encoding",
+            "only yarn carries mscale_all_dim",
+            "use --encoding native",
+        )
+    exact = factor_list(schedule.inv_freq, spec.rope_theta, spec.rotary_dim)
+    divisors = written_divisors([float(value) for value in exact])
+    attention_factor = float(schedule.attention_factor)
+    rope: dict[str, Any] = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
+    if family.writing.attention_factor_from_original:
+        context, original = original_for(schedule.context, attention_factor)
+        notes = () if attention_factor == 1 else (lengths_note(schedule.context, context, original),)
+        return RopeSetting(rope, spec.rope_theta, context, original, notes)
+    original = spec.query_length if family.writing.pinned_original else schedule.context
+    rope |= {"factor": 1.0, "attention_factor": attention_factor, "original_max_position_embeddings": original}
+    if attention_factor != 1 or original != schedule.context or family.writing.mscale_keys:
+        rope |= {"short_mscale": attention_factor, "long_mscale": attention_factor}
+    return RopeSetting(rope, spec.rope_theta, schedule.context, original)
+
+
+def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.float32]:
+    """Divisors f, float32, shape [rotary_dim / 2], for which float32 `1 / (f * theta^x)` is nearest to `inv_freq`.
+
+    The runtimes round three times: theta^x, the product, the quotient. Of the float32 neighbours of the exact
+    ratio the one is taken whose result is nearest: as a rule at most 1 ulp off, where the ratio alone leaves 2. Where
+    theta^x is so near the middle of two floats that a runtime may round it to either, both are held within 2 ulp.
+
+    inv_freq: radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite. theta: the base.
+    """
+    exponent = (np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)).astype(np.float64)
+    rotates = inv_freq > 0
+    found = np.full(len(inv_freq), np.inf, dtype=np.float32)
+    found[rotates] = _nearest(inv_freq[rotates], np.float64(np.float32(theta)) ** exponent[rotates])
+    return found
+
+
+def _nearest(inv_freq: Vector, exact: Vector) -> NDArray[np.float32]:
+    """The divisors of frequencies above 0. exact: theta^x, float64 in the shape of `inv_freq`."""
+    power = exact.astype(np.float32)
+    other = np.nextafter(power, np.where(exact > power, np.float32(np.inf), np.float32(0)))
+    gap = np.abs(other.astype(np.float64) - power)
+    doubtful = np.abs(exact - power) > (0.5 - DOUBT) * gap
+    start = (1.0 / (exact * inv_freq)).astype(np.float32)
+    steps = np.arange(-NEIGHBOURS, NEIGHBOURS + 1)[:, None]
+    candidates = (start.view(np.int32) + steps).astype(np.int32).view(np.float32)
+    miss, other_miss = (_miss(candidates * value, inv_freq) for value in (power, other))
+    worst = np.where(doubtful, np.maximum(miss, other_miss), miss)
+    best = np.argmin(100 * worst + 10 * miss + np.abs(steps), axis=0)
+    return np.asarray(candidates[best, np.arange(len(inv_freq))], dtype=np.float32)
+
+
+def _miss(divisor: NDArray[np.float32], wanted: Vector) -> NDArray[np.int64]:
+    """Distance of float32 `1 / divisor` from `wanted` in ulp of float32, int64 in the shape of `divisor`."""
+    result = np.float32(1.0) / divisor
+    return np.abs(result.view(np.int32).astype(np.int64) - wanted.astype(np.float32).view(np.int32))

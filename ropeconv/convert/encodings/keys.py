@@ -1,0 +1,64 @@
+"""Encoding `keys`: theta, linear and yarn in the metadata, with any attention factor.
+
+rope.scaling.attn_factor multiplies cos and sin under every type (src/llama-context.cpp:214), and yarn's own
+attention factor 1 + 0.1 ln s comes on top of it.
+"""
+
+from __future__ import annotations
+
+from ...errors import UnsupportedBake
+from ...formats.gguf.edit import Edit
+from ...formats.gguf.values import Value, boolean, f32, string, u32
+from ...rope.forms import Interpolated, Plain, Yarn
+from ...rope.schedule import Schedule
+from ...runtimes.llamacpp.archs import ASSUMED_KEY, arch_of_header
+from ..gguf_edits import pinned_original, start, with_attention_factor
+from ..gguf_encoding import GgufModel, gguf_encoding
+
+OTHERWISE = "use --encoding tensor where the architecture has it, or another method"
+
+
+@gguf_encoding("keys", order=1)
+def keys(schedule: Schedule, model: GgufModel) -> Edit:
+    """The schedule in metadata keys. Raises UnsupportedBake for forms without keys, and keys that are not read."""
+    arch = arch_of_header(model)
+    form, prefix = schedule.form, f"{arch.name}.rope."
+    if not isinstance(form, (Plain, Interpolated, Yarn)):
+        kind = form.kind if form else "an arbitrary frequency vector"
+        raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
+    pinned = pinned_original(model)
+    assumed: dict[str, Value] = {ASSUMED_KEY: boolean(True)} if arch.assumed else {}
+    values: dict[str, Value] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
+    shared = arch.window is not None and (arch.window.scaling == "same" or arch.window.rotates == "window")
+    if shared and "local" not in model.reading().spec.layers and model.get(f"{prefix}freq_base_swa") is not None:
+        values[f"{prefix}freq_base_swa"] = f32(form.theta)
+    if not isinstance(form, Plain):
+        original = form.original_context if isinstance(form, Yarn) else schedule.original_context
+        values |= {
+            f"{prefix}scaling.type": string(form.kind),
+            f"{prefix}scaling.factor": f32(form.factor),
+            f"{prefix}scaling.original_context_length": u32(pinned or original),
+        }
+    if isinstance(form, Yarn):
+        if pinned and pinned != form.original_context:
+            raise UnsupportedBake(
+                f"yarn over {form.original_context} tokens",
+                f"the keys of {arch.name}",
+                f"its original context, {pinned}, also says how queries are scaled",
+                OTHERWISE,
+            )
+        if not form.truncate:
+            raise UnsupportedBake(
+                "yarn without truncation", "GGUF metadata", "llama.cpp always rounds the ends of the ramp", OTHERWISE
+            )
+        if (form.beta_fast, form.beta_slow) != (arch.beta_fast, 1.0):
+            if not arch.betas:
+                raise UnsupportedBake(
+                    f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}",
+                    f"the keys of {arch.name}",
+                    "llama.cpp reads them for other architectures only and computes 32 and 1",
+                    OTHERWISE,
+                )
+            values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
+            values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
+    return with_attention_factor(model, schedule, start(model, schedule).merged(Edit(values | assumed)))

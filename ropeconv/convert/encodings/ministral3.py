@@ -1,0 +1,133 @@
+"""Encoding `ministral3`: Llama and Mistral weights as Ministral 3, a stock class that scales queries by position.
+
+Its query scaling, `1 + beta ln(1 + floor(p / O))`, is the log-n approximation: with O the length of log-n it follows
+the clamped formula roughly; with O = 1, a large beta, and its inverse folded into the weights, it is the full formula
+but for the 1 in front.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+from ...errors import UnsupportedBake
+from ...models.config import text_part
+from ...models.family import Family
+from ...models.registry import by_name
+from ...models.schema import Config, first_present
+from ...rope.schedule import QueryScaling, approximate_log_n, deviation
+from ...rope.spec import RopeSpec
+from ..config_edit import put
+from ..config_only import furthest
+from ..encoding import CheckpointResult, EncodeRequest, encoding
+from ..fold import Fold, times_queries
+from ..target import with_deviation
+from .weights import weights
+
+NAME = "ministral3"
+OTHERWISE = "use --encoding buffers, or leave --log-n out"
+
+
+@encoding(NAME, order=4, max_ulp=64, model_type=lambda _: NAME)
+def ministral3(request: EncodeRequest) -> CheckpointResult:
+    """The schedule as a Ministral 3 checkpoint.
+
+    Raises UnsupportedBake for families with another layout, and for a schedule without log-n.
+    """
+    schedule, family = request.schedule, request.family
+    if schedule.log_n is None:
+        raise UnsupportedBake(
+            "a schedule without log-n", NAME, "only log-n is worth another class", "use --encoding auto"
+        )
+    _refuse(request.config, family)
+    steps = approximate_log_n(schedule.log_n)
+    in_config = QueryScaling(steps.beta, steps.length)
+    inner = replace(
+        request,
+        schedule=replace(schedule, log_n=None, query_scaling=in_config),
+        spec=replace(request.spec, query_scaling=in_config),
+        family=by_name()[NAME],
+        config=_renamed(request.config, family, request.spec, in_config),
+    )
+    result = _inner(inner)
+    off = deviation(schedule.log_n, steps, schedule.context)
+    return replace(
+        result,
+        encoding=NAME,
+        verdicts=tuple(with_deviation(verdict, off) for verdict in result.verdicts),
+        fold=_with_gain(result.fold, steps.gain, request),
+        notes=(*result.notes, _note(steps, off, schedule.context)),
+        log_n_approximation=steps,
+        deviation=off,
+    )
+
+
+def _inner(request: EncodeRequest) -> CheckpointResult:
+    try:
+        return furthest(request)
+    except UnsupportedBake as refusal:
+        if request.schedule.attention_factor == 1 or not request.tensors():
+            raise refusal from None
+        return weights(request)
+
+
+def _refuse(config: Config, family: Family) -> None:
+    if family.ministral3 is None:
+        raise UnsupportedBake(
+            "log-n", f"{family.display_name} as {NAME}", "Llama and Mistral have its layout, no other", OTHERWISE
+        )
+    part = text_part(config, family)
+    for need in family.ministral3.need:
+        if part.get(need.key, need.default) != need.value:
+            raise UnsupportedBake(
+                "log-n", f"a checkpoint with {need.key} as {NAME}", "that class has no such thing", OTHERWISE
+            )
+
+
+def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
+    """The config as one of Ministral 3, with all defaults written out that Ministral 3 does not share."""
+    renamed = copy.deepcopy(config)
+    part, rules = text_part(renamed, family), family.ministral3
+    assert rules is not None
+    for key, value in {**rules.defaults, **dict.fromkeys(rules.null)}.items():
+        part.setdefault(key, value)
+    part["num_key_value_heads"] = first_present(part, ("num_key_value_heads",), part.get("num_attention_heads", 32))
+    part["model_type"] = NAME
+    if part is renamed:
+        part["architectures"] = ["Ministral3ForCausalLM"]
+    put(part, "head_dim", spec.head_dim, after="hidden_size")
+    for schema in ("rope_scaling", "rope_parameters"):
+        part[schema] = None
+    part["rope_parameters"] = {
+        "rope_type": "default",
+        "rope_theta": spec.rope_theta,
+        "original_max_position_embeddings": steps.length,
+        by_name()[NAME].keys.query_beta: steps.beta,
+    }
+    return renamed
+
+
+def _with_gain(fold: Fold | None, gain: float, request: EncodeRequest) -> Fold | None:
+    if gain == 1:
+        return fold
+    tensors = request.tensors()
+    if not tensors:
+        raise UnsupportedBake("full log-n", "a config.json alone", "a factor goes into its weights", OTHERWISE)
+    scalings = times_queries(gain, request.spec, request.family, tensors)
+    return (
+        Fold(request.target.fold.into or "k", scalings, 0.0)
+        if fold is None
+        else replace(fold, scalings=(*fold.scalings, *scalings))
+    )
+
+
+def _note(steps: QueryScaling, off: float, context: int) -> str:
+    if steps.gain == 1:
+        return (
+            f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over {context} tokens "
+            "and right at the end of each; the model type becomes ministral3"
+        )
+    return (
+        f"log-n is within {off:.1e} of the formula; the weights make queries {1 / steps.gain:g} times smaller, and the "
+        "class undoes that; the model type becomes ministral3"
+    )

@@ -1,0 +1,165 @@
+"""Encoding `native`: the rope type of transformers that has the formula of the schedule, in config.json."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...errors import UnsupportedBake
+from ...models.family import Family
+from ...rope.forms import (
+    Interpolated,
+    Llama3,
+    LongRope,
+    Yarn,
+    count_zero,
+    longrope_attention_factor,
+    mscale_for,
+    temperature_attention_factor,
+    written_divisors,
+)
+from ...rope.schedule import Schedule
+from ...rope.spec import Proportional, RopeSpec
+from ..config_edit import RopeSetting
+from ..config_only import config_encoding, lengths_note, original_for
+
+SAME = 1e-9
+ONE_LIST = "give one list: leave --keep-short out"
+OTHER_WAYS = "use --encoding factors, which carries any frequencies"
+WITH_ZEROS = "use --encoding buffers, or --to gguf, which carry frequencies that are 0"
+
+
+@config_encoding("native", order=1, max_ulp=64)  # ramps and powers are evaluated in float32 by every runtime
+def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
+    """The schedule as a rope type of transformers.
+
+    Raises UnsupportedBake where no rope type gives these frequencies and this attention factor, and where the class of
+    the family does not take that type.
+    """
+    form = schedule.form
+    others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS
+    if form is None:
+        why = "no rope type has its formula"
+        if spec.rotating_share < 1:
+            why += " beside pairs that stand still: proportional has a base and one factor, as --linear gives"
+        raise UnsupportedBake("this frequency vector", "the native keys", why, others)
+    if form.kind not in family.writing.types:
+        raise UnsupportedBake(
+            f"rope_type {form.kind}",
+            family.name,
+            f"its class takes {', '.join(family.writing.types)}",
+            ONE_LIST if schedule.short_inv_freq is not None else others,
+        )
+    if isinstance(form, Proportional):
+        _need_whole_head(spec, family)
+    if family.writing.pinned_original and isinstance(form, (Yarn, Llama3)):
+        _need_pinned(form.original_context, spec, family, OTHER_WAYS)
+    if family.writing.pinned_original and isinstance(form, LongRope) and schedule.short_inv_freq is not None:
+        _need_pinned(form.original_context, spec, family, ONE_LIST)
+    rope: dict[str, Any] = {"rope_type": form.kind}
+    if isinstance(form, Interpolated):
+        rope["factor"] = form.factor
+    elif isinstance(form, Llama3):
+        rope |= {
+            "factor": form.factor,
+            "low_freq_factor": form.low_freq_factor,
+            "high_freq_factor": form.high_freq_factor,
+            "original_max_position_embeddings": form.original_context,
+        }
+    elif isinstance(form, Proportional):
+        rope |= {"partial_rotary_factor": form.partial_rotary_factor}
+        rope |= {} if form.factor == 1 else {"factor": form.factor}
+    elif isinstance(form, Yarn):
+        rope |= _yarn(form, schedule, spec)
+    elif isinstance(form, LongRope):
+        return _longrope(rope, form, schedule, family)
+    if not isinstance(form, Yarn):
+        _need_no_attention_factor(schedule, form.kind)
+    return RopeSetting(rope, form.theta, schedule.context)
+
+
+def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
+    rope: dict[str, Any] = {
+        "factor": form.factor,
+        "original_max_position_embeddings": form.original_context,
+        "beta_fast": form.beta_fast,
+        "beta_slow": form.beta_slow,
+        "attention_factor": float(schedule.attention_factor),
+    }
+    if not form.truncate:
+        rope["truncate"] = False
+    rope |= _mscale(form.factor, schedule, spec)
+    if spec.mla and "mscale" in rope:
+        del rope["attention_factor"]  # the pair says it; vLLM takes 1 there for a model without a softmax scale
+    return rope
+
+
+def _mscale(factor: float, schedule: Schedule, spec: RopeSpec) -> dict[str, float]:
+    """The keys mscale and mscale_all_dim, for MLA's softmax scale and for readers that know no attention_factor."""
+    attention_factor = schedule.attention_factor
+    if spec.mla and schedule.softmax_scale != 1:
+        slope = 0.1 * math.log(factor)
+        everywhere = (math.sqrt(schedule.softmax_scale) - 1) / slope
+        rotated = (attention_factor * math.sqrt(schedule.softmax_scale) - 1) / slope
+        return {"mscale": round(rotated, 12), "mscale_all_dim": round(everywhere, 12)}
+    usual = abs(attention_factor - temperature_attention_factor(factor)) < SAME
+    if spec.mla or usual or factor <= 1:
+        return {}
+    mscale, mscale_all_dim = mscale_for(factor, attention_factor)
+    return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
+
+
+def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
+    lists = {"short_factor": form.short_factor, "long_factor": form.long_factor}
+    rope |= {name: written_divisors(factors) for name, factors in lists.items()}
+    factor = schedule.context / form.original_context
+    usual = longrope_attention_factor(factor, form.original_context)
+    if family.writing.attention_factor_from_original:
+        if abs(schedule.attention_factor - usual) > 1e-6:
+            context, original = original_for(schedule.context, schedule.attention_factor)
+            if schedule.short_inv_freq is not None:
+                raise UnsupportedBake(
+                    "an attention_factor of your own",
+                    f"{family.name} with two factor lists",
+                    "its class derives the attention factor from the length at which the lists change",
+                    f"pass --attention-factor {usual:.9g}, which it derives, give one list, or take --to gguf",
+                )
+            notes = (lengths_note(schedule.context, context, original),)
+            return RopeSetting(rope, form.theta, context, original, notes)
+        return RopeSetting(rope, form.theta, schedule.context, form.original_context)
+    rope |= {
+        "factor": float(factor),
+        "attention_factor": float(schedule.attention_factor),
+        "original_max_position_embeddings": form.original_context,
+    }
+    if family.writing.mscale_keys or abs(schedule.attention_factor - usual) > SAME:
+        rope |= {"short_mscale": schedule.attention_factor, "long_mscale": schedule.attention_factor}
+    return RopeSetting(rope, form.theta, schedule.context, form.original_context)
+
+
+def _need_no_attention_factor(schedule: Schedule, kind: str) -> None:
+    if abs(schedule.attention_factor - 1) > SAME:
+        raise UnsupportedBake(
+            f"attention_factor {schedule.attention_factor:g}", f"rope_type {kind}", "it has no such key", OTHER_WAYS
+        )
+
+
+def _need_whole_head(spec: RopeSpec, family: Family) -> None:
+    """Raises UnsupportedBake where partial_rotary_factor already says how much of a head has frequencies at all."""
+    if spec.rotary_dim != spec.head_dim or family.keys.partial:
+        raise UnsupportedBake(
+            "rope_type proportional",
+            family.name,
+            "its partial_rotary_factor has another meaning there, and the type would rotate the whole head",
+            WITH_ZEROS,
+        )
+
+
+def _need_pinned(original: int, spec: RopeSpec, family: Family, others: str) -> None:
+    if original != spec.query_length:
+        raise UnsupportedBake(
+            f"an original context of {original}",
+            family.name,
+            f"that length is also the unit of its query scale and has to stay {spec.query_length}",
+            others,
+        )

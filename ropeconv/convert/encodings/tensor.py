@@ -1,0 +1,49 @@
+"""Encoding `tensor`: any frequency vector as divisors of the base, in rope_freqs or in phi3's pair of lists."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import UnsupportedBake
+from ...formats.gguf.edit import Edit
+from ...formats.gguf.values import string, u32
+from ...rope.forms import Plain, divisors
+from ...rope.schedule import Schedule
+from ...runtimes.llamacpp.archs import arch_of_header
+from ...runtimes.llamacpp.read_header import FREQS, LONG, SHORT
+from ..gguf_edits import put_vector, start, with_attention_factor
+from ..gguf_encoding import GgufModel, gguf_encoding
+
+
+@gguf_encoding("tensor", order=2)
+def tensor(schedule: Schedule, model: GgufModel) -> Edit:
+    """The schedule as divisors over the base of the file. Raises UnsupportedBake where llama.cpp reads none."""
+    arch, seen = arch_of_header(model), model.reading().spec
+    base = Plain(float(np.float32(seen.rope_theta))).inv_freq(seen.rotary_dim)
+    long = divisors(base, schedule.inv_freq)
+    short = long if schedule.short_inv_freq is None else divisors(base, schedule.short_inv_freq)
+    pair = arch.factors == "always" or (arch.factors == "longrope" and (short is not long or LONG in model.vectors))
+    if not pair and arch.freqs != "used":
+        raise UnsupportedBake(
+            "a frequency vector",
+            f"the GGUF architecture {arch.name}",
+            "llama.cpp loads no rope_freqs for it",
+            f"name a carrier ({', '.join('--carrier ' + name for name in arch.carriers)})"
+            if arch.carriers
+            else "theta, linear and yarn fit into its keys" + ("" if short is long else ", without --keep-short"),
+        )
+    if short is not long and not pair:
+        raise UnsupportedBake(
+            "a pair of factor lists",
+            f"the GGUF architecture {arch.name}",
+            "it takes one list",
+            "give one list: leave --keep-short out",
+        )
+    kind = "longrope" if pair and arch.factors == "longrope" else "none"
+    original = Edit({f"{arch.name}.rope.scaling.original_context_length": u32(schedule.original_context)})
+    edit = start(model, schedule).merged(Edit({f"{arch.name}.rope.scaling.type": string(kind)}))
+    if pair:
+        edit = edit.merged(original).merged(put_vector(model, LONG, long)).merged(put_vector(model, SHORT, short))
+    else:
+        edit = edit.merged(put_vector(model, FREQS, long))
+    return with_attention_factor(model, schedule, edit)

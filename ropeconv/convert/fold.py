@@ -1,0 +1,290 @@
+"""Chooses the elements of tensors that a fold multiplies by the attention factor and the softmax scale.
+
+cos and sin times A give queries and keys times A, and their product A^2, over the dimensions that rotate. So the rows
+that make those dimensions are multiplied instead: of keys by A^2, of queries by A^2, or of both by A. Where a norm
+stands between the projection and the rotation it would undo that, so its weight is multiplied instead. Multi-head
+latent attention also has a softmax scale, which goes into every row of its queries. An indexer, which chooses the keys
+that attention sees by products of queries and keys of its own, rotates these as attention does: the norm of its keys is
+multiplied by A^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import frexp, prod
+from typing import Literal
+
+from ..errors import BadSource, UnsupportedBake
+from ..formats.safetensors import Tensor
+from ..models.config import text_part
+from ..models.family import Family
+from ..models.layers import key_layers
+from ..models.schema import Config, positive_int
+from ..models.suggest import Which, fused_heads, head_count, layer_prefix, layer_prefixes
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from .target import FoldInto
+
+Span = tuple[int, int]
+
+
+def query_rows(rows: int, family: Family, part: Config) -> tuple[Span, ...]:
+    """All rows of a projection that make queries, as spans: those of a gate behind each head are left out."""
+    gate = _gate(family, part)
+    if not gate:
+        return ((0, rows),)
+    width = rows // head_count(part, family)
+    return tuple((start, start + width - gate) for start in range(0, rows, width))
+
+
+def _gate(family: Family, part: Config) -> int:
+    """How many rows of an output gate follow the queries of each head. Raises BadSource where it is not stated."""
+    key = family.weights.q_gate
+    gate = positive_int(part, (key,)) if key else 0
+    if gate is None:
+        raise BadSource(f"config.json has no {key}; add it")
+    return gate
+
+
+def rotated_rows(rows: int, which: Which, spec: RopeSpec, family: Family, part: Config) -> tuple[Span, ...]:
+    if family.weights.rows == "first":
+        return per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
+    heads = 1 if which == "k" else head_count(part, family)
+    width, gate = rows // heads, _gate(family, part) if which == "q" else 0
+    return tuple(((head + 1) * width - gate - spec.rotary_dim, (head + 1) * width - gate) for head in range(heads))
+
+
+def fused_rows(
+    name: str, which: Which, spec: RopeSpec, family: Family, part: Config, tensors: Mapping[str, Tensor]
+) -> tuple[Span, ...]:
+    """The rotated rows of queries or keys in a fused projection of queries, keys and values, as spans of rows."""
+    starts = fused_heads(which, tensors[name].shape[0], head_count(part, family), spec.head_dim, family)
+    if family.weights.fused_order.endswith("blocks"):
+        return per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
+    return tuple((start, start + spec.rotary_dim) for start in starts)
+
+
+def per_head(heads: int, width: int, rotary_dim: int, start: int = 0) -> tuple[Span, ...]:
+    """Spans of the first `rotary_dim` of every `width` rows, from row `start` on; one span where all rotate."""
+    if rotary_dim == width:
+        return ((start, start + heads * width),)
+    return tuple((start + head * width, start + head * width + rotary_dim) for head in range(heads))
+
+
+def elements(rows: tuple[Span, ...], columns: int) -> tuple[Span, ...]:
+    return tuple((start * columns, stop * columns) for start, stop in rows)
+
+
+# dtype: KL that rounding costs at usual attention factors, measured
+FLOATS = {"F64": 0.0, "F32": 0.0, "F16": 2e-6, "BF16": 1e-4}
+NEGLIGIBLE = 1e-9
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Elements of a tensor to multiply.
+
+    spans: [start, stop) in the flat tensor. plus_one: whether the tensor stores w - 1, so that the result is
+    factor (1 + w) - 1.
+    """
+
+    tensor: str
+    spans: tuple[Span, ...]
+    factor: float
+    plus_one: bool = False
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A fold: which factors are multiplied into which weights.
+
+    fold_into: rows of queries, of keys, or both. scalings: what is multiplied. expected_kl: KL in nats that rounding
+    costs, by the dtype of the weights; 0 for F32 and for powers of two.
+    """
+
+    fold_into: FoldInto
+    scalings: tuple[Scaling, ...]
+    expected_kl: float
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that change, sorted."""
+        return tuple(sorted({scaling.tensor for scaling in self.scalings}))
+
+
+def fold(
+    schedule: Schedule,
+    spec: RopeSpec,
+    family: Family,
+    config: Config,
+    tensors: Mapping[str, Tensor],
+    fold_into: FoldInto = "k",
+) -> Fold:
+    """The fold of the attention factor and softmax scale of a schedule into the weights of a checkpoint.
+
+    schedule: with the two factors. spec: the RoPE of the checkpoint. family: of its model. config: its whole
+    config.json. tensors: of all its files, by name. fold_into: "q" multiplies queries by A^2, "k" keys by A^2, "qk"
+    both by A. Raises UnsupportedBake for families and dtypes that cannot hold the factors, BadSource where a tensor is
+    missing.
+    """
+    if not (family.weights.q or family.weights.fused):
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name, "its projections are not known", "use native"
+        )
+    part, limit = text_part(config, family), family.weights.clip
+    limited = f"{limit} limits what its projections give" if limit and part.get(limit) is not None else ""
+    reason = family.weights.fixed or limited
+    if reason:
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name, reason, "use --encoding native"
+        )
+    found: list[Scaling] = []
+    makers = key_layers(part, family, len(spec.layers))
+    for layer, kind in enumerate(spec.layers):
+        if kind == "global":
+            sides: tuple[Which, ...] = ("q", "k") if makers[layer] == layer else ("q",)
+            found += _layer(layer, sides, schedule, spec, family, part, tensors, fold_into)
+    if not found and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name, "no layer is extended", "use native"
+        )
+    dtypes = {tensors[scaling.tensor].dtype for scaling in found}
+    strange = dtypes - FLOATS.keys()
+    if strange:
+        name = next(scaling.tensor for scaling in found if tensors[scaling.tensor].dtype in strange)
+        raise UnsupportedBake(
+            "an attention factor in the weights", f"{name} in {min(strange)}",
+            "only floats of 16 bits and more can be scaled",
+            "dequantise the checkpoint first, or use --encoding native",
+        )  # fmt: skip
+    rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in found)
+    return Fold(fold_into, tuple(found), max(FLOATS[dtype] for dtype in dtypes) if rounds else 0.0)
+
+
+def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:
+    """The scalings that multiply all queries of every layer by a power of two, which changes exponents alone.
+
+    gain: the power of two. spec: the RoPE of the checkpoint. family: of its model. tensors: of all its files, by name.
+    Raises UnsupportedBake for dtypes other than F32 and BF16, whose exponents may not reach.
+    """
+    found = []
+    for layer in range(len(spec.layers)):
+        name = _queries(_prefix(layer, family, tensors), family, tensors)
+        if tensors[name].dtype not in ("F32", "BF16"):
+            raise UnsupportedBake(
+                f"a factor of {gain:g} in the queries", f"{name} in {tensors[name].dtype}", "bits would be lost",
+                "save the checkpoint as bfloat16 first, or use --encoding buffers",
+            )  # fmt: skip
+        found.append(Scaling(name, ((0, prod(tensors[name].shape)),), gain))
+    return tuple(found)
+
+
+def _layer(
+    layer: int,
+    sides: tuple[Which, ...],
+    schedule: Schedule,
+    spec: RopeSpec,
+    family: Family,
+    part: Config,
+    tensors: Mapping[str, Tensor],
+    fold_into: FoldInto,
+) -> Iterator[Scaling]:
+    prefix = _prefix(layer, family, tensors)
+    squared = schedule.attention_factor**2
+    factors: dict[Which, float] = {
+        "q": squared if fold_into == "q" else 1.0,
+        "k": squared if fold_into == "k" else 1.0,
+    }
+    if fold_into == "qk":
+        factors = {"q": schedule.attention_factor, "k": schedule.attention_factor}
+    for which in sides:
+        if abs(factors[which] - 1) > NEGLIGIBLE:
+            yield from _one_side(prefix, which, factors[which], spec, family, part, tensors)
+    if abs(squared - 1) > NEGLIGIBLE:
+        yield from _further_norms(prefix, "product", squared, spec, family, tensors)
+    if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
+        name = _queries(prefix, family, tensors)
+        rows, columns = tensors[name].shape[0], prod(tensors[name].shape[1:])
+        yield Scaling(name, elements(query_rows(rows, family, part), columns), schedule.softmax_scale)
+
+
+def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
+    prefix = layer_prefix(layer, family, tensors)
+    if prefix is not None:
+        return prefix
+    probe = family.weights.k or family.weights.fused
+    quantised = next((name for name in tensors if f"{probe}.q" in name), None)
+    if quantised:
+        raise UnsupportedBake(
+            "an attention factor in the weights", f"{quantised} in {tensors[quantised].dtype}",
+            "it is quantised to integers",
+            "use --encoding native",
+        )  # fmt: skip
+    raise BadSource(f"the checkpoint has no {layer_prefixes(layer, family)[0]}{probe}.weight; download it again")
+
+
+def _queries(prefix: str, family: Family, tensors: Mapping[str, Tensor]) -> str:
+    """Name of the projection of queries: q_b_proj, or q_proj for DeepSeek models without low-rank queries."""
+    name = f"{prefix}{family.weights.q}.weight"
+    return name if name in tensors else name.replace("q_b_proj", "q_proj")
+
+
+def _one_side(
+    prefix: str,
+    which: Which,
+    factor: float,
+    spec: RopeSpec,
+    family: Family,
+    part: Config,
+    tensors: Mapping[str, Tensor],
+) -> Iterator[Scaling]:
+    weights = family.weights
+    norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
+    norms = _norms(norm, weights.norm, tensors)
+    if norms:
+        for name in norms:
+            heads = prod(tensors[name].shape) // spec.head_dim
+            spans = per_head(heads, spec.head_dim, spec.rotary_dim)
+            yield Scaling(name, spans, factor, weights.norm == "rms-plus-one")
+        yield from _further_norms(prefix, which, factor, spec, family, tensors)
+        return
+    if weights.fused:
+        name = f"{prefix}{weights.fused}.weight"
+        blocks = fused_rows(name, which, spec, family, part, tensors)
+    else:
+        name = _queries(prefix, family, tensors) if which == "q" else f"{prefix}{weights.k}.weight"
+        if name not in tensors:
+            raise BadSource(f"the checkpoint has no {name}; download it again")
+        rows = prod(tensors[name].shape[:-1]) // (2 if which == "k" and weights.keys_and_values else 1)
+        blocks = rotated_rows(rows, which, spec, family, part)
+    yield Scaling(name, elements(blocks, tensors[name].shape[-1]), factor)
+    bias = f"{name.removesuffix('.weight')}.bias"
+    if bias in tensors:
+        yield Scaling(bias, tuple(blocks), factor)
+
+
+def _further_norms(
+    prefix: str,
+    side: Literal["q", "k", "product"],
+    factor: float,
+    spec: RopeSpec,
+    family: Family,
+    tensors: Mapping[str, Tensor],
+) -> Iterator[Scaling]:
+    """The scalings of the norms of further queries and keys of a layer, such as those of an indexer."""
+    for norm in family.weights.further_norms:
+        for name in (f"{prefix}{norm.name}.weight", f"{prefix}{norm.name}.bias"):
+            if norm.side == side and name in tensors:
+                start = prod(tensors[name].shape) - spec.rotary_dim if norm.rows == "last" else 0
+                yield Scaling(name, ((start, start + spec.rotary_dim),), factor, norm.kind == "rms-plus-one")
+
+
+def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Names of the tensors of a norm before the rotation; empty where the checkpoint has none."""
+    if not kind or kind.endswith("after-rope"):
+        return []
+    if kind == "layer-norm-list":
+        return sorted(name for name in tensors if name.startswith(f"{norm}.norms."))
+    names = [f"{norm}.weight", *([f"{norm}.bias"] if kind == "layer-norm" else [])]
+    return [name for name in names if name in tensors]

@@ -1,0 +1,1 @@
+"""Conversion of a GGUF file to a checkpoint, from the tables of `to_gguf`."""

@@ -1,0 +1,148 @@
+"""GgufCheckpoint: a GGUF file, presented as a checkpoint in the HF layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...errors import UnsupportedBake, UsageError
+from ...formats import jsontext
+from ...formats.durable import FileIdentity, text_digest
+from ...formats.gguf.values import F32, TYPES
+from ...formats.safetensors import grouped, shard_names
+from ...inspection.inspection import Inspection, inspect_gguf
+from ...inspection.receipts.gguf import gguf_stated
+from ...models.family import Family
+from ...models.folder import ConvertedSource, Shard
+from ...models.gguf import GgufSource
+from ...models.schema import Config
+from ...models.source import GeneratedFile, SourceFile
+from ...runtimes.llamacpp.read_header import WINDOW_NORM
+from ..to_gguf.hparams import gguf_rules, sizes_of
+from .config import checkpoint_shapes, config_of, family_of
+from .tensors import FLOATS, Restored, blocks, exactly, part, restored_tensors, type_of
+from .tokenizer import tokenizer_config, tokenizer_text
+
+TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+OUTTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
+
+
+class GgufCheckpoint(ConvertedSource[Restored]):
+    """A GGUF file whose config, index, tokenizer and shards are made from it.
+
+    inner: the file. outtype: dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where that is
+    quantised. with_tokenizer: whether it has the files of the tokenizer.
+    """
+
+    kind = "gguf"
+
+    def __init__(self, inner: GgufSource, outtype: str = "auto", with_tokenizer: bool = True) -> None:
+        self.inner, self.outtype, self.with_tokenizer = inner, outtype, with_tokenizer
+        self.reference, self.name, self.commit = inner.reference, inner.name, inner.commit
+        if outtype not in ("auto", *OUTTYPES):
+            known = ", ".join(("auto", *OUTTYPES))
+            raise UsageError(f"--outtype {outtype} is none of a checkpoint; choose {known}")
+
+    @cached_property
+    def family(self) -> Family:
+        """The family that it is of. Raises UnsupportedBake where there is none."""
+        return family_of(self.inner.file)
+
+    @cached_property
+    def inspection(self) -> Inspection:
+        """The inspection of the GGUF file. Raises UnsupportedBake where ropeconv changed more in it than its RoPE."""
+        seen, file = inspect_gguf(self.inner), self.inner.file
+        receipt = gguf_stated(file, seen.spec)
+        if file.get(WINDOW_NORM) is not None or (receipt is not None and receipt.encoding == "carrier"):
+            raise UnsupportedBake(
+                f"{self.reference}, whose tensors ropeconv changed",
+                "a checkpoint",
+                "only files as they were converted become checkpoints",
+                "run `ropeconv restore` on it first",
+            )
+        return seen
+
+    def in_dtype(self, dtype: str) -> GgufCheckpoint:
+        outtypes = {name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])}
+        return GgufCheckpoint(self.inner, outtypes.get(dtype, self.outtype), self.with_tokenizer)
+
+    @property
+    def dtype(self) -> str:
+        return TORCH[self._dtype]
+
+    @cached_property
+    def _dtype(self) -> str:
+        return OUTTYPES.get(self.outtype) or FLOATS.get(self.inner.file.usual_type, "F32")
+
+    @cached_property
+    def _config(self) -> Config:
+        return config_of(self.inner.file, self.family, self.inspection.spec, self.dtype)
+
+    @cached_property
+    def shards(self) -> tuple[Shard[Restored], ...]:
+        file, rules, spec = self.inner.file, gguf_rules(self.family), self.inspection.spec
+        shapes = checkpoint_shapes(file, self.family, len(spec.layers))
+        made = restored_tensors(file, shapes, rules, sizes_of(self._config, self.family, spec))
+        groups = grouped((self._typed(one) for one in made), lambda one: one.size)
+        return tuple(Shard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
+
+    def _typed(self, tensor: Restored) -> Restored:
+        """The tensor in the dtype of the checkpoint; of vectors and routers, in F32 in GGUF, where that is exact."""
+        narrow = replace(tensor, dtype=self._dtype)
+        types = {type_of(self.inner.file, part) for part in tensor.parts}
+        if self._dtype == "F32" or types != {F32} or self.inner.file.usual_type == F32:
+            return narrow
+        return narrow if exactly(self.inner.file, tensor, self._dtype) else tensor
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        config = self._config
+        special = {f"{name}_token_id": config[f"{name}_token_id"] for name in ("bos", "eos", "pad")}
+        made: dict[str, Any] = {"config.json": config, "generation_config.json": {"_from_model_config": True} | special}
+        if self.with_tokenizer:
+            made["tokenizer_config.json"] = tokenizer_config(self.inner.file, config["max_position_embeddings"])
+        return {name: jsontext.dump(data) for name, data in made.items()} | self.index()
+
+    def files(self) -> tuple[SourceFile, ...]:
+        return tuple(sorted(self.made_files(), key=lambda file: file.name))
+
+    def path(self, name: str) -> Path:
+        return self.inner.path
+
+    @cached_property
+    def identity(self) -> str:
+        return text_digest(self.inner.identity, self.dtype)
+
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return self.inner.seen(unread)
+
+    def tokenizer(self) -> GeneratedFile | None:
+        if not self.with_tokenizer:
+            return None
+        size = sum(len(self.inner.file.header.values[key].raw) for key in self._lists())
+        return GeneratedFile("tokenizer.json", size, self._write_tokenizer)
+
+    def blocks(self, tensors: Sequence[Restored]) -> Iterator[memoryview]:
+        yield from blocks(self.inner.file, tensors)
+
+    def part(self, tensor: Restored, start: int, stop: int) -> bytes:
+        return part(self.inner.file, tensor, start, stop)
+
+    def conversion_notes(self) -> tuple[str, ...]:
+        usual = self.inner.file.usual_type
+        if usual in FLOATS:
+            return ()
+        name, rounded = TYPES[usual].name, "" if self._dtype == "F32" else f", rounded to {self.dtype}"
+        return (
+            f"the weights are what {name} has{rounded}, and not those of the checkpoint that was quantised; "
+            f"{self.dtype} takes {sum(shard.size for shard in self.shards) / 1e9:.3g} GB",
+        )
+
+    def _lists(self) -> list[str]:
+        return [key for key in self.inner.file.header.values if key.startswith("tokenizer.ggml.")]
+
+    def _write_tokenizer(self, target: Path, advance: Callable[[int], None]) -> None:
+        target.write_text(tokenizer_text(self.inner.file, self.family), "utf-8")

@@ -1,0 +1,333 @@
+"""The tensors of a checkpoint from those of a GGUF file: the rows of each.
+
+How a family's rows are reordered, joined and stacked is what `out_tensors` does with a checkpoint of these tensors.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import BadSource, UnsupportedBake
+from ...formats.copying import threads
+from ...formats.gguf.file import GgufFile
+from ...formats.gguf.values import BF16, F16, F32, TYPES
+from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widened
+from ...models.family import Gguf
+from ..to_gguf.conversions import LAYER_NUMBER, Sizes
+from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, OutTensor, Weights
+from ..to_gguf.tensors import out_tensors
+from ..to_gguf.write import PIECE, encode
+
+Shape = tuple[int, ...]
+
+
+def shape_before(how: str, made: Sequence[Shape]) -> Shape | None:
+    """The shape before a conversion; None where it is not known for one that makes several tensors.
+
+    how: the name of the conversion. made: the shapes of what it made, slowest dimension first, in their order.
+    """
+    if how in BEFORE:
+        return BEFORE[how](made)
+    return made[0] if len(made) == 1 else None
+
+
+def _rows(made: Sequence[Shape]) -> Shape:
+    """All rows in one tensor."""
+    first, row = made[0], -1 if len(made[0]) < 2 else -2
+    return (*first[:row], sum(shape[row] for shape in made), *first[len(first) + row + 1 :])
+
+
+def _without_ones(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)
+
+
+BEFORE: dict[str, Callable[[Sequence[Shape]], Shape]] = {
+    "squeeze": lambda made: (*_without_ones(made[0])[:-1], 1, made[0][-1]),
+    "transpose": lambda made: (*made[0][:-2], made[0][-1], made[0][-2]),
+    "split": _rows,
+    "alternate": _rows,
+    "alternate_columns": lambda made: (*made[0][:-1], sum(shape[-1] for shape in made)),
+    "by_key_head": _rows,
+    "latent": lambda made: (made[0][0] * (made[0][2] + made[1][1]), made[0][1]),
+}
+"""Of keys [heads, rank, width] and values [heads, width, rank] in `latent`."""
+
+
+NOWHERE = Weights(None, "")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows of a tensor in GGUF.
+
+    origin: its name, or the metadata key of a list that has them. first: the element that they begin with. rows,
+    columns: their size. interleave, values, tiles: as in `OutTensor`, what has to be undone. stride: from one row to
+    the next in the tensor of the checkpoint, in elements. apart: from one element of a row to the next. at: the first
+    one, counted from where its region begins.
+    """
+
+    origin: str
+    first: int
+    rows: int
+    columns: int
+    interleave: int
+    values: str
+    tiles: tuple[int, int]
+    stride: int
+    apart: int
+    at: int = 0
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the rows follow each other in the checkpoint too."""
+        return self.apart == 1 and self.stride == self.columns
+
+    @property
+    def extent(self) -> int:
+        """Elements of the checkpoint from the first to the last one."""
+        return (self.rows - 1) * self.stride + (self.columns - 1) * self.apart + 1
+
+
+@dataclass(frozen=True)
+class Region:
+    """Consecutive elements of a tensor of the checkpoint. size: their number. parts: that they consist of."""
+
+    size: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """One tensor of the checkpoint. regions: in order. dtype: as safetensors names it."""
+
+    name: str
+    shape: tuple[int, ...]
+    regions: tuple[Region, ...]
+    dtype: str = "F32"
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return tensor_bytes(self.dtype, self.shape)
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """The parts of all regions."""
+        return (part for region in self.regions for part in region.parts)
+
+
+def restored_tensors(file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, sizes: Sizes) -> list[Restored]:
+    """The tensors of a checkpoint, all in F32.
+
+    file: the GGUF model. shapes: in the checkpoint, by name. rules: of the family for GGUF. sizes: of the model. Raises
+    BadSource where a tensor has another shape than such a checkpoint gives, UnsupportedBake where a conversion leaves
+    elements out.
+    """
+    header = _checkpoint_header(shapes)
+    made = out_tensors([(NOWHERE, header)], rules, sizes, F32)
+    tensors = list(header.tensors.values())
+    starts, parts = [one.start for one in tensors], [list[Part]() for _ in tensors]
+    for out in made:
+        info = file.tensors.get(out.name)
+        if info is None or trimmed(info.shape) != trimmed(out.shape):
+            raise BadSource(
+                f"{out.name} has the shape {info and info.shape} in the GGUF file, and {out.shape} belongs there; "
+                "download it again"
+            )
+        for start, part in _parts(out):
+            number = bisect_right(starts, start) - 1
+            parts[number].append(replace(part, at=(start - starts[number]) // 4))
+    for one, found in zip(tensors, parts, strict=True):
+        found += _scalar(one.name, rules)
+    return [Restored(one.name, one.shape, _regions(one, found)) for one, found in zip(tensors, parts, strict=True)]
+
+
+def trimmed(shape: Shape) -> Shape:
+    """A shape of GGUF, fastest dimension first, without ones at its end."""
+    return trimmed(shape[:-1]) if shape[-1:] == (1,) else shape
+
+
+def _scalar(name: str, rules: Gguf) -> list[Part]:
+    """The part of a tensor whose number is in a metadata key, the list of those of all layers; none for others."""
+    layer = LAYER_NUMBER.search(name)
+    keys = [key for key, ending in rules.scalars.items() if name.endswith(f".{ending}")]
+    return [Part(key, int(layer[1]), 1, 1, 0, "", (1, 1), 1, 1) for key in keys if layer]
+
+
+def _checkpoint_header(shapes: Mapping[str, Shape]) -> Header:
+    """The header of a safetensors file with these tensors in F32."""
+    found, at = {}, 0
+    for name, shape in shapes.items():
+        stop = at + 4 * prod(shape)
+        found[name] = Tensor(name, "F32", shape, at, stop)
+        at = stop
+    return Header(found, {}, 0)
+
+
+def _parts(out: OutTensor) -> Iterator[tuple[int, Part]]:
+    """Yields where the rows of a tensor are in the checkpoint, in bytes, and which rows of the GGUF tensor they are."""
+    first = 0
+    for rows in out.parts:
+        how = (out.interleave, out.values, out.tiles)
+        yield rows.start, Part(out.name, first, rows.rows, rows.columns, *how, rows.stride, rows.apart)
+        first += rows.rows * rows.columns
+
+
+def _regions(tensor: Tensor, parts: list[Part]) -> tuple[Region, ...]:
+    """The regions of a tensor: packed parts alone, others together with those that they overlap."""
+    found: list[list[Part]] = []
+    edges = [0]  # where regions end
+    for part in sorted(parts, key=lambda part: part.at):
+        if part.at >= edges[-1]:
+            found.append([])
+            edges.append(part.at)
+        found[-1].append(part)
+        edges[-1] = max(edges[-1], part.at + part.extent)
+    regions = [
+        Region(last - first, tuple(replace(part, at=part.at - first) for part in inside))
+        for inside, first, last in zip(found, edges[:-1], edges[1:], strict=True)
+    ]
+    given = sum(part.rows * part.columns for part in parts)
+    if given != prod(tensor.shape) or edges[-1] != given:
+        raise UnsupportedBake(
+            f"the tensor {tensor.name}",
+            "a checkpoint",
+            "the GGUF file has not all of its elements",
+            "take the checkpoint that the file was made from",
+        )
+    return tuple(regions)
+
+
+FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
+
+
+def blocks(file: GgufFile, tensors: Sequence[Restored]) -> Iterator[memoryview]:
+    """Yields the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut off."""
+    file.fetch()
+    workers = threads()
+    pending: deque[tuple[int, Future[NDArray[Any]]]] = deque()
+    waiting, most = 0, 2 * workers * PIECE
+    with ThreadPoolExecutor(workers) as pool:
+        for tensor in tensors:
+            for region in _pieces(tensor):
+                pending.append((region.size, pool.submit(_gathered, file, region, tensor.dtype)))
+                waiting += region.size
+                while waiting > most:
+                    size, future = pending.popleft()
+                    waiting -= size
+                    yield _bytes(future.result())
+        while pending:
+            yield _bytes(pending.popleft()[1].result())
+
+
+def part(file: GgufFile, tensor: Restored, start: int, stop: int) -> bytes:
+    """Bytes start .. stop - 1 of a tensor. Raises BadSource where the GGUF file is cut off."""
+    at, found = 0, []
+    for region in _pieces(tensor):
+        size = tensor_bytes(tensor.dtype, (region.size,))
+        if at < stop and start < at + size:
+            found.append(_bytes(_gathered(file, region, tensor.dtype))[max(start - at, 0) : stop - at])
+        at += size
+    return b"".join(found)
+
+
+def exactly(file: GgufFile, tensor: Restored, dtype: str) -> bool:
+    """Whether the export of a tensor in another dtype gives the numbers that the GGUF file has."""
+    for part in (part for region in _pieces(tensor) for part in region.parts):
+        stored = _values(file, part)
+        narrow = encode(BACK[part.values](stored) if part.values else stored, DTYPES[dtype])
+        made = widened(narrow.view(STORED[dtype]), dtype)
+        again = VALUES[part.values](made) if part.values else made
+        if not np.allclose(again, stored, rtol=ROUNDED.get(part.values, 0.0), atol=0.0, equal_nan=True):
+            return False
+    return True
+
+
+def type_of(file: GgufFile, part: Part) -> int:
+    """ggml's type of the numbers of a part."""
+    return file.tensors[part.origin].type if part.origin in file.tensors else F32
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _pieces(tensor: Restored) -> Iterator[Region]:
+    """The regions of a tensor, those of one packed part in pieces."""
+    for region in tensor.regions:
+        part = region.parts[0]
+        if len(region.parts) > 1 or not part.is_packed:
+            yield region
+            continue
+        unit = part.interleave or 1
+        step = max(unit, PIECE // max(1, part.columns) // unit * unit)
+        for first in range(0, part.rows, step):
+            rows = min(step, part.rows - first)
+            yield Region(rows * part.columns, (replace(part, first=part.first + first * part.columns, rows=rows),))
+
+
+def _gathered(file: GgufFile, region: Region, dtype: str) -> NDArray[Any]:
+    """The elements of a region in the dtype of the checkpoint."""
+    if region.parts[0].is_packed:
+        return _converted(file, region.parts[0], dtype)
+    out = np.empty(region.size, STORED[dtype])
+    for part in region.parts:
+        strides = (part.stride * out.itemsize, part.apart * out.itemsize)
+        place = np.lib.stride_tricks.as_strided(out[part.at :], (part.rows, part.columns), strides)
+        place[:] = _converted(file, part, dtype).view(out.dtype)
+    return out
+
+
+def _converted(file: GgufFile, piece: Part, dtype: str) -> NDArray[Any]:
+    """A piece in the dtype and the order of the checkpoint."""
+    if FLOATS.get(type_of(file, piece)) == dtype and not piece.values:
+        return _in_order(_stored(file, piece), piece)
+    values = _values(file, piece)
+    if piece.values:
+        values = BACK[piece.values](values)
+    return encode(np.ascontiguousarray(values), DTYPES[dtype])
+
+
+def _values(file: GgufFile, piece: Part) -> NDArray[np.float32]:
+    """A piece as 32-bit floats, in the order of the checkpoint."""
+    kind = type_of(file, piece)
+    raw = _stored(file, piece)
+    if kind in FLOATS:
+        return _in_order(widened(raw, FLOATS[kind]), piece)
+    import gguf
+
+    values = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(kind))
+    return _in_order(values.reshape(piece.rows, piece.columns), piece)
+
+
+def _stored(file: GgufFile, piece: Part) -> NDArray[Any]:
+    """A piece as it is in the file: floats [rows, columns], or the bytes of blocks [rows, bytes of a row]."""
+    if piece.origin not in file.tensors:
+        return np.array(file.get(piece.origin), "<f4")[piece.first :][:1].reshape(1, 1)
+    info = file.tensors[piece.origin]
+    kind = TYPES[info.type]
+    size = piece.rows * piece.columns // kind.block * kind.size
+    raw = np.frombuffer(file.read(piece.origin, piece.first // kind.block * kind.size, size), np.uint8)
+    if info.type in FLOATS:
+        return raw.view(STORED[FLOATS[info.type]]).reshape(piece.rows, piece.columns)
+    return raw.reshape(piece.rows, -1)
+
+
+def _in_order(values: NDArray[Any], piece: Part) -> NDArray[Any]:
+    """Rows of each head from pairs (2i, 2i + 1) to (i, i + d/2), and columns from (block, group) to (group, block)."""
+    if piece.interleave:
+        half = piece.interleave // 2
+        values = values.reshape(-1, half, 2, piece.columns).swapaxes(1, 2).reshape(piece.rows, piece.columns)
+    if piece.tiles != (1, 1):
+        groups, each = piece.tiles
+        values = values.reshape(piece.rows, each, groups, -1).swapaxes(1, 2).reshape(piece.rows, piece.columns)
+    return values

@@ -1,0 +1,210 @@
+"""tokenizer.json and tokenizer_config.json from the keys of a GGUF file: byte-level BPE and SentencePiece."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ...errors import BadSource, UnsupportedBake
+from ...formats.gguf.file import GgufFile
+from ...models.family import Family
+from ...rope.errors import shown
+from ..to_gguf.tokenizer import Pre, pre_table
+from ..to_gguf.vocabulary import SPACE, Kind
+
+ADDED = (Kind.CONTROL, Kind.USER_DEFINED)
+ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": "seperator", "mask": "mask"}
+"""Special tokens of transformers, and how GGUF spells them."""
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+def tokenizer_text(file: GgufFile, family: Family) -> str:
+    """The text of tokenizer.json.
+
+    file: the model. family: that it is of, which may call pre-tokenizers otherwise. Raises UnsupportedBake for a
+    tokenizer that is neither SentencePiece's BPE nor byte-level BPE with a pre-tokenizer in the table.
+    """
+    kind = file.get("tokenizer.ggml.model")
+    makers = {"llama": _sentencepiece, "gpt2": _byte_level}
+    if kind not in makers:
+        raise UnsupportedBake(
+            f"a tokenizer of the kind {shown(kind)}",
+            "tokenizer.json",
+            f"only {' and '.join(makers)} are converted back",
+            "take the tokenizer of the checkpoint that the file was made from",
+        )
+    texts, kinds = _texts(file), _kinds(file)
+    parts = makers[kind](file, family, texts, kinds)
+    added = [
+        {
+            "id": index, "content": text.replace(SPACE, " ") if kind == "llama" else text, "single_word": False,
+            "lstrip": False, "rstrip": False, "normalized": False, "special": kinds[index] == Kind.CONTROL,
+        }
+        for index, text in enumerate(texts)
+        if kinds[index] in (*ADDED, Kind.UNKNOWN)
+    ]  # fmt: skip
+    whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
+    return json.dumps(whole, ensure_ascii=False)
+
+
+def tokenizer_config(file: GgufFile, context: int) -> dict[str, Any]:
+    """The content of tokenizer_config.json. context: in tokens."""
+    texts = _texts(file)
+    found: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": context,
+        "add_bos_token": bool(_adds(file, "bos")),
+        "add_eos_token": bool(_adds(file, "eos")),
+    }
+    for name, role in ROLES.items():
+        index = file.get(f"tokenizer.ggml.{role}_token_id")
+        if isinstance(index, int) and 0 <= index < len(texts):
+            found[f"{name}_token"] = texts[index]
+    template = file.get("tokenizer.chat_template")
+    return found | ({"chat_template": template} if isinstance(template, str) else {})
+
+
+def _texts(file: GgufFile) -> list[str]:
+    found = file.get("tokenizer.ggml.tokens")
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise BadSource(f"{file.name} has no vocabulary in tokenizer.ggml.tokens; download it again")
+    return found
+
+
+def _kinds(file: GgufFile) -> list[int]:
+    count = len(file.get("tokenizer.ggml.tokens"))
+    found = file.get("tokenizer.ggml.token_type", [Kind.NORMAL] * count)
+    if not isinstance(found, list) or len(found) != count:
+        raise BadSource(f"{file.name} has {count} tokens and other numbers of their kinds; download it again")
+    return found
+
+
+def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
+    """Ids by text, without the rows that no token belongs to."""
+    return {
+        text: index
+        for index, text in enumerate(texts)
+        if kinds[index] != Kind.UNUSED or text != f"[PAD{index}]"
+    }  # fmt: skip
+
+
+def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> dict[str, Any]:
+    pre = _pre(file, family)
+    merges = file.get("tokenizer.ggml.merges")
+    if not isinstance(merges, list):
+        raise BadSource(f"{file.name} has no tokenizer.ggml.merges; download it again")
+    return {
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(_pre_tokenizers(pre))},
+        "post_processor": _post_processor(file, texts),
+        "decoder": BYTE_LEVEL | {"use_regex": True},
+        "model": _bpe(_vocabulary(texts, kinds), merges) | {"ignore_merges": pre.ignore_merges},
+    }
+
+
+def _bpe(vocabulary: dict[str, int], merges: list[Any]) -> dict[str, Any]:
+    return {
+        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+        "vocab": vocabulary, "merges": merges,
+    }  # fmt: skip
+
+
+def _pre(file: GgufFile, family: Family) -> Pre:
+    """The pre-tokenizer of a file in the table. Raises UnsupportedBake where it is not there."""
+    name = file.get("tokenizer.ggml.pre")
+    usual = {own: known for known, own in (family.gguf.pre if family.gguf else {}).items()}
+    for pre in pre_table().pre:
+        if pre.name == usual.get(name, name):
+            return pre
+    raise UnsupportedBake(
+        f"tokenizer.ggml.pre = {shown(name)}",
+        "tokenizer.json",
+        "how it cuts text is not in the table",
+        "take the tokenizer of the checkpoint that the file was made from",
+    )
+
+
+def _pre_tokenizers(pre: Pre) -> Iterator[dict[str, Any]]:
+    """The steps of pre.toml as tokenizer.json has them, which ByteLevel ends."""
+    for step in pre.steps:
+        kind, _, pattern = step.partition(" ")
+        if kind == "split":
+            yield {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        elif kind in ("digits", "numbers"):
+            yield {"type": "Digits", "individual_digits": kind == "digits"}
+        elif kind == "punctuation":
+            yield {"type": "Punctuation", "behavior": "Contiguous"}
+        elif kind == "gpt2":
+            yield BYTE_LEVEL | {"use_regex": True}
+    if "gpt2" not in pre.steps:
+        yield BYTE_LEVEL | {"use_regex": False}
+
+
+def _adds(file: GgufFile, role: str) -> bool | None:
+    found = file.get(f"tokenizer.ggml.add_{role}_token")
+    usual = role == "bos" and file.get("tokenizer.ggml.model") == "llama"  # llama-vocab.cpp: add_bos of SPM
+    return usual if found is None else bool(found)
+
+
+def _post_processor(file: GgufFile, texts: list[str]) -> dict[str, Any] | None:
+    """The template that puts special tokens around a text; None without them."""
+    around: dict[str, list[dict[str, Any]]] = {"bos": [], "eos": []}
+    special: dict[str, Any] = {}
+    for role in around:
+        index = file.get(f"tokenizer.ggml.{role}_token_id")
+        if _adds(file, role) and isinstance(index, int) and 0 <= index < len(texts):
+            text = texts[index]
+            around[role] = [{"SpecialToken": {"id": text, "type_id": 0}}]
+            special[text] = {"id": text, "ids": [index], "tokens": [text]}
+    if not special:
+        return None
+
+    def single(name: str, number: int) -> list[dict[str, Any]]:
+        return [*around["bos"], {"Sequence": {"id": name, "type_id": number}}, *around["eos"]]
+
+    return {
+        "type": "TemplateProcessing",
+        "single": single("A", 0),
+        "pair": [*single("A", 0), *single("B", 1)],
+        "special_tokens": special,
+    }
+
+
+def _sentencepiece(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> dict[str, Any]:
+    scores = file.get("tokenizer.ggml.scores")
+    if not isinstance(scores, list) or len(scores) != len(texts):
+        raise BadSource(f"{file.name} has no scores of its {len(texts)} tokens; download it again")
+    unknown = next((text for text, kind in zip(texts, kinds, strict=True) if kind == Kind.UNKNOWN), None)
+    prefix = file.get("tokenizer.ggml.add_space_prefix", True)
+    before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
+    after = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    pieces = {text: index for index, text in enumerate(texts) if kinds[index] == Kind.NORMAL}
+    model = _bpe(_vocabulary(texts, kinds), _merges(pieces, scores))
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*before, spaces]},
+        "pre_tokenizer": None,
+        "post_processor": _post_processor(file, texts),
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+                {"type": "ByteFallback"}, {"type": "Fuse"}, *after,
+            ],
+        },
+        "model": model | {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True},
+    }  # fmt: skip
+
+
+def _merges(pieces: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
+    """The merges of a vocabulary with scores: llama.cpp joins the pair whose whole has the highest score first."""
+    found = []
+    for text, index in pieces.items():
+        for cut in range(1, len(text)):
+            left, right = text[:cut], text[cut:]
+            if left in pieces and right in pieces:
+                found.append((-scores[index], pieces[left], pieces[right], left, right))
+    return [(left, right) for *_, left, right in sorted(found)]

@@ -1,0 +1,287 @@
+"""GgufEncoding, one way to write a schedule into a GGUF file, and the registry of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import UnsupportedBake
+from ..formats.gguf.edit import Edit, rewrite
+from ..formats.gguf.header import Header, TensorInfo
+from ..inspection.problems import refused_tensors
+from ..rope.lazy import Vector
+from ..rope.schedule import Schedule
+from ..runtimes.evidence import Evidence, records
+from ..runtimes.gguf_readers import Feature, Reader, judge_reader, judge_readers
+from ..runtimes.llamacpp.archs import arch_of_header, arch_table
+from ..runtimes.llamacpp.layers import window_theta
+from ..runtimes.llamacpp.read_header import FREQS, LONG, ROPE_TENSORS, SHORT, WINDOW_NORM, Reading, read
+from ..runtimes.llamacpp.scaling import ArchKeys
+from ..runtimes.runtime import GOOD
+from ..runtimes.verdict import TOLERANCE, Verdict, difference
+from .target import EncodeResult, with_deviation
+
+
+@dataclass(frozen=True)
+class GgufModel:
+    """A GGUF model that is on disk or only planned.
+
+    header: of the first shard, with the keys. tensors: of all shards, by name. vectors: the rope tensors, float64
+    [rotary_dim / 2], by name.
+    """
+
+    header: Header
+    tensors: Mapping[str, TensorInfo]
+    vectors: Mapping[str, Vector]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key by its full name, decoded; `default` where it is absent."""
+        return self.header.get(key, default)
+
+    def reading(self) -> Reading:
+        """The RoPE that llama.cpp computes from the model. Raises BadSource where it would refuse it."""
+        return read(self, self.vectors, arch_of_header(self))
+
+    def after(self, edit: Edit) -> GgufModel:
+        """The model after an edit, without writing anything."""
+        made = rewrite(self.header, edit)
+        header = Header(3, made.values, made.tensors, made.alignment, 0, 0)
+        vectors = {name: vector for name, vector in self.vectors.items() if name not in edit.removed}
+        for name in ROPE_TENSORS:
+            if name in edit.changes and name in vectors:
+                vectors[name] = _floats(edit.changes[name].apply(vectors[name].astype("<f4").tobytes()))
+        vectors |= {item.name: _floats(item.data) for item in edit.added if item.name in ROPE_TENSORS}
+        kept = {name: info for name, info in self.tensors.items() if name not in edit.removed}
+        return GgufModel(header, {**kept, **made.tensors}, vectors)
+
+
+def _floats(data: bytes) -> Vector:
+    return np.frombuffer(data, "<f4").astype(np.float64)
+
+
+MakeEdit = Callable[[Schedule, GgufModel], Edit]
+
+
+@dataclass(frozen=True)
+class GgufEncoding:
+    """A way to write a schedule into a GGUF file.
+
+    name: as `--encoding` takes it. order: the order in which "auto" tries encodings, lowest first. edit: from a
+    schedule and a model to the edit of the file; raises UnsupportedBake for schedules that it cannot hold.
+    """
+
+    name: str
+    order: int
+    edit: MakeEdit
+
+
+REGISTRY: dict[str, GgufEncoding] = {}
+
+
+def gguf_encoding(name: str, *, order: int) -> Callable[[MakeEdit], MakeEdit]:
+    """Decorator: registers a function as an encoding. name, order: as in `GgufEncoding`."""
+
+    def register(edit: MakeEdit) -> MakeEdit:
+        REGISTRY[name] = GgufEncoding(name, order, edit)
+        return edit
+
+    return register
+
+
+def all_gguf_encodings() -> dict[str, GgufEncoding]:
+    """All registered encodings by name, in their order."""
+    return {found.name: found for found in sorted(REGISTRY.values(), key=lambda found: found.order)}
+
+
+STOCK = (10000.0, 500000.0)
+COMPAT_CONTEXT = 131072
+GEMMA3_LAYERS = (34, 48, 62)
+CLOSE = 1e-6
+
+
+def gguf_features(model: GgufModel) -> frozenset[Feature]:
+    """What a model uses of RoPE. Raises BadSource where llama.cpp would refuse it.
+
+    model: as planned, after all edits.
+    """
+    reading = model.reading()
+    file = ArchKeys(model, reading.arch)
+    found: set[Feature] = {"theta"}
+    scaling = file.text("rope.scaling.type", "linear")
+    factor = 1.0 if scaling == "none" else file.number("rope.scaling.factor", 1.0) or 1.0
+    if factor != 1 and scaling in ("linear", "yarn"):
+        found.add("yarn" if scaling == "yarn" else "linear")
+    found |= _attention(file, reading, "yarn" in found)
+    found |= _keys(file)
+    found |= _tensors(file, model)
+    theta = file.number("rope.freq_base", 10000.0)
+    if _own_window_theta(file, theta):
+        found.add("window_theta")
+    if not found & {"linear", "yarn"} and theta in STOCK:
+        found.add("stock_theta")
+    if file.get("rope.scaling.type") is None and file.get("rope.scaling.factor") is None:
+        found |= {"no_scaling_keys"} if file.whole("context_length") >= COMPAT_CONTEXT else set()
+    if reading.arch.name == "gemma3" and file.whole("block_count") in GEMMA3_LAYERS:
+        found |= set() if "linear" in found and factor == 8 else {"gemma3_not_8"}
+    return frozenset(found)
+
+
+def _attention(file: ArchKeys, reading: Reading, yarn: bool) -> set[Feature]:
+    """How the file says the attention factor."""
+    given = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > CLOSE
+    if not yarn:
+        return {"attn_factor"} if given else set()
+    if not given:
+        return {"yarn_attention_factor"}
+    return {"attention_factor_1"} if abs(reading.spec.attention_factor - 1) < CLOSE else {"attn_factor"}
+
+
+def _keys(file: ArchKeys) -> set[Feature]:
+    found: set[Feature] = set()
+    betas = (file.number("rope.scaling.yarn_beta_fast", 32.0), file.number("rope.scaling.yarn_beta_slow", 1.0))
+    if file.arch.betas and betas != (32.0, 1.0):
+        found.add("betas")
+    if file.arch.log_multiplier and file.number("rope.scaling.yarn_log_multiplier", 0.0):
+        found.add("log_multiplier")
+    if file.arch.query_length and file.number("attention.temperature_scale", 0.0):
+        found.add("temperature_scale")
+    if abs(file.number(WINDOW_NORM, 1.0, prefix="") - 1) > CLOSE:
+        found.add("window_norms")
+    return found
+
+
+def _tensors(file: ArchKeys, model: GgufModel) -> set[Feature]:
+    """The rope tensors whose divisors are not all 1, and whether their shape is unusual."""
+    found: set[Feature] = set()
+    freqs = model.vectors.get(FREQS)
+    if freqs is not None and not np.all(freqs == 1):
+        found.add("rope_freqs")
+    if any(name in model.vectors and not np.all(model.vectors[name] == 1) for name in (LONG, SHORT)):
+        found.add("factors")
+    heads = file.get("attention.head_count")
+    if freqs is not None and (not isinstance(heads, int) or 2 * len(freqs) * heads != file.whole("embedding_length")):
+        found.add("rope_freqs_shape")
+    return found
+
+
+def _own_window_theta(file: ArchKeys, theta: float) -> bool:
+    """Whether rope.freq_base_swa says something else than what holds without it."""
+    window = file.arch.window
+    return window is not None and window_theta(file, window, theta) != (window.theta or theta)
+
+
+@dataclass(frozen=True)
+class GgufResult(EncodeResult):
+    """A schedule as an encoding writes it into a GGUF file.
+
+    edit: what changes in the file. arch: general.architecture after it. features: what the file then uses of RoPE.
+    """
+
+    edit: Edit = field(kw_only=True)
+    arch: str = field(kw_only=True)
+    features: frozenset[Feature] = field(kw_only=True)
+
+    def judged_by(self, reader: Reader) -> Verdict:
+        """The verdict of a reader, which may be cut to one version."""
+        return with_deviation(judge_reader(reader, self.features, self.arch), self.deviation)
+
+    def suits(self, readers: Sequence[Reader]) -> bool:
+        """Whether every one of `readers` computes the schedule."""
+        return all(self.judged_by(reader).status in GOOD for reader in readers)
+
+
+def judged(
+    encoding: str,
+    schedule: Schedule,
+    model: GgufModel,
+    edit: Edit,
+    title: str = "",
+    deviation: float = 0.0,
+    **more: Any,
+) -> GgufResult:
+    """The result of an encoding, with the verdict of llama.cpp first and those of the other readers after it.
+
+    encoding: its name. schedule, model, edit: as in `judge_edit`. title: of the encoding for messages, by default its
+    name. deviation: of a log-n approximation. more: other fields of the result. Raises as `judge_edit`.
+    """
+    own = judge_edit(schedule, model, edit, title or encoding, encoding)
+    after = model.after(edit)
+    arch, features = str(after.get("general.architecture")), gguf_features(after)
+    verdicts = tuple(with_deviation(one, deviation) for one in (own, *judge_readers(features, arch)))
+    return GgufResult(encoding, verdicts, edit=edit, arch=arch, features=features, deviation=deviation, **more)
+
+
+def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str, encoding: str = "") -> Verdict:
+    """The verdict of llama.cpp on an edit, from reading the edited header by its rules.
+
+    schedule: what has to be computed. model: before the edit. edit: to judge. name: of the encoding or carrier, for the
+    message. encoding: its name, by which records of executed files are looked up. Raises UnsupportedBake where
+    llama.cpp would not load the file, or not compute the schedule.
+    """
+    table, before, planned = arch_table(), model.reading(), model.after(edit)
+    after = planned.reading()
+    refused = refused_tensors(after, planned.vectors, planned.get(f"{after.arch.name}.rope.scaling.type"))
+    found = f"it does not load {after.arch.name} with {refused[0]}" if refused else ""
+    found = found or difference(schedule, before.spec, after.spec)
+    if not found and after.spec.layers != before.spec.layers:
+        found = "other layers would rotate"
+    if not found and "local" in after.spec.layers and abs(after.local_attention_factor - 1) > TOLERANCE:
+        found = f"it scales the window layers by {after.local_attention_factor:.4f} as well"
+    if found:
+        raise UnsupportedBake(
+            "this schedule", f"{table.display_name} with {name}", found, "choose another method or encoding"
+        )
+    if before.arch.assumed:
+        reason = f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those that are"
+        return Verdict(table.key, table.display_name, "unknown", reason, table.source, table.version)
+    known = _evidence(before.arch.family, encoding)
+    return Verdict(table.key, table.display_name, "exact", "", table.source, table.version, known)
+
+
+def _evidence(family: str, encoding: str) -> Evidence:
+    """How it is known what llama.cpp does with an encoding in a family: its record names encodings as `rope_types`."""
+    name, _, version = arch_table().key.partition("@")
+    for record in records():
+        seen = record.models.get(family) if (record.runtime, record.version) == (name, version) else None
+        if seen is not None and encoding in seen.rope_types and seen.most == "exact":
+            return Evidence("run", f"{record.version}, {record.date}")
+    return Evidence("read")
+
+
+def nothing_suits(
+    found: tuple[GgufResult, ...], refusals: Mapping[str, UnsupportedBake], readers: tuple[Reader, ...]
+) -> UnsupportedBake:
+    """The error, with what every encoding would give in every reader, and the way out.
+
+    found: the results that llama.cpp reads exactly, the wanted one first. refusals: errors of the other encodings, by
+    name. readers: the named ones.
+    """
+    reasons = []
+    for result in found:
+        verdicts = [result.judged_by(reader) for reader in readers]
+        wrong = [_words(verdict, len(readers) > 1) for verdict in verdicts if verdict.status not in GOOD]
+        reasons.append(f"with {result.encoding}: {' and '.join(wrong) or 'exact'}")
+    reasons += [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
+    names = " and ".join(reader.display_name for reader in readers)
+    return UnsupportedBake("this schedule", names, "; ".join(reasons), _way_out(found, readers))
+
+
+def _words(verdict: Verdict, named: bool) -> str:
+    words = verdict.reason if verdict.status == "unknown" else f"{verdict.status}, {verdict.reason}"
+    return f"{verdict.display_name} {words}" if named else words
+
+
+def _way_out(found: tuple[GgufResult, ...], readers: tuple[Reader, ...]) -> str:
+    fitting = next((result for result in found if result.suits(readers)), None)
+    if fitting is not None:
+        carrier = f" --carrier {fitting.arch}" if fitting.encoding == "carrier" else ""
+        return f"take{carrier or f' --encoding {fitting.encoding}'}"
+    unknown = [reader for reader in readers if found[0].judged_by(reader).status == "unknown"]
+    if unknown:
+        repair = "measure what it computes with `ropeconv validate FILE --server URL`"
+        return f"leave --runtime {unknown[0].name} out, and {repair}"
+    wrong = next(reader for reader in readers if found[0].judged_by(reader).status not in GOOD)
+    return f"leave --runtime {wrong.name} out, or choose another method"

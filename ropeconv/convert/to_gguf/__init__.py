@@ -1,0 +1,1 @@
+"""Conversion of a checkpoint to GGUF: hyperparameters, tensors, tokenizer and general metadata."""

@@ -1,0 +1,451 @@
+"""What can happen to the tensors of a checkpoint, by the names that `convert` in the family files uses.
+
+Every conversion takes a tensor, the names of what comes out, and the sizes of the model. It moves rows and reads no
+numbers, so that memory use does not depend on the tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import prod
+from operator import add, floordiv, mul, sub
+from typing import Any
+
+import numpy as np
+
+from ...errors import BadSource
+from ...formats.gguf.values import Value, f32_array
+from ...formats.safetensors import STORED, Header, widened
+from ...models.family import Convert, Gguf
+from ...models.schema import Config
+from ...rope.errors import counted, shown
+from .rows import VALUES, Rows, Stored, Weights
+
+OPERATORS = ((" + ", add), (" * ", mul))
+INVERSE = {" + ": sub, " * ": floordiv}
+LARGEST = 3e38  # of f32
+NAMES = re.compile(r"[A-Za-z_]\w*")
+
+
+def names_in(text: str) -> list[str]:
+    """The config keys that an expression reads."""
+    return NAMES.findall(text)
+
+
+def value_of(config: Config, text: str) -> Any:
+    """The value of an expression, None where a key of it is absent or null.
+
+    config: the text part of a config. text: the expression. Raises BadSource for what is no number in a sum or product.
+    """
+    for sign, operator in OPERATORS:
+        if sign in text:
+            values = [value_of(config, part) for part in text.split(sign)]
+            if any(value is None for value in values):
+                return None
+            return reduce(operator, (number(value, text) for value in values))
+    if text.isdigit():
+        return int(text)
+    return next((config[name] for name in text.split(" | ") if config.get(name) is not None), None)
+
+
+def count(config: Config, text: str) -> int:
+    """The value of an expression as a whole number. Raises BadSource where it is absent, or none that GGUF can hold."""
+    value = value_of(config, text)
+    if value is None:
+        raise BadSource(f"config.json has no {text}, which GGUF needs; add it")
+    return whole(value, text)
+
+
+def whole(value: Any, name: str) -> int:
+    """A value as a whole number of 32 bits. name: of its key. Raises BadSource."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
+        raise BadSource(f"config.json has {name} = {shown(value)}; write a whole number there")
+    return value
+
+
+def number(value: Any, name: str) -> Any:
+    """A value as a number of 32 bits. name: of its key. Raises BadSource."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
+        raise BadSource(f"config.json has {name} = {shown(value)}; write a number there, below {LARGEST:g}")
+    return value
+
+
+def solved(values: Mapping[str, Any]) -> Config:
+    """The config keys with which expressions have these values, the inverse of `value_of`.
+
+    values: by expression. Of `a | b` both keys get the value. A key that several expressions do not tell is left out.
+    Raises BadSource where no values of the keys make all expressions true.
+    """
+    found: Config = {}
+    for text, value in values.items():
+        if not _sign(text):
+            found |= dict.fromkeys(names_in(text), value)
+    left = {text for text in values if _sign(text)}
+    while ready := {text for text in left if len(_unknown(text, found)) <= 1}:
+        for text in sorted(ready):
+            sign, unknown = _sign(text), _unknown(text, found)
+            known = [value_of(found, part) for part in text.split(sign) if part not in unknown]
+            found |= dict.fromkeys(unknown, reduce(INVERSE[sign], known, values[text]))
+            if value_of(found, text) != values[text]:
+                raise BadSource(
+                    f"the header has {shown(values[text])} for {text}, and other keys deny it; fetch it again"
+                )
+        left -= ready
+    return found
+
+
+def _sign(text: str) -> str:
+    return next((sign for sign, _ in OPERATORS if sign in text), "")
+
+
+def _unknown(text: str, known: Config) -> set[str]:
+    return {name for name in names_in(text) if name not in known}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a model.
+
+    config: its text part, with the defaults of its class. kv_heads: heads of keys and values. layers: without those
+    that predict further tokens, whose number is `prediction`.
+    """
+
+    config: Config
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int
+    prediction: int = 0
+
+
+Conversion = Callable[[Stored, list[str], Sizes], list[Stored]]
+CONVERSIONS: dict[str, Conversion] = {}
+
+
+def conversion(function: Conversion) -> Conversion:
+    """Registers a conversion under the name of its function."""
+    CONVERSIONS[function.__name__] = function
+    return function
+
+
+def convert(tensors: Iterable[Stored], rules: Iterable[Convert], sizes: Sizes) -> list[Stored]:
+    """The tensors after all rules, in order.
+
+    tensors: of the checkpoint. rules: of the family. sizes: of the model. Raises BadSource where shapes do not fit.
+    """
+    found = list(tensors)
+    for rule in rules:
+        pattern = re.compile(rule.match)
+        found = [made for tensor in found for made in _apply(tensor, rule, pattern, sizes)]
+    return found
+
+
+def _apply(tensor: Stored, rule: Convert, pattern: re.Pattern[str], sizes: Sizes) -> list[Stored]:
+    if not pattern.search(tensor.name):
+        return [tensor]
+    names = [pattern.sub(name, tensor.name) for name in rule.names] or [tensor.name]
+    if rule.times:
+        tensor = times(tensor, [_factor(sizes, key) for key in rule.times])
+    if rule.how in VALUES:
+        return [replace(tensor, name=names[0], values=rule.how)]
+    return CONVERSIONS[rule.how](tensor, names, sizes)
+
+
+def times(tensor: Stored, factors: Iterable[float]) -> Stored:
+    """A tensor whose numbers are multiplied by factors; those of 1 change nothing."""
+    wanted = tuple(factor for factor in factors if factor != 1)
+    return replace(tensor, parts=tuple(replace(part, factors=(*part.factors, *wanted)) for part in tensor.parts))
+
+
+def _factor(sizes: Sizes, key: str) -> float:
+    name, _, index = key.partition(".")
+    value = sizes.config.get(name)
+    if index and value is not None:
+        if not isinstance(value, list) or len(value) <= int(index):
+            raise BadSource(
+                f"config.json has {name} = {shown(value)}; write a list of {int(index) + 1} numbers or more"
+            )
+        value = value[int(index)]
+    return 1.0 if value is None else float(number(value, name))
+
+
+@conversion
+def rename(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """The same under another name."""
+    return [replace(tensor, name=names[0])]
+
+
+@conversion
+def interleave(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Rows of a head reordered from pairs (i, i + d/2) to (2i, 2i + 1)."""
+    parts = tuple(tensor.matrices) if len(tensor.shape) < 2 else tensor.parts
+    return [replace(tensor, parts=parts, interleave=sizes.head_dim)]
+
+
+@conversion
+def to_vocabulary(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Rows of zeros behind the others, up to the size of the vocabulary."""
+    (matrix,), rows = tensor.matrices, count(sizes.config, "vocab_size")
+    more = (replace(matrix, rows=rows - matrix.rows, zeros=True),) if rows > matrix.rows else ()
+    return [replace(tensor, shape=(max(rows, matrix.rows), *tensor.shape[1:]), parts=(matrix, *more))]
+
+
+@conversion
+def squeeze(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Without dimensions of one, as the weights of a convolution over channels are."""
+    shape = tuple(size for size in tensor.shape if size != 1) or (1,)
+    width = shape[-1]
+    parts = tuple(replace(flat, rows=flat.rows // width, columns=width, stride=width) for flat in _flat(tensor))
+    return [replace(tensor, name=names[0], shape=shape, parts=parts)]
+
+
+@conversion
+def transpose(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Every matrix of a stack transposed."""
+    parts = tuple(part.transposed() for part in tensor.matrices)
+    shape = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
+    return [replace(tensor, name=names[0], shape=shape, parts=parts)]
+
+
+@conversion
+def split(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Equal blocks of rows, one for each name; of a stack, the blocks of each matrix."""
+    return _shares(tensor, names, lambda part, index, rows: part.part(index * rows, rows))
+
+
+@conversion
+def alternate(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Rows in turns, one for each name: with two names, the even and the odd rows."""
+    return _shares(tensor, names, lambda part, index, rows: part.part(index, rows, len(names)))
+
+
+@conversion
+def alternate_columns(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Elements of each row in turns, one for each name, as the biases of experts are stored."""
+    flat = replace(tensor, shape=(*tensor.shape, 1), parts=tuple(_flat(tensor)))
+    return [replace(made, shape=made.shape[:-1]) for made in alternate(flat, names, sizes)]
+
+
+@conversion
+def by_projection(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """All queries, then keys, then values, of a projection that has them together for each head of keys."""
+    width, each = sizes.head_dim, sizes.heads // sizes.kv_heads
+    (matrix,) = tensor.matrices
+    _fits(tensor, (each + 2) * sizes.kv_heads * width)
+    blocks = ((0, each), (each, 1), (each + 1, 1))  # where they begin in a group, and how many heads they have
+    parts = tuple(
+        matrix.part((group * (each + 2) + first) * width, heads * width)
+        for first, heads in blocks
+        for group in range(sizes.kv_heads)
+    )
+    return [replace(tensor, name=names[0], parts=parts)]
+
+
+@conversion
+def latent(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """The keys, transposed, and the values of each head, from the second projection of multi-head latent attention."""
+    key, value = count(sizes.config, "qk_nope_head_dim"), count(sizes.config, "v_head_dim")
+    _fits(tensor, sizes.heads * (key + value))
+    (matrix,), rank = tensor.matrices, tensor.shape[-1]
+    starts = [head * (key + value) for head in range(sizes.heads)]
+    keys = tuple(matrix.part(start, key).transposed() for start in starts)
+    values = tuple(matrix.part(start + key, value) for start in starts)
+    return [
+        replace(tensor, name=names[0], shape=(sizes.heads, rank, key), parts=keys),
+        replace(tensor, name=names[1], shape=(sizes.heads, value, rank), parts=values),
+    ]
+
+
+@conversion
+def by_key_head(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """All queries, keys and values of linear attention, and its gates, which are together for each head of keys."""
+    heads, each, key, value = _linear(sizes)
+    widths = (key, key, each * value, each * value)
+    (matrix,) = tensor.matrices
+    _fits(tensor, heads * sum(widths))
+    blocks = [
+        tuple(matrix.part(head * sum(widths) + sum(widths[:which]), width) for head in range(heads))
+        for which, width in enumerate(widths)
+    ]
+    rows = heads * (2 * key + each * value)
+    return [
+        replace(tensor, name=names[0], shape=(rows, tensor.shape[-1]), parts=(*blocks[0], *blocks[1], *blocks[2])),
+        replace(tensor, name=names[1], shape=(heads * each * value, tensor.shape[-1]), parts=blocks[3]),
+    ]
+
+
+@conversion
+def state_space_input(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Falcon H1: gate, input, both state projections and time steps, each times its own one of `ssm_multipliers`."""
+    inner, states = count(sizes.config, "mamba_d_ssm"), count(sizes.config, "mamba_n_groups * mamba_d_state")
+    blocks = (inner, inner, states, states, count(sizes.config, "mamba_n_heads"))
+    (matrix,) = tensor.matrices
+    _fits(tensor, sum(blocks))
+    parts = [
+        times(
+            replace(tensor, parts=(matrix.part(sum(blocks[:index]), rows),)),
+            [_factor(sizes, f"ssm_multipliers.{index}")],
+        )
+        for index, rows in enumerate(blocks)
+    ]
+    return [replace(tensor, name=names[0], parts=tuple(part for one in parts for part in one.parts))]
+
+
+@conversion
+def column(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """A vector as a matrix with one column."""
+    return [replace(tensor, name=names[0], shape=(*tensor.shape, 1), parts=tuple(_flat(tensor)))]
+
+
+@conversion
+def in_groups(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """A vector as a matrix with a row for each group of a state space."""
+    groups = count(sizes.config, "mamba_n_groups")
+    (size,) = tensor.shape
+    if not groups or size % groups:
+        raise BadSource(
+            f"{tensor.name} has {size} numbers, which are not {groups} equal groups; correct mamba_n_groups"
+        )
+    return [replace(tensor, name=names[0], shape=(groups, size // groups))]
+
+
+@conversion
+def tiled_values(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Value heads of linear attention from (key head, value head) to (value head, key head); rows before them stay.
+
+    https://github.com/ggml-org/llama.cpp/pull/19468
+    """
+    heads, each, key, value = _linear(sizes)
+    (matrix,) = tensor.matrices
+    width = value if matrix.rows >= heads * each * value else 1  # a number, or the dimensions of a head
+    before = matrix.rows - heads * each * width
+    _fits(tensor, heads * each * width + (2 * heads * key if before else 0))
+    parts = [matrix.part(before + (head * each + one) * width, width) for one in range(each) for head in range(heads)]
+    return [replace(tensor, name=names[0], parts=(*([matrix.part(0, before)] if before else []), *parts))]
+
+
+@conversion
+def tiled_columns(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """The columns of value heads of linear attention in the same order."""
+    heads, each, _, _ = _linear(sizes)
+    return [replace(tensor, name=names[0], tiles=(heads, each))]
+
+
+def _linear(sizes: Sizes) -> tuple[int, int, int, int]:
+    """Of linear attention: key heads, value heads for each of them, and the widths of both."""
+    heads, values = count(sizes.config, "linear_num_key_heads"), count(sizes.config, "linear_num_value_heads")
+    widths = count(sizes.config, "linear_key_head_dim"), count(sizes.config, "linear_value_head_dim")
+    return heads, values // heads, *widths
+
+
+def _shares(tensor: Stored, names: list[str], cut: Callable[[Rows, int, int], Rows]) -> list[Stored]:
+    """One tensor per name, of an equal share of the rows of every matrix, which `cut` takes by index and number."""
+    matrices = tensor.matrices
+    height = matrices[0].rows
+    if height % len(names):
+        raise BadSource(
+            f"{tensor.name} has {counted(height, 'row')}, which are not {len(names)} equal parts; download it again"
+        )
+    rows = height // len(names)
+    shape = (rows,) if len(tensor.shape) < 2 else (*tensor.shape[:-2], rows, tensor.shape[-1])
+    return [
+        replace(tensor, name=name, shape=shape, parts=tuple(cut(part, index, rows) for part in matrices))
+        for index, name in enumerate(names)
+    ]
+
+
+def _flat(tensor: Stored) -> list[Rows]:
+    return [part.flat() for part in tensor.parts]
+
+
+def _fits(tensor: Stored, rows: int) -> None:
+    height = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else tensor.shape[0]
+    if height != rows:
+        raise BadSource(
+            f"{tensor.name} has {counted(height, 'row')}, and the heads of config.json make {rows}; "
+            "the config is of another checkpoint, download both again"
+        )
+
+
+LAYER = re.compile(r"^model\.layers\.(\d+)\.")
+APART = re.compile(r"^(?:model\.)?mtp\.(?:layers\.(\d+)\.)?")
+PARTS = {
+    "fc.": "eh_proj.",
+    "pre_fc_norm_embedding.": "enorm.",
+    "pre_fc_norm_hidden.": "hnorm.",
+    "norm.": "shared_head.norm.",
+}
+"""The beginnings of names in Qwen's `mtp`, and what the other families call them."""
+OTHERS = re.compile(r"^model\.mtp_")  # ERNIE 4.5: mtp_block, mtp_emb_norm, mtp_hidden_norm, mtp_linear_proj
+
+OWN = {
+    "eh_proj": "eh_proj",
+    "embed_tokens": "embed_tokens",
+    "enorm": "enorm",
+    "hnorm": "hnorm",
+    "shared_head.head": "shared_head_head",
+    "shared_head.norm": "shared_head_norm",
+}
+"""What only such a layer has, and its name in GGUF behind `nextn.`; gguf 0.19 does not know it for Qwen."""
+
+
+def gguf_name(name: str) -> str | None:
+    """The name in GGUF of a tensor that only a layer that predicts further tokens has; None for others."""
+    layer = LAYER.match(name)
+    part = name[layer.end() :].removesuffix(".weight") if layer else ""
+    return f"blk.{layer[1]}.nextn.{OWN[part]}.weight" if layer and part in OWN else None
+
+
+def as_layer(name: str, layers: int) -> str:
+    """The name of a tensor, with those of Qwen's `mtp` as of a layer behind the others. layers: without these."""
+    apart = APART.match(name)
+    if apart is None:
+        return name
+    rest = name[apart.end() :]
+    if apart[1] is None:
+        start = next((part for part in PARTS if rest.startswith(part)), "")
+        rest = PARTS.get(start, "") + rest.removeprefix(start)
+    return f"model.layers.{layers + int(apart[1] or 0)}.{rest}"
+
+
+def predicts(name: str, layers: int) -> bool:
+    """Whether a tensor, named as by `as_layer`, is of a layer that predicts further tokens."""
+    layer = LAYER.match(name)
+    return bool(OTHERS.match(name)) or (layer is not None and int(layer[1]) >= layers)
+
+
+def count_layers(names: Iterable[str], layers: int) -> int:
+    """How many layers follow the others. names: of tensors, as by `as_layer`. layers: without these."""
+    found = (LAYER.match(name) for name in names)
+    return max((int(layer[1]) + 1 - layers for layer in found if layer), default=0)
+
+
+LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")
+
+
+def scalars(headers: Iterable[tuple[Weights, Header]], rules: Gguf, layers: int) -> dict[str, Value]:
+    """The metadata keys of single numbers.
+
+    headers: of the checkpoint's files, with these. rules: of the family. layers: their number. Raises BadSource
+    where a layer has none.
+    """
+    found = {}
+    for key, ending in rules.scalars.items():
+        numbers: dict[int, float] = {}
+        for file, header in headers:
+            for name, tensor in header.tensors.items():
+                layer = LAYER_NUMBER.search(name)
+                if layer and name.endswith(ending) and tensor.dtype in STORED:
+                    start = header.data_start + tensor.start
+                    dtype = np.dtype(STORED[tensor.dtype])
+                    stored = np.frombuffer(file.read(start, start + dtype.itemsize), dtype)
+                    numbers[int(layer[1])] = float(widened(stored, tensor.dtype)[0])
+        if sorted(numbers) != list(range(layers)):
+            raise BadSource(
+                f"{ending} is not there for every one of the {layers} layers; download the checkpoint again"
+            )
+        found[key] = f32_array([numbers[layer] for layer in range(layers)])
+    return found

@@ -1,0 +1,191 @@
+"""Whether a converted model has the keys, tensors and layers that llama.cpp's code of its architecture wants.
+
+`demands.json` is written by `scripts/gguf_demands.py` from llama.cpp's source, commit 0c1e570.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from ...errors import BadSource, UnsupportedBake
+from ...formats.gguf.header import Header
+from ...formats.package_data import package_data
+from ...models.family import Family
+from ...models.layers import key_layers
+from ...rope.errors import counted, shown
+from ...rope.spec import RopeSpec
+from ...runtimes.llamacpp.archs import Arch, find_arch
+from ...runtimes.llamacpp.layers import has_window, layer_kinds, layer_windows, layers_with_attention
+from ...runtimes.llamacpp.scaling import ArchKeys
+from .conversions import Sizes, value_of
+from .hparams import heads_of_layers
+
+SIZES = {
+    "n_embd": "embedding_length", "n_vocab": "vocab_size", "n_head": "attention.head_count",
+    "n_head_kv": "attention.head_count_kv", "n_embd_head_k": "attention.key_length",
+    "n_embd_head_v": "attention.value_length", "n_ff": "feed_forward_length",
+    "n_ff_exp": "expert_feed_forward_length", "n_expert": "expert_count", "n_rot": "rope.dimension_count",
+}  # fmt: skip
+"""The key of each size in llama.cpp's source."""
+
+
+class Demands(msgspec.Struct, frozen=True):
+    """What the loader of an architecture wants.
+
+    keys: that have no default, without the name of the architecture. required, optional: tensors with their shapes,
+    dimensions as expressions of SIZES or "?". Names with {} are of every layer; optional ones may have several shapes.
+    float32: tensors that llama.cpp's converter keeps in F32 whatever the type of the others is.
+    """
+
+    keys: tuple[str, ...]
+    required: dict[str, str]
+    optional: dict[str, tuple[str, ...]]
+    float32: tuple[str, ...]
+
+
+@cache
+def demands() -> dict[str, Demands]:
+    """The demands of all architectures by name."""
+    return package_data(files("ropeconv.convert.to_gguf") / "demands.json", dict[str, Demands])
+
+
+def check_demands(header: Header, arch: str) -> None:
+    """Compares keys, names of tensors and their shapes with what llama.cpp loads.
+
+    header: of the converted model. arch: its architecture. Raises BadSource for what is absent or has another shape,
+    UnsupportedBake for tensors that llama.cpp computes without.
+    """
+    wanted = demands()[arch]
+    for key in wanted.keys:
+        if f"{arch}.{key}" not in header.values:
+            raise BadSource(f"config.json says nothing of {key}, without which llama.cpp loads no {arch}; add it")
+    layers = header.values[f"{arch}.block_count"].decode() - header.get(f"{arch}.nextn_predict_layers", 0)
+    for name in wanted.required:
+        for one in (name.format(layer) for layer in range(layers if "{}" in name else 1)):
+            if one not in header.tensors:
+                raise BadSource(
+                    f"the checkpoint has nothing for {one}, without which llama.cpp loads no {arch}; "
+                    "download it again, or keep safetensors where its config switches that off"
+                )
+    sizes = _sizes(header, arch)
+    for name, tensor in header.tensors.items():
+        general = general_name(name)
+        shapes = (wanted.required[general],) if general in wanted.required else wanted.optional.get(general)
+        if shapes is None:
+            raise UnsupportedBake(
+                name, f"GGUF as {arch}", "llama.cpp computes without such weights", "keep safetensors"
+            )
+        if not any(_fits(tensor.shape, shape, sizes) for shape in shapes):
+            raise BadSource(
+                f"{name} has the shape {list(tensor.shape)}, and llama.cpp's {arch} wants {shapes[0]} by the sizes in "
+                "config.json; the config is of another checkpoint or of a variant that llama.cpp does not know"
+            )
+
+
+def check_layers(header: Header, sizes: Sizes, family: Family, spec: RopeSpec) -> None:
+    """Compares the layers that llama.cpp computes from a header with those of the checkpoint.
+
+    header: of the converted model. sizes, family, spec: of the checkpoint. Raises UnsupportedBake where llama.cpp
+    rotates other layers, has windows in others or of another size, takes the keys of another layer, or computes with
+    another number of key heads. An architecture that has no windows at all is not refused: the plan says so.
+    """
+    part, arch, count = sizes.config, find_arch(header.get("general.architecture")), len(spec.layers)
+    file = ArchKeys(header, arch)
+    _check_windows(file, arch, family, spec, part)
+    kinds = layer_kinds(file, arch)
+    for layer, (kind, wanted) in enumerate(zip(kinds, spec.layers, strict=True)):
+        if (kind == "none") is not (wanted == "none"):
+            flags = family.layers.flags or family.layers.key
+            rotates = f"llama.cpp {'does not rotate' if kind == 'none' else 'rotates'} layer {layer} (the first is 0)"
+            raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
+    makers, used = key_layers(part, family, count), _key_layers(file, arch, count)
+    own = sum(maker == layer for layer, maker in enumerate(makers))
+    if list(makers) != used:
+        what = f"{family.cache.shared[0]} = {count - own} with {counted(count, 'layer')}"
+        raise _other_layers(what, arch, _where_keys_differ(arch, makers, used))
+    if arch.shared_kv and own < 2:
+        raise _other_layers(f"{own} layer that makes keys", arch, "llama.cpp stops with fewer than two")
+    if not arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
+        _check_heads(file, arch, heads_of_layers(sizes, family))
+
+
+def _check_heads(file: ArchKeys, arch: Arch, wanted: list[int]) -> None:
+    attention, heads = layers_with_attention(file, arch, len(wanted)), file.get("attention.head_count_kv")
+    used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * len(wanted)
+    for layer, count in enumerate(wanted):
+        if attention[layer] and used[layer] != count:
+            what = f"{counted(count, 'head')} of keys in layer {layer} (the first is 0)"
+            raise _other_layers(what, arch, f"llama.cpp computes {used[layer]}")
+
+
+def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, part: dict[str, Any]) -> None:
+    if arch.window is None:
+        return
+    windows, count = layer_windows(file, arch), len(spec.layers)
+    stated = f"{family.layers.key} = {shown(part.get(family.layers.key))}"
+    for layer, (window, wanted) in enumerate(zip(windows, spec.windows or (None,) * count, strict=True)):
+        if window != wanted:
+            has = f"a window of {window} tokens" if window else "no window"
+            why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
+            if arch.window.present.isdigit() and count != int(arch.window.present):
+                stated = f"{family.window.key} = {wanted} with {counted(count, 'layer')}"
+                why = f"llama.cpp has windows there in models of {arch.window.present} layers alone"
+            raise _other_layers(stated, arch, why)
+    if has_window(file, arch.window, count) and not any(windows):
+        raise _other_layers(stated, arch, "llama.cpp stops without a layer that has a window")
+
+
+def _key_layers(file: ArchKeys, arch: Arch, count: int) -> list[int]:
+    """The layer whose keys llama.cpp uses in each layer."""
+    if not arch.shared_kv:
+        return list(range(count))
+    first = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - file.whole(arch.kv_layers, 0)
+    back = [arch.shared_kv.window if window else arch.shared_kv.other for window in layer_windows(file, arch)]
+    return [layer if layer < first else first - back[layer] for layer in range(count)]
+
+
+def _where_keys_differ(arch: Arch, makers: tuple[int, ...], used: list[int]) -> str:
+    if arch.kv_layers.isdigit():
+        return f"llama.cpp makes keys in the first {arch.kv_layers} layers"
+    layer = next(layer for layer, maker in enumerate(makers) if maker != used[layer])
+    return f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those of {makers[layer]}"
+
+
+def _other_layers(what: str, arch: Arch, why: str) -> UnsupportedBake:
+    return UnsupportedBake(what, f"GGUF as {arch.name}", why, "keep safetensors")
+
+
+def _sizes(header: Header, arch: str) -> dict[str, Any]:
+    """The sizes that the header states as single numbers, under their names in llama.cpp's source."""
+    found = {}
+    for name, key in SIZES.items():
+        value = header.values.get(f"{arch}.{key}")
+        number = value.decode() if value is not None else None
+        found[name] = number if isinstance(number, int) else None
+    if found["n_expert"] is None:
+        found["n_expert"] = 0
+    if f"{arch}.attention.key_length_swa" in header.values:  # heads of layers with a window have another width
+        found["n_embd_head_k"] = found["n_embd_head_v"] = None
+    for letter in "kv":
+        width, heads = found[f"n_embd_head_{letter}"], found["n_head_kv"]
+        found[f"n_embd_{letter}_gqa"] = width * heads if width and heads else None
+    return found | {"n_embd_gqa": found["n_embd_v_gqa"]}
+
+
+def general_name(name: str) -> str:
+    """The name of a tensor with {} for the number of its layer."""
+    start, _, rest = name.partition(".")
+    number, _, end = rest.partition(".")
+    return f"{start}.{{}}.{end}" if start == "blk" and number.isdigit() else name
+
+
+def _fits(shape: tuple[int, ...], wanted: str, sizes: dict[str, Any]) -> bool:
+    """Whether a shape is as wanted, where sizes that are not known fit all and trailing dimensions of one are left."""
+    expected = [None if text == "?" else value_of(sizes, text) for text in wanted.split(", ")]
+    found = list(shape) + [1] * (len(expected) - len(shape))
+    expected += [1] * (len(found) - len(expected))
+    return all(want is None or want == have for have, want in zip(found, expected, strict=True))

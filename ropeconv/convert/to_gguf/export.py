@@ -1,0 +1,142 @@
+"""Exported: a checkpoint converted to a GGUF model that has not been written yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import BadSource, UsageError
+from ...formats.files import read_bytes, scratch
+from ...formats.gguf.header import Header
+from ...formats.gguf.values import BF16, F16, F32, Q8_0, TYPES, Value
+from ...models.family import Family, Gguf
+from ...models.source import Source
+from ...rope.forms import Plain, divisors
+from ...rope.spec import RopeSpec
+from ...runtimes.llamacpp.read_header import FREQS
+from ..gguf_encoding import GgufModel
+from ..target import GgufTarget
+from .conversions import as_layer, count_layers, predicts, scalars
+from .demands import check_demands, check_layers
+from .hparams import gguf_rules, hparams, sizes_of
+from .metadata import Parameters, describe, metadata_keys
+from .rows import DTYPES, OutTensor, Weights
+from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
+from .tokenizer import composes_characters, tokenizer_keys
+from .write import FTYPES
+
+MOST_TOKENS = 1 << 22
+OUTTYPES = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0}
+SMALL = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "README.md", "vocab.json",
+    "merges.txt",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A checkpoint converted to GGUF, before it is written.
+
+    model: header and tensors with the unscaled RoPE. tensors: the same with the rows of the checkpoint that they
+    consist of. description: gguf-py's Metadata. outtype: the type of the weights as in file names. quantised: the type
+    to which llama.cpp quantises the file afterwards, or empty. unlabelled: the header without the label of a method in
+    its names. without_prediction: layers that predict further tokens are left out. composes: tokenizer.json composes
+    characters (NFC), which llama.cpp does not do.
+    """
+
+    model: GgufModel
+    tensors: list[OutTensor]
+    description: Any
+    outtype: str
+    unlabelled: Header
+    quantised: str = ""
+    without_prediction: bool = False
+    composes: bool = False
+
+
+def export(source: Source, family: Family, spec: RopeSpec, label: str, options: GgufTarget) -> Exported:
+    """Converts a checkpoint to GGUF, without writing it.
+
+    source: the checkpoint. family: of its model. spec: its unscaled RoPE. label: of the method, for names, or empty.
+    options: type of the weights and pre-tokenizer. Raises BadSource and UnsupportedBake for a checkpoint that cannot be
+    converted, UsageError for an unknown outtype.
+    """
+    outtype = options.outtype or "auto"
+    if not source.weights():
+        raise BadSource(f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole folder")
+    headers = [(Weights(source, name), header) for name, header in source.headers.items()]
+    stored = [tensor for _, header in headers for tensor in header.tensors.values()]
+    quantised = outtype if outtype in FTYPES else ""
+    kind = _kind("auto" if quantised else outtype, [tensor.dtype for tensor in stored])
+    vocabulary = _vocabulary(headers)
+    rules, sizes = gguf_rules(family), sizes_of(source.config(), family, spec)
+    names = [as_layer(plain_name(name), sizes.layers) for _, header in headers for name in header.tensors]
+    left_out = not rules.prediction and any(predicts(name, sizes.layers) for name in names)
+    if rules.prediction:
+        sizes = replace(sizes, prediction=count_layers(names, sizes.layers))
+    values = hparams(sizes, family, spec, vocabulary)
+    tensors = [*_rope_freqs(spec, rules), *out_tensors(headers, rules, sizes, kind)]
+    values |= scalars(headers, rules, sizes.layers)
+    name = TYPES[kind].name
+    with scratch() as folder:
+        present = {file.name for file in source.files()}
+        for file in SMALL:
+            if file in present and source.is_generated(file):
+                source.copy(file, folder / file)
+            elif file in present:
+                (folder / file).write_bytes(read_bytes(source.path(file), file))
+        repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
+        size = _parameters(tensors, values)
+        described = describe(folder, source.name, repository, label, size)
+        general = metadata_keys(described, name, options.quantized_by)
+        bare = metadata_keys(describe(folder, source.name, repository, "", size), name, options.quantized_by)
+        tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
+        composed = composes_characters(folder, tokens)
+    arch = values.pop("general.architecture")
+    header, unlabelled = (
+        Header(3, {"general.architecture": arch, **names, **values, **tokens}, infos(tensors), 32, 0, 0)
+        for names in (general, bare)
+    )
+    check_demands(header, rules.arch)
+    check_layers(header, sizes, family, spec)
+    vectors = {one.name: np.frombuffer(one.data, "<f4").astype(np.float64) for one in tensors if one.data}
+    model = GgufModel(header, header.tensors, vectors)
+    return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
+
+
+def _rope_freqs(spec: RopeSpec, rules: Gguf) -> list[OutTensor]:
+    """The divisors of an architecture that has them without any scaling, 1e30 for pairs that stand still."""
+    if not rules.divisors:
+        return []
+    plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)
+    data = divisors(plain, spec.form.inv_freq(spec.rotary_dim)).astype("<f4").tobytes()
+    return [OutTensor(FREQS, (spec.rotary_dim // 2,), F32, (), data=data)]
+
+
+def _parameters(tensors: list[OutTensor], values: dict[str, Value]) -> Parameters:
+    experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
+    count = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
+    return Parameters(sum(tensor.elements for tensor in tensors), experts // (count or 1), count if experts else 0)
+
+
+def _kind(outtype: str, dtypes: list[str]) -> int:
+    if outtype == "auto":
+        return DTYPES.get(max(set(dtypes), key=dtypes.count), BF16)
+    if outtype not in OUTTYPES:
+        known = ", ".join((*OUTTYPES, *FTYPES))
+        raise UsageError(f"--outtype {outtype} is not known; choose auto, {known}")
+    return OUTTYPES[outtype]
+
+
+def _vocabulary(headers: list[tuple[Weights, Any]]) -> int:
+    for _, header in headers:
+        for name, tensor in header.tensors.items():
+            if name.endswith(EMBEDDINGS):
+                rows = tensor.shape[0] if tensor.shape else 0
+                if not 0 < rows <= MOST_TOKENS:
+                    raise BadSource(f"{name} has {rows:,} rows, and at most {MOST_TOKENS:,} are converted")
+                return rows
+    raise BadSource("the checkpoint has no token embeddings; download it again")

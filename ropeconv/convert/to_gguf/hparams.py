@@ -1,0 +1,263 @@
+"""Hyperparameters of a model: from config.json to the keys of a GGUF architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from statistics import NormalDist
+from typing import Any
+
+from ...errors import BadSource, UnsupportedBake
+from ...formats.gguf.values import Value, array, boolean, bools, f32, f32_array, string, u32
+from ...models.config import text_part
+from ...models.family import Family, Gguf
+from ...models.layer_cache import STATES, kv_heads
+from ...models.layers import layer_kinds, layer_names, own_settings
+from ...models.schema import Config, positive_int
+from ...rope.errors import shown
+from ...rope.spec import RopeSpec
+from .conversions import Sizes, count, number, value_of, whole
+
+UINT32 = 4
+"""GGUF's number of the type."""
+Computed = Callable[[Sizes, Family], Value]
+COMPUTED: dict[str, Computed] = {}
+
+
+def computed(function: Computed) -> Computed:
+    """Registers a function under its name."""
+    COMPUTED[function.__name__] = function
+    return function
+
+
+@computed
+def kv_heads_of_layers(sizes: Sizes, family: Family) -> Value:
+    """Heads of keys and values of each layer, 0 for a layer with a state instead."""
+    return array(UINT32, heads_of_layers(sizes, family))
+
+
+def heads_of_layers(sizes: Sizes, family: Family) -> list[int]:
+    """Heads of keys and values of each layer, 0 for a layer with a state instead. sizes, family: of the checkpoint."""
+    part, kinds = sizes.config, layer_kinds(sizes.config, family, sizes.layers)
+    names = layer_names(part, family, sizes.layers)
+    found, settings = [], own_settings(part)
+    for layer, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+        own = positive_int(settings.get(layer, {}), family.keys.kv_heads)
+        found.append(0 if name in STATES else own or kv_heads(part, family, sizes.heads, kind))
+    return found
+
+
+@computed
+def adjusted_feed_forward(sizes: Sizes, family: Family) -> Value:
+    """LFM 2: two thirds of the stated size, times a factor, rounded up; as stated where that is switched off."""
+    part = sizes.config
+    size = count(part, "block_ff_dim | intermediate_size")
+    if part.get("block_auto_adjust_ff_dim", True):
+        factor = number(part["block_ffn_dim_multiplier"], "block_ffn_dim_multiplier")
+        unit = count(part, "block_multiple_of")
+        if unit == 0:
+            raise BadSource("config.json has block_multiple_of = 0; write 1 for sizes that are not rounded")
+        size = unit * -(-int(factor * int(2 * size / 3)) // unit)
+    return u32(size)
+
+
+@computed
+def feed_forward_of_layers(sizes: Sizes, family: Family) -> Value:
+    """One size, or one for each layer: Gemma 3n lists them, Gemma 4 may double it in layers that take others' keys."""
+    part = sizes.config
+    size, shared = part.get("intermediate_size"), count(part, "num_kv_shared_layers")
+    if isinstance(size, list):
+        return array(UINT32, [whole(one, "intermediate_size") for one in size])
+    size = count(part, "intermediate_size")
+    if not part.get("use_double_wide_mlp"):
+        return u32(size)
+    return array(UINT32, [size * (1 + (layer >= sizes.layers - shared)) for layer in range(sizes.layers)])
+
+
+@computed
+def sparsity_scales(sizes: Sizes, family: Family) -> Value:
+    """Gemma 3n: how many standard deviations an activation lies above the mean in each layer, for its share of zeros.
+
+    llama.cpp does not read the key (src/models/models.h). Raises UnsupportedBake for other shares than it computes.
+    """
+    computes = [0.95 if layer < 10 else 0.0 for layer in range(sizes.layers)]
+    shares = sizes.config.get("activation_sparsity_pattern") or (
+        computes if sizes.layers > 10 else [0.0] * sizes.layers
+    )
+    if shares != computes:
+        what = f"activation_sparsity_pattern = {shown(shares)}"
+        raise UnsupportedBake(what, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors")
+    return f32_array([NormalDist().inv_cdf(share) if share else float("-inf") for share in computes])
+
+
+SIZES = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+}
+"""Keys that every architecture has; `u32` of a family says otherwise where its config does."""
+INT32 = 5
+"""GGUF's number of the type."""
+
+
+def sizes_of(config: Config, family: Family, spec: RopeSpec) -> Sizes:
+    """The sizes of a model. config: the whole config.json. family: of the model. spec: its unscaled RoPE.
+
+    Raises BadSource for keys that are absent, UnsupportedBake for families whose conversion is not known.
+    """
+    part = {**gguf_rules(family).defaults, **text_part(config, family)}
+    heads = positive_int(part, family.keys.heads, family.defaults.heads)
+    if heads is None:
+        raise BadSource(f"config.json has no {family.keys.heads[0]}, which GGUF needs; add it")
+    return Sizes(part, heads, kv_heads(part, family, heads), spec.head_dim, len(spec.layers))
+
+
+def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, Value]:
+    """The keys of a GGUF architecture for a model, with its unscaled RoPE.
+
+    sizes: of the model. family: of the model. spec: its unscaled RoPE. vocabulary: rows of the embeddings. Raises
+    BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no key for.
+    """
+    part, rules = sizes.config, gguf_rules(family)
+    _check(part, rules, spec)
+    found: dict[str, Value] = {
+        "context_length": u32(spec.original_context),
+        "attention.head_count": u32(sizes.heads),
+        "attention.head_count_kv": u32(sizes.kv_heads),
+        "attention.key_length": u32(spec.head_dim),
+        "attention.value_length": u32(spec.head_dim),
+        "rope.dimension_count": u32(spec.rotary_dim),
+        "rope.freq_base": f32(spec.rope_theta),
+        "vocab_size": u32(vocabulary),
+    }
+    found |= {key: u32(count(part, name)) for key, name in SIZES.items() if key not in rules.u32 | rules.computed}
+    found |= _settings(part, rules)
+    if sizes.prediction:
+        found["block_count"] = u32(sizes.layers + sizes.prediction)
+        found["nextn_predict_layers"] = u32(sizes.prediction)
+    if rules.window == "pattern":
+        found |= _window(part, family, spec)
+    elif rules.window == "size":
+        found["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
+    names = layer_names(part, family, len(spec.layers)) if rules.layer_flags else ()
+    names += ("",) * (sizes.prediction if names else 0)
+    found |= {key: bools([name == wanted for name in names]) for key, wanted in rules.layer_flags.items()}
+    found |= {key: COMPUTED[how](sizes, family) for key, how in rules.computed.items()}
+    found |= {key: _fixed(value) for key, value in rules.fixed.items()}
+    arch = rules.arch
+    named = {f"{arch}.{key}": value for key, value in found.items()}
+    return {"general.architecture": string(arch)} | named | _temperature(part, arch, spec)
+
+
+def _settings(part: Config, rules: Gguf) -> dict[str, Value]:
+    """The metadata keys that come from config keys."""
+    found = {}
+    for key, name in rules.u32.items():
+        value = value_of(part, name)
+        if value is not None:
+            found[key] = u32(whole(value, name))
+    for key, name in rules.f32.items():
+        value = value_of(part, name)
+        if value is not None:
+            found[key] = f32(float(number(value, name)))
+        elif key.startswith("attention.layer_norm"):
+            raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
+    for key, name in rules.flag.items():
+        value = value_of(part, name)
+        if value is not None:
+            found[key] = boolean(bool(value))
+    for key, codes in rules.codes.items():
+        value = value_of(part, codes.key)
+        if value is None:
+            continue
+        if str(value) not in codes.numbers:
+            known = ", ".join(codes.numbers)
+            raise _unsupported(f"{codes.key} = {shown(value)}", rules, f"llama.cpp computes {known}")
+        found[key] = u32(codes.numbers[str(value)])
+    return found
+
+
+def _fixed(value: float | bool | str | list[int]) -> Value:
+    if isinstance(value, list):
+        return array(INT32, value)
+    if isinstance(value, str):
+        return string(value)
+    if isinstance(value, bool):
+        return boolean(value)
+    return u32(value) if isinstance(value, int) else f32(value)
+
+
+def _unsupported(what: str, rules: Gguf, why: str) -> UnsupportedBake:
+    return UnsupportedBake(what, f"GGUF as {rules.arch}", why, "keep safetensors")
+
+
+def gguf_rules(family: Family) -> Gguf:
+    """How checkpoints of a family become GGUF. Raises UnsupportedBake where that is not known."""
+    if family.gguf is None:
+        raise UnsupportedBake(
+            "GGUF output",
+            family.display_name,
+            family.no_gguf or "its conversion is not known here",
+            "keep safetensors" if family.no_gguf else "convert it with llama.cpp, then patch that",
+        )
+    return family.gguf
+
+
+def _check(part: Config, rules: Gguf, spec: RopeSpec) -> None:
+    for need in rules.need:
+        if (need.below_layers and len(spec.layers) >= need.below_layers) or (need.when and not part.get(need.when)):
+            continue
+        value = _finite_or_not(part.get(need.key))
+        if (need.default if value is None else value) != need.value:
+            raise _unsupported(f"{need.key} = {shown(value)}", rules, f"llama.cpp computes {need.value!r}")
+    act = {"swish": "silu"}.get(str(part.get(rules.act_key)), part.get(rules.act_key))
+    if rules.act and act not in (None, *rules.act.split(" | ")):
+        raise _unsupported(f"{rules.act_key} = {shown(act)}", rules, f"llama.cpp computes {rules.act}")
+    for key in rules.not_null:
+        if key in part and part[key] is None:
+            raise _unsupported(f"{key} = null", rules, "llama.cpp cannot switch it off")
+    if rules.tied and part.get("tie_word_embeddings") is False:
+        raise _unsupported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
+    if rules.scale_layers:
+        _check_scale(part, rules, spec)
+
+
+def _finite_or_not(value: Any) -> Any:
+    """A value with infinities as numbers, which transformers 5 writes as {"__float__": "Infinity"}."""
+    if isinstance(value, list):
+        return [_finite_or_not(item) for item in value]
+    return inf if value == {"__float__": "Infinity"} else value
+
+
+def _check_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:
+    large = len(spec.layers) == rules.scale_layers
+    width = count(part, "hidden_size") // count(part, "num_attention_heads") if large else spec.head_dim
+    scalar = part.get("query_pre_attn_scalar", 256)
+    if scalar != width:
+        raise _unsupported(
+            f"query_pre_attn_scalar = {shown(scalar)}", rules, f"llama.cpp computes {width} for this size"
+        )
+
+
+def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, Value]:
+    size = positive_int(part, ("sliding_window",))
+    if size is None:
+        return {}
+    names = layer_names(part, family, len(spec.layers))
+    pattern = [name == "sliding_attention" for name in names]
+    found = {"attention.sliding_window": u32(size), "attention.sliding_window_pattern": bools(pattern)}
+    if spec.local_form is not None:
+        found["rope.freq_base_swa"] = f32(spec.local_form.theta)
+    return found
+
+
+def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, Value]:
+    """The keys of Ministral 3's query scaling, whose length is the original context; empty for other architectures."""
+    rope = part.get("rope_parameters") or part.get("rope_scaling") or {}
+    if arch != "mistral3" or not isinstance(rope, dict) or not rope.get("llama_4_scaling_beta"):
+        return {}
+    original = positive_int(rope, ("original_max_position_embeddings",)) or spec.original_context
+    return {
+        f"{arch}.attention.temperature_scale": f32(number(rope["llama_4_scaling_beta"], "llama_4_scaling_beta")),
+        f"{arch}.rope.scaling.original_context_length": u32(original),
+    }

@@ -1,0 +1,181 @@
+"""Tensors on their way from a checkpoint to GGUF, as the rows of files that they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import BadSource
+from ...formats.gguf.values import BF16, F16, F32, MXFP4, TYPES
+from ...models.source import Source
+
+DTYPES = {"F32": F32, "F16": F16, "BF16": BF16, "MXFP4": MXFP4}
+"""ggml's number for each type of a checkpoint; MXFP4 is a pair of tensors there, blocks and scales."""
+NIBBLES = 16  # bytes of a block of MXFP4 in a checkpoint, without its scale
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A safetensors file of a checkpoint, which is fetched, or converted, when its numbers are read.
+
+    source: the checkpoint, None for a file of which only the header is known. name: of the file.
+    """
+
+    source: Source | None
+    name: str
+
+    @cached_property
+    def path(self) -> Path | None:
+        """Where the file is on this machine; None for one that is made when it is read."""
+        assert self.source is not None, self.name
+        return None if self.source.is_generated(self.name) else self.source.path(self.name)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """A few bytes of the file, which is not fetched for them."""
+        assert self.source is not None, self.name
+        return self.source.read(self.name, start, stop)
+
+    def numbers(self, dtype: str, start: int, count: int, sparse: bool = False) -> NDArray[Any]:
+        """Numbers of the file as numpy reads them.
+
+        dtype: of numpy. start: where they begin, in bytes. count: how many. sparse: whether few of them are needed, so
+        that a file of this machine is mapped and not read. Raises BadSource where it has been cut off.
+        """
+        kind = np.dtype(dtype)
+        if self.path is None:
+            return np.frombuffer(self.read(start, start + count * kind.itemsize), kind)
+        if self.path.stat().st_size < start + count * kind.itemsize:
+            raise BadSource(f"{self.path.name} was cut off while it was read; run again")
+        if sparse:
+            return np.memmap(self.path, kind, "r", start, (count,))
+        return np.fromfile(self.path, kind, count, offset=start)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of numbers in a safetensors file.
+
+    file: that they are in. start: where the first begins in it, in bytes. rows: their number. columns: numbers per row.
+    stride: from one row to the next, in numbers. apart: from one number of a row to the next. scales: where the scales
+    of MXFP4 begin, of which every row has one per block. factors: what the numbers are multiplied by, one after the
+    other in float32. zeros: they are all 0, and nothing is read.
+    """
+
+    file: Weights
+    dtype: str
+    start: int
+    rows: int
+    columns: int
+    stride: int
+    apart: int = 1
+    scales: int = 0
+    factors: tuple[float, ...] = ()
+    zeros: bool = False
+
+    @property
+    def packed(self) -> bool:
+        """Whether the rows are one piece of the file."""
+        return not self.zeros and self.apart == 1 and self.stride == self.columns
+
+    @property
+    def extent(self) -> int:
+        """Bytes of the file from the first to the last number."""
+        return self.bytes((self.rows - 1) * self.stride + (self.columns - 1) * self.apart + 1)
+
+    def bytes(self, numbers: int) -> int:
+        """The room that so many numbers take in the file."""
+        if self.dtype == "MXFP4":
+            return -(-numbers // TYPES[MXFP4].block) * NIBBLES
+        return numbers * TYPES[DTYPES[self.dtype]].size
+
+    def part(self, first: int, count: int, step: int = 1) -> Rows:
+        """Every step-th row from the first on, count of them."""
+        skipped = self.bytes(first * self.stride)
+        return replace(
+            self,
+            start=self.start + skipped,
+            rows=count,
+            stride=self.stride * step,
+            scales=self.scales and self.scales + skipped // NIBBLES,
+        )
+
+    def flat(self) -> Rows:
+        """Every number as a row of its own."""
+        return replace(self, rows=self.rows * self.columns, columns=1, stride=1)
+
+    def transposed(self) -> Rows:
+        """The columns as rows."""
+        return replace(self, rows=self.columns, columns=self.rows, stride=self.apart, apart=self.stride)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of the checkpoint, or what conversions have made of it.
+
+    shape: as in safetensors, slowest dimension first. parts: its rows, in order. interleave: rows per head whose pairs
+    are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none. values: name of a function in `values.py`, or empty.
+    tiles: groups of columns, and the blocks of each, which are reordered from (group, block) to (block, group).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[Rows, ...]
+    interleave: int = 0
+    values: str = ""
+    tiles: tuple[int, int] = (1, 1)
+
+    @property
+    def matrices(self) -> list[Rows]:
+        """One part for each matrix of a stack; of a vector, its elements as rows of one."""
+        if len(self.shape) < 2:
+            return [part.flat() for part in self.parts]
+        height = self.shape[-2]
+        return [part.part(first, height) for part in self.parts for first in range(0, part.rows, height or 1)]
+
+
+@dataclass(frozen=True)
+class OutTensor:
+    """One tensor of the output.
+
+    shape: as GGUF has it, fastest dimension first. type: ggml's number. parts, interleave, values, tiles: as in Stored.
+    data: its bytes, where it has no parts.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    parts: tuple[Rows, ...]
+    interleave: int = 0
+    values: str = ""
+    tiles: tuple[int, int] = (1, 1)
+    data: bytes = b""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Size in the output, in bytes."""
+        return TYPES[self.type].bytes(self.shape)
+
+
+VALUES: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    "plus_one": lambda values: values + np.float32(1),
+    "minus_exp": lambda values: -np.exp(values),
+}
+BACK: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    "plus_one": lambda values: values - np.float32(1),
+    "minus_exp": lambda values: np.log(-values),
+}
+"""The way back of each, from GGUF to a checkpoint."""
+ROUNDED = {"minus_exp": 2.0**-22}
+"""The relative difference between libraries in functions that not all of them round to the nearest number."""

@@ -1,0 +1,156 @@
+"""The tensors of a GGUF file from those of a checkpoint: names, shapes, types, and the order of their rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from ...errors import BadSource, UnsupportedBake
+from ...formats.gguf.header import TensorInfo, padded
+from ...formats.gguf.values import F16, F32, MXFP4, Q8_0, TYPES
+from ...formats.safetensors import Header, Tensor
+from ...models.family import Gguf
+from .conversions import Sizes, as_layer, convert, gguf_name, predicts
+from .demands import demands, general_name
+from .rows import DTYPES, OutTensor, Rows, Stored, Weights
+
+UNUSED = re.compile(
+    r"rotary_emb\.inv_freq$|attention\.(masked_)?bias$|^(model\.)?(vision_tower|multi_modal_projector|visual)\."
+)
+EMBEDDINGS = ("embed_tokens.weight", "embed_in.weight", "wte.weight", "word_embeddings.weight")
+OUTPUTS = ("lm_head.weight", "embed_out.weight")
+
+
+def out_tensors(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: Sizes, type: int) -> list[OutTensor]:
+    """The tensors of a GGUF file, in the order of the checkpoint's files.
+
+    headers: of the checkpoint's files, with these. rules: of the family for GGUF. sizes: of the model. type:
+    ggml's number of the type of matrices. Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for
+    dtypes that are not 16 or 32 bit floats.
+    """
+    names = gguf_names(rules.arch, sizes.layers + sizes.prediction)
+    tensors = _joined(_stored(headers, rules, sizes), rules)
+    if rules.copy_output and not any(tensor.name in OUTPUTS for tensor in tensors):
+        tensors += [replace(tensor, name="lm_head.weight") for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
+    return [_out(tensor, names, rules, type) for tensor in convert(tensors, rules.convert, sizes)]
+
+
+def infos(tensors: Iterable[OutTensor], alignment: int = 32) -> dict[str, TensorInfo]:
+    """The entries of tensors in a header by name, with offsets that leave no gaps. alignment: in bytes."""
+    found, offset = {}, 0
+    for tensor in tensors:
+        found[tensor.name] = TensorInfo(tensor.name, tensor.shape, tensor.type, offset, tensor.size)
+        offset += padded(tensor.size, alignment)
+    return found
+
+
+def plain_name(name: str) -> str:
+    """The name of a tensor without the prefix of a multimodal model."""
+    return name.replace("model.language_model.", "model.").removeprefix("language_model.")
+
+
+def _stored(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: Sizes) -> list[Stored]:
+    """The tensors of the checkpoint that GGUF has a place for."""
+    without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
+    unwanted = re.compile(rules.skip) if rules.skip else None
+    found = []
+    for file, header in headers:
+        for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
+            name = as_layer(plain_name(tensor.name), sizes.layers)
+            if not rules.prediction and predicts(name, sizes.layers):
+                continue
+            if UNUSED.search(name) or (unwanted and unwanted.search(name)):
+                continue
+            if (without_output and name in OUTPUTS) or (name.endswith("_scales") and tensor.dtype == "U8"):
+                continue
+            found.append(_read(file, header, tensor, name))
+    return found
+
+
+def _read(file: Weights, header: Header, tensor: Tensor, name: str) -> Stored:
+    start, shape, dtype = header.data_start + tensor.start, tensor.shape, tensor.dtype
+    scales = header.tensors.get(tensor.name.removesuffix("_blocks") + "_scales")
+    if dtype == "U8" and name.endswith("_blocks") and scales is not None and scales.dtype == "U8":
+        dtype, shape = "MXFP4", (*shape[:-2], shape[-2] * TYPES[MXFP4].block)
+    if dtype not in DTYPES:
+        raise UnsupportedBake(
+            f"{tensor.name} in {tensor.dtype}",
+            "GGUF",
+            "only F32, F16 and BF16 are converted, and MXFP4 whose blocks and scales are in one file",
+            "dequantise it first",
+        )
+    columns = shape[-1] if shape else 1
+    place = header.data_start + scales.start if scales is not None and dtype == "MXFP4" else 0
+    rows = Rows(file, dtype, start, prod(shape) // columns if columns else 0, columns, columns, scales=place)
+    return Stored(name, shape, (rows,))
+
+
+def _joined(tensors: Iterable[Stored], rules: Gguf) -> list[Stored]:
+    """The tensors with numbered ones in stacks."""
+    grouped: dict[str, list[tuple[int, Stored]]] = {}
+    patterns = _patterns(rules)
+    for tensor in tensors:
+        number, whole = _stack(tensor.name, patterns)
+        grouped.setdefault(whole, []).append((number, tensor))
+    return [_stacked(name, found) for name, found in grouped.items()]
+
+
+def _patterns(rules: Gguf) -> list[tuple[re.Pattern[str], str]]:
+    return [
+        (re.compile(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)"), whole)
+        for pattern, whole in rules.stacked.items()
+    ]
+
+
+def _stack(name: str, patterns: list[tuple[re.Pattern[str], str]]) -> tuple[int, str]:
+    """The number of a tensor within a stack and the name of the stacked tensor; -1 and its own name for others."""
+    for pattern, whole in patterns:
+        match = pattern.search(name)
+        if match:
+            return int(match[1]), name[: match.start()] + whole + name[match.end() :]
+    return -1, name
+
+
+def _stacked(name: str, found: list[tuple[int, Stored]]) -> Stored:
+    found = sorted(found, key=lambda item: item[0])
+    number, first = found[0]
+    if number < 0:
+        return first
+    if any(tensor.shape != first.shape for _, tensor in found):
+        raise BadSource(f"the numbered tensors of {name} differ in shape; download the checkpoint again")
+    parts = tuple(part for _, tensor in found for part in tensor.parts)
+    return Stored(name, (len(found), *first.shape), parts)
+
+
+@lru_cache(4)
+def gguf_names(arch: str, layers: int) -> Any:
+    """gguf-py's map from names in checkpoints to those in GGUF. layers: of the model. Raises BadSource."""
+    import gguf
+
+    number = next((key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch), None)
+    if number is None:
+        raise BadSource(f"the installed gguf does not know {arch}; pip install -U gguf")
+    return gguf.get_tensor_name_map(number, layers)
+
+
+def _out(tensor: Stored, names: Any, rules: Gguf, type: int) -> OutTensor:
+    target = names.get_name(key=tensor.name, try_suffixes=(".weight", ".bias", ".scale")) or gguf_name(tensor.name)
+    if target is None:
+        raise BadSource(
+            f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another architecture?"
+        )
+    shape = tuple(reversed(tensor.shape)) or (1,)
+    kind = MXFP4 if tensor.parts[0].dtype == "MXFP4" else _type_of(target, tensor.shape, rules.arch, type)
+    return OutTensor(target, shape, kind, tensor.parts, tensor.interleave, tensor.values, tensor.tiles)
+
+
+def _type_of(name: str, shape: tuple[int, ...], arch: str, type: int) -> int:
+    """ggml's type of a tensor, as llama.cpp's converter chooses it: `type` unless it has to be F32 or F16."""
+    kept = general_name(name) in demands()[arch].float32
+    if len(shape) <= 1 or kept or name.endswith("_norm.weight") or not name.endswith(".weight"):
+        return F32
+    return F16 if type == Q8_0 and shape[-1] % TYPES[Q8_0].block else type

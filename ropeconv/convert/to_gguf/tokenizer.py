@@ -1,0 +1,216 @@
+"""The tokenizer.ggml.* keys from the files of a tokenizer."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...errors import BadSource, UsageError
+from ...formats.gguf.values import Value, boolean, f32_array, i32_array, string, strings
+from ...formats.package_data import package_data
+from ...rope.errors import shown
+from .metadata import values_of
+from .vocabulary import (
+    COMPOSED,
+    Added,
+    Bpe,
+    Kind,
+    PreTokenizer,
+    TokenizerConfig,
+    TokenizerJson,
+    Tokens,
+    check_normalizer,
+    composes,
+    from_json,
+    from_model,
+    read,
+)
+
+MOST_STEPS = 1 << 25
+"""Of merging; the 200,000 tokens of gpt-oss take a third of them, in some seconds."""
+
+
+class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A pre-tokenizer of llama.cpp; the beginning of pre.toml explains the fields."""
+
+    name: str
+    ignore_merges: bool
+    steps: tuple[str, ...]
+
+
+class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The schema of pre.toml. names: all that llama.cpp takes. pre: those that are recognised."""
+
+    names: tuple[str, ...]
+    pre: tuple[Pre, ...]
+
+
+@cache
+def pre_table() -> PreTable:
+    """The pre-tokenizers in the table of the package, pre.toml."""
+    return package_data(files("ropeconv.convert.to_gguf") / "pre.toml", PreTable)
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError for a value of --pre that llama.cpp does not take: it would not load the file."""
+    names = pre_table().names
+    if name not in names:
+        raise UsageError(f"--pre {shown(name)} is no pre-tokenizer of llama.cpp; take one of: {', '.join(names)}")
+
+
+def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
+    """The value of tokenizer.ggml.pre for a tokenizer.json.
+
+    tokenizer: its content. names: of pre-tokenizers that the family calls otherwise. Raises BadSource where no known
+    pre-tokenizer splits text in the same way. Whether words are looked up before they are merged (`ignore_merges`) says
+    nothing where merging makes every token of the vocabulary from its own text, as in gpt-oss.
+    """
+    found = steps(tokenizer.pre_tokenizer)
+    ignore_merges = bool(tokenizer.kind.ignore_merges)
+    same = [pre for pre in pre_table().pre if pre.steps == found]
+    for pre in same:
+        if ignore_merges == pre.ignore_merges:
+            return names.get(pre.name, pre.name)
+    if same and merges_make_every_token(tokenizer.bpe):
+        return names.get(same[0].name, same[0].name)
+    if same:
+        name, stated = names.get(same[0].name, same[0].name), str(ignore_merges).lower()
+        raise BadSource(
+            f"tokenizer.json cuts text as llama.cpp's {name}, and has ignore_merges = {stated}, where {name} has "
+            f"{str(not ignore_merges).lower()}: words that are one token, which merging does not make, would become "
+            f"other tokens; pass --pre {name} to convert it all the same"
+        )
+    words = "; ".join(found or ("nothing",))
+    raise BadSource(
+        f"tokenizer.json cuts text by a pre-tokenizer that is not in the table ({shown(words)}), and a guess would "
+        "change the tokens; if you know what llama.cpp calls it, pass --pre NAME"
+    )
+
+
+def merges_make_every_token(bpe: Bpe) -> bool:
+    """Whether merging the letters of every token of a vocabulary gives that token; not tried beyond `MOST_STEPS`."""
+    if sum(len(text) ** 2 for text in bpe.vocab) > MOST_STEPS:
+        return False
+    ranks: dict[tuple[str, ...], int] = {}
+    for rank, merge in enumerate(bpe.merges):
+        ranks.setdefault(tuple(merge.split(" ", 1)) if isinstance(merge, str) else merge, rank)
+    return all(_merged(text, ranks) for text in bpe.vocab)
+
+
+def _merged(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
+    """Whether byte-pair encoding, the best pair first and of equal ones the first, ends with the whole text."""
+    parts, last = list(text), len(ranks)
+    while len(parts) > 1:
+        found = [ranks.get(pair, last) for pair in pairwise(parts)]
+        best = min(found)
+        if best == last:
+            return False
+        at = found.index(best)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return True
+
+
+def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
+    """The steps of a pre-tokenizer as pre.toml spells them; None where it has a step that pre.toml does not have."""
+    if pre_tokenizer is None:
+        return None
+    kind, pattern = pre_tokenizer.type, pre_tokenizer.pattern
+    if kind == "Sequence":
+        inner = [steps(step) for step in pre_tokenizer.pretokenizers]
+        return None if None in inner else tuple(step for found in inner if found for step in found)
+    if kind == "ByteLevel" and not pre_tokenizer.add_prefix_space:
+        return ("gpt2",) if pre_tokenizer.use_regex else ()
+    if kind == "Digits":
+        return ("digits",) if pre_tokenizer.individual_digits else ("numbers",)
+    if kind == "Punctuation" and pre_tokenizer.behavior == "Contiguous":
+        return ("punctuation",)
+    if kind == "Split" and pattern is not None and pattern.Regex is not None:
+        cuts = (pre_tokenizer.behavior, pre_tokenizer.invert)
+        regex = pattern.Regex.replace("\r", r"\r").replace("\n", r"\n")
+        return (f"split {regex}",) if cuts in (("Isolated", False), ("Removed", True)) else None
+    return None
+
+
+def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: str = "") -> dict[str, Value]:
+    """The keys of the tokenizer in a folder.
+
+    folder: with tokenizer.json or tokenizer.model. vocabulary: rows of the embeddings. names: of pre-tokenizers that
+    the family calls otherwise. pre: tokenizer.ggml.pre from the user, or empty. Raises BadSource where there is no
+    tokenizer, or one that llama.cpp does not have, and UsageError for a `pre` that llama.cpp does not take.
+    """
+    if pre:
+        check_name(pre)
+    model, data = folder / "tokenizer.model", read(folder / "tokenizer.json", TokenizerJson)
+    pieces = from_model(model, vocabulary) if model.is_file() else None
+    if pieces is None and data is not None and data.kind.byte_fallback:
+        pieces = from_json(data, vocabulary)
+    if pieces is not None:
+        tokens, prefix_space = pieces
+        tokens.add(_added(folder, data))
+        found = {"tokenizer.ggml.model": string("llama"), "tokenizer.ggml.pre": string(pre or "default")}
+        found |= _lists(tokens, scores=True)
+        found["tokenizer.ggml.add_space_prefix"] = boolean(prefix_space)
+        return found | _special(folder, vocabulary, merges=False)
+    if data is None:
+        raise BadSource(
+            "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the tokenizer too"
+        )
+    if data.kind.type != "BPE":
+        raise BadSource(f"tokenizer.json holds a {data.kind.type} model, and only BPE is converted to GGUF")
+    check_normalizer(data.normalizer, COMPOSED)
+    name = pre or recognise(data, names)
+    tokens = Tokens.unused(vocabulary)
+    for text, index in data.bpe.vocab.items():
+        tokens.put(index, text, Kind.NORMAL)
+    tokens.add(_added(folder, data))
+    found = {"tokenizer.ggml.model": string("gpt2"), "tokenizer.ggml.pre": string(name)}
+    found |= _lists(tokens, scores=False)
+    return found | _special(folder, vocabulary, merges=True)
+
+
+def composes_characters(folder: Path, keys: dict[str, Value]) -> bool:
+    """Whether the byte-level tokenizer in a folder composes characters (NFC), which llama.cpp does not do.
+
+    keys: of the same tokenizer, from `tokenizer_keys`.
+    """
+    data = read(folder / "tokenizer.json", TokenizerJson)
+    return data is not None and keys["tokenizer.ggml.model"].decode() == "gpt2" and composes(data.normalizer)
+
+
+def _added(folder: Path, data: TokenizerJson | None) -> list[Added]:
+    if data is not None:
+        return list(data.added_tokens or ())
+    found = read(folder / "tokenizer_config.json", TokenizerConfig)
+    known = (found.added_tokens_decoder if found else None) or {}
+    return [msgspec.structs.replace(entry, id=index) for index, entry in known.items()]
+
+
+def _lists(tokens: Tokens, scores: bool) -> dict[str, Value]:
+    found = {"tokenizer.ggml.tokens": strings(tokens.texts)}
+    if scores:
+        found["tokenizer.ggml.scores"] = f32_array(tokens.scores)
+    return found | {"tokenizer.ggml.token_type": i32_array(tokens.kinds)}
+
+
+def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, Value]:
+    """The keys that gguf-py makes: merges, ids of special tokens, whether bos and eos are added, the chat template."""
+    import gguf
+
+    logging.getLogger("gguf").setLevel(logging.CRITICAL)
+
+    def fill(writer: Any) -> None:
+        try:
+            gguf.SpecialVocab(folder, merges, n_vocab=vocabulary).add_to_gguf(writer, quiet=True)
+        except Exception as problem:  # of gguf-py, which does not check the types of what it reads
+            raise BadSource(
+                f"gguf-py cannot read the special tokens ({type(problem).__name__}: {shown(str(problem))}); correct "
+                "tokenizer_config.json, tokenizer.json or config.json"
+            ) from None
+
+    return values_of(fill)

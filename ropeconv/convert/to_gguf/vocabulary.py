@@ -1,0 +1,300 @@
+"""Tokens: a vocabulary as GGUF has it, with text, kind and score of every token."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from ...errors import TOO_MANY, BadSource
+from ...formats.files import read_bytes
+from ...rope.errors import counted, shown
+
+T = TypeVar("T")
+MOST_OBJECTS = 300_000_000
+"""Bytes, roughly, that its strings and lists take in memory. That of Gemma 3 takes 160 million."""
+
+Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Merge = str | tuple[str, str]
+
+
+class Added(msgspec.Struct, frozen=True):
+    """A token that was added to a vocabulary. id: None where its place says it."""
+
+    content: str
+    id: Id | None = None
+    special: bool = False
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """What a pre-tokenizer splits at, or a normalizer replaces: one of both."""
+
+    Regex: str | None = None
+    String: str | None = None
+
+
+class PreTokenizer(msgspec.Struct, frozen=True):
+    """A pre-tokenizer of any type, with the settings of those that are known here."""
+
+    type: str = ""
+    pretokenizers: tuple[PreTokenizer, ...] = ()
+    add_prefix_space: bool | None = None
+    use_regex: bool = True
+    individual_digits: bool = False
+    pattern: Pattern | None = None
+    behavior: str = ""
+    invert: bool = False
+    prepend_scheme: str = "always"
+
+
+class Normalizer(msgspec.Struct, frozen=True):
+    """A normalizer of any type, with the settings of those that are known here."""
+
+    type: str = ""
+    normalizers: tuple[Normalizer, ...] = ()
+    prepend: str = ""
+    pattern: Pattern | None = None
+    content: str = ""
+
+    @property
+    def steps(self) -> tuple[Normalizer, ...]:
+        """The normalizers that it is made of, in order; itself where it is no sequence."""
+        if self.type != "Sequence":
+            return (self,)
+        return tuple(step for inner in self.normalizers for step in inner.steps)
+
+
+class ModelKind(msgspec.Struct, frozen=True):
+    """What every model of a tokenizer.json says."""
+
+    type: str | None = None
+    byte_fallback: bool | None = None
+    ignore_merges: bool | None = None
+
+
+class Bpe(msgspec.Struct, frozen=True):
+    """A model of the type BPE. vocab: ids by text. merges: pairs, the first ones first."""
+
+    vocab: dict[str, Id] = {}
+    merges: tuple[Merge, ...] = ()
+    unk_token: str | None = None
+
+
+class TokenizerJson(msgspec.Struct, frozen=True):
+    """tokenizer.json. model: not decoded, since it differs by type."""
+
+    model: msgspec.Raw
+    added_tokens: tuple[Added, ...] | None = None
+    normalizer: Normalizer | None = None
+    pre_tokenizer: PreTokenizer | None = None
+
+    @property
+    def kind(self) -> ModelKind:
+        """What the model says of itself. Raises BadSource where it is no model."""
+        return decoded(bytes(self.model), ModelKind, "the model of tokenizer.json")
+
+    @property
+    def bpe(self) -> Bpe:
+        """The model as BPE. Raises BadSource where it is none."""
+        return decoded(bytes(self.model), Bpe, "the model of tokenizer.json")
+
+
+class TokenizerConfig(msgspec.Struct, frozen=True):
+    """tokenizer_config.json. added_tokens_decoder: by id."""
+
+    added_tokens_decoder: dict[Id, Added] | None = None
+
+
+def read(path: Path, kind: type[T]) -> T | None:
+    """A file as a typed value; None where it is absent. Raises BadSource where it is too large or of other types."""
+    if not path.is_file():
+        return None
+    return decoded(read_bytes(path, path.name), kind, path.name)
+
+
+def decoded(data: bytes, kind: type[T], name: str) -> T:
+    """JSON as a typed value. name: of the file, for the message. Raises BadSource where it is none of this type."""
+    objects = 40 * data.count(b'"') + 64 * (data.count(b"[") + data.count(b"{")) + 16 * data.count(b",")
+    if objects > MOST_OBJECTS:
+        raise BadSource(f"{name} has more entries than any tokenizer; {TOO_MANY}")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise BadSource(f"{name} is not as tokenizers writes it ({problem}); download it again") from None
+
+
+SPACE = "▁"
+"""How SentencePiece writes a space."""
+
+
+class Kind(IntEnum):
+    """Kinds of tokens, with llama.cpp's numbers."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass
+class Tokens:
+    """A vocabulary. texts: in UTF-8, kinds, scores: lists with an entry per token id."""
+
+    texts: list[bytes]
+    kinds: list[Kind]
+    scores: list[float]
+
+    @classmethod
+    def unused(cls, count: int) -> Tokens:
+        """A vocabulary of `count` unused tokens, for embeddings with that many rows."""
+        texts = [f"[PAD{index}]".encode() for index in range(count)]
+        return cls(texts, [Kind.UNUSED] * count, [-10000.0] * count)
+
+    def put(self, index: int, text: str, kind: Kind, score: float = 0.0) -> None:
+        """Sets the text, kind and score of a token.
+
+        index: its id. text: its content. kind: such as NORMAL. score: for the order of merges, in SentencePiece.
+        Raises BadSource for an id without a row in the embeddings.
+        """
+        if not 0 <= index < len(self.texts):
+            raise BadSource(
+                f"the tokenizer has a token {index} ({shown(text)}), and the embeddings have "
+                f"{counted(len(self.texts), 'row')}; give the tokenizer of this model"
+            )
+        self.texts[index], self.kinds[index], self.scores[index] = text.encode("utf-8", "replace"), kind, score
+
+    def add(self, added: list[Added]) -> None:
+        """Sets tokens that were added to a vocabulary; special ones, and ones spelled <|...|>, become control tokens.
+
+        added: as in `added_tokens` of tokenizer.json. llama.cpp searches for the others in the text as it was given,
+        so SentencePiece's U+2581 is a space in them (https://github.com/ggml-org/llama.cpp/pull/8228). Raises BadSource
+        for one without an id, and as `put`.
+        """
+        for entry in added:
+            text, index = entry.content, entry.id
+            if index is None:
+                raise BadSource(f"the added token {shown(text)} has no id; download tokenizer.json again")
+            if index < len(self.texts) and self.kinds[index] in (Kind.UNKNOWN, Kind.BYTE):
+                continue
+            control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
+            if control:
+                self.put(index, text, Kind.CONTROL, -1000.0)
+            else:
+                self.put(index, text.replace(SPACE, " "), Kind.USER_DEFINED, -1000.0)
+
+
+def is_byte(text: str) -> bool:
+    """Whether the text of a token stands for one byte, like `<0x0A>`."""
+    return re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text) is not None
+
+
+COMPOSED = frozenset([Normalizer("NFC")])
+"""Composes characters. llama.cpp does not, which changes tokens of decomposed text only; Qwen 2 and 3 have it."""
+SPACES = frozenset(
+    [Normalizer("Prepend", prepend=SPACE), Normalizer("Replace", pattern=Pattern(String=" "), content=SPACE)]
+)
+"""What the SentencePiece tokenizer of llama.cpp does by itself."""
+
+
+def composes(normalizer: Normalizer | None) -> bool:
+    """Whether a normalizer composes characters, which llama.cpp does not do."""
+    return normalizer is not None and not COMPOSED.isdisjoint(normalizer.steps)
+
+
+def check_normalizer(normalizer: Normalizer | None, known: frozenset[Normalizer]) -> None:
+    """Raises BadSource for a normalizer with a step that is not among the known ones: its tokens would differ."""
+    for step in normalizer.steps if normalizer else ():
+        if step not in known:
+            raise BadSource(
+                f"tokenizer.json normalizes text by {shown(step.type)}, which llama.cpp does not do, so its tokens "
+                "would differ; export to safetensors, or remove that normalizer if the model was trained without it"
+            )
+
+
+def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
+    """The tokens of a tokenizer.model, and whether it puts a space before the text; None where it is not SentencePiece.
+
+    vocabulary: rows of the embeddings. Raises BadSource where it has more tokens than these, is too long, or cuts text
+    in a way that llama.cpp does not.
+    """
+    from sentencepiece import SentencePieceProcessor
+
+    content, processor = read_bytes(path, path.name), SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(content)
+    except (RuntimeError, OSError, UnicodeError):  # the last where the message of an error is not UTF-8
+        return None  # Llama 3 has a table of tiktoken under this name
+    _check_model(content)
+    tokens = Tokens.unused(vocabulary)
+    try:
+        _put_all(tokens, processor)
+    except UnicodeError:
+        raise BadSource(f"{path.name} has a piece that is not UTF-8; download it again") from None
+    return tokens, processor.EncodeAsPieces("a")[:1] != ["a"]
+
+
+def _put_all(tokens: Tokens, processor: Any) -> None:
+    """Puts the pieces of a SentencePiece processor into the tokens. Raises UnicodeError for one that is not UTF-8."""
+    for index in range(processor.vocab_size()):
+        kind = Kind.NORMAL
+        if processor.IsUnknown(index):
+            kind = Kind.UNKNOWN
+        elif processor.IsControl(index):
+            kind = Kind.CONTROL
+        elif processor.IsUnused(index):
+            kind = Kind.UNUSED
+        elif processor.IsByte(index):
+            kind = Kind.BYTE
+        tokens.put(index, processor.IdToPiece(index), kind, processor.GetScore(index))
+
+
+def _check_model(content: bytes) -> None:
+    """llama.cpp joins pieces by their scores, as BPE does, and normalizes nothing but spaces."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
+
+    model = ModelProto.FromString(content)
+    if model.trainer_spec.model_type != TrainerSpec.BPE:
+        kind = TrainerSpec.ModelType.Name(model.trainer_spec.model_type).lower()
+        raise BadSource(f"tokenizer.model is a SentencePiece {kind} model, and only BPE is converted to GGUF")
+    rules = model.normalizer_spec
+    if rules.precompiled_charsmap or rules.remove_extra_whitespaces:
+        what = "removes extra spaces" if not rules.precompiled_charsmap else f"normalizes text by {shown(rules.name)}"
+        raise BadSource(f"tokenizer.model {what}, which llama.cpp does not do, so its tokens would differ")
+
+
+def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Tokens, bool]:
+    """The tokens of a tokenizer.json with byte fallback, and whether it puts a space before the text.
+
+    data: the content of the file. vocabulary: rows of the embeddings. llama.cpp joins the pair whose result has the
+    highest score, so a token's score is minus the rank of its first merge. Raises BadSource where spaces are not
+    written as SentencePiece writes them, and for normalizers that llama.cpp does not have.
+    """
+    check_normalizer(data.normalizer, SPACES)
+    model = data.bpe
+    if not any(SPACE in text for text in model.vocab):
+        raise BadSource(
+            "tokenizer.json has byte fallback without SentencePiece's spaces; this mixture is not converted"
+        )
+    ranks: dict[str, int] = {}
+    for rank, merge in enumerate(model.merges):
+        joined = merge.replace(" ", "", 1) if isinstance(merge, str) else "".join(merge)
+        ranks.setdefault(joined, rank)
+    tokens = Tokens.unused(vocabulary)
+    for text, index in model.vocab.items():
+        kind = Kind.UNKNOWN if text == model.unk_token else Kind.BYTE if is_byte(text) else Kind.NORMAL
+        tokens.put(index, text, kind, -float(ranks[text]) if text in ranks else -float(len(ranks)))
+    return tokens, _prefix_space(data)
+
+
+def _prefix_space(data: TokenizerJson) -> bool:
+    """Whether a space is put before the text, by the normalizer or by the pre-tokenizer."""
+    if data.normalizer and any(step.type == "Prepend" for step in data.normalizer.steps):
+        return True
+    cutter = data.pre_tokenizer
+    return cutter is not None and cutter.type == "Metaspace" and cutter.prepend_scheme != "never"

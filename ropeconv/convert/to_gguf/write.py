@@ -1,0 +1,240 @@
+"""Writes converted tensors by threads: ranges that the kernel copies where bytes do not change, else pieces.
+
+Each piece is read, converted and written at its place by one thread. What is done waits for nothing, so that memory
+holds only what threads work on, and the order does not matter.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...environment import require, without_secrets
+from ...formats.copying import Advance, copy_part, threads, write_at
+from ...formats.gguf.header import TensorInfo
+from ...formats.gguf.values import F16, F32, MXFP4, Q8_0, TYPES
+from ...formats.safetensors import STORED, widened
+from ...rope.errors import RopeconvError
+from .rows import DTYPES, NIBBLES, VALUES, OutTensor, Rows
+
+PIECE = 1 << 18  # elements: what is read, converted and written stays in the cache
+COPY = 1 << 26  # bytes that a thread copies at a time: progress and interruptions wait for that
+
+Task = Callable[[], int]
+"""Writes a part of the file, and returns how many bytes that are."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a tensor. place: where they begin in the file that is written, in bytes."""
+
+    tensor: OutTensor
+    rows: Rows
+    place: int
+
+
+def write_tensors(
+    target: Path, start: int, tensors: list[OutTensor], infos: dict[str, TensorInfo], advance: Advance
+) -> None:
+    """Writes all tensors into a GGUF file that has its header.
+
+    target: the file. start: where its data begins, in bytes. tensors: to write. infos: their offsets, by name. advance:
+    called with the bytes done since the last call, always in this thread. Raises OSError, and BadSource where a file
+    of the checkpoint has been cut off; no thread goes on then.
+    """
+    with target.open("r+b") as writer:
+        writer.truncate(start + max((info.offset + info.size for info in infos.values()), default=0))
+        tasks = (task for tensor in tensors for task in _tasks(tensor, start + infos[tensor.name].offset, writer))
+        pool = ThreadPoolExecutor(threads())
+        try:
+            running = {pool.submit(task) for task in islice(tasks, 2 * threads())}
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    advance(future.result())
+                    running |= {pool.submit(task) for task in islice(tasks, 1)}
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def converted(tensor: OutTensor) -> Iterator[bytes]:
+    """Yields the bytes of a tensor in the output, in pieces."""
+    if tensor.data:
+        yield tensor.data
+    for piece in _pieces(tensor, 0):
+        yield _array(piece).tobytes()
+
+
+def _as_is(tensor: OutTensor) -> bool:
+    """Whether the bytes of a tensor are those of local files, so that the kernel copies them."""
+    same = all(part.packed and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4 for part in tensor.parts)
+    plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
+    return same and plain and all(part.file.path is not None for part in tensor.parts)
+
+
+def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
+    """What writes a tensor. place: where it begins in the file that is written. target: that file."""
+    file = target.fileno()
+    if tensor.data:
+        yield partial(write_at, file, tensor.data, place)
+    elif _as_is(tensor):
+        for part in tensor.parts:
+            assert part.file.path is not None
+            for first in range(0, part.extent, COPY):
+                size = min(COPY, part.extent - first)
+                yield partial(_copy, part.file.path, part.start + first, target.name, place + first, size)
+            place += part.extent
+    else:
+        for piece in _pieces(tensor, place):
+            yield partial(_convert, piece, file)
+
+
+def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
+    kind = TYPES[tensor.type]
+    for part in tensor.parts:
+        unit = tensor.interleave or 1
+        step = max(unit, PIECE // max(1, part.columns) // unit * unit)
+        for first in range(0, part.rows, step):
+            count = min(step, part.rows - first)
+            yield Piece(tensor, part.part(first, count), place)
+            place += count * part.columns // kind.block * kind.size
+
+
+def _convert(piece: Piece, target: int) -> int:
+    data = _array(piece)
+    return write_at(target, data.data, piece.place)
+
+
+def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
+    with source.open("rb") as reader, open(target, "r+b") as writer:  # of its own, since copies move its position
+        copy_part(reader, start, writer, place, size)
+    return size
+
+
+def _array(piece: Piece) -> NDArray[Any]:
+    """A piece converted to the type of its tensor, as a contiguous array."""
+    rows, tensor = piece.rows, piece.tensor
+    if rows.dtype == "MXFP4":
+        return mxfp4(rows)
+    raw = _read(rows)
+    if tensor.tiles != (1, 1):
+        raw = raw.reshape(rows.rows, *tensor.tiles, -1).swapaxes(1, 2).reshape(rows.rows, rows.columns)
+    if tensor.interleave:
+        half = tensor.interleave // 2
+        raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)
+    if DTYPES[rows.dtype] == tensor.type and not tensor.values and not rows.factors:
+        return np.ascontiguousarray(raw)
+    values = widened(raw, rows.dtype)
+    for factor in rows.factors:
+        values = values * np.float32(factor)
+    if tensor.values:
+        values = VALUES[tensor.values](values)
+    return np.ascontiguousarray(encode(values, tensor.type))
+
+
+def _read(rows: Rows) -> NDArray[Any]:
+    """Rows as a file has them, [rows, columns]; of others than packed ones only what is needed is read."""
+    dtype = np.dtype(STORED[rows.dtype])
+    if rows.zeros:
+        return np.zeros((rows.rows, rows.columns), dtype)
+    stored = rows.file.numbers(STORED[rows.dtype], rows.start, rows.extent // dtype.itemsize, sparse=not rows.packed)
+    if rows.packed:
+        return stored.reshape(rows.rows, rows.columns)
+    strides = (rows.stride * dtype.itemsize, rows.apart * dtype.itemsize)
+    return np.array(np.lib.stride_tricks.as_strided(stored, (rows.rows, rows.columns), strides))
+
+
+def mxfp4(rows: Rows) -> NDArray[np.uint8]:
+    """Blocks of MXFP4 as ggml has them, uint8 [blocks, 17]: the scale, then 16 bytes whose lower halves come first.
+
+    A checkpoint has the scales apart, and neighbours share a byte: (0, 1), (2, 3), ...; ggml's share it with the one 16
+    places later: (0, 16), (1, 17), ...
+    """
+    blocks = rows.columns // TYPES[MXFP4].block
+    apart = rows.stride // TYPES[MXFP4].block
+    stored, scales = (
+        rows.file.numbers("u1", start, (rows.rows - 1) * apart * size + blocks * size, sparse=True)
+        for start, size in ((rows.start, NIBBLES), (rows.scales, 1))
+    )
+    strided = np.lib.stride_tricks.as_strided
+    pairs = strided(stored, (rows.rows, blocks, NIBBLES), (apart * NIBBLES, NIBBLES, 1)).reshape(-1, NIBBLES)
+    halves = np.stack([pairs & 0x0F, pairs >> 4], axis=2).reshape(-1, 2 * NIBBLES)
+    out = np.empty((len(pairs), NIBBLES + 1), np.uint8)
+    out[:, 0] = strided(scales, (rows.rows, blocks), (apart, 1)).reshape(-1)
+    out[:, 1:] = halves[:, :NIBBLES] | halves[:, NIBBLES:] << 4
+    return out
+
+
+def encode(values: NDArray[np.float32], type: int) -> NDArray[Any]:
+    """Rows of 32-bit floats in another type, as an array whose bytes are those of the file. type: ggml's number."""
+    if type == F32:
+        return values
+    if type == F16:
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16)
+    if type == Q8_0:
+        return q8_0(values)
+    import gguf
+
+    quantised: NDArray[Any] = gguf.quants.quantize(values, gguf.GGMLQuantizationType(type))
+    return quantised
+
+
+BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
+
+
+def q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Blocks of Q8_0, uint8 [size / 32, 34]: a float16 scale and 32 signed bytes each, equal to those of gguf-py.
+
+    The scale is max |x| / 127. Adding the float below one half and truncating rounds halves away from zero, as C's
+    roundf does.
+    """
+    blocks = values.reshape(-1, 32)
+    scale = np.abs(blocks).max(axis=1, keepdims=True) / 127
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        scaled = blocks * np.where(scale == 0, 0, 1 / scale)
+        out = np.empty((len(blocks), 34), np.uint8)
+        out[:, :2] = scale.astype(np.float16).view(np.uint8)
+        scaled += np.copysign(BELOW_HALF, scaled)
+        out[:, 2:] = scaled.astype(np.int8).view(np.uint8)
+    return out
+
+
+# name: number in llama.h's llama_ftype, bits per weight of a usual model
+FTYPES: dict[str, tuple[int, float]] = {
+    "q4_0": (2, 4.6), "q4_1": (3, 5.1), "q5_0": (8, 5.6), "q5_1": (9, 6.1), "q2_k": (10, 3.2), "q3_k_s": (11, 3.6),
+    "q3_k_m": (12, 4.0), "q3_k_l": (13, 4.3), "q4_k_s": (14, 4.7), "q4_k_m": (15, 4.9), "q5_k_s": (16, 5.6),
+    "q5_k_m": (17, 5.7), "q6_k": (18, 6.6), "iq4_nl": (25, 4.6), "iq4_xs": (30, 4.4), "iq3_s": (26, 3.5),
+    "iq3_m": (27, 3.7),
+}  # fmt: skip
+
+PROGRAM = """
+import sys
+import llama_cpp as llama
+settings = llama.llama_model_quantize_default_params()
+settings.ftype = int(sys.argv[3])
+sys.exit(llama.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), settings))
+"""
+
+
+def quantise(source: Path, target: Path, outtype: str) -> None:
+    """Quantises a GGUF file to a new file.
+
+    outtype: a key of FTYPES. Raises RopeconvError where llama.cpp is not installed or fails.
+    """
+    require("llama_cpp", f"--outtype {outtype}")
+    command = [sys.executable, "-P", "-c", PROGRAM, str(source), str(target), str(FTYPES[outtype][0])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_secrets())
+    if done.returncode != 0:
+        said = [line.strip() for line in done.stderr.splitlines() if "error" in line.lower() or "fail" in line.lower()]
+        raise RopeconvError(f"llama.cpp did not quantise to {outtype}: {(said or ['it said nothing'])[-1][:300]}")

@@ -1,7 +1,0 @@
-"""The encodings of a checkpoint, one file each. Importing this package registers all of them."""
-
-from importlib import import_module
-from pkgutil import iter_modules
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,202 @@
+"""LlamaCppEngine: a GGUF file in llama.cpp.
+
+A schedule as key overrides, with which llama.cpp loads a file of another schedule.
+
+They follow from the schedule alone and not from an encoding, so that the reference shares no code with the output.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..formats.copying import cores, human
+from ..formats.files import scratch
+from ..rope.forms import Interpolated, Plain, Yarn
+from ..rope.schedule import Schedule
+from ..runtimes.llamacpp.archs import find_arch
+from .engine import Engine, Progress, TokenLosses
+from .llamacpp_process import (
+    Done,
+    Generate,
+    Job,
+    Load,
+    Logits,
+    Losses,
+    Lost,
+    Override,
+    Process,
+    Tokens,
+    environment,
+    last_words,
+)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class LlamaCppEngine(Engine):
+    """A GGUF file as llama.cpp runs it, in a new process for every call, or in one process while it is `opened`.
+
+    path: the file (of several shards the first). overrides: metadata keys, as (type, value), that replace those of the
+    file when it is loaded. options: other fields of `Load`; without any it computes on the CPU, as plainly and exactly
+    as llama.cpp can.
+    """
+
+    gives = frozenset({"logits", "token_losses", "tokens"})
+
+    def __init__(self, path: Path, overrides: Mapping[str, Override] | None = None, **options: Any) -> None:
+        self.path, self.overrides, self.options = path, dict(overrides or {}), options
+        self.process: Process | None = None
+        self.runtime = runtime()
+
+    @property
+    def load(self) -> Load:
+        """What the program is asked to load."""
+        return Load(path=str(self.path), overrides=self.overrides, **{"threads": cores(), **self.options})
+
+    @contextmanager
+    def opened(self) -> Iterator[LlamaCppEngine]:
+        """One process for all calls, while it is entered. Raises RopeconvError where llama.cpp does not load it."""
+        with Process(self.load) as self.process:
+            try:
+                yield self
+            finally:
+                self.process = None
+
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Any:
+        import numpy as np
+
+        with scratch() as folder:
+            out = folder / "logits.npy"
+            self._ask(Logits(list(ids), list(kept), str(out)), Done, (progress or Progress()).advance)
+            return np.load(out)
+
+    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+        import numpy as np
+
+        found = self._ask(Losses(list(ids), list(targets)), Lost, (progress or Progress()).advance)
+        return TokenLosses(np.frombuffer(found.loss), np.frombuffer(found.right, bool))
+
+    def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        return self._ask(Generate(list(ids), count), Tokens).tokens
+
+    def _ask(self, job: Job, kind: type[T], advance: Callable[[int], None] = lambda count: None) -> T:
+        if self.process is not None:
+            return self.process.ask(job, kind, advance)
+        with Process(self.load) as process:
+            return process.ask(job, kind, advance)
+
+
+def runtime() -> str:
+    """Name and version of llama.cpp, as far as that is known without it."""
+    try:
+        return f"llama.cpp (llama-cpp-python {version('llama-cpp-python')})"
+    except PackageNotFoundError:
+        return "llama.cpp"
+
+
+LONGEST = 300.0
+"""Seconds; a file of 100 GB is loaded in some, on a disk of the network in tens."""
+LOADED, STOPPED = "loaded", "stopped: "
+PROGRAM = f"""
+import sys
+import llama_cpp as llama
+
+def stop(why):
+    print("{STOPPED}" + why, flush=True)
+    sys.exit(1)
+
+settings = llama.llama_model_default_params()
+settings.use_mmap, settings.use_extra_bufts, settings.n_gpu_layers = True, False, 0
+model = llama.llama_model_load_from_file(sys.argv[1].encode(), settings)
+if not model:
+    sys.exit(1)
+print("{LOADED}", flush=True)
+if sys.argv[2] == "0":
+    sys.exit()
+settings = llama.llama_context_default_params()
+settings.n_ctx, settings.n_batch, settings.n_ubatch = 256, 8, 8
+settings.n_threads = settings.n_threads_batch = int(sys.argv[2])
+context = llama.llama_init_from_model(model, settings)
+if not context:
+    stop("it makes no context for the model")
+width = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+for tokens in [token % width for token in range(1, 5)], [5 % width]:
+    given = (llama.llama_token * len(tokens))(*tokens)
+    if llama.llama_decode(context, llama.llama_batch_get_one(given, len(tokens))) != 0:
+        stop("it does not decode " + str(len(tokens)) + " tokens")
+    logits = llama.llama_get_logits_ith(context, -1)[:width]
+    if any(number != number for number in logits):
+        stop("it computes NaN, as it does from weights that are too large for f16")
+"""
+"""Loads a file, and decodes four tokens together and one alone, which llama.cpp may compute in other ways."""
+
+
+def available() -> bool:
+    """Whether llama.cpp is installed."""
+    return find_spec("llama_cpp") is not None
+
+
+def why_not_run(path: Path) -> tuple[str, str]:
+    """Why llama.cpp does not run a file, and why that is not known; both are empty where it decodes five tokens.
+
+    Weights are mapped, and all are read twice. A file that is larger than the memory is only loaded, without its
+    weights. After `LONGEST` seconds a file that was not loaded counts as one that cannot be, another one as not tried.
+    """
+    size, memory = path.stat().st_size, _memory()
+    known = size <= memory
+    command = [sys.executable, "-P", "-c", PROGRAM, str(path), str(cores() if known else 0)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=environment(),
+            timeout=LONGEST,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:  # run() has killed it
+        if LOADED.encode() not in bytes(late.stdout or b""):
+            return f"it did not end within {LONGEST:g} seconds", ""
+        return "", f"llama.cpp loaded the file and decoded no five tokens within {LONGEST:g} seconds"
+    if done.returncode:
+        return done.stdout.partition(STOPPED)[2].strip() or last_words(done.stderr, done.returncode), ""
+    return "", "" if known else f"the file ({human(size)}) is larger than the memory, so llama.cpp only loaded it"
+
+
+def _memory() -> int:
+    """The memory of this machine in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
+    """The key overrides with which llama.cpp computes a schedule; None where keys cannot express it.
+
+    arch: the GGUF architecture, with which the keys begin.
+    """
+    form, attention_factor = schedule.form, schedule.attention_factor
+    theta_key = find_arch(arch, assumed=True).theta_key
+    if not isinstance(form, (Plain, Interpolated, Yarn)):
+        return None
+    found: dict[str, Override] = {theta_key: ("float", form.theta), "context_length": ("int", schedule.context)}
+    if isinstance(form, Plain):
+        found["rope.scaling.type"] = ("str", "none")
+    else:
+        found["rope.scaling.type"] = ("str", form.kind)
+        found["rope.scaling.factor"] = ("float", form.factor)
+    if isinstance(form, Yarn):
+        if (form.beta_fast, form.beta_slow, form.truncate) != (32.0, 1.0, True):
+            return None
+        found["rope.scaling.original_context_length"] = ("int", form.original_context)
+        attention_factor /= 1 + 0.1 * math.log(form.factor)
+    found["rope.scaling.attn_factor"] = ("float", attention_factor)
+    return {f"{arch}.{key}": value for key, value in found.items()}
+
+
+__all__ = ["LlamaCppEngine"]

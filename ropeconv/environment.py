@@ -1,0 +1,73 @@
+"""Packages that not every user has: which extra of ropeconv brings them, and the sentence where one is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+from .rope.errors import RopeconvError
+
+EXTRAS = {
+    "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",
+    "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta", "lm_eval": "lm-eval",
+    "datasets": "datasets", "ray": "ray", "grpc": "ray", "submitit": "slurm", "gradio": "ui",
+    "starlette": "ui", "fastapi": "ui", "uvicorn": "ui",
+}  # fmt: skip
+"""Packages that are imported late, by the extra that brings them."""
+
+
+def require(package: str, what: str, extra: str = "") -> None:
+    """Raises RopeconvError where a package is not installed.
+
+    package: as it is imported. what: needs it, for the message. extra: that brings it, by default as in `EXTRAS`.
+    """
+    if not installed(package):
+        raise missing(package, what, extra)
+
+
+def installed(package: str) -> bool:
+    """Whether a package can be imported."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ModuleNotFoundError, ValueError):  # of a package around it; a module without a spec
+        return False
+
+
+def missing(package: str, what: str = "this", extra: str = "") -> RopeconvError:
+    """The error for a package that is not installed. Parameters are those of `require`."""
+    extra = extra or EXTRAS.get(package, "")
+    install = f"ropeconv[{extra}]" if extra else package
+    return RopeconvError(f"{what} needs {package}, which is not installed; pip install '{install}'")
+
+
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY")
+SHORTEST = 8
+"""Characters of the shortest value that is looked for; a shorter one would be found in ordinary words."""
+
+
+def without_secrets() -> dict[str, str]:
+    """The environment for a process that needs none of them."""
+    return {name: value for name, value in os.environ.items() if name not in SECRETS}
+
+
+def redacted(text: str) -> str:
+    """The text without the values of these variables and the stored token, which an answer may hold."""
+    for value in (*(os.environ.get(name, "") for name in SECRETS), stored_token()):
+        if len(value) >= SHORTEST:
+            text = text.replace(value, "***")
+    return text
+
+
+def stored_token() -> str:
+    """The token that `hf auth login` stored, or empty.
+
+    https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+    """
+    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME", f"{cache}/huggingface")
+    path = os.environ.get("HF_TOKEN_PATH", f"{home}/token")
+    try:
+        return Path(os.path.expandvars(path)).expanduser().read_text("utf-8").strip()
+    except (OSError, ValueError, RuntimeError):  # not there; no text; no home
+        return ""

@@ -1,0 +1,135 @@
+"""Patched: one loaded checkpoint in transformers, whose rotary modules are patched for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from ...bake.start import inherit_mscale, mscale_of_config
+from ...engines.engine import Engine, Progress, TokenLosses
+from ...engines.transformers.engine import TransformersEngine
+from ...engines.transformers.load import DeviceSpec
+from ...engines.transformers.patch import Undo
+from ...errors import UnsupportedBake, UsageError
+from ...inspection.inspection import ConfigInspection
+from ...models.source import Source
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
+from ...validate.checkpoint import stock_version
+from ..row import Row
+from ..texts import CheckpointTokenizer
+from .runner import Runner, memory_sentence
+
+
+class TwoLists(Engine):
+    """A loaded checkpoint that has one list of frequencies for each sequence, in whatever chunks that is read.
+
+    transformers decides at every forward pass, so that the first chunks of a long sequence would have the short list.
+    loaded: the checkpoint. schedule: with two lists. patch: makes the checkpoint compute a schedule, and returns a
+    function that undoes it.
+    """
+
+    gives = frozenset({"token_losses", "tokens"})
+
+    def __init__(
+        self, loaded: TransformersEngine, schedule: Schedule, patch: Callable[[Schedule], Callable[[], None]]
+    ) -> None:
+        self.loaded, self.schedule, self.patch, self.runtime = loaded, schedule, patch, loaded.runtime
+
+    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+        with self._for(len(ids)):
+            return self.loaded.token_losses(ids, targets, progress)
+
+    def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        with self._for(len(ids) + count):
+            return self.loaded.generate(ids, count)
+
+    def not_finite_in(self, ids: Sequence[int]) -> str:
+        with self._for(len(ids)):
+            return self.loaded.not_finite_in(ids)
+
+    @contextmanager
+    def _for(self, length: int) -> Iterator[None]:
+        """The list for a sequence of `length` tokens, while it is entered."""
+        short = self.schedule.short_inv_freq
+        assert short is not None
+        vector = self.schedule.inv_freq if length > self.schedule.original_context else short
+        undo = self.patch(replace(self.schedule, inv_freq=vector, short_inv_freq=None))
+        try:
+            yield
+        finally:
+            undo()
+
+
+class Patched(Runner):
+    """Rows with a recipe, on one load of the source in the installed transformers; another row takes milliseconds."""
+
+    swaps = True
+
+    def __init__(self, source: Source, folder: Path, seen: ConfigInspection, at: DeviceSpec, chunk: int = 4096) -> None:
+        self.source = source.identity
+        self.inspection, self.family, self.at = seen, source.family, at
+        self.mscale = mscale_of_config(source.config(), seen)
+        self.trained = seen.spec.unscaled().original_context
+        self.tokenizer = CheckpointTokenizer(folder, at.pickles)
+        self.folder, self.chunk = folder, chunk
+        self.runtime, self.device, self.dtype = f"transformers {stock_version()}", at.device_map or at.device, at.dtype
+
+    @cached_property
+    def loaded(self) -> TransformersEngine:
+        """The model, which is loaded on first use."""
+        return TransformersEngine.load(self.folder, self.at, chunk=self.chunk)
+
+    def schedule(self, row: Row) -> Schedule:
+        if row.path is not None or row.url:
+            raise UsageError(f"{row.name} is no method on the source; evaluate it by itself")
+        if row.recipe is None:
+            return self.inspection.spec.current()
+        if self.inspection.refuse:
+            found = self.inspection
+            raise UnsupportedBake("a context extension", found.display_name, found.refuse, "or choose another model")
+        recipe = inherit_mscale(row.recipe, self.mscale)
+        basis = self.inspection.basis(recipe)
+        return recipe.schedule(recipe.start(basis), basis)
+
+    @property
+    def unscaled(self) -> RopeSpec:
+        """The RoPE that recipes start from: that before any bake, without scaling."""
+        first = self.inspection.first_spec
+        return first.unscaled() if first.scaled else first
+
+    def digest(self, row: Row) -> str:
+        return self.schedule(row).digest
+
+    def memory(self, tokens: int) -> str:
+        weights = sum(weight.nbytes for weight in self.loaded.model.parameters())
+        return memory_sentence(weights, self.inspection.kv_cache, tokens, 4 if self.at.dtype == "float32" else 2)
+
+    @contextmanager
+    def engine(self, row: Row) -> Iterator[Engine]:
+        schedule = self.schedule(row)
+        if row.recipe is None and schedule.short_inv_freq is None:
+            yield self.loaded
+            return
+        with self.patched(schedule) as engine:
+            yield engine
+
+    @contextmanager
+    def patched(self, schedule: Schedule) -> Iterator[Engine]:
+        """The engine that computes a schedule, while it is entered."""
+        if schedule.short_inv_freq is not None:
+            yield TwoLists(self.loaded, schedule, self._patch)
+            return
+        undo = self._patch(schedule)
+        try:
+            yield self.loaded
+        finally:
+            undo()
+
+    def _patch(self, schedule: Schedule) -> Undo:
+        weights = self.family.weights
+        queries = (weights.q_norm or weights.q) if schedule.log_n else ""
+        return self.loaded.patch(schedule, self.inspection.spec, schedule.log_n, queries)

@@ -1,0 +1,395 @@
+"""Documents and Texts: what a model reads, as tokens."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..engines.llamacpp_process import Decode, Encode, Load, Process, Text, Tokens
+from ..engines.servers.protocol import Server
+from ..environment import require, without_secrets
+from ..errors import BadSource, UsageError
+from ..pretrained import load_tokenizer
+from ..rope.lengths import format_tokens
+from .cases import Asked
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Tokenizer(ABC):
+    """The tokenizer of a model.
+
+    prefix: the tokens that it puts before every text, such as a beginning-of-text token.
+    """
+
+    prefix: tuple[int, ...] = ()
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, without the prefix."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens."""
+
+    def chat(self) -> tuple[list[int], list[int]]:
+        """The tokens before and behind the message of a user whom the model answers next.
+
+        Raises UsageError where the tokenizer has no chat template.
+        """
+        raise UsageError("this tokenizer has no chat template; leave --chat out")
+
+
+def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, ...]:
+    """The tokens before a text. with_special: tokens of it as a model reads it. plain: those of the text alone."""
+    count = len(with_special) - len(plain)
+    before = next((k for k in range(count + 1) if list(with_special[k : k + len(plain)]) == list(plain)), 0)
+    return tuple(with_special[:before])
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """One text. name: of its file, or a number in a dataset. ids: its tokens, without a prefix, int32."""
+
+    name: str
+    ids: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """All texts of an evaluation. documents: at least one. tokenizer: of the model. notes: on texts that measure
+    little.
+    """
+
+    documents: tuple[Document, ...]
+    tokenizer: Tokenizer
+    notes: tuple[str, ...] = ()
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The tokens before every sequence."""
+        return self.tokenizer.prefix
+
+    def window(self, document: int, end: int, length: int) -> NDArray[np.int32]:
+        """A sequence of `length` tokens: the prefix, and the tokens of a document before `end`.
+
+        document: its number. end: index into its tokens, behind the last one.
+        """
+        own = self.documents[document].ids[end - (length - len(self.prefix)) : end]
+        return np.concatenate([np.array(self.prefix, np.int32), own])
+
+    @cached_property
+    def sha256(self) -> str:
+        """sha256 over the tokens of all documents."""
+        digest = hashlib.sha256()
+        for document in self.documents:
+            digest.update(len(document.ids).to_bytes(8, "little") + document.ids.astype("<i4").tobytes())
+        return digest.hexdigest()
+
+
+MOST = 1000
+"""Documents that are taken from the beginning of a dataset."""
+TRUST = "HF_DATASETS_TRUST_REMOTE_CODE"
+
+
+def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
+    """Names and contents of the first rows of a dataset, which are streamed.
+
+    name: owner/name, owner/name:SPLIT, or owner/name:CONFIG:SPLIT; `test` where no split is given. field: the column
+    with the text. Raises BadSource where the dataset does not load or has no such column.
+    """
+    require("datasets", "--dataset")
+    import datasets
+
+    repository, *parts = name.split(":")
+    if len(parts) > 2:
+        raise UsageError(f"--dataset {name} is not understood; write it like owner/name:CONFIG:SPLIT")
+    split = parts[-1] if parts else "test"
+    if getattr(datasets.config, TRUST, None) is not True:  # datasets 3 asks on stdin, unless the environment says yes
+        setattr(datasets.config, TRUST, False)
+    try:
+        rows = datasets.load_dataset(repository, parts[0] if len(parts) == 2 else None, split=split, streaming=True)
+        found = [row[field] for row in rows.take(MOST)]
+    except KeyError:
+        raise BadSource(f"{name} has no column {field!r}; name the one with the text with --field") from None
+    except (OSError, ValueError, RuntimeError) as problem:
+        said = str(problem).splitlines() or [type(problem).__name__]
+        raise BadSource(
+            f"the dataset {name} does not load ({said[0]}); correct --dataset (owner/name:CONFIG:SPLIT), or give --text"
+        ) from None
+    pairs = [(f"{repository} {n}", text) for n, text in enumerate(found) if isinstance(text, str) and text.strip()]
+    if not pairs:
+        raise BadSource(f"{name} has no text in {field!r}; name another column with --field")
+    return pairs
+
+
+SEEN = 1 << 20
+"""Characters that are looked at."""
+REPETITIVE = 0.12
+"""Size by zlib at which a text is taken to repeat itself; prose has 0.35 to 0.45, source code 0.25."""
+ENCODED = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+LEAST = 2000
+"""Characters below which nothing is said."""
+
+
+def remark(name: str, text: str) -> str:
+    """What to know of the numbers that a text gives, in a sentence; empty for an ordinary text.
+
+    name: of the text. Raises BadSource for a text with many control characters, which is no text.
+    """
+    part = text[:SEEN]
+    if len(CONTROL.findall(part)) > len(part) / 100:
+        raise BadSource(f"{name} is binary, and no text; give another --text")
+    if len(part) < LEAST:
+        return ""
+    if sum(map(len, ENCODED.findall(part))) > len(part) / 2:
+        return f"{name} looks encoded, as in base64 or hexadecimal, so its losses say nothing of language."
+    data = part.encode("utf-8", "surrogatepass")
+    ratio = len(zlib.compress(data)) / len(data)
+    if ratio < REPETITIVE:
+        return (
+            f"{name} repeats itself (zlib makes {100 * ratio:.0f} % of it), so its tokens can be copied from nearby, "
+            "and losses beyond the trained context look better than on other texts."
+        )
+    return ""
+
+
+MOST_BYTES = 256 << 20
+"""Of one file; that is some fifty million tokens."""
+
+
+def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and contents of text files.
+
+    names: paths, patterns such as essays/*.txt, or - for standard input. Raises BadSource where a file is not UTF-8 or
+    is binary, and UsageError where no name is given or a pattern has no file.
+    """
+    files = [pair for given in names for pair in _files(given)]
+    if not files:
+        raise UsageError("no text is given; name a file with --text (a book, or several essays)")
+    return files
+
+
+def tokenized(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
+    """Texts as tokens.
+
+    files: names and contents. tokenizer: of the model. Raises BadSource for one that is binary, or has no two tokens.
+    """
+    documents, notes = [], []
+    for name, text in files:
+        notes.append(remark(name, text))
+        ids = np.array(tokenizer.encode(text), np.int32)
+        if len(ids) < 2:
+            raise BadSource(f"{name} has {len(ids)} tokens; give a --text with more")
+        documents.append(Document(name, ids))
+    return Texts(tuple(documents), tokenizer, tuple(filter(None, notes)))
+
+
+def _files(given: str) -> list[tuple[str, str]]:
+    if given == "-":
+        return [("standard input", _decoded(sys.stdin.buffer.read(MOST_BYTES + 1), "standard input"))]
+    paths = [Path(given)] if Path(given).is_file() else sorted(map(Path, glob.glob(given, recursive=True)))
+    files = [path for path in paths if path.is_file()]
+    if not files:
+        raise UsageError(
+            f"--text {given} names no file; give a text file, or a pattern in quotes such as 'essays/*.txt'"
+        )
+    return [(str(path), _text_of(path)) for path in files]
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return _decoded(file.read(MOST_BYTES + 1), str(path))
+    except OSError as problem:
+        raise BadSource(f"{path} cannot be read ({problem.strerror}); give another --text") from None
+
+
+def _decoded(data: bytes, name: str) -> str:
+    if len(data) > MOST_BYTES:
+        raise BadSource(f"{name} has more than {MOST_BYTES:,} bytes; give a part of it as --text")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadSource(f"{name} is not text in UTF-8; convert it, or give another --text") from None
+
+
+def long_enough(texts: Texts, length: int) -> list[int]:
+    """Numbers of the documents that fill a sequence of `length` tokens. Raises BadSource where there is none."""
+    found = [
+        number for number, document in enumerate(texts.documents) if len(document.ids) + len(texts.prefix) >= length
+    ]
+    if not found:
+        most = max(len(document.ids) for document in texts.documents) + len(texts.prefix)
+        raise BadSource(
+            f"the longest text has {most:,} tokens, and sequences of {length:,} are asked for; give a longer --text, "
+            f"or --lengths up to {format_tokens(most)}"
+        )
+    return found
+
+
+def window_ends(texts: Texts, asked: Asked, apart: int) -> list[tuple[int, int]]:
+    """(document, end) of windows of the longest length, in turn from all documents that are long enough.
+
+    In each document they are spread evenly, and end at least `apart` tokens from each other; so there are fewer than
+    `asked.windows` where the texts are short. texts: to choose from. asked: sizes. apart: in tokens.
+    """
+    room = asked.longest - len(texts.prefix)
+    documents = long_enough(texts, asked.longest)
+    ends: dict[int, list[int]] = {}
+    for place, number in enumerate(documents):
+        wanted = asked.windows // len(documents) + (place < asked.windows % len(documents))
+        size = len(texts.documents[number].ids)
+        count = min(wanted, 1 + (size - room) // apart)
+        step = (size - room) / max(count - 1, 1)
+        ends[number] = [size - int(index * step) for index in reversed(range(count))]
+    turns = max(map(len, ends.values()))
+    return [(number, found[turn]) for turn in range(turns) for number, found in ends.items() if turn < len(found)]
+
+
+MESSAGE = "ropeconv-message"
+CPU, LONGEST, MEMORY, LETTERS = 10, 120, 512 << 20, 1 << 20
+"""Limits of rendering a template: seconds of the processor, and of the clock with all imports; bytes of memory beside
+those of the imports; characters of the text. A template of 20,000 characters takes milliseconds."""
+PROGRAM = """
+import json, re, resource, sys
+from transformers.utils.chat_template_utils import render_jinja_template
+asked = json.load(sys.stdin)
+used = resource.getrusage(resource.RUSAGE_SELF)
+seconds = int(used.ru_utime + used.ru_stime) + asked["cpu"]
+resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+try:
+    data = int(re.search(r"VmData:\\s*(\\d+)", open("/proc/self/status").read())[1]) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (data + asked["memory"],) * 2)
+except (OSError, ValueError, TypeError):
+    pass  # a system that does not limit memory
+try:
+    found = render_jinja_template([asked["messages"]], chat_template=asked["template"], add_generation_prompt=True,
+                                  **asked["variables"])
+    text = (found[0] if isinstance(found, tuple) else found)[0]
+    answer = {"text": text} if len(text) <= asked["letters"] else {"error": f"it makes {len(text):,} characters"}
+except MemoryError:
+    answer = {"error": f"it takes more than {asked['memory']:,} bytes"}
+except Exception as problem:
+    answer = {"error": f"{type(problem).__name__}: {str(problem)[:200]}"}
+json.dump(answer, sys.stdout)
+"""
+"""Renders a template as transformers does, in the sandbox of jinja2."""
+
+
+class CheckpointTokenizer(Tokenizer):
+    """The tokenizer in the folder of a checkpoint.
+
+    folder: the checkpoint. trust: run its tokenization file. Raises BadSource as `load_tokenizer` does.
+    """
+
+    def __init__(self, folder: Path, trust: bool = False) -> None:
+        self.folder, self.tokenizer = folder, load_tokenizer(folder, trust)
+        with_special, plain = (self.tokenizer("a", add_special_tokens=added).input_ids for added in (True, False))
+        self.prefix = prefix_of(with_special, plain)
+
+    def encode(self, text: str) -> list[int]:
+        return [int(token) for token in self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids)))
+
+    def chat(self) -> tuple[list[int], list[int]]:
+        from transformers import PreTrainedTokenizerBase
+
+        if not self.tokenizer.chat_template:
+            return super().chat()
+        message = [{"role": "user", "content": MESSAGE}]
+        if type(self.tokenizer).apply_chat_template is PreTrainedTokenizerBase.apply_chat_template:
+            text = self._rendered(message)
+        else:  # mistral-common, and code that the user trusts
+            text = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        before, found, after = text.partition(MESSAGE)
+        if not found:
+            raise BadSource(f"the chat template of {self.folder} leaves out the message of the user; leave --chat out")
+        return self.encode(before), self.encode(after)
+
+    def _rendered(self, messages: list[dict[str, str]]) -> str:
+        """The chat template with messages. Raises BadSource where it has none for a chat, or it does not render."""
+        try:
+            template, variables = self.tokenizer.get_chat_template(), self.tokenizer.special_tokens_map
+            return rendered(template, messages, variables)
+        except (ValueError, TypeError, KeyError, AttributeError) as problem:
+            raise BadSource(
+                f"the chat template of {self.folder} does not render ({problem}); correct it, or leave --chat out"
+            ) from None
+
+
+def rendered(template: str, messages: list[dict[str, str]], variables: Mapping[str, Any]) -> str:
+    """The text of a chat template, rendered in a process of its own with limits of time and memory.
+
+    template: in Jinja. messages: of the chat, with `role` and `content`. variables: further ones, such as `bos_token`.
+    Raises ValueError, with the reason, for a template that fails or is beyond a limit.
+    """
+    limits = {"cpu": CPU, "memory": MEMORY, "letters": LETTERS}
+    asked = {"template": template, "messages": messages, "variables": dict(variables), **limits}
+    command, late = [sys.executable, "-P", "-c", PROGRAM], f"it takes more than {CPU} seconds"
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(asked, default=str), capture_output=True, text=True, env=without_secrets(),
+            timeout=LONGEST, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ValueError(late) from None
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise ValueError(late if done.returncode < 0 else f"its process ended with {done.returncode}") from None
+    if "error" in answer:
+        raise ValueError(answer["error"])
+    return str(answer["text"])
+
+
+class GgufTokenizer(Tokenizer):
+    """The tokenizer in a GGUF file, in a process that has its vocabulary alone. process: that process."""
+
+    def __init__(self, process: Process) -> None:
+        self.process, self.prefix = process, process.loaded.prefix
+
+    def encode(self, text: str) -> list[int]:
+        return self.process.ask(Encode(text), Tokens).tokens
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.process.ask(Decode(list(ids)), Text).text
+
+
+@contextmanager
+def gguf_tokenizer(path: Path) -> Iterator[GgufTokenizer]:
+    """The tokenizer of a file, while it is entered. Raises RopeconvError where llama.cpp does not read it."""
+    with Process(Load(path=str(path), vocabulary_only=True)) as process:
+        yield GgufTokenizer(process)
+
+
+class ServerTokenizer(Tokenizer):
+    """The tokenizer that a server answers with. server: that runs a model. Raises RopeconvError where it has none."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.prefix = prefix_of(server.encode("a", special=True), server.encode("a"))
+
+    def encode(self, text: str) -> list[int]:
+        return self.server.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.server.decode(ids)

@@ -1,1 +1,0 @@
-"""The texts that a model reads: files, their tokens, and windows of these."""

@@ -1,0 +1,184 @@
+"""Tuned: what a search leaves, which is a recipe with its evidence; and the file of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ...rope.errors import RecipeError
+from ...rope.forms import base_inv_freq
+from ...rope.lazy import Vector
+from ...rope.methods.method import REGISTRY
+from ...rope.methods.vectors import LongRopeMethod
+from ...rope.on_top import rotating
+from ...rope.recipe import Recipe
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
+from ...version import __version__
+from ..row import BASE
+
+FORMAT = 1
+"""Of the file, under the key `ropeconv_tune`, by which `--recipe` knows it."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """A mean over held-out windows, in nats per token.
+
+    value: the mean. difference: minus that of the best formula, paired by window; None in its own row. error: standard
+    error of the difference.
+    """
+
+    value: float
+    difference: float | None = None
+    error: float | None = None
+
+
+class TunedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule on the held-out windows.
+
+    name: in tables. recipe: None for the model as it is. beyond, inside, needle: losses beyond and inside the trained
+    context, and of hidden numbers, None where there are none. total: `beyond + price * inside + needles * needle`.
+    curve: loss by position, at `positions`, in nats per token.
+    """
+
+    name: str
+    recipe: dict[str, Any] | None
+    beyond: Measured
+    inside: Measured
+    total: Measured
+    needle: Measured | None = None
+    curve: list[float] = []
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """A tuned recipe, or the best formula where no better one was found, with its evidence.
+
+    recipe: to apply. better: whether it was found by the search, and is better than every formula on held-out text
+    beyond three standard errors. sentence: says so. best_formula: name of the row that the others are compared with.
+    source: how the user named the model. identity: what tells it from others. runtime, device, dtype: which computed
+    it. trained, context: in tokens. steps, seed, regularise: of the search, with the steps that were done.
+    price, needles: weights of the loss inside and of hidden numbers. texts: names of what was searched with, held_out:
+    of the rest. tokens_sha256: of all tokens. windows, held_windows: how many. searched: total minus that of the
+    formula that the search began with, on its own windows. trace: the same after each step. divisors: theta_i /
+    inv_freq_i of each pair that rotates in what was found, formula_divisors: those of the best formula.
+    attention_factor: that was found. positions: of the curves of rows, in tokens. notes: sentences that belong to the
+    numbers.
+    """
+
+    recipe: dict[str, Any]
+    better: bool
+    sentence: str
+    best_formula: str
+    source: str
+    identity: str
+    runtime: str
+    device: str
+    dtype: str
+    trained: int
+    context: int
+    steps: int
+    seed: int
+    regularise: float
+    price: float
+    needles: float
+    texts: list[str]
+    held_out: list[str]
+    tokens_sha256: str
+    windows: int
+    held_windows: int
+    searched: float
+    trace: list[float]
+    divisors: list[float]
+    formula_divisors: list[float]
+    attention_factor: float
+    positions: list[int]
+    rows: list[TunedRow]
+    notes: list[str] = []
+    ropeconv_tune: int = FORMAT
+    ropeconv: str = __version__
+
+
+def write_tuned(tuned: Tuned, path: Path) -> None:
+    """Writes a result as JSON, which `--recipe` takes. path: of the file."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(tuned)) + b"\n")
+
+
+FORMULAS = ("linear", "ntk", "ntk-old", "ntk-fixed", "mixed", "by-parts", "yarn")
+"""Methods that are compared before a search, each with the factor that reaches the context."""
+DIGITS = 9
+"""Of the numbers in a recipe that was found: float32 has fewer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A recipe. name: for tables. recipe: None for the model as it is. schedule: what it computes."""
+
+    name: str
+    recipe: Recipe | None
+    schedule: Schedule
+
+    @property
+    def method(self) -> str:
+        """The name of its method; empty for the model as it is."""
+        return self.recipe.method.name if self.recipe else ""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The model that recipes are for.
+
+    spec: its unscaled RoPE. context: tokens to reach. schedule: of a recipe for this model.
+    """
+
+    spec: RopeSpec
+    context: int
+    schedule: Callable[[Recipe], Schedule]
+
+    @property
+    def factor(self) -> float:
+        """s, the context over the trained one."""
+        return self.context / self.spec.original_context
+
+    @property
+    def base(self) -> Vector:
+        """The unscaled frequencies of the pairs that rotate, radians per token, float64."""
+        return base_inv_freq(self.spec.rope_theta, self.spec.rotary_dim)[: rotating(self.spec)]
+
+    def candidate(self, recipe: Recipe, name: str = "") -> Candidate:
+        """A recipe with its schedule. name: for tables. Raises RecipeError where it does not fit the model."""
+        return Candidate(name, recipe, self.schedule(recipe))
+
+    def formula(self, method: str) -> Candidate:
+        """A method with the factor that reaches the context. method: its name."""
+        made = REGISTRY[method].reaching(self.spec, self.context)
+        if made is None:
+            raise RecipeError(f"{method} has no single number that reaches a length")
+        return self.candidate(Recipe(made, context=self.context), f"{method} {self.factor:.6g}")
+
+    def unscaled(self) -> Candidate:
+        """The model without any extension."""
+        return Candidate(BASE, None, replace(self.spec.current(), context=self.context))
+
+    def formulas(self) -> list[Candidate]:
+        """The methods of FORMULAS."""
+        return [self.formula(name) for name in FORMULAS]
+
+    def divisors(self, schedule: Schedule) -> Vector:
+        """theta_i / inv_freq_i of the pairs that rotate, float64. schedule: of this model."""
+        return np.asarray(self.base / schedule.inv_freq[: len(self.base)], dtype=np.float64)
+
+    def factors(self, divisors: Sequence[float] | Vector, attention_factor: float, name: str = "") -> Candidate:
+        """A list of divisors as a recipe, rounded to what a file keeps.
+
+        divisors: of the pairs that rotate. attention_factor: multiplies cos and sin. name: for tables.
+        """
+        rounded = tuple(float(f"{value:.{DIGITS}g}") for value in divisors)
+        recipe = Recipe(
+            LongRopeMethod(rounded), context=self.context, attention_factor=float(f"{attention_factor:.{DIGITS}g}")
+        )
+        return self.candidate(recipe, name)

@@ -1,0 +1,274 @@
+"""Scorer: what schedules lose on windows of text, each read once; and races between two of them.
+
+Passes: what a search has read, in a journal, so that a killed search goes on where it was.
+
+A search with a seed is the same each time, as long as the losses and gradients that it sees are: so it is begun again,
+and what the journal has is not computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ...engines.engine import Engine
+from ...errors import NotFinite
+from ...formats.durable import text_digest
+from ...formats.journal import Journal, Kind, Line, default_path
+from ...rope.schedule import Schedule
+from ..cases import Observation
+from ..result import decided
+from ..statistics import differences
+from .result import Candidate, Measured, TunedRow
+from .windows import Window
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a search keeps its passes. path: of the journal; None for the user's cache. fresh: start it anew."""
+
+    path: Path | None = None
+    fresh: bool = False
+
+    def opened(self, source: str) -> Journal[PassLine]:
+        """The journal. source: identity of the model. Raises what `Journal` raises."""
+        return Journal(self.path or default_path(source, "tune"), TUNE, source, self.fresh)
+
+
+class PassLine(Line, frozen=True):
+    """A pass, in the journal. key: of what was computed. numbers: that it gave."""
+
+    numbers: list[float]
+
+
+TUNE = Kind("tune", 2, PassLine)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What passes gave. journal: that keeps them; None for none. by: what computes, such as runtime and precision."""
+
+    journal: Journal[PassLine] | None = None
+    by: str = ""
+
+    def numbers(self, what: Iterable[str], compute: Callable[[], Iterable[float]]) -> list[float]:
+        """Return the numbers of a pass when they are on the disk.
+
+        what: is computed, in names and digests. compute: called where the journal does not have it; gives finite
+        numbers.
+        """
+        key = text_digest(self.by, *what)
+        found = self.journal.lines.get(key) if self.journal is not None else None
+        if found is None:
+            found = PassLine(key, [float(value) for value in compute()])
+            if self.journal is not None:
+                self.journal.add(found)
+        return found.numbers
+
+
+FEWEST = 4
+"""Windows before a race may end."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a loss is made of: `beyond + inside * inside_loss + needle * needle_loss`, in nats per token.
+
+    inside: weight of the loss inside the trained context. needle: weight of the loss of hidden numbers.
+    """
+
+    inside: float = 0.3
+    needle: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """What a schedule loses on one window, in nats.
+
+    tokens: of each target of the text, float64. beyond: index of the first one beyond the trained context. needle: the
+    mean over the digits of the hidden number; 0 without one.
+    """
+
+    tokens: NDArray[np.float64]
+    beyond: int
+    needle: float = 0.0
+
+    @property
+    def inside_loss(self) -> float:
+        """The mean loss inside the trained context, in nats per token."""
+        return float(self.tokens[: self.beyond].mean()) if self.beyond else 0.0
+
+    @property
+    def beyond_loss(self) -> float:
+        """The mean loss beyond the trained context, in nats per token."""
+        return float(self.tokens[self.beyond :].mean())
+
+    def value(self, price: Price) -> float:
+        """The loss that is searched for the least of. price: of its parts."""
+        return self.beyond_loss + price.inside * self.inside_loss + price.needle * self.needle
+
+
+class Patching(Protocol):
+    """A loaded model into which schedules are patched, as `evaluate.runners.patched.Patched` is one."""
+
+    def patched(self, schedule: Schedule) -> AbstractContextManager[Engine]:
+        """The engine that computes a schedule."""
+
+
+@dataclass
+class Scorer:
+    """Reads windows with schedules, and remembers what it has read.
+
+    runner: patches a schedule into the model. windows: at least one. price: of the parts of a loss. passes: of earlier
+    runs. seen: what was read.
+    """
+
+    runner: Patching
+    windows: Sequence[Window]
+    price: Price
+    passes: Passes = field(default_factory=Passes)
+    seen: dict[tuple[str, int], Losses] = field(default_factory=dict)
+
+    def losses(self, schedule: Schedule, count: int | None = None) -> list[Losses]:
+        """What a schedule loses on the first `count` windows, by default on all of them."""
+        numbers = range(len(self.windows) if count is None else min(count, len(self.windows)))
+        missing = [number for number in numbers if (schedule.digest, number) not in self.seen]
+        if missing:
+            with self.runner.patched(schedule) as engine:
+                for number in missing:
+                    window = self.windows[number]
+                    what = ("loss", schedule.digest, window.digest)
+                    *tokens, needle = self.passes.numbers(what, partial(_read, engine, window))
+                    self.seen[schedule.digest, number] = Losses(np.array(tokens), window.beyond, needle)
+        return [self.seen[schedule.digest, number] for number in numbers]
+
+    def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
+        """The losses that are searched for the least of, per window; infinite where the model gives no number.
+
+        schedule: to read with. count: of windows, by default all.
+        """
+        return np.array([one.value(self.price) for one in self.losses(schedule, count)])
+
+    def race(self, schedule: Schedule, best: Schedule) -> Difference:
+        """How a schedule compares with the best one so far. It ends early where it is worse beyond its error."""
+        for count in range(min(FEWEST, len(self.windows)), len(self.windows) + 1):
+            found = Difference(self.values(schedule, count) - self.values(best, count))
+            if found.mean > 0 and found.decided:
+                break
+        return found
+
+
+def _read(engine: Engine, window: Window) -> list[float]:
+    """The losses of the targets of a window, then that of its hidden number, 0 without one."""
+    case, needle = window.text, 0.0
+    tokens = engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
+    if window.needle is not None:
+        asked = window.needle
+        needle = float(engine.token_losses(asked.ids.tolist(), asked.targets.tolist()).loss.mean())
+    if not (np.isfinite(tokens).all() and math.isfinite(needle)):
+        raise NotFinite("the model gives NaN or infinite logits; give --dtype float32 or bfloat16")
+    return [*np.asarray(tokens, np.float64).tolist(), needle]
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """Paired differences of losses, one per window, in nats per token: below 0 is better. values: float64 [windows]."""
+
+    values: NDArray[np.float64]
+
+    @property
+    def mean(self) -> float:
+        """Their mean."""
+        return float(self.values.mean())
+
+    @cached_property
+    def error(self) -> float:
+        """The standard error of the mean; infinite for a single window."""
+        count = len(self.values)
+        return float(self.values.std(ddof=1) / math.sqrt(count)) if count > 1 else math.inf
+
+    @property
+    def decided(self) -> bool:
+        """Whether the mean is beyond three standard errors."""
+        return decided(self.mean, self.error)
+
+
+BLOCKS = 16
+"""Points of a curve by position."""
+Part = Callable[[Losses], float]
+
+
+def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: int) -> list[TunedRow]:
+    """Rows of candidates.
+
+    scorer: of held-out windows. candidates: with different names. reference: name of the one that others are compared
+    with. seed: of the bootstrap between documents.
+    """
+    losses = {one.name: scorer.losses(one.schedule) for one in candidates}
+    price = scorer.price
+    parts: dict[str, Part] = {
+        "beyond": lambda one: one.beyond_loss,
+        "inside": lambda one: one.inside_loss,
+        "total": lambda one: one.value(price),
+    }
+    if scorer.windows[0].needle is not None:
+        parts["needle"] = lambda one: one.needle
+    edges = blocks(scorer.windows[0])
+    return [
+        TunedRow(
+            name=row.name,
+            recipe=row.recipe.to_dict() if row.recipe else None,
+            curve=[float(np.mean([one.tokens[a:b].mean() for one in losses[row.name]])) for a, b in edges],
+            **{
+                part: measured(scorer.windows, losses[row.name], losses[reference], of, seed, row.name == reference)
+                for part, of in parts.items()
+            },
+        )
+        for row in candidates
+    ]
+
+
+def blocks(window: Window) -> list[tuple[int, int]]:
+    """First and last + 1 of the targets of each point of a curve, on one side of the trained context each."""
+    count, split = len(window.text.targets), window.beyond
+    edges = [
+        *np.linspace(0, split, BLOCKS // 2 + 1).astype(int),
+        *np.linspace(split, count, BLOCKS // 2 + 1).astype(int),
+    ]
+    return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
+
+
+def measured(
+    windows: Sequence[Window], own: Sequence[Losses], reference: Sequence[Losses], part: Part, seed: int, itself: bool
+) -> Measured:
+    """A part of the losses of a row, and its paired difference to the reference.
+
+    windows: that were read. own, reference: losses of both. part: of them. seed: of the bootstrap. itself: whether the
+    row is the reference.
+    """
+    ours, theirs = (_observations(windows, losses, part) for losses in (own, reference))
+    mean = float(np.mean([one.value for one in ours]))
+    if itself:
+        return Measured(value=mean)
+    found = differences({one.pair: one for one in ours}, {one.pair: one for one in theirs}, seed)
+    assert found is not None
+    return Measured(value=mean, difference=found.mean, error=found.error)
+
+
+def _observations(windows: Sequence[Window], losses: Sequence[Losses], part: Part) -> list[Observation]:
+    return [
+        Observation("tune", "loss", window.text.column, window.text.document, window.text.window, part(one))
+        for window, one in zip(windows, losses, strict=True)
+    ]

@@ -1,0 +1,81 @@
+"""Checks the types of decoded JSON and TOML, so that nothing else in the package meets a wrong one."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from ..errors import BadSource, DamagedPackage
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from jinja2 import Environment
+
+T = TypeVar("T")
+
+
+def typed(data: Any, kind: type[T], name: str) -> T:
+    """Decoded data as a typed value, without any conversion between strings, numbers and bools.
+
+    data: lists, dicts, strings, numbers. kind: a Struct or another type that msgspec knows. name: of the file, for the
+    message. Raises BadSource where the data has other types.
+    """
+    try:
+        return msgspec.convert(data, kind)
+    except (msgspec.ValidationError, RecursionError, UnicodeError) as problem:
+        raise BadSource(f"{name} is not as it has to be ({problem}); correct it or download it again") from None
+
+
+def package_files(package: str, folder: str, suffix: str) -> list[Traversable]:
+    """The data files of a package, by name. folder: in it. suffix: of their names."""
+    found = (files(package) / folder).iterdir()
+    return sorted((entry for entry in found if entry.name.endswith(suffix)), key=lambda entry: entry.name)
+
+
+def package_data(entry: Traversable, kind: type[T]) -> T:
+    """The content of a data file of the package, TOML or JSON by its name. Raises DamagedPackage for a damaged one."""
+    with described(entry):
+        data = entry.read_bytes()
+        if entry.name.endswith(".toml"):
+            return msgspec.convert(tomllib.loads(data.decode()), kind)
+        return msgspec.json.decode(data, type=kind)
+
+
+@contextmanager
+def described(entry: Traversable) -> Iterator[None]:
+    """A context in which errors about a data file of the package become DamagedPackage, with the file and the field."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as problem:
+        what = f"it has no {problem}" if isinstance(problem, KeyError) else problem
+        raise DamagedPackage(
+            f"{entry} belongs to ropeconv and is not as it has to be ({what}); install ropeconv again, or correct it"
+        ) from None
+
+
+def render(name: str, **values: Any) -> str:
+    """The text of a template with its values. Raises jinja2.UndefinedError for a value that is not given."""
+    return _environment().get_template(name).render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    package = Path(__file__).parent.parent
+    places = [package / "templates", package.parent / "templates"]  # in the wheel, in a checkout
+    return Environment(
+        loader=FileSystemLoader(places),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )

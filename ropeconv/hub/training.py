@@ -1,0 +1,287 @@
+"""Baked: what a trainer has to know about a baked checkpoint, from the plan of one or from its receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from ..bake.checkpoint import CheckpointPlan
+from ..bake.plan import Plan
+from ..errors import BadSource, UsageError
+from ..formats.jsontext import parse
+from ..formats.package_data import package_data, package_files, render
+from ..inspection.receipts.folder import stated
+from ..inspection.receipts.receipt import RuntimeRecord
+from ..models.config import text_part
+from ..models.family import Family
+from ..models.gguf import GgufSource
+from ..models.registry import by_name
+from ..models.source import Source
+from ..rope.errors import RopeconvError, shown
+from ..runtimes.grouping import newest
+from ..runtimes.read_config import rope_dict, rope_type
+from ..runtimes.runtime import RUNS, runtimes
+from ..runtimes.verdict import Verdict
+
+CONFIG = "config.json"
+TRANSFORMERS = "transformers"
+NO_GGUF = "a GGUF file is not trained"
+TO_GGUF = f"{NO_GGUF}; leave --to gguf out, train the checkpoint, and convert what comes out"
+
+
+@dataclass(frozen=True)
+class Baked:
+    """A baked checkpoint, for a trainer.
+
+    path: what the trainer loads, a folder or a Hub id. method: the name of the method. context, trained: tokens that
+    it declares, and that its source was trained with. model_type, rope_type: of config.json. two_lists: whether short
+    sequences have other frequencies. own_code: whether it needs `trust_remote_code`. encoder: whether it has no logits
+    of the next token. verdicts: by the keys of the rows of transformers, status and reason.
+    """
+
+    path: str
+    method: str
+    context: int
+    trained: int
+    model_type: str
+    rope_type: str
+    two_lists: bool
+    own_code: bool
+    encoder: bool
+    verdicts: Mapping[str, tuple[str, str]]
+
+    def verdict(self, version: str) -> tuple[str, str]:
+        """What a version of transformers computes: status and reason. version: empty for the newest that is known."""
+        rows = [row for row in runtimes() if row.name == TRANSFORMERS]
+        row = next((row for row in rows if version and row.covers(version)), None) if version else rows[-1]
+        return self.verdicts.get(row.key if row else "", ("unknown", "nobody looked"))
+
+
+def baked_plan(plan: Plan, path: str = "") -> Baked:
+    """The checkpoint that a plan will write.
+
+    path: what the trainer loads, where that is not the output of the plan. Raises UsageError for GGUF output.
+    """
+    if not isinstance(plan, CheckpointPlan):
+        raise UsageError(TO_GGUF)
+    text = next((file.text for file in plan.files if file.name == CONFIG), None) or plan.source.text(CONFIG) or "{}"
+    return _baked(
+        path or str(plan.out), plan.recipe.method.name, plan.schedule.context,
+        plan.schedule.original_context, plan.schedule.short_inv_freq is not None, parse(text, CONFIG),
+        by_name()[plan.family], plan.result.verdicts,
+    )  # fmt: skip
+
+
+def baked_output(source: Source | GgufSource, path: str = "") -> Baked:
+    """An output of `ropeconv apply`, from its receipt.
+
+    source: the output. path: what the trainer loads, where that is another place. Raises UsageError for a GGUF file,
+    and where there is no receipt of these files,
+    BadSource for one of a family that is not known.
+    """
+    if isinstance(source, GgufSource):
+        raise UsageError(f"{NO_GGUF}; give the checkpoint it was made from, with the method (--yarn 4)")
+    receipt = stated(source)
+    if receipt is None:
+        raise UsageError(
+            f"{source.reference} is not an output of ropeconv as that wrote it; add the method that is to be baked "
+            "(--yarn 4), or give the folder `apply` made"
+        )
+    family = by_name().get(receipt.family)
+    if family is None:
+        raise BadSource(
+            f"the receipt names the family {shown(receipt.family)}, which is not known here; run apply again"
+        )
+    # its `model_type` may be one of ropeconv, of which there is no family
+    config = parse(source.text(CONFIG) or "{}", CONFIG)
+    name = source.reference.partition("@")[0] if source.kind == "hub" else source.reference
+    return _baked(
+        path or name, receipt.extension.method, receipt.schedule.context, receipt.schedule.original_context,
+        receipt.schedule.short_inv_freq is not None, config, family, receipt.runtimes,
+    )  # fmt: skip
+
+
+def _baked(
+    path: str,
+    method: str,
+    context: int,
+    trained: int,
+    two_lists: bool,
+    config: Mapping[str, Any],
+    family: Family,
+    verdicts: Iterable[Verdict | RuntimeRecord],
+) -> Baked:
+    rules = newest(TRANSFORMERS).rule_set(family.name, str(config.get("model_type", "")))
+    found, _ = rope_dict(text_part(dict(config), family), family, rules)
+    return Baked(
+        path=path,
+        method=method,
+        context=context,
+        trained=trained,
+        model_type=str(config.get("model_type", "")),
+        rope_type=rope_type(found, rules),
+        two_lists=two_lists,
+        own_code="auto_map" in config,
+        encoder=family.encoder,
+        verdicts={one.runtime: (one.status, one.reason) for one in verdicts},
+    )
+
+
+class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A statement on a trainer.
+
+    says: the statement. source: file and line in the release, or what was executed. run: whether it was executed.
+    """
+
+    says: str
+    source: str
+    run: bool = False
+
+
+class Rotary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rotary code that a trainer puts in the place of transformers' own.
+
+    model_types: of config.json, for which it does. rope_types: those that it computes. two_lists: whether it switches
+    between two factor lists. source: file and line in the release.
+    """
+
+    model_types: tuple[str, ...]
+    rope_types: tuple[str, ...]
+    two_lists: bool
+    source: str
+
+
+class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A release of a trainer.
+
+    name: as `--for` takes it. title: for people. version: that was looked at. transformers: the newest version that it
+    allows, empty where any is. file: the name to save its snippet under; `templates/training/FILE.jinja` makes it.
+    command: what runs it. length: its option for the length of sequences. untouched: its options that would scale RoPE
+    again. no_code: why checkpoints with a modelling file of their own are refused, empty where they are trained.
+    rotary: its own rotary code. facts: what it does with RoPE and lengths.
+    """
+
+    name: str
+    title: str
+    version: str
+    file: str
+    command: str
+    length: str
+    untouched: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    transformers: str = ""
+    no_code: str = ""
+    rotary: tuple[Rotary, ...] = ()
+
+    @property
+    def display_name(self) -> str:
+        """The title with the version."""
+        return f"{self.title} {self.version}"
+
+
+@cache
+def trainers() -> dict[str, Trainer]:
+    """All trainers by name, sorted."""
+    found = [package_data(entry, Trainer) for entry in package_files("ropeconv.hub", "trainers", ".toml")]
+    return {one.name: one for one in sorted(found, key=lambda one: one.name)}
+
+
+def find_trainer(name: str) -> Trainer:
+    """The trainer of a name. Raises UsageError for one that is not known."""
+    if name not in trainers():
+        raise UsageError(f"no trainer is known as {name}; choose {', '.join(trainers())}")
+    return trainers()[name]
+
+
+UNSEEN = "unknown"
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """The file of a trainer.
+
+    trainer: that it is for. baked: the checkpoint. text: of the file. status: what the trainer's transformers computes
+    from the checkpoint. notes: sentences for the user.
+    """
+
+    trainer: Trainer
+    baked: Baked
+    text: str
+    status: str
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The snippet as JSON-ready data, with the values that it was made from."""
+        baked, trainer = self.baked, self.trainer
+        return {
+            "trainer": trainer.name, "version": trainer.version, "transformers": trainer.transformers or None,
+            "status": self.status, "model": baked.path, "method": baked.method, "context": baked.context,
+            "trained": baked.trained, "rope_type": baked.rope_type, "trust_remote_code": baked.own_code,
+            "length": trainer.length, "untouched": list(trainer.untouched), "file": trainer.file,
+            "command": trainer.command, "text": self.text, "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def make_snippet(trainer: Trainer, baked: Baked) -> Snippet:
+    """The file that trains a checkpoint at its whole context, with RoPE as it is baked.
+
+    trainer: that runs it. baked: the checkpoint. Raises RopeconvError where the trainer would compute another RoPE
+    than the baked one, where it fails on the checkpoint, and for encoders.
+    """
+    _check(trainer, baked)
+    status, _ = baked.verdict(trainer.transformers)
+    text = render(
+        f"training/{trainer.file}.jinja", trainer=trainer.display_name, command=trainer.command, model=baked.path,
+        output=f"{baked.path.rstrip('/').rpartition('/')[2]}-trained", method=baked.method, context=baked.context,
+        own_code=baked.own_code,
+    )  # fmt: skip
+    return Snippet(trainer, baked, text, status, tuple(_notes(trainer, baked, status)))
+
+
+def _notes(trainer: Trainer, baked: Baked, status: str) -> list[str]:
+    """What a user should know beside the file."""
+    found = []
+    if status == UNSEEN:
+        named = f"transformers {trainer.transformers}" if trainer.transformers else "the newest transformers"
+        found.append(f"nobody has looked what {named}, which {trainer.title} runs, computes from this checkpoint")
+    if baked.two_lists:
+        found.append(
+            f"sequences within {baked.trained:,} tokens train the short list of frequencies: take longer ones to train "
+            "the extension"
+        )
+    return found
+
+
+def _check(trainer: Trainer, baked: Baked) -> None:
+    """Raises RopeconvError for a checkpoint that a trainer would train with another RoPE, or not at all."""
+    reason = _refusal(trainer, baked)
+    if not reason:
+        return
+    others = [one.name for one in trainers().values() if one is not trainer and not _refusal(one, baked)]
+    ways = " or ".join(f"--for {name}" for name in others)
+    repair = f"take {ways}" if ways else "bake it another way (`ropeconv apply --explain` says who reads what)"
+    raise RopeconvError(f"{trainer.display_name} cannot train this checkpoint with its RoPE: {reason}; {repair}")
+
+
+def _refusal(trainer: Trainer, baked: Baked) -> str:
+    """Why a trainer cannot train a checkpoint with its RoPE; empty where it can."""
+    if baked.encoder:
+        return "it is an encoder, and the trainers here train the next token"
+    if baked.own_code and trainer.no_code:
+        return trainer.no_code
+    status, reason = baked.verdict(trainer.transformers)
+    if status not in (*RUNS, UNSEEN):
+        which = f"transformers {trainer.transformers}" if trainer.transformers else "the newest transformers"
+        return f"it runs {which}, which does not compute it ({status}: {reason})"
+    for own in trainer.rotary:
+        if baked.model_type not in own.model_types:
+            continue
+        if baked.rope_type not in own.rope_types:
+            return f"its own rotary code for {baked.model_type} ignores the rope type {baked.rope_type} ({own.source})"
+        if baked.two_lists and not own.two_lists:
+            return f"its own rotary code for {baked.model_type} takes the short list for every length ({own.source})"
+    return ""

@@ -1,0 +1,381 @@
+"""OriginalSource: a checkpoint that ropeconv wrote, presented as its first source was."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+
+from ...errors import BadSource
+from ...formats.copying import Splice, write_blocks
+from ...formats.durable import FileIdentity, sha256, text_digest
+from ...formats.safetensors import INDEX, Header, safe_name, tensors
+from ...models.length_limits import SMALL
+from ...models.source import RECEIPT, GeneratedFile, Source, SourceFile
+from ...rope.errors import RopeconvError
+from ...rope.spec import RopeSpec
+from ...runtimes.read_config import read_spec
+from .division import check_scaled, write_divided
+from .reader import parse_receipt
+from .receipt import FolderRecord, Receipt, ScaledRecord, SourceRecord, TextRecord
+
+WEIGHTS = ".safetensors"
+"""Of all files, only those of weights are ever renamed."""
+LONGEST = 240  # bytes of a name; filesystems have 255, and drafts of files have longer names
+
+
+def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> None:
+    """Raises BadSource where a record names files outside the folder, or such as no bake writes.
+
+    record: from the receipt. files: names of those in the output. reference: of the output, for the message.
+    """
+    for name in (*record.added, *record.skipped):
+        if not safe_name(name):
+            raise _untrue(reference, f"names a file {name!r}, outside it")
+    for name in (*record.renamed, *record.renamed.values(), *(text.name for text in record.texts)):
+        if not _plain(name):
+            raise _untrue(reference, f"names a file {name[:LONGEST]!r}, outside it or hidden")
+    for now, original in record.renamed.items():
+        if not now.endswith(WEIGHTS) or not original.endswith(WEIGHTS):
+            raise _untrue(reference, f"says that {original!r} is now {now!r}, and only weights are renamed")
+    for text in record.texts:
+        if text.name == RECEIPT or text.name.endswith(WEIGHTS):
+            raise _untrue(reference, f"has another text of {text.name!r}")
+    texts = [text.name for text in record.texts]
+    gone = {RECEIPT, *record.added, *texts}
+    names = [*texts, *(record.renamed.get(name, name) for name in files if name not in gone)]
+    for given in (names, list(record.renamed.values())):
+        twice = [name for name, count in Counter(given).items() if count > 1]
+        if twice:
+            raise _untrue(reference, f"gives {twice[0]!r} twice")
+    folders = {str(folder) for name in names for folder in PurePosixPath(name).parents}
+    if folders & set(names):
+        raise _untrue(reference, f"has {min(folders & set(names))!r} as a file and as a folder")
+
+
+def _plain(name: str) -> bool:
+    """Whether a name is inside its folder, not hidden, and spelt as a listing of the folder would."""
+    path = PurePosixPath(name)
+    usual = str(path) == name and not any(part.startswith(".") for part in path.parts)
+    return safe_name(name) and usual and max(len(part.encode()) for part in path.parts) <= LONGEST
+
+
+def _untrue(reference: str, what: str) -> BadSource:
+    return BadSource(f"the receipt of {reference} {what}; do not trust it, take the source again")
+
+
+def stated(source: Source) -> Receipt | None:
+    """The receipt of a checkpoint; None where it has none that can be read, or its config.json is another one now."""
+    try:
+        text = source.text(RECEIPT)
+        receipt = None if text is None else parse_receipt(text, RECEIPT)
+    except BadSource:
+        return None
+    return receipt if receipt is not None and not _edited(source, receipt, ("config.json",)) else None
+
+
+def original_source(source: Source) -> OriginalSource:
+    """A checkpoint that ropeconv wrote, as its first source was.
+
+    Raises BadSource where it has no receipt, where files were changed since, and where weights were rounded.
+    """
+    text = source.text(RECEIPT)
+    if text is None:
+        raise BadSource(
+            f"{source.reference} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made"
+        )
+    receipt = parse_receipt(text, f"{source.reference}/{RECEIPT}")
+    if receipt.original is None or receipt.original.folder is None:
+        raise BadSource(
+            f"the receipt of {source.reference} does not say what its source had; take the source again, "
+            f"{receipt.source.described}"
+        )
+    record, first = receipt.original.folder, receipt.original.source.described
+    edited = _edited(source, receipt, tuple(file.name for file in receipt.files if file.action == "write"))
+    if edited:
+        raise BadSource(
+            f"{edited} of {source.reference} was changed after ropeconv wrote it, and the change would be lost; take "
+            f"the source again, {first}, or remove {RECEIPT} to start from the files as they are"
+        )
+    if record.rounded:
+        raise BadSource(
+            f"{record.rounded[0]} of {source.reference} was multiplied and rounded, which cannot be undone; take the "
+            f"source again, {first}"
+        )
+    return OriginalSource(source, receipt, record)
+
+
+def first_source(source: Source) -> Source:
+    """What `--replace` starts from: the first source of an output of ropeconv, and any other source itself.
+
+    Raises BadSource where an output cannot be taken back, as `original_source`. Receipts without an original count as
+    none.
+    """
+    text = source.text(RECEIPT)
+    if text is None or parse_receipt(text, RECEIPT).original is None:
+        return source
+    return original_source(source)
+
+
+def first_spec(source: Source, receipt: Receipt) -> RopeSpec | None:
+    """The RoPE of the first source of an output; None where the receipt does not have a config.json that says it."""
+    record = receipt.original.folder if receipt.original else None
+    if record is None:
+        return None
+    try:
+        first = OriginalSource(source, receipt, record)
+        return read_spec(first.config(), first.family)
+    except RopeconvError:
+        return None
+
+
+class OriginalSource(Source):
+    """A checkpoint that ropeconv wrote, as its first source was: its texts, its names of files, its tensors.
+
+    inner: the checkpoint. receipt: of it. record: what the first source had. Raises BadSource for a record with names
+    of files that no bake writes, and where texts are not as they were.
+    """
+
+    def __init__(self, inner: Source, receipt: Receipt, record: FolderRecord) -> None:
+        self.inner, self.receipt, self.record = inner, receipt, record
+        self.name, self.reference, self.commit = inner.name, inner.reference, inner.commit
+        self.treat_as = inner.treat_as or receipt.source.family
+        self.kind = "folder" if record.renamed else inner.kind  # the Hub copies files under the names it has
+        sizes = {file.name: file.size for file in inner.files()}
+        check_folder(record, sizes, inner.reference)
+        large = [text for text in record.texts if sizes.get(text.name, 0) > SMALL]
+        self._spliced = {text.name: (text.splice(sizes[text.name]), text.sha256) for text in large}
+        self._texts = {text.name: self._restored(text) for text in record.texts if text not in large}
+        self._inner_names = {original: now for now, original in record.renamed.items()}
+
+    def files(self) -> tuple[SourceFile, ...]:
+        gone = {RECEIPT, *self.record.added, *self._texts}
+        found = []
+        for file in self.inner.files():
+            if file.name in self._spliced:
+                splice, digest = self._spliced[file.name]
+                found.append(SourceFile(file.name, splice.size(file.size), digest))
+            elif file.name not in gone:
+                found.append(SourceFile(self.record.renamed.get(file.name, file.name), file.size, file.sha256))
+        found += [SourceFile(name, len(text.encode())) for name, text in self._texts.items()]
+        return tuple(sorted(found, key=lambda file: file.name))
+
+    def path(self, name: str) -> Path:
+        """The local path of a file. Raises BadSource for one that has to be written first, or that is not there."""
+        now = self._inner_names.get(name, name)
+        if name in self._texts or name in self._spliced or (now.endswith(WEIGHTS) and now in self._scaled):
+            raise BadSource(
+                f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore` first, and start "
+                "from the folder that it writes"
+            )
+        if all(file.name != now for file in self.inner.files()):
+            raise BadSource(f"{self.reference} has no {now}; take the source again, {self.first}")
+        return self.inner.path(now)
+
+    @cached_property
+    def identity(self) -> str:
+        return text_digest(self.inner.identity, "first source")
+
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return self.inner.seen(unread)
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        if name not in self._spliced:
+            return super().read(name, start, stop)
+        splice, _ = self._spliced[name]
+        return splice.read(partial(self.inner.read, name), start, stop)
+
+    def stream(self, name: str) -> Iterator[bytes]:
+        if name not in self._spliced:
+            yield from super().stream(name)
+            return
+        splice, digest = self._spliced[name]
+        found = hashlib.sha256()
+        for block in splice.applied(self.inner.stream(name)):
+            found.update(block)
+            yield block
+        if found.hexdigest() != digest:
+            raise self._lost(name)
+
+    def text(self, name: str) -> str | None:
+        if name in self._texts:
+            return self._texts[name]
+        return super().text(name)
+
+    def generated_texts(self) -> tuple[str, ...]:
+        return tuple(self._texts)
+
+    def generated_files(self) -> tuple[GeneratedFile, ...]:
+        """Large text files, and shards with tensors that were multiplied by powers of two; fetched when written."""
+        scaled = self._scaled
+        sizes = {file.name: file.size for file in self.files()}
+        found = [
+            GeneratedFile(name, sizes[name], partial(write_blocks, partial(self.stream, name)))
+            for name in self._spliced
+        ]
+        for file in self.inner.files():
+            if file.name in scaled:
+                write = partial(write_divided, partial(self.inner.path, file.name), scaled[file.name])
+                found.append(GeneratedFile(self.record.renamed.get(file.name, file.name), file.size, write))
+        return tuple(found)
+
+    @cached_property
+    def _scaled(self) -> dict[str, list[ScaledRecord]]:
+        """What to divide, by the name of the shard in the output, from headers alone."""
+        found: dict[str, list[ScaledRecord]] = {}
+        if not self.record.scaled:
+            return found
+        shards = {tensor: name for name, header in self.inner.headers.items() for tensor in header.tensors}
+        for one in self.record.scaled:
+            if one.tensor not in shards:
+                raise BadSource(f"{self.reference} has no {one.tensor}; take the source again, {self.first}")
+            shard = shards[one.tensor]
+            check_scaled(one, self.inner.headers[shard].tensors[one.tensor])
+            found.setdefault(shard, []).append(one)
+        return found
+
+    @property
+    def headers(self) -> dict[str, Header]:
+        """The headers of the first source's safetensors files, by its names of them."""
+        found = {self.record.renamed.get(name, name): header for name, header in self.inner.headers.items()}
+        missing = [name for name in self.weights() if name not in found]
+        if missing:
+            raise BadSource(f"{self.reference} has no weights in {missing[0]}; take the source again, {self.first}")
+        return {name: found[name] for name in self.weights()}
+
+    def tensor_names(self) -> tuple[str, ...] | None:
+        index = self.text(INDEX)
+        if index is not None:
+            return tensors(index)
+        known = self.inner.tensor_names()
+        return None if known is None else tuple(name for header in self.headers.values() for name in header.tensors)
+
+    def _restored(self, record: TextRecord) -> str:
+        now = (self.inner.text(record.name) or "").encode() if record.prefix or record.suffix else b""
+        was = b"".join(record.splice(len(now)).applied((now,)))
+        if hashlib.sha256(was).hexdigest() != record.sha256:
+            raise self._lost(record.name)
+        return was.decode()
+
+    def _lost(self, name: str) -> BadSource:
+        return BadSource(
+            f"the receipt of {self.inner.reference} no longer gives {name} as it was; take the source again, "
+            f"{self.first}"
+        )
+
+    @property
+    def first(self) -> str:
+        """The first source, for a sentence."""
+        original = self.receipt.original
+        return original.source.described if original else self.receipt.source.described
+
+
+def _edited(source: Source, receipt: Receipt, names: tuple[str, ...]) -> str:
+    """The first of some files that is not as the receipt says; empty where all are."""
+    known, present = {file.name: file for file in receipt.files}, {file.name for file in source.files()}
+    for name in names:
+        file = known.get(name)
+        if file is None or name not in present or (file.sha256 and sha256(source.path(name)) != file.sha256):
+            return name
+    return ""
+
+
+WHOLE = ("config.json",)
+"""Files whose text is recorded as a whole, so that people can read it; of others the part that differs."""
+
+
+def folder_record(
+    source: Source,
+    written: Mapping[str, str],
+    made: Iterable[str],
+    renamed: Mapping[str, str],
+    skipped: tuple[str, ...],
+    scaled: tuple[ScaledRecord, ...],
+    rounded: tuple[str, ...],
+    spliced: Mapping[str, Splice] = MappingProxyType({}),
+) -> FolderRecord:
+    """The record of an output folder, which includes what the receipt of its source already says.
+
+    source: of the output. written: its new texts, by name. made: names of its other files that are not copies. renamed:
+    names in the source, by those in the output. skipped: names of files of the source that are left out. scaled:
+    tensors multiplied by powers of two, rounded: names of those multiplied by others. spliced: what changes in large
+    text files, by name.
+    """
+    record = _earlier(source)
+    here = {file.name: file for file in source.files()}
+    new = {name for name in (*written, *made) if name not in here}
+    added = {name for name in record.added if name in here} | new
+    texts = {text.name: text for text in record.texts}
+    for name, text in written.items():
+        if name in new or name in record.added:
+            continue
+        was = (source.text(name) or "").encode()
+        if name in texts:
+            was = b"".join(texts[name].splice(len(was)).applied((was,)))
+        if was != text.encode():
+            texts[name] = _difference(name, was, text.encode())
+        else:
+            texts.pop(name, None)
+    for name, splice in spliced.items():
+        texts[name] = _spliced(source, here[name], splice, texts.get(name))
+    names = dict(record.renamed)
+    for now, origin in renamed.items():
+        names[now] = names.pop(origin, origin)
+    return FolderRecord(
+        texts=tuple(texts.values()),
+        added=tuple(sorted(added)),
+        renamed=names,
+        skipped=tuple(sorted({*record.skipped, *filter(safe_name, skipped)})),
+        scaled=(*record.scaled, *scaled),
+        rounded=tuple(sorted({*record.rounded, *rounded})),
+    )
+
+
+def first_record(source: Source, own: SourceRecord) -> SourceRecord:
+    """The first source of what is made from `source`: that of its receipt, or itself. own: the record of `source`."""
+    receipt = source.receipt if isinstance(source, OriginalSource) else stated(source)
+    return own if receipt is None or receipt.original is None else receipt.original.source
+
+
+def _earlier(source: Source) -> FolderRecord:
+    """What the receipt of a source says about its own first source; empty where it says nothing."""
+    if isinstance(source, OriginalSource):
+        return FolderRecord(skipped=source.record.skipped)
+    receipt = stated(source)
+    original = None if receipt is None else receipt.original
+    return FolderRecord() if original is None or original.folder is None else original.folder
+
+
+def _difference(name: str, was: bytes, now: bytes) -> TextRecord:
+    digest = hashlib.sha256(was).hexdigest()
+    if name in WHOLE:
+        return TextRecord(name, digest, was.decode())
+    shorter = min(len(was), len(now))
+    prefix = next((i for i in range(shorter) if was[i] != now[i]), shorter)
+    while any(prefix < len(text) and _continues(text[prefix]) for text in (was, now)):
+        prefix -= 1
+    suffix = next((i for i in range(shorter - prefix) if was[-1 - i] != now[-1 - i]), shorter - prefix)
+    while suffix and _continues(was[-suffix]):
+        suffix -= 1
+    return TextRecord(name, digest, was[prefix : len(was) - suffix].decode(), prefix, suffix)
+
+
+def _continues(byte: int) -> bool:
+    """Whether a byte of UTF-8 is not the first of its character."""
+    return byte & 0xC0 == 0x80
+
+
+def _spliced(source: Source, file: SourceFile, splice: Splice, known: TextRecord | None) -> TextRecord:
+    """The record of a file that a splice changes. known: what is recorded of it already."""
+    name, prefix, suffix = file.name, splice.start, file.size - splice.stop
+    if known is None:
+        digest = file.sha256 or sha256(source.path(name))
+        return TextRecord(name, digest, source.read(name, splice.start, splice.stop).decode(), prefix, suffix)
+    earlier = known.splice(file.size)
+    prefix, suffix = min(prefix, known.prefix), min(suffix, known.suffix)
+    before = source.read(name, prefix, earlier.start).decode()
+    after = source.read(name, earlier.stop, file.size - suffix).decode()
+    return TextRecord(name, known.sha256, before + known.text + after, prefix, suffix)

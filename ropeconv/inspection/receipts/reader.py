@@ -1,0 +1,193 @@
+"""Reads the receipt of an output, and the validation results of GGUF files."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...errors import BadSource, UsageError
+from ...formats import jsontext
+from ...formats.durable import sha256
+from ...formats.files import read_text
+from ...formats.package_data import typed
+from ...formats.safetensors import safe_name
+from ...models.gguf import GgufSource, HubGguf
+from ...models.source import RECEIPT, Source
+from ...rope.errors import counted, shown
+from ...rope.recipe import Recipe
+from ...version import SCHEMA
+from .receipt import EvaluationRecord, Receipt
+
+RESULTS = ("validation", "servers", "evaluations")
+MOST = 1 << 63
+
+
+class Results(msgspec.Struct, frozen=True):
+    """The validation results of a GGUF file of `size` bytes, with the fields of a receipt."""
+
+    size: int = -1
+    validation: dict[str, Any] | None = None
+    servers: dict[str, dict[str, Any]] | None = None
+    evaluations: tuple[EvaluationRecord, ...] = ()
+
+
+def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
+    """The receipt of an output: of a folder from ropeconv.json, of a GGUF file from its keys and its results file.
+
+    baked: the folder or GGUF file. Raises BadSource where there is no receipt, or it cannot be parsed.
+    """
+    baked = Path(baked)
+    if baked.suffix == ".gguf":
+        return _in_keys(GgufSource(baked), validations(baked))
+    path = baked / RECEIPT
+    if not path.is_file():
+        raise BadSource(f"{baked} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
+    return parse_receipt(read_text(path, str(path)), str(path))
+
+
+def receipt_of(source: Source | GgufSource) -> Receipt:
+    """The receipt of a model that is opened, also on the Hub. Raises as `read_receipt` does."""
+    if isinstance(source, GgufSource):
+        return _in_keys(source, {} if isinstance(source, HubGguf) else validations(source.path))
+    text = source.text(RECEIPT)
+    if text is None:
+        raise BadSource(f"{source.reference} has no {RECEIPT}, so it is not an output of ropeconv; give one that is")
+    return parse_receipt(text, source.reference)
+
+
+def _in_keys(source: GgufSource, results: dict[str, Any]) -> Receipt:
+    text = source.file.get(RECEIPT)
+    if not isinstance(text, str):
+        raise BadSource(f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv")
+    return parse_receipt(text, source.reference, results)
+
+
+def has_receipt(baked: str | os.PathLike[str]) -> bool:
+    """Whether `read_receipt` finds a receipt that it can read."""
+    try:
+        read_receipt(baked)
+    except BadSource:
+        return False
+    return True
+
+
+def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None) -> Receipt:
+    """A receipt from its JSON.
+
+    text: the JSON. name: of the file, for messages. validated: the fields of RESULTS where they are stored apart.
+    Raises BadSource for other text, and for another schema.
+    """
+    data = jsontext.parse(text, name)
+    _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
+    schema = data.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        version = shown(data.get("ropeconv", "unknown"))
+        raise BadSource(f"{name} is of a later ropeconv ({version}); upgrade this one")
+    try:
+        if schema != SCHEMA:
+            raise ValueError(f"its schema is {shown(schema)}")
+        return msgspec.convert(data | (validated or {}), Receipt)
+    except ValueError as problem:
+        raise BadSource(f"{name} is not a receipt of ropeconv ({problem}); run apply again") from None
+
+
+def validations_path(gguf: Path) -> Path:
+    """The path of the validation results of a GGUF file, which are in a file beside it."""
+    return gguf.with_name(f"{gguf.name}.validation.json")
+
+
+def validations(gguf: Path) -> dict[str, Any]:
+    """The fields of RESULTS of a GGUF file, as JSON-ready data; empty where its size has changed since."""
+    path = validations_path(gguf)
+    data = jsontext.parse(read_text(path, path.name), path.name) if path.is_file() else {}
+    found = typed(data, Results, path.name)
+    if found.size != gguf.stat().st_size:
+        return {}
+    return {key: msgspec.to_builtins(value) for key in RESULTS if (value := getattr(found, key))}
+
+
+def _check_numbers(data: Any, name: str) -> None:
+    """Raises BadSource for numbers that no receipt has, such as NaN, with which every comparison would be False."""
+    level = [data]
+    while level:
+        for item in level:
+            if isinstance(item, float) and not math.isfinite(item):
+                raise BadSource(f"{name} is not a receipt of ropeconv (it has {item} as a number); run apply again")
+            if isinstance(item, int) and abs(item) > MOST:
+                raise BadSource(f"{name} is not a receipt of ropeconv (it has {shown(item)}); run apply again")
+        level = [inner for item in level for inner in _inside(item)]
+
+
+def _inside(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return item.values()
+    return item if isinstance(item, list) else ()
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe in a file: a saved one, a tuned one, or that of the receipt of an output, also given by its folder.
+
+    Raises UsageError for a file that cannot be read, RecipeError for one that is no recipe.
+    """
+    if path.is_dir():
+        path = path / "ropeconv.json"
+    try:
+        text = read_text(path, str(path))
+        data = jsontext.loads(text, str(path))
+    except OSError:
+        raise UsageError(f"{path} cannot be read; give a recipe, or the ropeconv.json of an earlier output") from None
+    except BadSource as problem:
+        raise UsageError(str(problem)) from None
+    if isinstance(data, dict) and "ropeconv_tune" in data:
+        data = data.get("recipe")
+    elif isinstance(data, dict) and "ropeconv" in data:
+        data = parse_receipt(text, str(path)).recipe
+    return Recipe.from_dict(data)
+
+
+def described(recipe: Mapping[str, Any]) -> str:
+    """A recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
+    return ": ".join(filter(None, (str(recipe.get("method", "")), described_settings(recipe))))
+
+
+def described_settings(recipe: Mapping[str, Any]) -> str:
+    """The settings of a recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
+    given = {**recipe.get("parameters", {}), **{k: v for k, v in recipe.items() if k not in ("method", "parameters")}}
+    return ", ".join(f"{name.replace('_', '-')} {_short(value)}" for name, value in given.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return f"of {counted(len(value), 'value')}"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+CHECKED = (".json", ".py", ".safetensors")
+
+
+def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
+    """Raises BadSource where a file is missing, or differs from the receipt in size or (where known) sha256.
+
+    baked: the output. receipt: of it. weights: whether the sha256 of weights is compared too, which takes long.
+    """
+    for file in receipt.files:
+        if not safe_name(file.name):
+            raise BadSource(f"the receipt of {baked} lists {shown(file.name)}, outside of it; do not trust it")
+        path = baked / file.name
+        if path.suffix not in CHECKED:
+            continue
+        if not path.is_file():
+            raise BadSource(f"{path} is not there any more; run apply again")
+        known = file.sha256 if weights or path.suffix != ".safetensors" else None
+        if path.stat().st_size != file.size or (known and sha256(path) != known):
+            raise BadSource(
+                f"{path} is not the file that ropeconv wrote; run apply again, or pass --ignore-receipt if it was "
+                "edited on purpose"
+            )

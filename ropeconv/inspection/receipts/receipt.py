@@ -1,0 +1,399 @@
+"""Receipt: how an output was made, with the same fields for folders and GGUF files.
+
+OriginalRecord: what the first source of an output had where the output has something else, for `restore`.
+
+It is carried along through every bake: the original of a bake over an output is that of the output.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from ...formats.copying import Splice
+from ...version import SCHEMA
+
+
+class BeforeRecord(msgspec.Struct, frozen=True):
+    """The RoPE of the source. All but `after` are its own.
+
+    rope: its form, and after: that of the output, as `describe` has them. context: declared tokens. original_context:
+    those it was trained for. effective_length: as in the receipt, of the source. reach: the same, looked for as far as
+    the context of the output.
+    """
+
+    rope: str
+    after: str
+    attention_factor: float
+    context: int
+    original_context: int
+    effective_length: int | None
+    reach: int | None
+
+
+class TargetRecord(msgspec.Struct, frozen=True):
+    """The target of an output, with which its plan can be made again from the recipe and the source.
+
+    to: "safetensors" or "gguf". The other fields are those of `Target`, `GgufTarget` and `FoldTarget`, as they were
+    asked for: an encoding may be "auto".
+    """
+
+    to: Literal["safetensors", "gguf"]
+    encoding: str = "auto"
+    runtimes: tuple[str, ...] = ()
+    outtype: str | None = None
+    pre: str | None = None
+    carrier: str | None = None
+    fold_into: Literal["q", "k", "qk"] | None = None
+    fold_dtype: Literal["stored", "f32"] | None = None
+    allow_approximate: bool = False
+    all_files: bool = False
+    replace: bool = False
+    assume_arch_keys: bool = False
+    quantized_by: str | None = None
+    dual_chunk: Literal["keep", "drop"] | None = None
+
+
+class StepRecord(msgspec.Struct, frozen=True):
+    """A bake. recipe, target, before: as in its receipt."""
+
+    recipe: dict[str, Any]
+    target: TargetRecord
+    before: BeforeRecord
+
+    @property
+    def method(self) -> str:
+        """Name of the recipe's method."""
+        return str(self.recipe.get("method", ""))
+
+
+class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One number.
+
+    The fields are those of a cell of `ropeconv eval`: `measure` and `metric`, `length` in tokens, `value` and `error`,
+    `low` and `high` of shares, `difference` and `difference_error` to the row `against`.
+    """
+
+    measure: str
+    metric: str
+    length: int
+    value: float
+    error: float | None = None
+    low: float | None = None
+    high: float | None = None
+    difference: float | None = None
+    difference_error: float | None = None
+
+
+class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An evaluation of an output.
+
+    against: name of the row that differences are to; empty for none. runtime, device, dtype: which computed it.
+    trained: the trained context in tokens. texts: names of files, without their folders. tokens_sha256: over the tokens
+    of all of them. price, price_error, holds_to: as in the result. measured: numbers over all depths. ropeconv: the
+    version that measured it.
+    """
+
+    against: str = ""
+    runtime: str
+    device: str
+    dtype: str
+    trained: int
+    texts: tuple[str, ...]
+    tokens_sha256: str
+    price: float | None = None
+    price_error: float | None = None
+    holds_to: int | None = None
+    measured: tuple[MeasuredRecord, ...]
+    ropeconv: str = ""
+
+    @property
+    def of_what(self) -> tuple[str, ...]:
+        """What an evaluation is replaced by: one of the same text in the same runtime and precision."""
+        return self.runtime, self.dtype, self.tokens_sha256, self.against
+
+    def joined(self, older: EvaluationRecord) -> EvaluationRecord:
+        """This evaluation, with the measures that only an older one of the same kind has. older: that one."""
+        own = {one.measure for one in self.measured}
+        kept = tuple(one for one in older.measured if one.measure not in own)
+        found = msgspec.structs.replace(self, measured=(*kept, *self.measured))
+        if self.holds_to is not None or self.price is not None or not kept:
+            return found
+        return msgspec.structs.replace(found, price=older.price, price_error=older.price_error, holds_to=older.holds_to)
+
+    @property
+    def described_texts(self) -> str:
+        """The texts in a few words."""
+        return ", ".join(self.texts) if len(self.texts) <= 3 else f"{len(self.texts)} texts"
+
+
+class SourceRecord(msgspec.Struct, frozen=True):
+    """The source of an output.
+
+    name: the first part of the default name of outputs. kind: "folder", "hub", "meta", "config" or "gguf". reference:
+    how the user named it, None for local ones. commit: on the Hub, None for local ones. family: the name of that which
+    it was treated as, by the word of the user; empty where its model_type says it.
+    """
+
+    name: str
+    kind: str
+    reference: str | None = None
+    commit: str | None = None
+    family: str = ""
+
+    @property
+    def repository(self) -> str:
+        """`owner/name` on the Hub; empty for models from elsewhere."""
+        if self.kind not in ("hub", "gguf", "meta") or not self.commit:
+            return ""
+        return "/".join((self.reference or "").split("@")[0].split("/")[:2])
+
+    @property
+    def described(self) -> str:
+        """The source for a sentence: `owner/name at commit 0123456`, or its name where it was a local one."""
+        if self.reference and self.commit:
+            return f"{self.reference} at commit {self.commit}"
+        return self.reference or f"the local {'file' if self.kind == 'gguf' else 'folder'} {self.name!r}"
+
+
+class TextRecord(msgspec.Struct, frozen=True):
+    """A text file of the source that an output has with other contents.
+
+    name: of the file. sha256: of its contents in the source. text: those contents, between the first `prefix` and the
+    last `suffix` bytes of the file in the output, which are the same in both.
+    """
+
+    name: str
+    sha256: str
+    text: str
+    prefix: int = 0
+    suffix: int = 0
+
+    def splice(self, size: int) -> Splice:
+        """What turns the file in the output into that of the source. size: of the former, in bytes."""
+        return Splice(self.prefix, max(self.prefix, size - self.suffix), self.text.encode())
+
+
+class ScaledRecord(msgspec.Struct, frozen=True):
+    """A tensor with elements multiplied by a power of two. spans: [start, stop) in the flat tensor."""
+
+    tensor: str
+    factor: float
+    spans: tuple[tuple[int, int], ...]
+
+
+class FolderRecord(msgspec.Struct, frozen=True):
+    """What a checkpoint folder had.
+
+    texts: files with other contents. added: names of files that it did not have. renamed: its names of files, by those
+    in the output. skipped: names of its files that the output lacks. scaled: tensors multiplied by powers of two.
+    rounded: names of tensors that were multiplied by other factors.
+    """
+
+    texts: tuple[TextRecord, ...] = ()
+    added: tuple[str, ...] = ()
+    renamed: dict[str, str] = {}
+    skipped: tuple[str, ...] = ()
+    scaled: tuple[ScaledRecord, ...] = ()
+    rounded: tuple[str, ...] = ()
+
+
+class ValueRecord(msgspec.Struct, frozen=True):
+    """A value of a GGUF header. kind: the number of its type. raw: its bytes in base64; of `spaces` spaces if empty."""
+
+    kind: int
+    raw: str = ""
+    spaces: int = 0
+
+
+class GgufRecord(msgspec.Struct, frozen=True):
+    """What a GGUF file had.
+
+    keys: names of its keys, in their order. values: those that the output lacks, or has with other values. added: names
+    of tensors that it did not have. contents: of small tensors that changed, in base64. interleaved: names of tensors
+    whose rows were reordered, head_dim rows at a time. changed: names of other tensors that changed. sha256: of its
+    header up to data_start, empty where no such file was written, or its header cannot be laid out again byte for byte.
+    version, data_start, tail: as in `Layout`; data_start is 0 where no such file was written.
+    """
+
+    keys: tuple[str, ...]
+    values: dict[str, ValueRecord] = {}
+    added: tuple[str, ...] = ()
+    contents: dict[str, str] = {}
+    interleaved: tuple[str, ...] = ()
+    head_dim: int = 0
+    changed: tuple[str, ...] = ()
+    version: int = 3
+    data_start: int = 0
+    tail: int = 0
+    sha256: str = ""
+
+
+class OriginalRecord(msgspec.Struct, frozen=True):
+    """The first source of an output. folder, gguf: what it had; None for the other format.
+
+    steps: the bakes that led from it to the source of the output; empty where that is the first source itself.
+    """
+
+    source: SourceRecord
+    folder: FolderRecord | None = None
+    gguf: GgufRecord | None = None
+    steps: tuple[StepRecord, ...] = ()
+
+
+Action = Literal["write", "copy", "convert", "patch"]
+
+
+class FoldRecord(msgspec.Struct, frozen=True):
+    """A fold of factors into weights.
+
+    fold_into: rows of queries, of keys, or both. tensors: names of those that changed. expected_kl: KL in nats that
+    rounding them costs.
+    """
+
+    fold_into: Literal["q", "k", "qk"]
+    tensors: tuple[str, ...]
+    expected_kl: float
+
+
+class ConfigRecord(msgspec.Struct, frozen=True):
+    """The factors in config.json itself, without those folded into weights. written_as: the encoding of the config."""
+
+    written_as: str
+    attention_factor: float
+    softmax_scale: float = 1.0
+
+
+class LogNRecord(msgspec.Struct, frozen=True):
+    """The log-n approximation `gain (1 + beta ln(1 + floor(p / length)))`, and its largest deviation from log-n."""
+
+    beta: float
+    length: int
+    gain: float
+    deviation: float
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True):
+    """The schedule, as `Schedule.to_dict` has it.
+
+    inv_freq: radians per token, [rotary_dim / 2]. context, original_context: in tokens; 0 where it is not known.
+    """
+
+    digest: str
+    inv_freq: tuple[float, ...] = ()
+    attention_factor: float = 1.0
+    context: int = 0
+    original_context: int = 0
+    short_inv_freq: tuple[float, ...] | None = None
+    softmax_scale: float = 1.0
+    log_n: dict[str, Any] | None = None
+    query_scaling: dict[str, Any] | None = None
+
+
+class RuntimeRecord(msgspec.Struct, frozen=True):
+    """A verdict.
+
+    runtime: `name@version`. evidence: how it is known, "run" or "read", or empty; evidence_detail: version and date.
+    The other fields are those of `Verdict`.
+    """
+
+    runtime: str
+    status: str
+    reason: str = ""
+    source: str = ""
+    display_name: str = ""
+    evidence: str = ""
+    evidence_detail: str = ""
+
+    @property
+    def grade(self) -> str:
+        """How it is known, as in `Verdict`."""
+        return self.evidence
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """A file of the output.
+
+    action: how it was made. size: in bytes. sha256: None where it is not known. origin: its name in the source, None
+    where that is the same.
+    """
+
+    name: str
+    action: Action
+    size: int
+    sha256: str | None = None
+    origin: str | None = None
+
+
+class CheckRecord(msgspec.Struct, frozen=True):
+    """The check of an output by the installed transformers, when it was written.
+
+    transformers: its version. max_ulp: largest distance of a frequency from the schedule, in ulp of float32.
+    attention_factor: that it computed. read_as: the model type that was put in the place of one that it does not have;
+    without that, it does not load the output. Empty for others.
+    """
+
+    transformers: str
+    max_ulp: int
+    attention_factor: float
+    read_as: str = ""
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """How an output was made.
+
+    ropeconv: the version that made it. family: of the model, or its GGUF architecture. recipe: as `Recipe.to_dict` has
+    it. before: the RoPE of the source. encoding: how the schedule is written. fold, in_config, log_n_approximation:
+    None where the encoding has none. effective_length: in tokens, None where it is the whole context. runtimes: the
+    verdicts. files: of a folder; empty for a GGUF file. check: None where it was not run. validation, servers: results
+    of `ropeconv validate`, as `Validation.to_dict` has them, the latter by runtime. evaluations: headlines of `ropeconv
+    eval`. original: what `restore` brings back, None for nothing. target: what was asked for.
+    """
+
+    schema: int = SCHEMA
+    ropeconv: str
+    source: SourceRecord
+    family: str = ""
+    recipe: dict[str, Any]
+    before: BeforeRecord
+    encoding: str
+    fold: FoldRecord | None = None
+    in_config: ConfigRecord | None = None
+    log_n_approximation: LogNRecord | None = None
+    schedule: ScheduleRecord
+    effective_length: int | None = None
+    runtimes: tuple[RuntimeRecord, ...] = ()
+    files: tuple[FileRecord, ...] = ()
+    check: CheckRecord | None = None
+    validation: dict[str, Any] | None = None
+    servers: dict[str, dict[str, Any]] = {}
+    evaluations: tuple[EvaluationRecord, ...] = ()
+    original: OriginalRecord | None = None
+    target: TargetRecord
+
+    @property
+    def method(self) -> str:
+        """Name of the recipe's method."""
+        return str(self.recipe.get("method", ""))
+
+    @property
+    def first(self) -> SourceRecord:
+        """The source of the first bake that led to the output."""
+        return self.original.source if self.original else self.source
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """The bakes that led from the first source to the output, this one last."""
+        earlier = self.original.steps if self.original else ()
+        return (*earlier, StepRecord(self.recipe, self.target, self.before))
+
+    @property
+    def extension(self) -> StepRecord:
+        """The last of the steps that changed the RoPE; the last one where none did."""
+        return next((step for step in reversed(self.steps) if step.method != "as-is"), self.steps[-1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The receipt as JSON-ready data, with every key."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found

@@ -1,0 +1,274 @@
+"""Writes receipts into folders and GGUF keys, and validation results into or beside them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from ...formats import jsontext
+from ...formats.durable import sync_file, sync_folder
+from ...formats.files import try_lock
+from ...formats.gguf.header import Header
+from ...models.gguf import GgufSource
+from ...models.open import open_source
+from ...models.source import RECEIPT, Source
+from ...rope.errors import RopeconvError, counted
+from ...rope.methods.method import REGISTRY
+from ...rope.recipe import Recipe, flags
+from .folder import OriginalSource
+from .gguf import earlier
+from .reader import described_settings, validations, validations_path
+from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
+
+DRAFT = f".{RECEIPT}.new"
+PAUSE = 0.01  # seconds between two attempts to write a draft
+MOST_EVALUATIONS = 8
+"""That a receipt keeps: those of different texts and runtimes, the newest last."""
+ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def write_receipt(folder: Path, receipt: Receipt, fsync: bool = True) -> None:
+    """Writes ropeconv.json into a folder, replacing an earlier one atomically.
+
+    folder: the output. It is drafted beside that, so that a kill leaves nothing new in it, and inside where it cannot
+    be beside, as with a mounted folder. receipt: to write. fsync: wait until it is on the disk. Raises OSError.
+    """
+    folder, data = folder.resolve(), receipt.to_dict()
+    beside, inside = _drafts(folder)
+    try:
+        _replace(folder / RECEIPT, beside, data, fsync)
+    except OSError as problem:
+        if problem.errno not in ELSEWHERE:
+            raise
+        _replace(folder / RECEIPT, inside, data, fsync)
+    clear_drafts(folder)
+
+
+def embedded(receipt: Receipt) -> str:
+    """A receipt as JSON on one line, for a key of a GGUF file."""
+    return json.dumps(receipt.to_dict())
+
+
+def add_validation(baked: Path, receipt: Receipt, result: dict[str, Any], server: str = "") -> None:
+    """Writes a validation result into the receipt of a folder, or into a file beside a GGUF file.
+
+    baked: the folder or GGUF file. receipt: as read from it. result: as `Validation.to_dict` has it. server: the
+    runtime of a server, for the field `servers`; empty for the field `validation`.
+    """
+    if server:
+        _add(baked, receipt, "servers", {**receipt.servers, server: result})
+    else:
+        _add(baked, receipt, "validation", result)
+
+
+def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> None:
+    """Writes the headlines of an evaluation into the receipt of a folder, or into a file beside a GGUF file.
+
+    baked: the folder or GGUF file. receipt: as read from it. record: takes the place of an earlier one of the same text
+    in the same runtime.
+    """
+    others = [one for one in receipt.evaluations if one.of_what != record.of_what]
+    for older in receipt.evaluations:
+        record = record.joined(older) if older.of_what == record.of_what else record
+    _add(baked, receipt, "evaluations", (*others[1 - MOST_EVALUATIONS :], record))
+
+
+def _add(baked: Path, receipt: Receipt, field: str, value: Any) -> None:
+    if baked.suffix != ".gguf":
+        write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
+        return
+    found = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
+    _replace(validations_path(baked), _results_draft(baked), {**found, field: msgspec.to_builtins(value)})
+
+
+def clear_drafts(baked: Path) -> None:
+    """Removes the drafts that killed processes left of a receipt, or of the results beside a GGUF file.
+
+    baked: the folder or GGUF file, which need not exist. What another process is writing stays, and what cannot be
+    removed.
+    """
+    for draft in (_results_draft(baked),) if baked.suffix == ".gguf" else _drafts(baked.resolve()):
+        with suppress(OSError):
+            if draft.is_file() and not draft.is_symlink():
+                with draft.open("ab") as file:
+                    if try_lock(file) == "taken":
+                        draft.unlink()
+
+
+def _drafts(folder: Path) -> tuple[Path, Path]:
+    """Where a receipt is drafted: beside its folder, and inside where it cannot be beside."""
+    return folder.with_name(f".{folder.name}.{RECEIPT}.new"), folder / DRAFT
+
+
+def _results_draft(gguf: Path) -> Path:
+    path = validations_path(gguf)
+    return path.with_name(f".{path.name}.new")
+
+
+def _replace(path: Path, draft: Path, data: dict[str, Any], fsync: bool = True) -> None:
+    with _opened(draft) as file:
+        try:
+            file.truncate(0)  # a kill may have left it
+            file.write(jsontext.dump(data).encode())
+            file.flush()
+            if fsync:
+                sync_file(draft)
+            draft.replace(path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink()
+            raise
+    if fsync:
+        for folder in {draft.parent, path.parent}:
+            sync_folder(folder)
+
+
+def _opened(draft: Path) -> BinaryIO:
+    """A draft that this process alone writes, after others have moved theirs to its name. Raises OSError."""
+    while True:
+        file = draft.open("ab")
+        try:
+            if try_lock(file) != "busy" and os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+        time.sleep(PAUSE)
+
+
+def commands(receipt: Receipt) -> list[str]:
+    """The `ropeconv apply` of each bake that led from the first source to the output of a receipt, in order.
+
+    Local sources have the names that the receipts keep, without their folders. A recipe with lists of numbers is taken
+    from the receipt itself, `--recipe ropeconv.json`.
+    """
+    first, made = receipt.first, []
+    name, is_gguf = first.reference or first.name, first.kind == "gguf"
+    for number, step in enumerate(receipt.steps, 1):
+        words = apply_words(name, step, is_gguf, receipt.source.family or "")
+        if number < len(receipt.steps):
+            is_gguf = step.target.to == "gguf"
+            name = f"step{number}{'.gguf' * is_gguf}"
+            words += ["-o", name]
+        made.append(shlex.join(words))
+    return made
+
+
+def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") -> list[str]:
+    """The words of the `ropeconv apply` that makes a bake, without its place.
+
+    name: of the source. step: the bake. is_gguf: whether the source is a GGUF file. family: that it was said to be of.
+    """
+    of_family = ["--family", family] if family else []
+    return ["ropeconv", "apply", name, *of_family, *_recipe(step), *_target(step.target, is_gguf)]
+
+
+def _recipe(step: StepRecord) -> list[str]:
+    try:
+        found = flags(Recipe.from_dict(step.recipe))
+    except RopeconvError:  # of another version
+        found = None
+    return ["--recipe", RECEIPT] if found is None else found
+
+
+def _target(target: TargetRecord, was_gguf: bool) -> list[str]:
+    """The options of a target. was_gguf: whether its source is a GGUF file."""
+    words = ["--to", target.to] if was_gguf != (target.to == "gguf") else []
+    options = {
+        "encoding": None if target.encoding == "auto" else target.encoding,
+        "outtype": target.outtype, "pre": target.pre, "carrier": target.carrier, "fold-into": target.fold_into,
+        "fold-dtype": target.fold_dtype, "quantized-by": target.quantized_by,
+        "dual-chunk": target.dual_chunk,
+    }  # fmt: skip
+    for name, value in options.items():
+        words += [f"--{name}", value] if value is not None else []
+    for runtime in target.runtimes:
+        words += ["--runtime", runtime]
+    switches = ("allow_approximate", "all_files", "replace", "assume_arch_keys")
+    return words + [f"--{name.replace('_', '-')}" for name in switches if getattr(target, name)]
+
+
+def facts_of(receipt: Receipt) -> dict[str, str]:
+    """What the receipt says of the method, for display."""
+    method, before, schedule = REGISTRY.get(receipt.method), receipt.before, receipt.schedule
+    found = {"Method": f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method}
+    found["Settings"] = described_settings(receipt.recipe)
+    found["Frequencies"] = f"{before.rope}, then {before.after}"
+    found["Context"] = f"{before.context:,} tokens, then {schedule.context:,}"
+    found["Attention factor"] = f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}"
+    return {name: value for name, value in (found | {"Encoding": receipt.encoding}).items() if value}
+
+
+LONGEST = 100
+"""Characters of a value."""
+
+
+@dataclass(frozen=True)
+class ChangedKey:
+    """A key with its values as text. name: with dots between levels. before, after: empty where it is absent."""
+
+    name: str
+    before: str
+    after: str
+
+
+def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
+    """The keys that an output has otherwise than its first source.
+
+    baked: the folder or GGUF file. receipt: of it. None of them where the receipt does not tell the source's own, as
+    where that had another format.
+    """
+    try:
+        before, after = _both(open_source(str(baked)), receipt)
+    except (RopeconvError, OSError):
+        return ()
+    names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
+    return tuple(ChangedKey(name, before.get(name, ""), after.get(name, "")) for name in names)
+
+
+def _both(source: Source | GgufSource, receipt: Receipt) -> tuple[dict[str, str], dict[str, str]]:
+    """The keys of the first source and of an output. Raises RopeconvError where the receipt does not tell them."""
+    if isinstance(source, GgufSource):
+        return _header(earlier(source.file, receipt).header), _header(source.file.header)
+    record = receipt.original.folder if receipt.original else None
+    if record is None:
+        return {}, {}
+    first = OriginalSource(source, receipt, record)
+    return dict(_flat(first.config())), dict(_flat(source.config()))
+
+
+def _header(header: Header) -> dict[str, str]:
+    """The keys of a GGUF file but the receipt; arrays by their bytes, since vocabularies are long."""
+    found = {}
+    for name, value in header.values.items():
+        if name != RECEIPT:
+            found[name] = f"{value.count()} values" if value.count() > 8 else _shown(value.decode())
+    return found
+
+
+def _flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in data.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield above + name, _shown(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 8:
+        return f"{counted(len(value), 'value')}, {json.dumps(value[0])} to {json.dumps(value[-1])}"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."

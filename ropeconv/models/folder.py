@@ -1,0 +1,277 @@
+"""FolderSource, a checkpoint folder on disk, and ConfigSource, a config.json alone."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from io import BytesIO
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from ..errors import BadSource
+from ..formats.durable import FileIdentity, identity
+from ..formats.files import check_regular
+from ..formats.safetensors import Header, header_bytes, index_text, parse_header, safe_name, tensor_bytes, write_stream
+from ..rope.errors import shown
+from .source import MOST_FILES, GeneratedFile, Source, SourceFile
+
+FOLLOW = "ROPECONV_FOLLOW_LINKS"
+
+
+def check_link(path: Path, root: Path) -> None:
+    """Raises BadSource for a file that is somewhere else: an output would hold a copy, and may be published.
+
+    The Hub's cache keeps `models--owner--name/snapshots/COMMIT/file` as a link into `models--owner--name/blobs`. path:
+    of the file. root: the folder of the checkpoint, which may be a link itself.
+    """
+    if os.environ.get(FOLLOW) == "1":
+        return
+    here, target = root.resolve(), path.resolve()
+    if here not in target.parents and not any(blobs in target.parents for blobs in _blobs(here)):
+        raise BadSource(
+            f"{path} leads to {target}, outside the checkpoint, whose content would be copied; put the file there "
+            f"itself, or set {FOLLOW}=1 if you made that link"
+        )
+
+
+def _blobs(here: Path) -> list[Path]:
+    """The folder of contents that belongs to a snapshot in the Hub's cache; empty for other folders."""
+    inside = [here, *here.parents]
+    return [
+        commit.parent.parent / "blobs"
+        for commit in inside
+        if commit.parent.name == "snapshots" and commit.parent.parent.name.startswith("models--")
+    ]
+
+
+class FolderSource(Source):
+    """A folder with config.json and safetensors; hidden files and folders in it are ignored.
+
+    root: the folder. reference: how messages name it, by default its path.
+    """
+
+    def __init__(self, root: Path, reference: str | None = None) -> None:
+        self.root = root
+        self.reference = reference or str(root)
+        self.name = root.resolve().name
+        self._seen: dict[str, FileIdentity | None] = {}
+
+    @cached_property
+    def _files(self) -> tuple[SourceFile, ...]:
+        found = []
+        for name in self._names():
+            path = self.root / name
+            if not path.exists():
+                continue
+            check_link(path, self.root)
+            status = path.stat()
+            check_regular(status.st_mode, path)
+            found.append(SourceFile(name, status.st_size))
+            self._seen[name] = identity(path)
+            if len(found) > MOST_FILES:
+                raise BadSource(
+                    f"{self.reference} has more than {MOST_FILES:,} files; give the folder of one checkpoint"
+                )
+        return tuple(sorted(found, key=lambda file: file.name))
+
+    def _names(self) -> Iterator[str]:
+        """Names of the files that are not hidden. Linked folders are not entered."""
+        for folder, subfolders, names in os.walk(self.root):
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            for name in names:
+                if not name.startswith("."):
+                    yield Path(folder, name).relative_to(self.root).as_posix()
+
+    def files(self) -> tuple[SourceFile, ...]:
+        """All files, sorted by name. Raises BadSource for links that lead outside, and for FIFOs and devices."""
+        return self._files
+
+    def path(self, name: str) -> Path:
+        """The local path of a file. Raises BadSource for a name or a link that leads outside the folder."""
+        if not safe_name(name):
+            raise BadSource(
+                f"{self.reference} has no file {shown(name)}, which is outside it; do not trust this checkpoint"
+            )
+        path = self.root / name
+        check_link(path, self.root)
+        return path
+
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        left_out = set(unread)
+        return {self.root / file.name: self._seen[file.name] for file in self._files if file.name not in left_out}
+
+    def tensor_names(self) -> tuple[str, ...] | None:
+        """Names of all tensors, from the headers of all shards, which are checked."""
+        return tuple(name for header in self.headers.values() for name in header.tensors)
+
+
+class ConfigSource(Source):
+    """A config.json without weights: only the config is planned and written."""
+
+    kind = "config"
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.reference = str(file)
+        self.name = file.stem if file.name != "config.json" else file.resolve().parent.name
+        if file.suffix != ".json":
+            raise BadSource(f"{file} is a file that is not a config.json; give a checkpoint folder or a Hub id")
+        self._seen = {file: identity(file)}
+
+    def files(self) -> tuple[SourceFile, ...]:
+        return (SourceFile("config.json", self.file.stat().st_size),)
+
+    def path(self, name: str) -> Path:
+        return self.file
+
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return self._seen
+
+
+class ConvertedTensor(Protocol):
+    """A tensor that a conversion makes. dtype: as safetensors names it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+T = TypeVar("T", bound=ConvertedTensor)
+
+
+@dataclass(frozen=True)
+class Shard(Generic[T]):
+    """One safetensors file that a conversion makes. tensors: in order."""
+
+    name: str
+    tensors: tuple[T, ...]
+
+    @cached_property
+    def head(self) -> bytes:
+        """The bytes of its header, which follow from names, dtypes and shapes alone."""
+        return header_bytes(((one.name, one.dtype, one.shape) for one in self.tensors), {"format": "pt"})
+
+    @property
+    def data_size(self) -> int:
+        """Size of all tensors in bytes."""
+        return sum(tensor_bytes(one.dtype, one.shape) for one in self.tensors)
+
+    @property
+    def size(self) -> int:
+        """Size of the file in bytes."""
+        return len(self.head) + self.data_size
+
+
+class ConvertedSource(Source, Generic[T]):
+    """A checkpoint whose config, index, tokenizer and shards are made from files in another format.
+
+    Headers follow from shapes, so that a plan converts nothing, and `read` converts the range that is asked for alone.
+    """
+
+    @property
+    @abstractmethod
+    def texts(self) -> Mapping[str, str]:
+        """The small text files that are made, by name, with the index of several shards."""
+
+    @property
+    @abstractmethod
+    def shards(self) -> tuple[Shard[T], ...]:
+        """The safetensors files, in order."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> str:
+        """The dtype of the weights, as torch names it."""
+
+    @abstractmethod
+    def blocks(self, tensors: Sequence[T]) -> Iterator[memoryview]:
+        """Yields the data of tensors in order, in pieces."""
+
+    @abstractmethod
+    def part(self, tensor: T, start: int, stop: int) -> bytes:
+        """Bytes start .. stop - 1 of a tensor."""
+
+    def tokenizer(self) -> GeneratedFile | None:
+        """The tokenizer.json that is made; None where there is none to make."""
+        return None
+
+    def in_dtype(self, dtype: str) -> ConvertedSource[T]:
+        """The checkpoint in the dtype in which a model computes, or itself where its weights are not encoded.
+
+        dtype: as torch names it, or auto for its own.
+        """
+        return self
+
+    def index(self) -> dict[str, str]:
+        """The text of the index by its name; empty for one shard."""
+        if len(self.shards) == 1:
+            return {}
+        places = {one.name: shard.name for shard in self.shards for one in shard.tensors}
+        return {"model.safetensors.index.json": index_text(sum(shard.data_size for shard in self.shards), places)}
+
+    def made_files(self) -> list[SourceFile]:
+        """The entries of all files that are made, for `files`."""
+        found = [SourceFile(name, len(text.encode())) for name, text in self.texts.items()]
+        return found + [SourceFile(item.name, item.size) for item in self.generated_files()]
+
+    def text(self, name: str) -> str | None:
+        return self.texts.get(name)
+
+    def header(self, name: str) -> Header:
+        shard = self._shard(name)
+        return parse_header(BytesIO(shard.head), shard.size, name)
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes start .. stop - 1 of a file, of which no more than these is converted. name: as in `files`."""
+        if name in self.texts:
+            return self.texts[name].encode()[start:stop]
+        if all(shard.name != name for shard in self.shards):
+            return super().read(name, start, stop)
+        shard = self._shard(name)
+        at, found = len(shard.head), [shard.head[start:stop]]
+        for tensor in shard.tensors:
+            size = tensor_bytes(tensor.dtype, tensor.shape)
+            first, last = max(start - at, 0), min(stop - at, size)
+            if first < last:
+                found.append(self.part(tensor, first, last))
+            at += size
+        if stop > at:
+            raise BadSource(f"{name} of {self.reference} ends before byte {stop}; download it again")
+        return b"".join(found)
+
+    def tensor_names(self) -> tuple[str, ...] | None:
+        return tuple(one.name for shard in self.shards for one in shard.tensors)
+
+    def generated_texts(self) -> tuple[str, ...]:
+        return tuple(self.texts)
+
+    def generated_files(self) -> tuple[GeneratedFile, ...]:
+        made = [
+            GeneratedFile(shard.name, shard.size, partial(self._write, shard), partial(self._stream, shard))
+            for shard in self.shards
+        ]
+        tokenizer = self.tokenizer()
+        return tuple(made) if tokenizer is None else (*made, tokenizer)
+
+    def _shard(self, name: str) -> Shard[T]:
+        return next(shard for shard in self.shards if shard.name == name)
+
+    def _write(self, shard: Shard[T], target: Path, advance: Callable[[int], None]) -> None:
+        def counted() -> Iterator[memoryview]:
+            for block in self.blocks(shard.tensors):
+                yield block
+                advance(len(block))
+
+        write_stream(target, shard.head, counted())
+
+    def _stream(self, shard: Shard[T]) -> Iterator[bytes | memoryview]:
+        yield shard.head
+        yield from self.blocks(shard.tensors)

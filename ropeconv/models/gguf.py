@@ -1,0 +1,251 @@
+"""GgufSource, a GGUF file or the first of several shards, and HubGguf, one on the Hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from ..errors import BadSource
+from ..formats.durable import FileIdentity, text_digest, weights_digest
+from ..formats.gguf.file import SHARD, GgufFile, LocalShard, Shard
+from ..formats.gguf.header import MAX_HEADER, Beyond, Header, parse_header
+from ..formats.gguf.recovery import refuse_changing
+from .hub import LARGEST, READ, BadAnswer, answers
+from .source import Origin
+
+FIRST, AHEAD = 1 << 18, 1 << 22
+"""Bytes of a header that are asked for first, and at most more than three times as many as are there."""
+KEPT = 1 << 24
+"""Bytes of ranges behind the header that are kept, since a plan reads its few small tensors several times."""
+MOST_RANGES = 1000
+"""Ranges behind the header until the file is fetched, which is quicker then."""
+RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+
+
+class HubShard(Shard):
+    """A file of a repository at one commit; what is in the Hub's cache is read there.
+
+    repo_id: owner/name. place: of the file in the repository. commit: of the repository. revision: by which the user
+    named the commit, None for the default branch.
+    """
+
+    def __init__(self, repo_id: str, place: str, commit: str, revision: str | None) -> None:
+        self.repo_id, self.place, self.commit, self.revision = repo_id, place, commit, revision
+        self.reference, self.name = f"{repo_id}/{place}", PurePosixPath(place).name
+        cached = _cached(repo_id, place, commit)
+        self._local = None if cached is None else LocalShard(cached)
+        self._header: Header | None = None
+        self._head, self._size = b"", 0
+        self._ranges: dict[tuple[int, int], bytes] = {}
+        self._asked = 0
+
+    @classmethod
+    def find(cls, repo_id: str, place: str, revision: str | None) -> HubShard:
+        """The file as it is now, or where the Hub does not answer as the cache has it.
+
+        repo_id, place: as in the class. revision: branch, tag or commit, None for the default branch. Raises BadSource
+        where the repository has no such file.
+        """
+        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+        from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
+
+        cached = _cached(repo_id, place, revision)
+        with answers(repo_id):
+            try:
+                commit = get_hf_file_metadata(hf_hub_url(repo_id, place, revision=revision)).commit_hash
+            except OfflineModeIsEnabled:
+                cached = Path(hf_hub_download(repo_id, place, revision=revision, library_name="ropeconv"))
+                commit = _commit(cached)
+            except EntryNotFoundError:
+                raise _missing(repo_id, place) from None
+            except Exception as problem:
+                if cached is None or isinstance(problem, BadAnswer):
+                    raise
+                commit = _commit(cached)
+        if commit is None:
+            raise BadSource(f"the Hub tells no commit of {repo_id}/{place}; check HF_ENDPOINT, or give a local file")
+        return cls(repo_id, place, commit, revision)
+
+    def header(self) -> Header:
+        if self._header is None:
+            self._header = self._read_header() if self._local is None else self._local.header()
+        return self._header
+
+    def _read_header(self) -> Header:
+        """The header, for which more of the file is asked for until it is whole."""
+        stop = FIRST
+        while True:
+            self._head += self._range(len(self._head), stop)
+            try:
+                return parse_header(self._head, self._size, self.name)
+            except Beyond as more:
+                have = len(self._head)
+                stop = max(more.stop, min(have + max(min(3 * have, AHEAD), have), self._size, MAX_HEADER))
+
+    def read(self, start: int, stop: int) -> bytes:
+        if self._local is None and self._asked >= MOST_RANGES:
+            self.path()
+        if self._local is not None:
+            return self._local.read(start, stop)
+        there = self._head[start:stop]
+        if len(there) == stop - start:
+            return there
+        wanted = (start + len(there), stop)
+        if wanted not in self._ranges:
+            found = self._range(*wanted)
+            if sum(map(len, self._ranges.values())) + len(found) > KEPT:
+                self._ranges.clear()
+            self._ranges[wanted] = found
+            self._asked += 1
+        return there + self._ranges[wanted]
+
+    def path(self) -> Path:
+        """Its path in the cache. Raises BadSource where it arrives with another header than was read by range."""
+        if self._local is None:
+            found = LocalShard(self._fetched())
+            if self._header is not None and found.header() != self._header:
+                raise BadSource(f"{self.reference} arrived with another header than was read before; run again")
+            self._local, self._head = found, b""
+            self._ranges.clear()
+        return self._local.path()
+
+    def beside(self, name: str) -> HubShard:
+        return HubShard(self.repo_id, str(PurePosixPath(self.place).with_name(name)), self.commit, self.revision)
+
+    def refuse_changed(self) -> None:
+        if self._local is not None:
+            self._local.refuse_changed()
+
+    def _range(self, start: int, stop: int) -> bytes:
+        """Bytes start .. stop - 1 from the Hub, or fewer at the end of the file. Raises BadSource for other answers."""
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+        url = hf_hub_url(self.repo_id, self.place, revision=self.commit)
+        headers = {**build_hf_headers(library_name="ropeconv"), "Range": f"bytes={start}-{stop - 1}"}
+        with answers(self.reference):
+            response = http_backoff("GET", url, headers=headers, timeout=READ)
+            try:
+                hf_raise_for_status(response)
+            except EntryNotFoundError:
+                raise _missing(self.repo_id, self.place) from None
+            said = RANGE.fullmatch(response.headers.get("content-range", ""))
+            first, last, size = map(int, said.groups()) if said else (0, -1, 0)
+            right = (start, min(stop, size) - 1, self._size or size) == (first, last, size)
+            if response.status_code != 206 or size > LARGEST or not right or len(response.content) != last + 1 - first:
+                raise BadAnswer("is not the part of the file that was asked for")
+        self._size = size
+        return bytes(response.content)
+
+    def _fetched(self) -> Path:
+        """Its path in the cache, where it is fetched to.
+
+        By its branch, where that is at the same commit, so that the cache knows where the branch is when it is used
+        offline.
+        """
+        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+        with answers(self.reference, self._size):
+            by: str | None = self.commit
+            if self.revision != self.commit:
+                now = get_hf_file_metadata(hf_hub_url(self.repo_id, self.place, revision=self.revision)).commit_hash
+                by = self.revision if now == self.commit else self.commit
+            return Path(hf_hub_download(self.repo_id, self.place, revision=by, library_name="ropeconv"))
+
+
+def _cached(repo_id: str, place: str, revision: str | None) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(repo_id, place, revision=revision)
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def _commit(cached: Path) -> str:
+    return cached.parts[cached.parts.index("snapshots") + 1]
+
+
+def _missing(repo_id: str, place: str) -> BadSource:
+    return BadSource(f"{repo_id} has no file {place}; check its name on the Hub")
+
+
+class GgufSource(Origin):
+    """A model in GGUF. path: the file, or its first shard."""
+
+    kind = "gguf"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.reference, self.name = str(path), _model_name(path.name)
+
+    @property
+    def path(self) -> Path:
+        """The path of the file, or of its first shard with the others beside it."""
+        return self._path
+
+    @cached_property
+    def file(self) -> GgufFile:
+        """The file with its headers. Raises BadSource for damaged files, and for those that are changed in place."""
+        if not self._path.is_file():
+            raise BadSource(f"{self._path} does not exist; give the path of a GGUF file")
+        refuse_changing(self._path)
+        try:
+            found = GgufFile.open(self._path)
+        finally:
+            refuse_changing(self._path)  # rather than what is wrong with a header that was read meanwhile
+        found.refuse_changed()
+        return found
+
+    @cached_property
+    def identity(self) -> str:
+        parts = []
+        for shard, header in zip(self.file.shards, self.file.headers, strict=True):
+            places = ((header.data_start + one.offset, one.size) for one in header.tensors.values())
+            parts.append(f"{shard.name} {weights_digest(shard.path(), header.data_start, places)}")
+        return text_digest(*parts)
+
+    def place_to_change(self) -> Path:
+        """The path of the file, for a change in place. Raises BadSource where it is not to be changed."""
+        return self._path
+
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return {shard.path(): shard.seen for shard in self.file.shards if isinstance(shard, LocalShard)}
+
+
+class HubGguf(GgufSource):
+    """A model in GGUF on the Hub. Its headers are read by range; its `path` and its tensors are fetched into the cache.
+
+    first: the file, or its first shard.
+    """
+
+    def __init__(self, first: HubShard) -> None:
+        self.first, self.commit = first, first.commit
+        self.reference, self.name = first.reference, _model_name(first.name)
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @cached_property
+    def file(self) -> GgufFile:
+        """The file with its headers. Raises BadSource for damaged files, and for what a Hub should not answer."""
+        return GgufFile.of(self.first)
+
+    @cached_property
+    def identity(self) -> str:
+        return text_digest(self.first.repo_id, self.first.commit, self.first.place)
+
+    def place_to_change(self) -> Path:
+        raise BadSource(
+            f"{self.reference} is on the Hub, and --in-place changes a file of this disk; write a new file with -o"
+        )
+
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return {}
+
+
+def _model_name(file: str) -> str:
+    match = SHARD.match(file)
+    return match["stem"] if match else Path(file).stem

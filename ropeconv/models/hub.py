@@ -1,0 +1,384 @@
+"""HubSource, a checkpoint on the Hub: planning reads its small files, applying fetches the others into the cache.
+
+Limits on what a Hub, or a mirror of it, answers: checked before huggingface_hub uses an answer.
+
+huggingface_hub takes file names in its cache from headers, waits for as long as an answer asks it to, and reads bodies
+without an end. https://huggingface.co/docs/huggingface_hub/package_reference/utilities (`set_client_factory`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any
+
+import msgspec
+
+from ..errors import BadSource
+from ..formats.durable import sha256, text_digest
+from ..formats.safetensors import Header, parse_header, read_header, safe_name
+from ..rope.errors import RopeconvError, shown
+from .folder import FolderSource
+from .source import MOST_FILES, Source, SourceFile, whole
+
+CONNECT, READ = 10.0, 60.0
+"""Seconds until a connection is there, and until the next bytes come."""
+ANSWER_BYTES, ANSWER_SECONDS = 16 << 20, 60.0
+"""Of an answer about a repository, and of any whose length is not given."""
+SLOWEST, PATIENCE = 1024, 60.0
+"""Bytes per second at least that a download has after so many seconds."""
+LONGEST_WAIT = 60
+"""Seconds that a busy Hub may ask to wait."""
+COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+ETAG = re.compile(r'(?:W/)?"?(?!\.+"?$)[^/\\\x00-\x1f"]{1,200}"?')
+PART = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
+"""A request for a part of a file."""
+HEADERS = {"x-repo-commit": COMMIT, "x-linked-etag": ETAG, "etag": ETAG}
+"""Headers of files that become names in the cache, and what they may be."""
+WAITS = ("retry-after", "ratelimit")
+TOO_MANY = 429
+"""The status of an answer to one request too many."""
+patience = 0
+"""How often a request that the Hub is too busy for is sent again: in runs of many units, which would fail otherwise."""
+
+_largest = ContextVar("_largest", default=ANSWER_BYTES)
+"""Bytes of a file whose length an answer does not give."""
+
+
+class BadAnswer(RopeconvError):
+    """An answer that is larger, slower or of another form than it may be. The message begins with the verb."""
+
+
+@contextmanager
+def answers(reference: str, size: int = 0) -> Iterator[None]:
+    """Around calls to huggingface_hub: sets the limits, and raises BadSource for answers that it does not understand.
+
+    reference: the repository, for the message. size: of the file that is read, as it is listed.
+    """
+    limit()
+    previous = _largest.set(max(ANSWER_BYTES, size))
+    try:
+        yield
+    except BadAnswer as problem:
+        raise BadSource(
+            f"the Hub's answer about {reference} {problem}; try again later, or check HF_ENDPOINT"
+        ) from None
+    except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as problem:
+        of_system = isinstance(problem, OSError) and problem.errno is not None  # such as a full disk
+        if of_system or _of_library(type(problem).__module__) or not _in_library(problem.__traceback__):
+            raise
+        raise BadSource(
+            f"the Hub's answer about {reference} cannot be understood ({type(problem).__name__}); check HF_ENDPOINT, "
+            "or try again later"
+        ) from None
+    finally:
+        _largest.reset(previous)
+
+
+def _of_library(module: str) -> bool:
+    return module.partition(".")[0] == "huggingface_hub"
+
+
+def _in_library(trace: TracebackType | None) -> bool:
+    while trace is not None:
+        if _of_library(str(trace.tb_frame.f_globals.get("__name__"))):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def limit() -> None:
+    """Sets the limits for all requests of huggingface_hub in this process, which it allows since its version 1.0.
+
+    They are added to the clients that the program around this package makes with a factory of its own.
+    """
+    import huggingface_hub
+    from huggingface_hub.utils import _http
+
+    current = getattr(_http, "_GLOBAL_CLIENT_FACTORY", None)
+    if current is not None and not isinstance(current, LimitedClients):
+        huggingface_hub.set_client_factory(LimitedClients(current))
+
+
+class LimitedClients:
+    """Makes clients with the limits. make: the factory of clients without them."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def __call__(self) -> Any:
+        """A client of httpx."""
+        client = self.make()
+        httpx = importlib.import_module(type(client.timeout).__module__.partition(".")[0])
+        client.timeout = httpx.Timeout(READ, connect=CONNECT, pool=None)
+        client.headers["Accept-Encoding"] = "identity"  # so that what arrives is as large as it is said to be
+        hooks = client.event_hooks
+        client.event_hooks = {**hooks, "response": [*hooks["response"], _hook(httpx)]}
+        client.send = _patient(client.send, httpx.ByteStream)
+        return client
+
+
+def _patient(send: Callable[..., Any], whole: type) -> Callable[..., Any]:
+    """A client's `send` that waits as long as a busy Hub asks to. whole: of bodies that can be sent again."""
+
+    def again(request: Any, **options: Any) -> Any:
+        for number in range(patience):
+            response = send(request, **options)
+            if response.status_code != TOO_MANY or not isinstance(request.stream, whole):
+                return response
+            response.close()
+            time.sleep(_asked_to_wait(response.headers, number))
+        return send(request, **options)
+
+    return again
+
+
+def _asked_to_wait(headers: Any, number: int) -> float:
+    """Seconds that a busy Hub asks to wait; twice as long each time where it does not say."""
+    after = re.fullmatch(r"\d{1,6}", headers.get("retry-after", ""))
+    reset = re.search(r"\bt=(\d{1,6})", headers.get("ratelimit", ""))
+    found = after[0] if after else reset[1] if reset else 2**number
+    return min(float(found), LONGEST_WAIT)
+
+
+def _hook(httpx: Any) -> Any:
+    class Limited(httpx.SyncByteStream):  # type: ignore[misc]
+        """A body that ends. stream: the body. most: its bytes. download: a file, and no answer about a repository."""
+
+        def __init__(self, stream: Any, most: int | None, download: bool) -> None:
+            self.stream, self.most, self.download = stream, most, download
+
+        def __iter__(self) -> Iterator[bytes]:
+            begun, done = time.monotonic(), 0
+            for part in self.stream:
+                done += len(part)
+                seconds = time.monotonic() - begun
+                if self.most is not None and done > self.most:
+                    raise BadAnswer(f"is longer than {self.most:,} bytes")
+                if self.download and seconds > PATIENCE and done < SLOWEST * seconds:
+                    raise BadAnswer(f"comes with less than {SLOWEST:,} bytes per second")
+                if not self.download and seconds > ANSWER_SECONDS:
+                    raise BadAnswer(f"takes longer than {ANSWER_SECONDS:.0f} seconds")
+                yield part
+
+        def close(self) -> None:
+            self.stream.close()
+
+    def check(response: Any) -> None:
+        for name, pattern in HEADERS.items() if "/resolve" in response.url.path else ():
+            value = response.headers.get(name)
+            if value and not pattern.fullmatch(value):
+                raise BadAnswer(f"has {shown(value)} in its header {name}, where a hash or a commit belongs")
+        for name in WAITS:
+            if any(int(number) > LONGEST_WAIT for number in re.findall(r"\d+", response.headers.get(name, ""))):
+                del response.headers[name]
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise BadAnswer("is compressed, which was not asked for")
+        download = "/api/" not in response.url.path
+        known = download and response.headers.get("content-length")
+        part = PART.fullmatch(response.request.headers.get("range", ""))
+        if download and part and response.is_success:
+            most: int | None = int(part[2]) + 1 - int(part[1])
+        else:
+            most = None if known else _largest.get() if download else ANSWER_BYTES
+        response.stream = Limited(response.stream, most, download)
+
+    return check
+
+
+LARGEST = 1 << 50
+"""Bytes of the largest file that is believed."""
+
+Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class ListedFile(msgspec.Struct, frozen=True):
+    """A file of a repository. size: in bytes, None where the Hub does not say. sha256: of large files."""
+
+    name: Annotated[str, msgspec.Meta(max_length=4096)]
+    size: Size | None = None
+    sha256: Sha256 | None = None
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """A repository at a commit, which is None where a mirror does not give it."""
+
+    commit: Annotated[str, msgspec.Meta(pattern=f"^{COMMIT.pattern}$")] | None
+    files: Annotated[tuple[ListedFile, ...], msgspec.Meta(max_length=MOST_FILES)]
+
+
+def read_listing(info: Any, reference: str) -> Listing:
+    """The listing in an answer of the Hub.
+
+    info: a ModelInfo of huggingface_hub, whose fields have whatever types the answer had. reference: for messages.
+    Raises BadSource for wrong types, impossible sizes, and names that are not inside the repository or there twice.
+    """
+    try:
+        rows = [{"name": row.rfilename, "size": row.size, "sha256": _sha256(row)} for row in info.siblings or ()]
+        listing = msgspec.convert({"commit": info.sha, "files": rows}, Listing)
+    except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as problem:
+        raise BadSource(
+            f"the Hub's list of the files of {reference} cannot be understood ({problem}); check HF_ENDPOINT, or try "
+            "again later"
+        ) from None
+    seen: set[str] = set()
+    for file in listing.files:
+        if not safe_name(file.name) or not file.name.isprintable():
+            raise BadSource(f"{reference} holds a file named {shown(file.name)}, outside itself; do not trust it")
+        if file.name in seen:
+            raise BadSource(f"{reference} lists {file.name} twice; do not trust it")
+        seen.add(file.name)
+    return listing
+
+
+def _sha256(row: Any) -> Any:
+    lfs = getattr(row, "lfs", None)
+    return lfs.get("sha256") if isinstance(lfs, dict) else getattr(lfs, "sha256", None)
+
+
+BLOCK = 1 << 16  # bytes asked for at a time
+AT_ONCE = 8  # requests for sizes, and for headers
+CONFIGS = ("config.json", "params.json")
+"""Files of which every checkpoint has one, in the HF layout and in Meta's."""
+
+
+class HubSource(Source):
+    """A repository, read through huggingface_hub and its cache; the first use fixes the commit for all later ones.
+
+    repo_id: owner/name. revision: branch, tag or commit, None for the default branch.
+    """
+
+    kind = "hub"
+
+    def __init__(self, repo_id: str, revision: str | None) -> None:
+        self.repo_id, self.revision = repo_id, revision
+        self.reference = repo_id if revision is None else f"{repo_id}@{revision}"
+        self.name = repo_id.split("/")[-1]
+
+    @cached_property
+    def _listing(self) -> tuple[SourceFile, ...]:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import OfflineModeIsEnabled
+
+        api = HfApi(library_name="ropeconv")
+        try:
+            with answers(self.reference):
+                info = api.model_info(self.repo_id, revision=self.revision, files_metadata=True, timeout=READ)
+        except OfflineModeIsEnabled:
+            return self._cached()
+        listed = read_listing(info, self.reference)
+        self.commit = listed.commit
+        sizes = self._sizes([file.name for file in listed.files if file.size is None])
+        files = [SourceFile(file.name, sizes.get(file.name, file.size or 0), file.sha256) for file in listed.files]
+        return tuple(sorted(files, key=lambda file: file.name))
+
+    def _sizes(self, names: list[str]) -> dict[str, int]:
+        """The sizes of files that a listing does not give, each from its own request. Raises BadSource without one."""
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+        def size(name: str) -> int:
+            with answers(self.reference):
+                found = get_hf_file_metadata(hf_hub_url(self.repo_id, name, revision=self.commit), timeout=READ).size
+            if found is None or not 0 <= found <= LARGEST:
+                raise BadSource(
+                    f"the Hub gives no size of {name} of {self.reference}; unset HF_ENDPOINT, or download it with "
+                    "`hf download` and name its folder"
+                )
+            return int(found)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return dict(zip(names, pool.map(size, names), strict=True))
+
+    def _cached(self) -> tuple[SourceFile, ...]:
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = (try_to_load_from_cache(self.repo_id, name, revision=self.revision) for name in CONFIGS)
+        found = next((path for path in cached if isinstance(path, str)), None)
+        if found is None:
+            raise BadSource(
+                f"{self.reference} is not in the cache and HF_HUB_OFFLINE is set; unset it, or download it once"
+            )
+        self.commit = Path(found).parent.name
+        return FolderSource(Path(found).parent).files()
+
+    @cached_property
+    def identity(self) -> str:
+        self.files()  # which fixes the commit
+        return text_digest(self.repo_id, self.commit or "")
+
+    def header(self, name: str) -> Header:
+        """The header of a safetensors file: from the cache, else from its first bytes. name: as in `files`."""
+        from huggingface_hub import HfFileSystem
+
+        cached = self._local(name)
+        if cached is not None:
+            return read_header(cached)
+        size = self._listed(name).size
+        with (
+            answers(self.reference, size),
+            HfFileSystem().open(self._place(name), "rb", block_size=BLOCK, cache_type="readahead") as file,
+        ):
+            return parse_header(file, size, name)
+
+    def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for first in range(0, len(names), AT_ONCE):  # not all at once: what comes may be too large
+                some = names[first : first + AT_ONCE]
+                yield from zip(some, pool.map(self.header, some), strict=True)
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        from huggingface_hub import HfFileSystem
+
+        if self._local(name) is not None:
+            return super().read(name, start, stop)
+        with (
+            answers(self.reference, self._listed(name).size),
+            HfFileSystem().open(self._place(name), "rb", cache_type="none") as file,
+        ):
+            return whole(file, name, start, stop)
+
+    def _local(self, name: str) -> Path | None:
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(self.repo_id, name, revision=self.commit)
+        return Path(cached) if isinstance(cached, str) else None
+
+    def _listed(self, name: str) -> SourceFile:
+        return next((file for file in self.files() if file.name == name), SourceFile(name, 0))
+
+    def _place(self, name: str) -> str:
+        return f"{self.repo_id}@{self.commit}/{name}"
+
+    def files(self) -> tuple[SourceFile, ...]:
+        return self._listing
+
+    def path(self, name: str) -> Path:
+        """The path of a file in the cache. Raises BadSource where it arrives with another content than is listed."""
+        from huggingface_hub import hf_hub_download
+
+        listed = self._listed(name)
+        if name in CONFIGS and self.revision != self.commit:
+            # by its branch once, so that the cache knows where the branch is when it is used offline
+            with answers(self.reference, listed.size):
+                path = Path(hf_hub_download(self.repo_id, name, revision=self.revision, library_name="ropeconv"))
+            if path.parent.name == self.commit:
+                return path
+        known = self._local(name)
+        if known is not None:
+            return known
+        with answers(self.reference, listed.size):
+            path = Path(hf_hub_download(self.repo_id, name, revision=self.commit, library_name="ropeconv"))
+        if listed.sha256 is not None and sha256(path) != listed.sha256:
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+            raise BadSource(f"{name} of {self.reference} arrived with another sha256 than the Hub lists; run again")
+        return path

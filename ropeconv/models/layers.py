@@ -1,0 +1,183 @@
+"""Which layers of a config.json rotate, by which frequencies, and how many tokens each of them sees."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ..errors import BadSource
+from ..rope.errors import counted
+from .family import Family, Kind, Layers
+from .schema import Config, positive_int
+
+LAYER_NUMBER = re.compile(r"[0-9]{1,5}")
+WINDOWED = ("sliding_attention", "chunked_attention", "hybrid_sliding")
+
+
+def layer_types(part: Config, family: Family) -> dict[str, Kind]:
+    """The kind of the layers of each layer type. part: the text part of the config.
+
+    Where null settings say that layers of a type do not rotate, those of another are extended, whatever their window.
+    """
+    types, settings = family.layers.types, part.get("rope_parameters")
+    if not family.layers.null_is_none or not isinstance(settings, dict):
+        return types
+    found: dict[str, Kind] = {name: "none" if settings.get(name, {}) is None else kind for name, kind in types.items()}
+    if "global" in found.values():
+        return found
+    return {name: "global" if kind == "local" else kind for name, kind in found.items()}
+
+
+def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, ...]:
+    """The kinds of layers by the names of their types. part: the text part of the config."""
+    types = layer_types(part, family)
+    return tuple(types.get(name, "global") for name in names)
+
+
+def settings_name(part: Config, family: Family, kind: Kind) -> str:
+    """The layer type under which a nested `rope_parameters` has the RoPE of a kind of layers; empty without such.
+
+    part: the text part of the config.
+    """
+    return next((name for name, known in layer_types(part, family).items() if known == kind), "")
+
+
+def own_settings(part: Config) -> dict[int, Config]:
+    """Settings of single layers by their numbers: `per_layer_config` of transformers. part: its text part."""
+    found = part.get("per_layer_config") or {}
+    return {int(number): own for number, own in found.items() if LAYER_NUMBER.fullmatch(number)}
+
+
+def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
+    """The layer type of each of `count` layers: those that the config lists, else as the stock class derives them.
+
+    part: the text part of the config. Raises BadSource where it lists fewer.
+    """
+    rules = family.layers
+    listed = part.get(rules.key)
+    if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+        if len(listed) < count:
+            raise BadSource(
+                f"config.json has {len(listed)} {rules.key} and {counted(count, 'layer')}; name the type of each"
+            )
+        return tuple(listed)
+    names = _derived_names(part, rules, count)
+    if rules.backward:
+        names.reverse()
+    if rules.first:
+        names[:1] = [rules.first]
+    if rules.final:
+        names[-1:] = [rules.final]
+    return tuple(names)
+
+
+def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
+    numbers = part.get(rules.indices) if rules.indices else None
+    if isinstance(numbers, list):
+        numbers = set(numbers)
+        return [rules.last if index in numbers else rules.rest for index in range(count)]
+    ratios = part.get(rules.ratios) if rules.ratios else None
+    if isinstance(ratios, list):
+        return [rules.last if ratio else rules.rest for ratio in ratios[:count]]
+    if rules.pattern:
+        return [rules.pattern[index % len(rules.pattern)] for index in range(count)]
+    interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
+    if not interval:
+        return [rules.last] * count
+    dense = min(_dense_count(part, rules), count)
+    first = _at_intervals(rules, dense, positive_int(part, (rules.dense_interval,), 1) or 1) if dense else []
+    return first + _at_intervals(rules, count - dense, interval)
+
+
+def _at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
+    at = 0 if rules.leading else interval - 1
+    return [rules.last if index % interval == at else rules.rest for index in range(count)]
+
+
+def _dense_count(part: Config, rules: Layers) -> int:
+    return (positive_int(part, (rules.dense,), 0, least=0) or 0) if rules.dense else 0
+
+
+def _dense_layers(part: Config, rules: Layers, count: int) -> list[bool]:
+    """Which layers have no experts, in a family where these rotate whatever their type is."""
+    if not rules.dense_interval or positive_int(part, (rules.dense_interval,), 1) != 1:
+        return [False] * count
+    listed = part.get("mlp_layer_types")
+    if isinstance(listed, list):
+        return [name == "dense" for name in listed]
+    return [index < _dense_count(part, rules) for index in range(count)]
+
+
+def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
+    """The kind of each of `count` layers. part: the text part of the config."""
+    rules = family.layers
+    flagged: tuple[Kind, Kind] = ("none", "global")
+    if rules.flags:
+        flags = part.get(rules.flags)
+        if isinstance(flags, list) and flags:
+            return tuple(flagged[bool(flag)] for flag in flags)
+        if not rules.types:
+            interval = positive_int(part, (rules.interval_key,), rules.interval) or count + 1
+            return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
+    if not rules.types or (rules.one_kind_without_window and window_size(part, family) is None):
+        return (flagged[1],) * count
+    kinds = kinds_of(part, family, layer_names(part, family, count))
+    dense = _dense_layers(part, rules, count)
+    return tuple("global" if one else kind for kind, one in zip(kinds, dense, strict=False))
+
+
+def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
+    """The layer that makes the keys of each of `count` layers: itself, or an earlier one of its type that shares them.
+
+    part: the text part of the config.
+    """
+    key, default = family.cache.shared
+    first = count - (positive_int(part, (key,), default, least=0) or 0 if key else 0)
+    names = layer_names(part, family, count)
+    makers = {name: index for index, name in enumerate(names[: max(first, 0)])}
+    return tuple(index if index < first else makers.get(name, index) for index, name in enumerate(names))
+
+
+def window_size(part: Config, family: Family) -> int | None:
+    """The tokens that a layer with a sliding window or chunk sees; None where the model has none.
+
+    part: the text part of the config. A null means none, and so does a switch that is off; an absent key means the
+    default of the stock class. 0 is no length: transformers masks everything with it, in layers that have a window.
+    """
+    window = family.window
+    if not window.key or (window.switch and not part.get(window.switch, False)):
+        return None
+    if window.before_key and part.get(window.before_key) is not None:
+        return 1 + (positive_int(part, (window.before_key,), least=0) or 0)
+    value = part.get(window.key, window.default)
+    size = positive_int({window.key: value}, (window.key,), least=0)
+    return None if size is None else size // window.divided_by
+
+
+def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:
+    """The tokens that each layer sees: its sliding window or chunk, None for the whole context.
+
+    part: the text part of the config. kinds: of the layers. Raises BadSource for a window of 0 that a layer has.
+    """
+    window, size = family.window, window_size(part, family)
+    if size is None:
+        return (None,) * len(kinds)
+    flags = [True] * len(kinds)
+    if window.layers == "rotating":
+        flags = [kind != "none" for kind in kinds]
+    elif window.layers == "not-rotating":
+        flags = [kind == "none" for kind in kinds]
+    elif window.layers == "named":
+        flags = [name in WINDOWED for name in layer_names(part, family, len(kinds))]
+        if window.first_key and not part.get("layer_types"):
+            first = positive_int(part, (window.first_key,), window.first, least=0) or 0
+            flags = [index >= first for index in range(len(kinds))]
+    if size == 0 and any(flags):
+        raise BadSource(
+            f"config.json has {window.key} = 0, with which a layer sees no token; write how many tokens it sees, or "
+            "null for all"
+        )
+    own = {
+        layer: positive_int(settings, (window.key,), size, least=0) for layer, settings in own_settings(part).items()
+    }
+    return tuple(own.get(layer, size) if flag else None for layer, flag in zip(range(len(kinds)), flags, strict=False))

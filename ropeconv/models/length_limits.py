@@ -1,0 +1,166 @@
+"""Keys of a checkpoint's files that limit how many tokens a prompt may have: `length_limits.toml`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+from importlib.resources import files
+
+import msgspec
+
+from ..formats import jsontext
+from ..formats.copying import Splice
+from ..formats.files import read_text
+from ..formats.package_data import package_data
+from .source import Origin, Source, SourceFile
+
+UNLIMITED = 10**15
+"""From this value on a limit means "no limit": transformers writes 1e30."""
+SMALL = 1 << 20
+"""Bytes of the longest file that is read and written as a whole; of longer ones only a range changes."""
+HEAD = 1 << 16
+"""Bytes at the beginning of a longer file, where tokenizers writes the settings of its truncation."""
+PARAMETER = "PARAMETER "
+WINDOW = "config"
+"""The code of the keys of config.json that state a window."""
+CONVERTED = ("meta", "gguf")
+"""Kinds of sources whose files are generated."""
+
+
+class LimitRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Files, and keys in them that limit a prompt. Its fields are explained in `length_limits.toml`."""
+
+    ecosystem: str
+    code: str
+    files: tuple[str, ...]
+    keys: tuple[str, ...]
+    effect: str
+    evidence: str
+    parts: tuple[str, ...] = ("",)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Its keys, each with every part before it."""
+        return tuple(f"{part}.{key}" if part else key for part in self.parts for key in self.keys)
+
+
+class LimitTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The schema of `length_limits.toml`."""
+
+    limits: tuple[LimitRule, ...]
+
+
+@dataclass(frozen=True)
+class LengthLimit:
+    """A key that limits a prompt.
+
+    file: its name. key: with dots between levels. tokens: its value. start, stop: the bytes of the value in the file.
+    rule: what it is an instance of.
+    """
+
+    file: str
+    key: str
+    tokens: int
+    start: int
+    stop: int
+    rule: LimitRule
+
+    def declares(self, keys: Collection[str]) -> bool:
+        """Whether it is the declared context. keys: of config.json, which state that."""
+        return self.rule.code == WINDOW and self.key.rpartition(".")[2] in keys
+
+
+@cache
+def limit_rules() -> tuple[LimitRule, ...]:
+    """The table of all files and keys."""
+    return package_data(files("ropeconv.models") / "length_limits.toml", LimitTable).limits
+
+
+def window_keys() -> tuple[str, ...]:
+    """The keys of config.json of which vLLM takes the smallest for its window."""
+    return next(rule.keys for rule in limit_rules() if rule.code == WINDOW)
+
+
+def length_limits(source: Source) -> tuple[LengthLimit, ...]:
+    """Every limit in the files of a checkpoint, whatever its value, except files that a conversion generates.
+
+    source: from which small files are read as a whole, and of others as much as is needed.
+    """
+    texts, converted = source.generated_texts(), source.kind in CONVERTED
+    found: list[LengthLimit] = []
+    for file in source.files():
+        if _rules_of(file.name) and (file.name in texts or not converted):
+            if file.size > SMALL and file.name not in texts:
+                found += limits_in(file.name, _blocks(source, file), large=True)
+            else:
+                found += limits_in_text(file.name, source.text(file.name) or "")
+    return tuple(found)
+
+
+def modelfile_limits(source: Origin) -> list[LengthLimit]:
+    """The limits in the Modelfile by which the user named a GGUF file; empty for other sources."""
+    path = source.modelfile
+    return [] if path is None else limits_in("Modelfile", (read_text(path, path.name).encode(),))
+
+
+def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[LengthLimit]:
+    """The limits in a file. name: of the file. blocks: its content. large: read no more than is needed."""
+    rules = _rules_of(name)
+    paths = {path: rule for rule in rules for path in rule.paths}
+    modelfile = any(path.startswith(PARAMETER) for path in paths)
+    values = _parameters(blocks, paths) if modelfile else _json_values(blocks, name, paths, large)
+    limits = (LengthLimit(name, key, int(value), start, stop, rule) for key, value, start, stop, rule in values)
+    return sorted((one for one in limits if one.tokens > 0), key=lambda one: one.start)
+
+
+@lru_cache(maxsize=16)
+def limits_in_text(name: str, text: str) -> tuple[LengthLimit, ...]:
+    """The limits in a small file, kept since the plans of one model ask for them many times."""
+    return tuple(limits_in(name, (text.encode(),)))
+
+
+def raised(limits: Sequence[LengthLimit], context: int, content: bytes) -> Splice:
+    """What raises limits of one file to a context. content: the bytes from the first of them to the last."""
+    first, last, data, at = limits[0].start, limits[-1].stop, b"", limits[0].start
+    for one in limits:
+        data += content[at - first : one.start - first] + str(context).encode()
+        at = one.stop
+    return Splice(first, last, data)
+
+
+Value = tuple[str, float, int, int, LimitRule]
+
+
+def _json_values(blocks: Iterable[bytes], name: str, paths: dict[str, LimitRule], large: bool) -> Iterator[Value]:
+    outer = {path.partition(".")[0] for path in paths}
+    for number in jsontext.numbers(blocks, name, outer, large):
+        if 0 < number.value < UNLIMITED:
+            path = ".".join(number.path)
+            for pattern, rule in paths.items():
+                if path == pattern or ("*" in pattern and fnmatchcase(path, pattern)):
+                    yield path, number.value, number.start, number.stop, rule
+
+
+def _parameters(blocks: Iterable[bytes], paths: dict[str, LimitRule]) -> Iterator[Value]:
+    content = b"".join(blocks)
+    for path, rule in paths.items():
+        words = rb"[ \t]+".join(re.escape(word.encode()) for word in path.split())
+        for found in re.finditer(rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$", content, re.I | re.M):
+            yield path, int(found[1]), found.start(1), found.end(1), rule
+
+
+def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:
+    """The content of a large file: its beginning first, and the rest only where that is asked for."""
+    yield source.read(file.name, 0, HEAD)
+    left = HEAD
+    for block in source.stream(file.name):
+        yield block[left:]
+        left = max(0, left - len(block))
+
+
+@cache
+def _rules_of(name: str) -> tuple[LimitRule, ...]:
+    return tuple(rule for rule in limit_rules() if any(fnmatchcase(name, pattern) for pattern in rule.files))

@@ -1,0 +1,155 @@
+"""From Meta's params.json to config.json. The version of Llama and its context follow from other settings in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from ...errors import BadSource
+from ...formats.safetensors import SHARD_BYTES, grouped, shard_names, tensor_bytes
+from ..folder import Shard
+from ..schema import Config
+
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+Number = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
+
+
+class Params(msgspec.Struct, frozen=True):
+    """params.json, with Meta's names and the defaults of Meta's code."""
+
+    dim: Size
+    n_layers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+    n_heads: Size
+    n_kv_heads: Size | None = None
+    multiple_of: Size = 256
+    ffn_dim_multiplier: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None
+    norm_eps: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1e-5
+    rope_theta: Number = 10000.0
+    use_scaled_rope: bool = False
+    rope_scaling_factor: Number = 8.0
+    vocab_size: Annotated[int, msgspec.Meta(ge=-1, le=1 << 24)] = -1
+
+    @property
+    def version(self) -> float:
+        """The version of Llama: 1, 2, 2.5 for Code Llama, 3 or 3.1, by the settings that differ."""
+        if self.use_scaled_rope:
+            return 3.1
+        if self.rope_theta == 500000.0:
+            return 3
+        if self.rope_theta == 1000000.0:
+            return 2.5
+        return 1 if self.norm_eps == 1e-6 else 2
+
+    @property
+    def trained_context(self) -> int:
+        """Tokens that the release was trained for, before RoPE scaling."""
+        return {1: 2048, 2: 4096, 2.5: 16384, 3: 8192, 3.1: 8192}[self.version]
+
+    @property
+    def intermediate_size(self) -> int:
+        """Width of the feed-forward layers: 8/3 dim, times ffn_dim_multiplier, rounded up to a multiple_of."""
+        hidden = int(8 * self.dim / 3)
+        if self.ffn_dim_multiplier:
+            hidden = int(self.ffn_dim_multiplier * hidden)
+        return self.multiple_of * -(-hidden // self.multiple_of)
+
+
+def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
+    """A `LlamaForCausalLM` config for Meta's parameters.
+
+    params: params.json. vocab_size: number of tokens of the tokenizer, since params.json of Llama 2 has -1. dtype: of
+    the weights, as torch names it. Raises BadSource for sizes that do not divide.
+    """
+    kv_heads = params.n_kv_heads or params.n_heads
+    if params.dim % params.n_heads or params.n_heads % kv_heads:
+        raise BadSource(
+            f"params.json has dim {params.dim}, n_heads {params.n_heads} and n_kv_heads {kv_heads}, which do not "
+            "divide; download it again"
+        )
+    version = params.version
+    config: Config = {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "bos_token_id": 128000 if version >= 3 else 1,
+        "eos_token_id": 128001 if version >= 3 else 2,
+        "head_dim": params.dim // params.n_heads,
+        "hidden_act": "silu",
+        "hidden_size": params.dim,
+        "initializer_range": 0.02,
+        "intermediate_size": params.intermediate_size,
+        "max_position_embeddings": params.trained_context,
+        "model_type": "llama",
+        "num_attention_heads": params.n_heads,
+        "num_hidden_layers": params.n_layers,
+        "num_key_value_heads": kv_heads,
+        "rms_norm_eps": params.norm_eps,
+        "rope_scaling": None,
+        "rope_theta": params.rope_theta,
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype,
+        "use_cache": True,
+        "vocab_size": vocab_size,
+    }
+    if params.use_scaled_rope:
+        config["max_position_embeddings"] = 131072
+        config["rope_scaling"] = {
+            "factor": params.rope_scaling_factor,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        }
+    return config
+
+
+DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One tensor of the output.
+
+    name: in the HF layout. dtype: as safetensors names it. origin: its name in Meta's files. join: axis along which the
+    parts are concatenated, None where every part has the whole tensor. head: rows of a head of q and k, which are
+    reordered from pairs (2i, 2i + 1) to (i, i + d/2); 0 for other tensors.
+    """
+
+    name: str
+    dtype: str
+    origin: str
+    shape: tuple[int, ...]
+    join: int | None
+    head: int = 0
+
+
+def targets(config: Config) -> Iterator[Target]:
+    """Every tensor of a Llama in the HF layout, in the order in which transformers writes them."""
+    dim, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    heads, kv_heads, width = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    dtype = DTYPES[config["torch_dtype"]]
+    yield Target("model.embed_tokens.weight", dtype, "tok_embeddings.weight", (vocab, dim), 1)
+    for index in range(config["num_hidden_layers"]):
+        new, old = f"model.layers.{index}.", f"layers.{index}."
+        for made, origin, shape, join, head in (
+            ("self_attn.q_proj", "attention.wq", (heads * width, dim), 0, width),
+            ("self_attn.k_proj", "attention.wk", (kv_heads * width, dim), 0, width),
+            ("self_attn.v_proj", "attention.wv", (kv_heads * width, dim), 0, 0),
+            ("self_attn.o_proj", "attention.wo", (dim, heads * width), 1, 0),
+            ("mlp.gate_proj", "feed_forward.w1", (inner, dim), 0, 0),
+            ("mlp.up_proj", "feed_forward.w3", (inner, dim), 0, 0),
+            ("mlp.down_proj", "feed_forward.w2", (dim, inner), 1, 0),
+            ("input_layernorm", "attention_norm", (dim,), None, 0),
+            ("post_attention_layernorm", "ffn_norm", (dim,), None, 0),
+        ):
+            yield Target(f"{new}{made}.weight", dtype, f"{old}{origin}.weight", shape, join, head)
+    yield Target("model.norm.weight", dtype, "norm.weight", (dim,), None)
+    yield Target("lm_head.weight", dtype, "output.weight", (vocab, dim), 0)
+
+
+def shard_layout(config: Config) -> tuple[Shard[Target], ...]:
+    """The shards of a Llama: its tensors in order, in files of at most SHARD_BYTES of data each (or one tensor)."""
+    groups = grouped(targets(config), lambda target: tensor_bytes(target.dtype, target.shape), SHARD_BYTES)
+    return tuple(Shard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))

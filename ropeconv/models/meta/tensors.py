@@ -1,0 +1,212 @@
+"""Reads tensors of consolidated.NN.pth in the HF layout, by rows, from memory-mapped files loaded weights-only."""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import struct
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from ...errors import TOO_MANY, BadSource
+from ...formats.safetensors import tensor_bytes
+from ...pretrained import load_pickled
+from ...rope.errors import counted, shown
+from .params import DTYPES, Target
+
+PIECE = 8 << 20  # bytes of a tensor that are converted at a time
+MOST_DIRECTORY, MOST_PICKLE = 2 << 20, 1 << 20
+"""Bytes of the table of entries, and of the pickle. Llama 3.1 405B has 1,141 entries per part, which take 100 kB, and a
+pickle of 200 kB."""
+UNUSED = "rope.freqs"
+"""Frequencies, which Meta's own code computes again; nothing is made of them, so that they may have another dtype."""
+STORAGES = {"BFloat16Storage": "bfloat16", "HalfStorage": "float16", "FloatStorage": "float32"}
+
+
+class BoundedFile(io.BufferedReader):
+    """A file of which no large part is read at once.
+
+    zipfile takes the size of the table of entries from the end of the file, reads all of it, and makes an object of
+    each entry before it can be asked how many there are.
+    """
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Raises BadSource for more bytes than the table of entries of any model has."""
+        if size is not None and size > MOST_DIRECTORY:
+            raise BadSource(f"{Path(self.name).name} has {size:,} bytes of entries, more than any model; {TOO_MANY}")
+        return super().read(size)
+
+
+def peek_dtype(path: Path) -> str:
+    """The dtype of the weights in a .pth file, from the names in its pickle; nothing is executed.
+
+    Raises BadSource when it is not a zip of the kind torch.save writes, or holds another dtype, or several.
+    """
+    try:
+        with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
+            pickled = archive.read(_checked_pickle(archive, path))
+        found = {dtype: name for name, dtype in _stored(pickletools.genops(pickled)) if name != UNUSED}
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, struct.error, IndexError):
+        raise BadSource(
+            f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it again"
+        ) from None
+    if not found:
+        raise BadSource(f"{path.name} holds no tensor in {', '.join(STORAGES.values())}; convert it with torch first")
+    if len(found) > 1:
+        (one, name), (other, another), *_ = found.items()
+        raise BadSource(
+            f"{path.name} mixes dtypes: {shown(name)} is in {one}, {shown(another)} in {other}; convert them to one "
+            "with torch first"
+        )
+    return next(iter(found))
+
+
+def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
+    """The entry with the pickle. Raises BadSource for an archive that holds more than its file, or no single pickle.
+
+    torch.save never compresses, so an entry that would inflate is none of its own, nor are entries that share bytes.
+    """
+    entries = archive.infolist()
+    for entry in entries:
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
+            raise BadSource(f"{path.name} is compressed, which torch.save never does; download it again")
+    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise BadSource(f"{path.name} has entries that overlap, which torch.save never writes; download it again")
+    found = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
+    if len(found) != 1:
+        raise BadSource(f"{path.name} is not a checkpoint that torch.save wrote; download it again")
+    if found[0].file_size > MOST_PICKLE:
+        raise BadSource(
+            f"{path.name} has a pickle of {found[0].file_size:,} bytes, too many for a model; download it again"
+        )
+    return found[0]
+
+
+def _stored(operations: Any) -> Iterator[tuple[str, str]]:
+    """Yields (name, dtype) of tensors of a dictionary: its key, then "storage" and the class of its numbers.
+
+    operations: of the pickle, from pickletools. A class or text that was there before stands as its place in the memo.
+    """
+    memo: dict[int, str] = {}
+    texts, last = ("", ""), ""
+    for code, argument, _ in operations:
+        if code.name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = last
+            continue
+        kept = memo.get(argument, "") if code.name in ("BINGET", "LONG_BINGET") else argument
+        last = kept if isinstance(kept, str) else ""
+        dtype = STORAGES.get(last.removeprefix("torch "))
+        if dtype is not None:
+            yield texts[0], dtype
+        elif last and code.name != "GLOBAL" and not last.startswith("torch."):
+            texts = (texts[1], last)
+
+
+class PthFiles:
+    """The model-parallel parts of a checkpoint, memory-mapped: rows of their tensors in the HF layout.
+
+    paths: the .pth files, in order. Raises BadSource for files that torch cannot load as plain weights.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.parts = [load_pickled(path) for path in paths]
+        except Exception as problem:
+            raise BadSource(
+                f"{paths[0].name} cannot be read as plain weights ({type(problem).__name__}); download it again"
+            ) from None
+        for path, found in zip(paths, self.parts, strict=True):
+            if not isinstance(found, dict):
+                raise BadSource(f"{path.name} holds no tensors by name; download it again")
+
+    def blocks(self, targets: Iterable[Target]) -> Iterator[memoryview]:
+        """Yields the data of tensors in order, in pieces. Raises what `rows` raises."""
+        for target in targets:
+            unit = target.head or 1
+            step = max(1, PIECE // _row_bytes(target) // unit) * unit
+            for first in range(0, target.shape[0], step):
+                yield self.rows(target, first, min(first + step, target.shape[0]))
+
+    def bytes(self, target: Target, start: int, stop: int) -> bytes:
+        """Bytes start .. stop - 1 of a tensor. Raises what `rows` raises."""
+        row = _row_bytes(target)
+        first = start // row
+        return bytes(self.rows(target, first, -(-stop // row))[start - first * row : stop - first * row])
+
+    def rows(self, target: Target, first: int, stop: int) -> memoryview:
+        """Rows first .. stop - 1 of a tensor, as bytes; elements of a vector are rows of one.
+
+        Raises BadSource for tensors that are missing or of another dtype or shape.
+        """
+        import torch
+
+        pieces, join = self._pieces(target)
+        head = target.head or 1
+        begin, end = first // head * head, -(-stop // head) * head
+        if join is None or len(pieces) == 1:
+            found = pieces[0][begin:end]
+        elif join == 1:
+            found = torch.cat([piece[begin:end] for piece in pieces], dim=1)
+        else:
+            starts = accumulate((len(piece) for piece in pieces[:-1]), initial=0)
+            inside = [(piece, max(begin - at, 0), end - at) for piece, at in zip(pieces, starts, strict=True)]
+            found = torch.cat([piece[at:to] for piece, at, to in inside if at < len(piece) and to > 0])
+        if target.head:
+            found = _halves(found, target.head)[first - begin : stop - begin]
+        return memoryview(found.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
+
+    def _pieces(self, target: Target) -> tuple[list[Any], int | None]:
+        """The tensor in each part, and the axis along which they are concatenated."""
+        if any(target.origin not in part for part in self.parts):
+            raise BadSource(f"the .pth files have no {target.origin}; download the checkpoint again")
+        pieces = [part[target.origin] for part in self.parts]
+        dtype = next(name for name, stored in DTYPES.items() if stored == target.dtype)
+        if not all(_plain(piece, dtype) for piece in pieces):
+            raise BadSource(
+                f"{target.origin} is not a tensor of {dtype} in the .pth files; download the checkpoint again"
+            )
+        join = target.join
+        if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1:] == target.shape[-1:]:
+            join = 0  # Llama 3 splits the vocabulary, Llama 2 the width
+        if _joined([tuple(piece.shape) for piece in pieces], join) != target.shape:
+            raise BadSource(
+                f"{target.origin} has shape {list(pieces[0].shape)} in each of {counted(len(pieces), 'file')} where "
+                f"params.json implies {list(target.shape)} in all; the files do not belong together, download the "
+                "checkpoint again"
+            )
+        return pieces, join
+
+
+def _row_bytes(target: Target) -> int:
+    return tensor_bytes(target.dtype, target.shape[1:])
+
+
+def _plain(piece: Any, dtype: str) -> bool:
+    """Whether an object of a .pth file is a tensor of a dtype with its numbers in memory."""
+    import torch
+
+    dense = isinstance(piece, torch.Tensor) and piece.layout == torch.strided and piece.device.type == "cpu"
+    return dense and piece.dtype == getattr(torch, dtype)
+
+
+def _joined(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
+    """The shape of the parts together; empty where they do not fit. join: as in `Target`."""
+    first = shapes[0]
+    if join is None or len(shapes) == 1:
+        return first
+    rest = {shape[:join] + shape[join + 1 :] for shape in shapes}
+    if len(first) <= join or len(rest) != 1 or any(len(shape) != len(first) for shape in shapes):
+        return ()
+    return (*first[:join], sum(shape[join] for shape in shapes), *first[join + 1 :])
+
+
+def _halves(rows: Any, head: int) -> Any:
+    """Rows of each head from pairs (0, 1), (2, 3), ... to halves (0, r/2), (1, r/2 + 1), ..."""
+    pairs = rows.view(-1, head // 2, 2, rows.shape[1])
+    return pairs.transpose(1, 2).reshape(rows.shape)

@@ -1,0 +1,79 @@
+"""Opens a source by its path or its name on the Hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..errors import BadSource, UsageError
+from ..formats.files import expanded
+from ..rope.errors import shown
+from .folder import ConfigSource, FolderSource
+from .gguf import GgufSource, HubGguf, HubShard
+from .hub import HubSource
+from .meta.source import MetaSource, is_meta
+from .source import Source, modelfile_in, resolved
+
+REPOSITORY = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)"
+HUB_ID = REPOSITORY + r"(?:@([\w./-]+))?"
+HUB_FILE = REPOSITORY + r"(?:@([\w.-]+))?/(.+\.gguf)"
+
+
+def open_source(reference: str, family: str = "") -> Source | GgufSource:
+    """The source that a reference names. Nothing large is read or fetched.
+
+    reference: the path of a GGUF file, of a folder in the HF layout or in Meta's, of a config.json, or of a Modelfile,
+    whose model is opened; or on the Hub `owner/name[@revision]`, `owner/name[@revision]/file.gguf`, or the address of a
+    page of these. family: the name of the family that the model is of, whatever its model_type; empty to go by
+    that. Raises BadSource where it is none of these, UsageError for a family beside a GGUF file.
+    """
+    source = _open(resolved(reference))
+    if family and isinstance(source, GgufSource):
+        raise UsageError(f"--family goes with checkpoints, and {reference} names its architecture itself; leave it out")
+    source.treat_as, source.modelfile = family, modelfile_in(reference)
+    return source
+
+
+def _open(reference: str) -> Source | GgufSource:
+    path = expanded(reference)
+    if reference.endswith(".gguf"):
+        on_hub = re.fullmatch(HUB_FILE, reference)
+        if on_hub and not path.exists() and not Path(reference.split("/")[0]).exists():
+            _check_address(reference, on_hub[1], on_hub[2], on_hub[3])
+            return HubGguf(HubShard.find(on_hub[1], on_hub[3], on_hub[2]))
+        return GgufSource(path)
+    if path.is_dir():
+        return MetaSource(path) if is_meta(name.name for name in path.iterdir()) else FolderSource(path)
+    if path.is_file():
+        return ConfigSource(path)
+    match = re.fullmatch(HUB_ID, reference)
+    if match and not reference.startswith((".", "/", "~")):
+        _check_address(reference, match[1], match[2])
+        source = HubSource(match[1], match[2])
+        return MetaSource.from_hub(source) if is_meta(file.name for file in source.files()) else source
+    raise BadSource(f"{reference} is neither a folder nor a Hub id; give a path, or owner/name[@revision]")
+
+
+def _check_address(reference: str, repository: str, *paths: str | None) -> None:
+    """Raises BadSource for what the Hub cannot have, such as a file outside of its repository."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+        good = all(part not in ("", ".", "..") for path in paths if path for part in path.split("/"))
+    except HFValidationError:
+        good = False
+    if not good:
+        raise BadSource(
+            f"{shown(reference)} is not an address on the Hub; write owner/name[@revision][/FILE.gguf], without '.' or "
+            "'..' as a part of it"
+        )
+
+
+def open_checkpoint(reference: str) -> Source:
+    """Like `open_source`, for commands that need a checkpoint in the HF layout. Raises BadSource for GGUF too."""
+    source = open_source(reference)
+    if isinstance(source, GgufSource):
+        raise BadSource(f"{reference} is GGUF, and a checkpoint with config.json and safetensors is needed here")
+    return source

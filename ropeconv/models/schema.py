@@ -1,0 +1,221 @@
+"""The types and ranges of the keys of config.json that are read, checked at once before anything is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ..errors import BadSource
+from ..rope.errors import shown
+from ..rope.lengths import MOST_TOKENS
+from ..rope.spec import MOST_LAYERS, WIDEST_HEAD
+from .family import Family
+
+Config = dict[str, Any]
+
+
+def first_present(part: Config, keys: Iterable[str], default: Any = None) -> Any:
+    """The value of the first key that is present and not null; a dot stands between the keys of nested objects."""
+    values = (_at(part, key.split(".")) for key in keys)
+    return next((value for value in values if value is not None), default)
+
+
+def text_config(config: Config) -> Config | None:
+    """The `text_config` of a config, which Qwen's Omni models have in their `thinker_config`; None without one."""
+    thinker = config.get("thinker_config")
+    text = (thinker if isinstance(thinker, dict) else config).get("text_config")
+    return text if isinstance(text, dict) else None
+
+
+def _at(part: Any, path: list[str]) -> Any:
+    for key in path:
+        part = part.get(key) if isinstance(part, dict) else None
+    return part
+
+
+def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1) -> int | None:
+    """Like `first_present`, for a whole number of at least `least`. Raises BadSource for another value."""
+    value = first_present(part, keys, default)
+    if value is None:
+        return None
+    whole = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not whole or value != int(value) or value < least:
+        kind = "positive whole number" if least else "whole number"
+        raise BadSource(f"config.json has {keys[0]} = {shown(value)}; write a {kind} there")
+    return int(value)
+
+
+LARGEST = 1e30
+"""A bound on every other number, so that their products stay within float64."""
+
+Name = str
+Object = dict[str, Any]
+Flag = bool
+Switch = bool | int
+"""Any number but 0 is true: the first release of Llama 4 has `attn_temperature_tuning` = 4."""
+Names = Annotated[list[str | None], Meta(max_length=MOST_LAYERS)]
+Numbers = Annotated[list[Annotated[int, Meta(ge=0, le=MOST_LAYERS)]], Meta(max_length=MOST_LAYERS)]
+Flags = Annotated[list[bool | float | None], Meta(max_length=MOST_LAYERS)]
+Layers = Annotated[float, Meta(ge=1, le=MOST_LAYERS, multiple_of=1)]
+Width = Annotated[float, Meta(ge=1, le=WIDEST_HEAD, multiple_of=1)]
+Size = Annotated[float, Meta(ge=1, le=1 << 31, multiple_of=1)]
+Index = Annotated[float, Meta(ge=0, le=1 << 31, multiple_of=1)]
+Sizes = Size | Annotated[list[Size], Meta(max_length=MOST_LAYERS)]
+Interval = Annotated[float, Meta(ge=0, le=MOST_LAYERS, multiple_of=1)] | Annotated[str, Meta(max_length=MOST_LAYERS)]
+Tokens = Annotated[float, Meta(ge=1, le=MOST_TOKENS, multiple_of=1)]
+Length = Annotated[float, Meta(ge=1, le=MOST_TOKENS)]
+Base = Annotated[float, Meta(gt=1, le=LARGEST)]
+Bases = Base | Flags
+Share = Annotated[float, Meta(gt=0, le=1)]
+Shares = Annotated[list[Share], Meta(max_length=MOST_LAYERS)]
+ShareOrNone = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
+Factor = Annotated[float, Meta(gt=0, le=1e6)]
+Turns = Annotated[float, Meta(ge=1e-6, le=1e6)]
+Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Divisors = Annotated[list[Annotated[float, Meta(gt=0, lt=3.5e38)]], Meta(max_length=WIDEST_HEAD)]
+Sections = Annotated[list[Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]], Meta(max_length=64)]
+
+WORDS: dict[Any, str] = {
+    Name: "a name", Flag: "true or false", Switch: "true or false",
+    Names: f"a list of at most {MOST_LAYERS:,} names", Flags: f"a list of at most {MOST_LAYERS:,} flags",
+    Layers: f"a positive whole number there, at most {MOST_LAYERS:,}: published models have up to 128 layers",
+    Width: f"a positive whole number there, at most {WIDEST_HEAD:,}: published models have heads of up to 576",
+    Size: "a positive whole number there", Index: "a whole number there",
+    Sizes: "a positive whole number there, or one for each layer",
+    Interval: f"a positive whole number there, at most {MOST_LAYERS:,}, or the pattern of the layers as letters",
+    Tokens: f"a positive whole number there, at most {MOST_TOKENS:,}",
+    Length: f"a number there, of at least 1 and at most {MOST_TOKENS:,}",
+    Base: "a number above 1 there: a base must be above 1", Share: "a number above 0 and up to 1",
+    Bases: "a number above 1 there, or one for each layer", Shares: "a list of numbers above 0 and up to 1",
+    ShareOrNone: "a share from 0 to 1", Positive: f"a positive number there, at most {LARGEST:g}",
+    Factor: "a positive number there, at most 1e6", Turns: "a number from 1e-6 to 1e6 there", Number: "a number there",
+    Object: "an object", Numbers: "a list of the numbers of layers, from 0",
+    Divisors: "positive numbers there, one per pair",
+    Sections: "a list of whole numbers there",
+}  # fmt: skip
+"""What to write for each type, for messages."""
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
+PER_LAYER = "per_layer_config"
+DUAL_CHUNK = "dual_chunk_attention_config"
+SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
+
+ROPE: dict[str, Any] = {
+    "rope_type": Name, "type": Name, "rope_theta": Base, "factor": Factor, "attention_factor": Positive,
+    "attn_factor": Positive, "beta_fast": Turns, "beta_slow": Turns, "mscale": Number, "mscale_all_dim": Number,
+    "long_mscale": Positive, "short_mscale": Positive, "low_freq_factor": Factor, "high_freq_factor": Factor,
+    "original_max_position_embeddings": Length, "alpha": Number, "partial_rotary_factor": ShareOrNone,
+    "short_factor": Divisors, "long_factor": Divisors, "truncate": Flag, "llama_4_scaling_beta": Number, "beta": Number,
+    "mrope_section": Sections,
+}  # fmt: skip
+"""The keys of a RoPE dictionary."""
+TOP: dict[str, Any] = {
+    "layer_types": Names, "original_max_position_embeddings": Length, "max_sequence_length": Length,
+    PER_LAYER: Object, DUAL_CHUNK: Object, "vocab_size": Size, "intermediate_size": Sizes, "alibi": Flag,
+    "tie_word_embeddings": Flag,
+}  # fmt: skip
+"""Keys that mean the same in all families."""
+
+
+def check_config(part: Config, family: Family) -> None:
+    """Raises BadSource where a key that is read has another type or a number out of range.
+
+    part: the text part of a config. family: of the model, which says how its keys are named.
+    """
+    types = _types_of(family)
+    _check(part, {key: kind for key, kind in types.items() if "." not in key}, "")
+    for key, kind in types.items():
+        if "." in key and (value := first_present(part, (key,))) is not None:
+            _check_one(key, value, kind, "")
+    for own in (part.get(PER_LAYER) or {}).values():
+        if not isinstance(own, dict):
+            raise BadSource(f"config.json has {shown(own)} in {PER_LAYER}; write an object there")
+        window = {family.window.key: Index} if family.window.key else {}
+        _check(own, {"head_dim": Width, "num_key_value_heads": Size, **window}, f" in its {PER_LAYER}")
+    _check(part.get(DUAL_CHUNK) or {}, {"original_max_position_embeddings": Tokens}, f" in its {DUAL_CHUNK}")
+    for key in SETTINGS:
+        found = part.get(key)
+        if found:
+            _check_rope(found)
+            for name in (*LAYER_TYPES, *family.layers.types):
+                if isinstance(found, dict) and found.get(name):
+                    _check_rope(found[name])
+
+
+def check_quantisation(config: Mapping[str, Any]) -> None:
+    """Raises BadSource where the quantisation of the weights is not stated by an object with a name."""
+    _check(config, {"quantization_config": Object}, "")
+    _check(config.get("quantization_config") or {}, {"quant_method": Name}, " in its quantization_config")
+
+
+def _check_rope(found: Any) -> None:
+    if not isinstance(found, dict):
+        raise BadSource(f"config.json has a RoPE setting of {shown(found)}; write an object there, or null")
+    _check(found, ROPE, " in its RoPE settings")
+
+
+def _check(data: Mapping[str, Any], types: Mapping[str, Any], place: str) -> None:
+    try:
+        msgspec.convert(data, _schema(tuple(types.items())))
+    except msgspec.ValidationError:
+        for key, kind in types.items():
+            if data.get(key) is not None:
+                _check_one(key, data[key], kind, place)
+        raise
+    except UnicodeError:
+        raise BadSource(f"config.json has half a character (a surrogate){place}; write the whole of it") from None
+
+
+@cache
+def _schema(types: tuple[tuple[str, Any], ...]) -> Any:
+    return msgspec.defstruct("Keys", [(key, kind | None, None) for key, kind in types])
+
+
+def _check_one(key: str, value: Any, kind: Any, place: str) -> None:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        what = WORDS[kind]
+        if isinstance(value, str) and kind is not Name and _is_number(value):
+            what = f"the number {value} without quotes"
+        raise BadSource(f"config.json has {key} = {shown(value)}{place}; write {what}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return len(text) < 40
+
+
+def _types_of(family: Family) -> dict[str, Any]:
+    """The types of the keys that are read for a family."""
+    keys, layers, window = family.keys, family.layers, family.window
+    found = dict(TOP)
+    groups: tuple[tuple[tuple[str, ...], Any], ...] = (
+        (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
+        (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
+        (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),
+        ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
+        ((keys.layer_theta,), Bases), ((keys.layer_partial,), Shares), ((layers.indices,), Numbers),
+        ((window.key,), Index), ((window.switch,), Switch),
+        ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
+        ((layers.key,), Names), (tuple(key for key, _ in family.cache.cycles), Layers),
+        ((family.weights.input_after,), Flag), ((family.cache.values, family.cache.index_key), Size),
+        (family.cache.global_heads[:1], Size),
+    )  # fmt: skip
+    if family.mla:
+        groups += ((("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), Size),)
+    if family.query_temperature is not None:
+        rules = family.query_temperature
+        groups += (((rules.switch[0],), Switch), ((rules.beta[0],), Number), ((rules.length[0],), Tokens))
+    for names, kind in groups:
+        found |= {name: kind for name in names if name}
+    return found

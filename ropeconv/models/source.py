@@ -1,0 +1,373 @@
+"""Source, the interface to a checkpoint wherever it is stored, and Origin, what it shares with GGUF files."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import unquote
+
+from ..errors import BadSource
+from ..formats import jsontext
+from ..formats.copying import BLOCK, Advance, copy_file, copy_part
+from ..formats.durable import FileIdentity, sha256, text_digest, weights_digest
+from ..formats.files import expanded, open_regular, read_text
+from ..formats.jsontext import parse
+from ..formats.safetensors import INDEX, MOST_TENSORS, Header, Tensor, read_header, safe_name, shards, tensors
+from ..rope.errors import RopeconvError, shown
+from .config import detect
+from .family import Family
+from .schema import Config
+
+PAGE = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+?)"
+    r"(?:/(?:tree|blob|resolve|raw)/(?P<revision>[^/?#]+)(?P<path>/[^?#]*)?)?/?(?:[?#].*)?"
+)
+OLLAMA_TAG = re.compile(r"(?P<page>(?:huggingface\.co|hf\.co)/[\w.-]+/[\w.-]+):(?P<tag>[\w.-]+)")
+FROM = re.compile(r"^\s*FROM\s+(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
+ADAPTER = "adapter_config.json"
+MOST_NAMED = 8
+
+
+def resolved(reference: str) -> str:
+    """A reference as `open_source` takes it, from an address of the Hub or the path of a Modelfile; others unchanged.
+
+    reference: as the user wrote it. Raises BadSource for a Modelfile whose model is in Ollama's own store.
+    """
+    modelfile = modelfile_in(reference)
+    if modelfile is not None:
+        return _of_modelfile(modelfile)
+    if expanded(reference).exists():
+        return reference
+    tagged = OLLAMA_TAG.fullmatch(reference)
+    if tagged:
+        name = "/".join(tagged["page"].split("/")[1:])
+        raise BadSource(
+            f"{reference} names a file by its quantisation, as Ollama does; give the file itself, "
+            f"{name}/FILE-{tagged['tag']}.gguf"
+        )
+    page = PAGE.fullmatch(reference)
+    if page:
+        revision = "" if page["revision"] in (None, "main") else f"@{unquote(page['revision'])}"
+        file = unquote(page["path"] or "")
+        return page["name"] + revision + (file if file.endswith(".gguf") else "")
+    return reference
+
+
+def modelfile_in(reference: str) -> Path | None:
+    """The path of the Modelfile that a reference is; None for others."""
+    path = expanded(reference)
+    return path if path.name.startswith("Modelfile") and path.is_file() else None
+
+
+def _of_modelfile(path: Path) -> str:
+    """The model of a Modelfile: a path beside it, or a reference to the Hub."""
+    found = FROM.search(read_text(path, path.name))
+    if found is None:
+        raise BadSource(f"{path} has no FROM line; give the GGUF file or checkpoint that it is about")
+    named = found[1].strip("\"'")
+    beside = path.parent / expanded(named)
+    if beside.exists():
+        return str(beside)
+    if PAGE.fullmatch(named) or OLLAMA_TAG.fullmatch(named):
+        return resolved(named)
+    raise BadSource(
+        f"{path} is FROM {shown(named)}, which is no file beside it and stays in Ollama's store; give its GGUF file "
+        "(`ollama show --modelfile NAME` names it)"
+    )
+
+
+def without_config(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
+    """The error for a folder or repository without a config.json, with what to give instead.
+
+    reference: to it. names: of its files. adapter: the text of its adapter_config.json, None without.
+    """
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    if adapter is not None:
+        base = parse(adapter, ADAPTER).get("base_model_name_or_path")
+        return BadSource(
+            f"{reference} is a PEFT adapter, which has no RoPE of its own; bake its base model "
+            f"({shown(base) if base else 'which it does not name'}), and load the adapter on the result"
+        )
+    if ggufs:
+        listed = ", ".join(f"{reference}/{name}" for name in ggufs[:MOST_NAMED])
+        more = f" and {len(ggufs) - MOST_NAMED} more" if len(ggufs) > MOST_NAMED else ""
+        return BadSource(f"{reference} has no config.json but GGUF files; give one of them: {listed}{more}")
+    return BadSource(f"{reference} has no config.json, so it is not a checkpoint; give another folder or id")
+
+
+SINGLE = "model.safetensors"
+OTHER_WEIGHTS = (
+    "*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.gguf", "*.tflite", "*.ot",
+    "original/*", "onnx/*", "openvino/*", "coreml/*", "*.bin.index.json", "consolidated*.safetensors",
+)  # fmt: skip
+RECEIPT = "ropeconv.json"
+MOST_FILES = 100_000
+"""Files of a folder or repository; published checkpoints have up to some hundred."""
+LARGE = 64 << 20
+"""Bytes of a file from which on `identity` samples it; tokenizers have up to some 30 million."""
+PIECE = 1 << 20
+"""Bytes of a file that `stream` reads at a time."""
+MAX_HEADERS = 48 << 20
+"""Bytes of all headers together; those of a Kimi K2 in GPTQ, with 276,480 tensors of experts, have 35 million."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of a checkpoint.
+
+    name: relative to its folder. size: in bytes. sha256: None where knowing it would mean reading the file.
+    """
+
+    name: str
+    size: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class GeneratedFile:
+    """A file that a conversion makes.
+
+    name: relative to the folder. size: in bytes (of tokenizers, roughly). write(target, advance): writes it to a path,
+    and calls advance with the bytes done. stream: yields the same bytes without writing them, None where it cannot.
+    """
+
+    name: str
+    size: int
+    write: Callable[[Path, Callable[[int], None]], None]
+    stream: Callable[[], Iterator[bytes | memoryview]] | None = None
+
+
+class Origin:
+    """Where a model is from.
+
+    name: the first part of the default name of an output. reference: how the user named the source. kind: "folder",
+    "hub", "meta", "config" or "gguf". commit: on the Hub; None for others. treat_as: the name of the family that the
+    user says the model is of; empty to go by its model_type. modelfile: the Modelfile that the user named, None for
+    other sources.
+    """
+
+    name: str
+    reference: str
+    kind: str = "folder"
+    commit: str | None = None
+    treat_as: str = ""
+    modelfile: Path | None = None
+
+    @cached_property
+    def identity(self) -> str:
+        """What tells the model from every other one, in hexadecimal: the same for `eval`, `tune`, `run` and `apply`.
+
+        On the Hub by repository and commit. Of files on this disk by their contents: whole for configs, tokenizers and
+        code, by `weights_digest` for weights. Cards (*.md) do not count.
+        """
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Reference, kind and commit as JSON-ready data."""
+        return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
+
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        """The files of this disk that it is read from, as they were before that; none of the Hub's cache.
+
+        unread: names of files that are not.
+        """
+        return {}
+
+
+class Source(Origin, ABC):
+    """A checkpoint in Hugging Face's layout, or one that is presented as such. It is only read, never written to."""
+
+    @abstractmethod
+    def files(self) -> tuple[SourceFile, ...]:
+        """All files of the checkpoint, sorted by name."""
+
+    @abstractmethod
+    def path(self, name: str) -> Path:
+        """The local path of a file, which is fetched first where it is not there. name: as in `files`."""
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes start .. stop - 1 of a file, which is not fetched as a whole where it is not local.
+
+        name: as in `files`. start, stop: in bytes. Raises BadSource where the file is shorter.
+        """
+        with open_regular(self.path(name)) as file:
+            return whole(file, name, start, stop)
+
+    def stream(self, name: str) -> Iterator[bytes]:
+        """The bytes of a file in pieces; the file is fetched where it is not local. name: as in `files`."""
+        with open_regular(self.path(name)) as file:
+            while block := file.read(PIECE):
+                yield block
+
+    def text(self, name: str) -> str | None:
+        """The content of a small text file with its own line ends; None where there is no file of that name.
+
+        Raises BadSource if it is not UTF-8, not a regular file, or longer than any such file.
+        """
+        if all(file.name != name for file in self.files()):
+            return None
+        return read_text(self.path(name), name)
+
+    def config(self) -> Config:
+        """The content of config.json. Raises BadSource where it is absent or not a JSON object."""
+        text = self.text("config.json")
+        if text is None:
+            raise without_config(self.reference, (file.name for file in self.files()), self.text(ADAPTER))
+        return jsontext.parse(text, "config.json")
+
+    @cached_property
+    def identity(self) -> str:
+        weights = set(self.weights())
+        parts = list[str]()
+        for file in self.copied_files()[0]:
+            if file.name.endswith(".md"):
+                continue
+            path = self.path(file.name)
+            if file.name in weights or file.size > LARGE:
+                parts.append(f"{file.name} {weights_digest(path, *self._layout(file.name))}")
+            else:
+                parts.append(f"{file.name} {sha256(path)}")
+        return text_digest(*parts)
+
+    def _layout(self, name: str) -> tuple[int, Iterator[tuple[int, int]]]:
+        """Where the data of a file begins, and where each tensor is; of other files than safetensors nothing."""
+        try:
+            header = self.header(name) if name.endswith(".safetensors") else Header({}, {}, 0)
+        except BadSource:
+            header = Header({}, {}, 0)  # of a damaged file, which is reported where it is read
+        start = header.data_start
+        return start, ((start + one.start, one.stop - one.start) for one in header.tensors.values())
+
+    @property
+    def family(self) -> Family:
+        """The family of its config.json. Raises what `detect` raises."""
+        return detect(self.config(), self.treat_as, self._shapes)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of all tensors by name, from the headers of a folder; empty ones where the index alone is read."""
+        try:
+            if self.kind == "folder" and self.weights():
+                return {name: tensor.shape for name, tensor in self.tensors.items()}
+            return dict.fromkeys(self.tensor_names() or (), ())
+        except RopeconvError:
+            return {}
+
+    def weights(self) -> tuple[str, ...]:
+        """Names of the model's safetensors files, empty where it has none. Raises BadSource where some are missing."""
+        names = {file.name for file in self.files()}
+        index = self.text(INDEX)
+        if index is None:
+            return (SINGLE,) if SINGLE in names else ()
+        listed = shards(index)
+        missing = [name for name in listed if name not in names]
+        if missing:
+            raise BadSource(f"{INDEX} names {missing[0]}, which is not there; download the checkpoint again")
+        return listed
+
+    def header(self, name: str) -> Header:
+        """The header of a safetensors file, which is fetched where it is not local. name: as in `files`."""
+        return read_header(self.path(name))
+
+    def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
+        """Yields names and headers in order. names: as in `files`."""
+        for name in names:
+            yield name, self.header(name)
+
+    @cached_property
+    def headers(self) -> dict[str, Header]:
+        """The headers of the model's safetensors files, by file name. Raises BadSource where they are too large."""
+        found, size, count = {}, 0, 0
+        for name, header in self._each_header(self.weights()):
+            found[name] = header
+            size, count = size + found[name].data_start, count + len(found[name].tensors)
+            if size > MAX_HEADERS or count > MOST_TENSORS:
+                raise BadSource(
+                    f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or {MOST_TENSORS:,} "
+                    "tensors; it is damaged"
+                )
+        return found
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the model by name, from the headers."""
+        return {name: tensor for header in self.headers.values() for name, tensor in header.tensors.items()}
+
+    def copied_files(self, all_files: bool = False) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
+        """Files to copy into an output, and files to leave out: the same weights in other formats, unless `all_files`.
+
+        Raises BadSource for a file name that is not inside the checkpoint.
+        """
+        kept: list[SourceFile] = []
+        left: list[SourceFile] = []
+        weights = set(self.weights())
+        for file in self.files():
+            if not safe_name(file.name):
+                raise BadSource(
+                    f"{self.reference} holds a file named {shown(file.name)}, outside itself; do not trust it"
+                )
+            other = file.name not in weights and any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
+            if file.name == RECEIPT:
+                continue
+            (left if other and weights and not all_files else kept).append(file)
+        return tuple(kept), tuple(left)
+
+    def generated_texts(self) -> tuple[str, ...]:
+        """Names of small text files that `text` generates and `path` does not have."""
+        return ()
+
+    def generated_files(self) -> tuple[GeneratedFile, ...]:
+        """Large files that a conversion has to make; empty for a checkpoint in the HF layout."""
+        return ()
+
+    def is_generated(self, name: str) -> bool:
+        """Whether a file has to be made, so that `path` does not have it and `copy` makes it. name: as in `files`."""
+        return name in self.generated_texts() or any(item.name == name for item in self.generated_files())
+
+    def copy(self, name: str, target: Path, advance: Advance = lambda done: None) -> None:
+        """Writes a file to a path: a copy, or what a conversion makes.
+
+        name: as in `files`. advance: called with the bytes done since the last call. Raises OSError.
+        """
+        made = next((item for item in self.generated_files() if item.name == name), None)
+        if made is not None:
+            made.write(target, advance)
+        elif name in self.generated_texts():
+            target.write_bytes((self.text(name) or "").encode())
+        else:
+            copy_file(self.path(name), target, advance)
+
+    def copy_part(
+        self, name: str, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance = lambda done: None
+    ) -> None:
+        """Copies a range of a file into an open file, as `formats.copying.copy_part`. name: as in `files`."""
+        if not self.is_generated(name):
+            with open_regular(self.path(name)) as reader:
+                copy_part(reader, origin, writer, goal, size, advance)
+            return
+        writer.seek(goal)
+        for at in range(origin, origin + size, BLOCK):
+            advance(writer.write(self.read(name, at, min(at + BLOCK, origin + size))))
+
+    def conversion_notes(self) -> tuple[str, ...]:
+        """Sentences on what a conversion cannot keep."""
+        return ()
+
+    def tensor_names(self) -> tuple[str, ...] | None:
+        """Names of all tensors, from the index; None without an index, where the weights would have to be fetched."""
+        index = self.text(INDEX)
+        return None if index is None else tensors(index)
+
+
+def whole(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
+    """Bytes start .. stop - 1 of an open file. name: for the message. Raises BadSource where it is shorter."""
+    file.seek(start)
+    found = file.read(stop - start)
+    if len(found) != stop - start:
+        raise BadSource(f"{name} ends before byte {stop}; download it again")
+    return found

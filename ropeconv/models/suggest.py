@@ -1,0 +1,196 @@
+"""The family whose config keys and tensors fit those of an unknown model type best, as a suggestion."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from ..errors import BadSource
+from ..formats.package_data import package_data
+from .family import Family
+from .registry import LAYOUTS, by_name, families
+from .schema import Config, first_present, positive_int, text_config
+
+Which = Literal["q", "k"]
+
+
+def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
+    """What the names of a layer's tensors may begin with. layer: its number, which counts attention blocks."""
+    number, block = divmod(layer, family.layers.blocks)
+    named = family.weights.block[block] if family.weights.block else block
+    return tuple(pattern.format(layer=number, block=named) for pattern in family.weights.layer)
+
+
+def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | None:
+    """What the names of a layer's tensors begin with; None where its projection is not among them.
+
+    layer: its number. family: of the model. names: of all tensors of the checkpoint.
+    """
+    weights = family.weights
+    for prefix in layer_prefixes(layer, family):
+        if any(probe and f"{prefix}{probe}.weight" in names for probe in (weights.k, weights.fused, weights.q)):
+            return prefix
+    return None
+
+
+def head_count(part: Config, family: Family) -> int:
+    """Number of heads of queries. part: the text part of config.json. Raises BadSource where it is not stated."""
+    heads = positive_int(part, family.keys.heads, family.defaults.heads)
+    if heads is None:
+        raise BadSource(f"config.json has no {family.keys.heads[0]}; add it")
+    return heads
+
+
+def fused_heads(which: Which, rows: int, heads: int, head_dim: int, family: Family) -> tuple[int, ...]:
+    """The first row of each head's queries or keys in a fused projection of queries, keys and values.
+
+    which: "q" or "k". rows: of the projection. heads: number of heads of queries. head_dim: rows of one head. family:
+    of the model, which knows the order of the rows.
+    """
+    order = family.weights.fused_order
+    gates = heads if order == "gate-and-blocks" else 0
+    kv = (rows // head_dim - gates - heads) // 2
+    if order.endswith("blocks"):
+        first, count = (gates, heads) if which == "q" else (gates + heads, kv)
+        return tuple((first + head) * head_dim for head in range(count))
+    if order == "per-head":
+        kv = heads
+    group = heads // kv + 2
+    offsets = range(group - 2) if which == "q" else (group - 2,)
+    return tuple((index * group + offset) * head_dim for index in range(kv) for offset in offsets)
+
+
+NOT_OF_MODELS = frozenset(
+    "_name_or_path architectures attn_implementation auto_map bos_token_id dtype eos_token_id max_position_embeddings "
+    "model_type pad_token_id quantization_config rope_parameters torch_dtype transformers_version use_cache".split()
+)
+"""Keys that say nothing about a family: those of every config, and of what made the file."""
+GOOD = 0.75
+"""The share of the keys of the config that the class of a family has to have."""
+NAMED = 0.5
+"""The same for a family whose class the config names."""
+UNHEARD = 1.0
+"""The most that a key counts which the class does not have; keys that it has count up to 4."""
+ABSENT = 0.2
+"""How much a key counts that the class has and the config leaves out, since it may have its default."""
+ALIKE = 0.4
+"""The share of the keys of the class, weighted so, that the config has to have."""
+NEAR = 0.05
+"""Families whose shares differ by less are told apart by how common they are."""
+COMMON = (
+    "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "gpt_neox", "mixtral", "qwen2_moe",
+    "qwen3_moe", "olmo2", "granite", "cohere", "deepseek_v3", "glm4", "starcoder2", "stablelm",
+)  # fmt: skip
+"""The families that other models are most often built like, the most common first."""
+LAYERS = 8
+"""The first layers, one of which has attention in every family."""
+MOST_MISFITS = 100
+"""That of a family whose projections are not among the tensors."""
+NORM = re.compile(r"\b[qk]_(layer)?norm\.weight$")
+Shapes = Mapping[str, Sequence[int]]
+"""The shape of each tensor by its name; an empty one where it is not known."""
+CLASS = re.compile(r"(For\w+|LMHeadModel|Model)$")
+
+
+@cache
+def config_keys() -> dict[str, frozenset[str]]:
+    """The keys of the config class of each family, by its name: `config_keys.json`, which `scripts/families` writes."""
+    data = package_data(files("ropeconv.models") / "config_keys.json", dict[str, tuple[str, ...]])
+    return {name: frozenset(keys) - NOT_OF_MODELS for name, keys in data.items()}
+
+
+def suggestion(config: Config, shapes: Shapes) -> str:
+    """What to do about a config of an unknown model type: the family that fits best, or where families are listed.
+
+    shapes: of the tensors of the model; empty where they are not known.
+    """
+    best = best_family(config, shapes)
+    if not best:
+        return "`ropeconv families` lists the known ones, and docs/families.md says how to describe another in a file"
+    found = by_name()[best]
+    what = "fields and tensors" if shapes else "fields"
+    return (
+        f"its {what} are those of {found.display_name}: pass --family {best} to treat it as that, where "
+        f"{LAYOUTS[found.layout]}, and `ropeconv inspect` shows what else that assumes"
+    )
+
+
+def best_family(config: Config, shapes: Shapes | None = None) -> str:
+    """The name of the family whose keys are most like those of a config; empty where none is like them.
+
+    Keys that few families have count more. Where the keys of several fit, a class that the config names decides, then
+    the tensors, then how many keys fit, then how common a family is.
+    """
+    text = text_config(config)
+    part = config if text is None else text
+    known, own = config_keys(), set(part) - NOT_OF_MODELS
+    counts = Counter(key for keys in known.values() for key in keys)
+    weight = {key: math.log((1 + len(known)) / count) + 0.1 for key, count in counts.items()}
+    named = _classes(config) | _classes(part)
+
+    def explained(name: str) -> float:
+        """The weight of the common keys over that of all of the config."""
+        both = sum(weight[key] for key in known[name] & own)
+        foreign = sum(min(weight.get(key, UNHEARD), UNHEARD) for key in own - known[name])
+        return both / (both + foreign) if both else 0.0
+
+    def alike(name: str) -> float:
+        """The weight of the common keys over that of all of the class."""
+        both = sum(weight[key] for key in known[name] & own)
+        return both / (both + ABSENT * sum(weight[key] for key in known[name] - own)) if both else 0.0
+
+    takers = [family.name for family in families() if family.name in known and not family.refuse]
+    stated = [name for name in takers if named & {_plain(one) for one in by_name()[name].model_types}]
+    shares = {name: explained(name) for name in stated or takers}
+    good = [name for name, share in shares.items() if share >= (NAMED if stated else GOOD) and alike(name) >= ALIKE]
+    misfits = {name: _misfits(part, by_name()[name], shapes or {}) for name in good}
+    fewest = min(misfits.values(), default=0)
+    good = [name for name in good if misfits[name] == fewest < MOST_MISFITS]
+    most = max((shares[name] for name in good), default=0.0)
+    rank = {name: place for place, name in enumerate(COMMON)}
+
+    def place(name: str) -> tuple[int, bool, float]:
+        return rank.get(name, len(rank)), by_name()[name].layout != "half", -alike(name)
+
+    return min((name for name in good if shares[name] >= most - NEAR), key=place, default="")
+
+
+def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
+    """How many tensors of a layer are not as in a family. part: the text part of the config."""
+    if not shapes:
+        return 0
+    weights = family.weights
+    prefix = next(filter(None, (layer_prefix(layer, family, shapes) for layer in range(LAYERS))), None)
+    made = [name for name in (weights.fused, weights.q, weights.k) if name]
+    if prefix is None or any(f"{prefix}{name}.weight" not in shapes for name in made):
+        return MOST_MISFITS
+    rows = {name: shapes[f"{prefix}{name}.weight"][:1] for name in made}
+    norms = {name: shapes.get(f"{prefix}{name}.weight") for name in (weights.q_norm, weights.k_norm) if name}
+    found = sum(shape is None for shape in norms.values())
+    found += not norms and any(name.startswith(prefix) and NORM.search(name) for name in shapes)
+    of_query = norms.get(weights.q_norm)
+    if of_query and rows.get(weights.q):
+        found += (tuple(of_query[:1]) == tuple(rows[weights.q])) != (weights.norm == "rms-all-heads")
+    found += not weights.bias and any(f"{prefix}{name}.bias" in shapes for name in made)
+    found += bool(weights.input) != any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
+    heads, kv_heads = (first_present(part, keys) for keys in (family.keys.heads, family.keys.kv_heads))
+    plain = weights.q and weights.k and not (family.mla or weights.q_gate or weights.keys_and_values)
+    if plain and all(rows.values()) and isinstance(heads, int) and isinstance(kv_heads, int):
+        found += rows[weights.q][0] * kv_heads != rows[weights.k][0] * heads
+    return found
+
+
+def _classes(config: Config) -> set[str]:
+    """The names of the classes in `architectures`, as model types are written without their underscores."""
+    listed = config.get("architectures")
+    names = listed if isinstance(listed, list) else []
+    return {_plain(CLASS.sub("", name)) for name in names if isinstance(name, str)}
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()

@@ -1,1 +1,0 @@
-"""Plots in one style, readable on white, on black and on paper."""

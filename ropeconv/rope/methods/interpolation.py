@@ -1,0 +1,288 @@
+"""Position interpolation and the NTK family, which interpolates fast pairs less than slow ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..errors import RecipeError
+from ..forms import (
+    Form,
+    Interpolated,
+    Plain,
+    Yarn,
+    base_inv_freq,
+    mscale_ratio,
+    ntk_theta,
+    temperature_attention_factor,
+)
+from ..forms import Llama3 as Llama3Form
+from ..lazy import np
+from ..schedule import Schedule
+from ..spec import RopeSpec
+from .method import Method, ScaledMethod, number, param, positive, register, share, switch
+
+
+@register
+@dataclass(frozen=True)
+class Linear(ScaledMethod):
+    """inv_freq_i = theta_i / s: positions are interpolated, by the same factor in every pair."""
+
+    name = "linear"
+    order = 40
+    summary = "position interpolation"
+    paper = "Chen et al. 2023, https://arxiv.org/abs/2306.15595"
+    finetuning_note = "needs fine-tuning, about 1,000 steps (Chen et al. 2023)"
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        factor = self.scale(spec)
+        return self.extended(spec, Interpolated(spec.rope_theta, factor), factor)
+
+    def widened(self, form: Form, factor: float) -> Method | None:
+        """Position interpolation by the product of both factors. form, factor: as in `Method.widened`."""
+        return self.with_factor(form.factor * factor) if isinstance(form, Interpolated) else None
+
+
+@register
+@dataclass(frozen=True)
+class Ntk(ScaledMethod):
+    """inv_freq_i = (theta s^(r/(r-2)))^(-2i/r): another base, with which the slowest pair is divided by exactly s."""
+
+    name = "ntk"
+    order = 50
+    summary = "NTK-aware scaling, through the base"
+    paper = "bloc97 2023, https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5"
+    max_untuned_factor = 4.0
+    finetuning_note = "made for use without fine-tuning; perplexity rises before the factor is reached (bloc97 2023)"
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        factor = self.scale(spec)
+        return self.extended(spec, Plain(ntk_theta(spec.rope_theta, factor, spec.rotary_dim)), factor)
+
+
+@register
+@dataclass(frozen=True)
+class NtkOld(ScaledMethod):
+    """inv_freq_i = (theta s)^(-2i/r): the base times s, so that the slowest pair is divided by s^(1 - 2/r)."""
+
+    name = "ntk-old"
+    order = 60
+    summary = "NTK-RoPE-old: the base times s"
+    paper = "Su 2023, https://kexue.fm/archives/9675"
+    max_untuned_factor = 4.0
+    finetuning_note = "made for use without fine-tuning (Su 2023)"
+    departures = (
+        "A ratio s^(2/r) from pair to pair gives the base theta s, and not the NTK-aware base theta s^(r/(r-2)), "
+        "which at r = 128 is 1.1 % larger for s = 2 and 5.7 % larger for s = 32.",
+    )
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        factor = self.scale(spec)
+        return self.extended(spec, Plain(spec.rope_theta * factor), factor)
+
+
+@register
+@dataclass(frozen=True)
+class NtkFixed(ScaledMethod):
+    """inv_freq_i = (theta s)^(-2i/r) / s^(2/r): NTK-old with every frequency divided by s^(2/r), the fastest too."""
+
+    name = "ntk-fixed"
+    order = 70
+    summary = "NTK-RoPE-fixed: base times s, positions divided by s^(2/r)"
+    paper = "Su 2023, https://kexue.fm/archives/9706"
+    max_untuned_factor = 8.0
+    finetuning_note = "tried without fine-tuning at 8 times the trained length (Su 2023)"
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        factor = self.scale(spec)
+        form = Interpolated(spec.rope_theta * factor, factor ** (2 / spec.rotary_dim))
+        return self.extended(spec, form, factor)
+
+
+@register
+@dataclass(frozen=True)
+class NtkMixed(ScaledMethod):
+    """inv_freq_i = theta_i / exp(a (i+1)^e) with a = ln s / (r/2)^e: a mixture of bases.
+
+    e = 0 is position interpolation, e = 1 is NTK-fixed; the last pair is divided by exactly s.
+    """
+
+    name = "mixed"
+    order = 80
+    summary = "NTK-RoPE-mixed: a mixture of bases"
+    paper = "Su 2023, https://kexue.fm/archives/9706"
+    max_untuned_factor = 8.0
+    finetuning_note = (
+        "tried without fine-tuning at 8 times the trained length, above the other NTK forms there (Su 2023)"
+    )
+    departures = (
+        "With exponent 0 the first ratio of neighbouring pairs is s and all others are 1, so that every pair is "
+        "divided by s; the text says that all of them are 1.",
+        "Exponents go from 0 to 1; below 0, which the text allows, the first pair is divided by more than s and "
+        "slower ones by less than their neighbour.",
+        "The default exponent is that of the text, 0.625; the code published with it has 0.75.",
+    )
+    mixed_exponent: float = param(share, "exponent e of the mixture, 0 (linear) to 1 (NTK-fixed)", 0.625)
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        if self.mixed_exponent == 0:
+            return Linear(self.factor).schedule(spec)
+        if self.mixed_exponent == 1:
+            return NtkFixed(self.factor).schedule(spec)
+        pair = np.arange(1, spec.rotary_dim // 2 + 1, dtype=np.float64)
+        factor = self.scale(spec)
+        slope = math.log(factor) / (spec.rotary_dim / 2) ** self.mixed_exponent
+        return Schedule(
+            inv_freq=base_inv_freq(spec.rope_theta, spec.rotary_dim) / np.exp(slope * pair**self.mixed_exponent),
+            attention_factor=1.0,
+            context=round(spec.original_context * factor),
+            original_context=spec.original_context,
+        )
+
+
+@register
+@dataclass(frozen=True)
+class YarnMethod(ScaledMethod):
+    """NTK-by-parts with a ramp over pair indices, and the attention factor sqrt(1/t) = 0.1 ln s + 1.
+
+    dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta) is the pair that turns beta times within the trained context L.
+    Pairs below dim(beta_fast) keep their frequency, those above dim(beta_slow) are divided by s, with a linear ramp
+    between: inv_freq_i = theta_i (1 - ramp_i) + theta_i / s * ramp_i.
+
+    With `mscale` and `mscale_all_dim` (DeepSeek) the attention factor is
+    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), and the softmax scale (0.1 mscale_all_dim ln s + 1)^2.
+    """
+
+    name = "yarn"
+    order = 100
+    summary = "YaRN as every runtime computes it (ramp over dimensions)"
+    paper = "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
+    max_untuned_factor = 4.0
+    finetuning_note = (
+        "made for 400 steps of fine-tuning (Peng et al. 2023); Qwen 2.5 and 3 are run at 4 times without any"
+    )
+    departures = (
+        "The paper's ramp is linear in L / wavelength, the ramp of its code is linear in the pair index, and "
+        "every runtime computes the code's. With theta 10000, L = 4096 and r = 128 the frequencies of the code "
+        "are higher by up to 31 % at s = 2, 73 % at 4, 130 % at 8, 204 % at 16 and 296 % at 32, and at pair 21 "
+        "lower by up to 3 %; `--by-parts` is the paper's.",
+        "The code rounds the ends of the ramp outward, here from 20.94 and 45.03 to 20 and 46, which raises the "
+        "frequency of pair 45 by 26 % at s = 8 and 112 % at s = 32; `--no-truncate` leaves them.",
+        "The code clamps the upper end at r - 1, though the last pair is r/2 - 1; so do runtimes.",
+        "sqrt(1/t) multiplies cos and sin, so that logits are multiplied by 1/t; for s <= 1 it is 1.",
+    )
+
+    beta_fast: float = param(positive, "turns in the trained context above which a pair is left alone", 32.0)
+    beta_slow: float = param(positive, "turns below which a pair is divided by s", 1.0)
+    truncate: bool = param(switch, "round the ramp's ends to whole pairs", True)
+    mscale: float | None = param(number, "DeepSeek's numerator of the attention factor", None)
+    mscale_all_dim: float | None = param(number, "DeepSeek's denominator of the attention factor", None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beta_fast <= self.beta_slow:
+            raise RecipeError(
+                f"--yarn: beta_fast must be above beta_slow, and {self.beta_fast:g} is not above {self.beta_slow:g}"
+            )
+        if (self.mscale is None) != (self.mscale_all_dim is None):
+            raise RecipeError("--yarn: mscale and mscale_all_dim go together; pass both or neither")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        factor, original = self.scale(spec), spec.original_context
+        form: Form = Yarn(spec.rope_theta, factor, original, self.beta_fast, self.beta_slow, self.truncate)
+        attention_factor = temperature_attention_factor(factor)
+        softmax_scale = 1.0
+        if self.mscale and self.mscale_all_dim:
+            attention_factor = mscale_ratio(factor, self.mscale, self.mscale_all_dim)
+            if spec.mla:
+                softmax_scale = temperature_attention_factor(factor, 0.1 * self.mscale_all_dim) ** 2
+        plan = self.extended(spec, form, factor, attention_factor)
+        return Schedule(
+            plan.inv_freq, attention_factor, plan.context, plan.original_context, form, softmax_scale=softmax_scale
+        )
+
+    def widened(self, form: Form, factor: float) -> Method | None:
+        """YaRN with the product of both factors, and the ramp of the form. form, factor: as in `Method.widened`."""
+        if not isinstance(form, Yarn):
+            return None
+        settings = self.or_from(beta_fast=form.beta_fast, beta_slow=form.beta_slow, truncate=form.truncate)
+        return self.with_factor(form.factor * factor, **settings)
+
+
+@register
+@dataclass(frozen=True)
+class ByParts(ScaledMethod):
+    """NTK-by-parts as published: a ramp over L / wavelength, from `alpha` to `beta` turns, attention factor 1.
+
+    The same function as Llama 3's with other numbers (`forms.Llama3`), and a different one from `--yarn`'s:
+    in the middle of the ramp the two differ by up to a factor of 4 at s = 32.
+    """
+
+    name = "by-parts"
+    order = 90
+    summary = "NTK-by-parts as published (ramp over wavelengths)"
+    paper = "Peng et al. 2023, section 3.2, https://arxiv.org/abs/2309.00071"
+    max_untuned_factor = 4.0
+    finetuning_note = "better than NTK-aware with and without fine-tuning (Peng et al. 2023)"
+    departures = (
+        "As published this is the function that Llama 3.1 has, with low_freq_factor = alpha and high_freq_factor "
+        "= beta, and not the one of YaRN's code.",
+        "The paper's r is L / wavelength, with the wavelengths 2 pi / theta_i of the unscaled base.",
+    )
+
+    alpha: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
+    beta: float = param(positive, "turns above which a pair is left alone", 32.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beta <= self.alpha:
+            raise RecipeError(f"--by-parts: beta must be above alpha, and {self.beta:g} is not above {self.alpha:g}")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        factor = self.scale(spec)
+        form = Llama3Form(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
+        return self.extended(spec, form, factor)
+
+    def widened(self, form: Form, factor: float) -> Method | None:
+        """The method with the product of both factors, where it has the ends of the form's ramp.
+
+        form, factor: as in `Method.widened`.
+        """
+        if not isinstance(form, Llama3Form) or (form.low_freq_factor, form.high_freq_factor) != (self.alpha, self.beta):
+            return None
+        return self.with_factor(form.factor * factor)
+
+
+@register
+@dataclass(frozen=True)
+class Llama3(ScaledMethod):
+    """Llama 3.1's scaling (`forms.Llama3`): low_freq_factor 1 and high_freq_factor 4 unless given."""
+
+    name = "llama3"
+    order = 110
+    summary = "Llama 3.1 scaling"
+    paper = "Meta 2024, https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py"
+    finetuning_note = "part of Llama 3.1's training at the new length (Meta 2024)"
+
+    low_freq_factor: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
+    high_freq_factor: float = param(positive, "turns above which a pair is left alone", 4.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise RecipeError(
+                "--llama3: high_freq_factor must be above low_freq_factor, "
+                f"and {self.high_freq_factor:g} is not above {self.low_freq_factor:g}"
+            )
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        factor, original = self.scale(spec), spec.original_context
+        form = Llama3Form(spec.rope_theta, factor, original, self.low_freq_factor, self.high_freq_factor)
+        return self.extended(spec, form, factor)
+
+    def widened(self, form: Form, factor: float) -> Method | None:
+        """The method with the product of both factors. form, factor: as in `Method.widened`."""
+        if not isinstance(form, Llama3Form):
+            return None
+        settings = self.or_from(low_freq_factor=form.low_freq_factor, high_freq_factor=form.high_freq_factor)
+        return self.with_factor(form.factor * factor, **settings)

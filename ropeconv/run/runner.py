@@ -1,0 +1,152 @@
+"""Runs the jobs of a plan through the journal: what is missing or failed, each unit after those that it needs."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+from ..errors import reason
+from ..evaluate.evaluation import duration
+from ..models import hub as hub_client
+from .executors.executor import Failure, Pool
+from .jobs import Job, Unit
+from .journal import RunJournal, RunLine
+from .tasks import TASKS, Tools
+
+PATIENCE = 12
+"""How often a request is sent again that the Hub is too busy for: over ten minutes, more than its window of five."""
+
+
+GRACE = 60.0
+"""Seconds beyond the limits of its units after which the process of a job is killed."""
+AGAIN = 60.0
+"""Seconds after which a limit of time is raised again, where a library has caught it."""
+
+
+class TimeLimit(BaseException):
+    """The end of a limit of time, which nothing takes for an error of its own."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises TimeLimit in what runs longer, as Ctrl-C does. seconds: 0 for no limit.
+
+    Without effect outside the main thread, on systems without timers, and in compiled code that never returns.
+    """
+    if not seconds or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise TimeLimit
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class TaskWorker:
+    """Runs the units of a job one after the other, until one fails. It is made in the process that runs them.
+
+    limit: seconds that a unit may take, 0 for any time.
+    """
+
+    def __init__(self, limit: float = 0.0) -> None:
+        self.tools, self.limit = Tools(), limit
+        hub_client.patience = PATIENCE
+
+    def __call__(self, job: Job) -> list[RunLine]:
+        """The lines of the units that ran."""
+        lines: list[RunLine] = []
+        for unit in job.units:
+            lines.append(self._line(unit))
+            if lines[-1].failed:
+                break
+        return lines
+
+    def _line(self, unit: Unit) -> RunLine:
+        begun = time.perf_counter()
+        failed, result = "", dict[str, Any]()
+        try:
+            with time_limit(self.limit):
+                result = TASKS[unit.task](unit, self.tools)
+        except TimeLimit:
+            failed, self.tools = too_long(self.limit), Tools()
+        except Exception as problem:
+            failed = reason(problem)
+        return RunLine.of(unit, time.perf_counter() - begun, failed, result)
+
+
+def too_long(limit: float) -> str:
+    """Why a unit failed that reached its limit, which is in seconds."""
+    return f"it took longer than {duration(limit)} and was stopped; raise unit_timeout in [limits] if it needs more"
+
+
+def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
+    """What is to be run of jobs: without the units that have succeeded, and without jobs of which none is left."""
+    left = [Job(_left(job, journal)) for job in jobs]
+    return [job for job in left if job.units]
+
+
+def _left(job: Job, journal: RunJournal) -> tuple[Unit, ...]:
+    """The units of a job from the first that has not succeeded, with those that do what it does again."""
+    for index, unit in enumerate(job.units):
+        if journal.done(unit) is None:
+            later = job.units[index:]
+            # an output that was written anew is validated and published anew
+            return later if unit.task == "apply" else tuple(one for one in later if journal.done(one) is None)
+    return ()
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    pool: Pool,
+    journal: RunJournal,
+    ended: Callable[[Job, list[RunLine]], None] = lambda job, lines: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Runs jobs, and appends their units to the journal as they end. Returns whether all were run.
+
+    jobs: as `missing` gives them. pool: of `TaskWorker`. journal: of the run. ended: called with each job and
+    its lines. stopped: whether to end early, asked as jobs end; what runs then is dropped.
+    """
+    left = len(jobs)
+    with closing(pool.run(jobs)) as results:
+        while left and not stopped():
+            index, found = next(results)
+            job = jobs[index]
+            if isinstance(found, Failure):
+                found = [RunLine.of(job.units[0], 0.0, found.reason)]
+            for line in found:
+                journal.add(line)
+            ended(job, found)
+            left -= 1
+    return left == 0
+
+
+def states(job: Job, journal: RunJournal, problem: str = "") -> dict[str, tuple[str, str]]:
+    """What became of each task of a job: "done", "failed" or "not run", with the seconds or the reason.
+
+    job: with all its units. journal: of the run. problem: why its source cannot be had, or empty.
+    """
+    found, before = dict[str, tuple[str, str]](), problem
+    for unit in job.units:
+        line = journal.lines.get(unit.key)
+        if before:
+            found[unit.task] = ("failed" if before is problem and not found else "not run", before)
+        elif line is not None and line.failed:
+            found[unit.task], before = ("failed", line.failed), f"{unit.task} failed"
+        elif journal.done(unit) is None:
+            found[unit.task] = ("not run", before := "the run was stopped before it")
+        else:
+            assert line is not None
+            found[unit.task] = ("done", f"{line.seconds:,.1f} s")
+    return found

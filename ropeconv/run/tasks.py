@@ -1,0 +1,185 @@
+"""The registry of tasks, and what a worker keeps for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..bake.apply import apply
+from ..bake.checkpoint import CheckpointPlan
+from ..bake.verify.output import earlier_output, verify_output
+from ..bake.writing.place import is_empty
+from ..engines.probe import Probe, SharedProbe
+from ..engines.transformers.load import out_of_memory
+from ..errors import BadSource, Disagreement
+from ..evaluate.cases import EVAL, metric_of
+from ..evaluate.evaluation import Evaluation
+from ..evaluate.opening import open_evaluation
+from ..evaluate.result import Result, headline, measures_of, write_result
+from ..evaluate.runners.runner import Opening
+from ..evaluate.texts import read_files
+from ..formats.files import scratch
+from ..formats.journal import Journal
+from ..hub.preview import staged
+from ..hub.publish import publish
+from ..hub.repository import PublishOptions
+from ..hub.upload_set import UploadSet, from_folder, from_gguf
+from ..inspection.receipts.reader import check_files, read_receipt
+from ..validate.checkpoint import validate_checkpoint
+from ..validate.checks import check_before_forward
+from ..validate.comparison import Comparison, Settings
+from ..validate.gguf import check_gguf, validate_gguf
+from ..validate.validation import Validation
+from .jobs import Unit
+from .journal import stamp
+from .plan_file import EvalTable
+
+
+class Tools:
+    """What a worker keeps from one unit to the next."""
+
+    @cached_property
+    def probe(self) -> Probe | None:
+        """The installed transformers in a process of its own, which starts when it is asked; None without it."""
+        return SharedProbe() if Probe.available() else None
+
+
+Task = Callable[[Unit, Tools], dict[str, Any]]
+"""Runs a unit, and returns what is to be known of it, JSON-ready. Raises RopeconvError where it fails."""
+TASKS: dict[str, Task] = {}
+
+
+def task(name: str) -> Callable[[Task], Task]:
+    """Decorator: registers a task. name: in plans."""
+
+    def register(function: Task) -> Task:
+        TASKS[name] = function
+        return function
+
+    return register
+
+
+@task("apply")
+def apply_unit(unit: Unit, tools: Tools) -> dict[str, Any]:
+    """Writes the output of a unit.
+
+    Raises as `make_plan` and `apply` do, and BadSource or Disagreement where something else has its place.
+    """
+    Path(unit.out).parent.mkdir(parents=True, exist_ok=True)
+    plan = unit.plan()
+    found = {"path": str(plan.out), "bytes": plan.bytes, "encoding": plan.result.encoding}
+    earlier = earlier_output(plan)
+    if earlier is not None:
+        try:
+            verify_output(earlier)
+        except (BadSource, Disagreement) as problem:
+            what = str(problem).partition("; run apply again")[0]
+            raise type(problem)(f"{what}; move it away and run the plan again, which writes it anew") from None
+        return {**found, "earlier": True, "stamp": stamp(plan.out)}
+    if os.path.lexists(plan.out) and not is_empty(plan.out):
+        raise BadSource(
+            f"{plan.out} is there and is not what this unit writes; move it away, or give the plan another `out`"
+        )
+    done = apply(plan, probe=tools.probe)
+    return {**found, "checked": done.check is not None, "reason": done.reason, "stamp": stamp(plan.out)}
+
+
+@contextmanager
+def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
+    """The evaluation of a unit, which can be estimated and run while it is entered."""
+    table = msgspec.convert({name: value for name, value in unit.settings.items() if name != "sha256"}, EvalTable)
+    opening = Opening(
+        unit.source, [one.row() for one in unit.recipes], device=table.device, dtype=table.dtype, chunk=table.chunk,
+        family=unit.family,
+    )  # fmt: skip
+    files = read_files(table.text)
+    short = {Path(name).name: text for name, text in files}  # the same on every machine
+    with open_evaluation(opening, table.sizes(), list(short.items()) if len(short) == len(files) else files) as found:
+        yield found
+
+
+@task("eval")
+def eval_unit(unit: Unit, tools: Tools) -> dict[str, Any]:
+    """Evaluates the recipes of a unit. Raises RopeconvError where no row can be run."""
+    path = Path(unit.out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with evaluation_of(unit) as found:
+        source = found.runner.source
+        with Journal(path.with_name(f"{path.stem}-{source[:16]}.jsonl"), EVAL, source) as journal:
+            damaged = list(journal.notes)
+            out_of_memory(lambda: found.run(journal))
+        result = found.result(unit.name)
+    write_result(result, path)
+    return {"path": unit.out, "rows": headlines(result), "notes": damaged, "stamp": stamp(path)}
+
+
+def headlines(result: Result) -> dict[str, str]:
+    """The main number of each row at the longest length, with its error; why a row was not run."""
+    measure, length = next(iter(measures_of(result))), max(result.lengths)
+    metric = headline(result, measure)
+    words = metric_of(metric)
+    found = {}
+    for row in result.rows:
+        cell = result.cell(row.name, measure, metric, length)
+        if cell is None:
+            found[row.name] = row.refused or "not measured"
+        elif cell.difference is None:
+            found[row.name] = words.value(cell.value)
+        else:
+            error = "" if cell.difference_error is None else f" ± {words.error(cell.difference_error)}"
+            found[row.name] = f"{words.difference(cell.difference)}{error}"
+    return found
+
+
+@task("push")
+def push_unit(unit: Unit, tools: Tools) -> dict[str, Any]:
+    """Publishes the output of a unit. Raises as `publish` does; what is there from an earlier run is completed."""
+    given = {name: value for name, value in unit.settings.items() if name not in ("to", "kept")}
+    how, notes = PublishOptions(repo_id=unit.settings["to"], **given), list[str]()
+
+    def send(what: UploadSet) -> dict[str, Any]:
+        url = publish(what, how, lambda message: notes.append(message) if message else None)
+        uploaded = sum(what.size(name) for name in what.adds)
+        return {"url": url, "uploaded": uploaded, "copied": len(what.copies), "notes": notes}
+
+    path = Path(unit.out)
+    if unit.settings["kept"]:
+        if path.suffix == ".gguf":
+            return send(from_gguf(path))
+        check_files(path, read_receipt(path))
+        return send(from_folder(path))
+    plan = unit.plan()
+    if isinstance(plan, CheckpointPlan):
+        with staged(plan, tools.probe) as (_, what):
+            return send(what)
+    with scratch() as folder:
+        return send(from_gguf(apply(unit.plan(folder / path.name), fsync=False).path))
+
+
+@task("validate")
+def validate_unit(unit: Unit, tools: Tools) -> dict[str, Any]:
+    """Validates the output of a unit. Raises Disagreement where it does not compute the schedule."""
+    comparison, settings = Comparison.open(Path(unit.out), unit.source), Settings(**unit.settings)
+    gguf = comparison.baked.suffix == ".gguf"
+    if gguf:
+        check_gguf(comparison, settings)
+    else:
+        settings.place()
+    files = verify_output(comparison)
+    if not gguf:
+        check_before_forward(comparison, False, weights=False)
+    run = validate_gguf if gguf else validate_checkpoint
+    result: Validation = out_of_memory(lambda: run(comparison, settings))
+    comparison.record(result.to_dict() | {"files": files.to_dict()})
+    if not result.agrees:
+        raise Disagreement(result.sentence)
+    return {"runtime": result.runtime, "sentence": result.sentence}
+
+
+__all__ = ["TASKS", "Tools", "task"]

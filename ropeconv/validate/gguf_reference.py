@@ -1,0 +1,249 @@
+"""The references of a GGUF file: what makes its source compute the schedule in another way than the file does.
+
+Of a source in GGUF that is llama.cpp with metadata keys that are given at loading, or with frequencies split otherwise
+between the base and a tensor of divisors: both run the same kernels on the same weights. What neither can express, and
+any checkpoint, runs in transformers, patched from the schedule.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..engines.engine import Progress
+from ..engines.llamacpp import LlamaCppEngine, overrides
+from ..engines.llamacpp_process import Override
+from ..engines.transformers.engine import TransformersEngine
+from ..engines.transformers.load import DeviceSpec, folder_of
+from ..errors import BadSource
+from ..formats.copying import human
+from ..formats.files import scratch
+from ..formats.gguf.edit import Added, Edit, write_new
+from ..formats.gguf.file import GgufFile
+from ..formats.gguf.values import F32, TYPES
+from ..models.gguf import GgufSource
+from ..models.source import Source
+from ..rope.errors import RopeconvError
+from ..rope.forms import Plain
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, rope_tensors
+from .comparison import Comparison, Settings
+from .validation import KL_FLOOR, POWER, SAME_KERNELS, BucketResult, with_noise, with_rounded_weights
+
+SPLIT = 8.0
+"""The base of a reference with divisors, over that of its source: a runtime that ignores the divisors is far away."""
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Logits after some tokens, [positions, vocabulary].
+
+    control: of the unscaled source, and reference: of the source with the schedule. other_control: of the unscaled
+    source in the way in which the other of the two was read; None where both were read alike.
+    """
+
+    control: Any
+    reference: Any
+    other_control: Any = None
+
+
+@dataclass(frozen=True)
+class GgufReference(ABC):
+    """A way to make the source of a GGUF file compute the schedule.
+
+    floor: the KL that is always allowed. said: in the report. rule: what is allowed besides, for the report.
+    """
+
+    comparison: Comparison
+    settings: Settings
+    floor: ClassVar[float] = SAME_KERNELS
+    said: ClassVar[str] = ""
+    rule: ClassVar[str] = ""
+
+    @property
+    def runs(self) -> int:
+        """How often the whole sequence is run, with the output's own run."""
+        return 3
+
+    def judged(self, result: BucketResult, noise: float) -> BucketResult:
+        """The result of a bucket by the rule of this reference.
+
+        result: with the tolerance of float32. noise: the largest mean KL of a bucket between `control` and
+        `other_control`, in nats.
+        """
+        return result
+
+    @abstractmethod
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+        """Logits after the tokens `kept` of `ids`. progress: callbacks."""
+
+
+@dataclass(frozen=True)
+class ByKeys(GgufReference):
+    """llama.cpp with metadata keys that are given when the source is loaded. source: the file. keys: for it."""
+
+    source: GgufSource
+    keys: dict[str, Override]
+
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+        import torch
+
+        engines = (LlamaCppEngine(self.source.path, keys) for keys in ({}, self.keys))
+        return Logits(*(torch.as_tensor(engine.logits(ids, kept, progress)) for engine in engines))
+
+
+@dataclass(frozen=True)
+class ByDivisors(GgufReference):
+    """llama.cpp with the frequencies as divisors over another base, in a temporary copy of the source.
+
+    source: the file. The noise is that of the unscaled source, written in this way too.
+    """
+
+    source: GgufSource
+    said: ClassVar[str] = " The reference has the frequencies as divisors over another base."
+    rule: ClassVar[str] = (
+        "; with weights that are not in float32, whose products round otherwise where a frequency does, the mean KL "
+        "may be a thousandth of that of the control, or twice that of the unscaled source between these two ways more"
+    )
+
+    @property
+    def runs(self) -> int:
+        return 4 if weights_type(self.source.file) else 3
+
+    def judged(self, result: BucketResult, noise: float) -> BucketResult:
+        return with_noise(result, noise, 1 / POWER) if weights_type(self.source.file) else result
+
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+        import torch
+
+        schedules = [self.comparison.schedule, self.comparison.spec.current()][: self.runs - 2]
+        control = LlamaCppEngine(self.source.path).logits(ids, kept, progress)
+        read = [self._divided(schedule, ids, kept, progress) for schedule in schedules]
+        return Logits(*(torch.as_tensor(found) for found in (control, *read)))
+
+    def _divided(self, schedule: Schedule, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Any:
+        """Logits of a copy of the source that computes a schedule. ids, kept, progress: as in `logits`."""
+        file, keys = self.source.file, by_divisors(schedule, self.comparison.spec, self.source)
+        base = Plain(SPLIT * self.comparison.spec.rope_theta).inv_freq(self.comparison.spec.rotary_dim)
+        rotates = schedule.inv_freq > 0
+        divisors = np.where(rotates, base / np.where(rotates, schedule.inv_freq, 1.0), 1e30).astype("<f4")
+        removed = frozenset({FREQS} & file.tensors.keys())
+        edit = Edit(added=(Added(FREQS, divisors.tobytes()),), removed=removed)
+        with scratch() as folder:
+            for shard, path in enumerate(file.paths):
+                write_new(file, shard, edit, folder / path.name)
+            return LlamaCppEngine(folder / file.path.name, keys).logits(ids, kept, progress)
+
+
+@dataclass(frozen=True)
+class Patched(GgufReference):
+    """A checkpoint in transformers in float32, with rotary modules patched from the schedule."""
+
+    floor: ClassVar[float] = KL_FLOOR
+
+    def judged(self, result: BucketResult, noise: float) -> BucketResult:
+        return with_rounded_weights(result) if weights_type(GgufSource(self.comparison.baked).file) else result
+
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+        return self._read(self.comparison.checkpoint, "float32", ids, kept, progress)
+
+    def _read(
+        self, checkpoint: Source, dtype: str, ids: Sequence[int], kept: Sequence[int], progress: Progress
+    ) -> Logits:
+        """Logits of a checkpoint. dtype: in which it computes. ids, kept, progress: as in `logits`."""
+        with folder_of(checkpoint, dtype) as folder:
+            at = DeviceSpec("cpu", dtype, stands_for=self.comparison.stands_for)
+            engine = TransformersEngine.load(folder, at, chunk=len(ids))
+            control = engine.logits(ids, kept, progress)
+            scale, comparison = self.comparison.scale, self.comparison
+            engine.patch(comparison.schedule, comparison.spec, scale, comparison.queries if scale else "")
+            return Logits(control, engine.logits(ids, kept, progress))
+
+
+@dataclass(frozen=True)
+class Dequantised(Patched):
+    """A source in GGUF in transformers, with its weights dequantised; the noise is that of the unscaled source."""
+
+    said: ClassVar[str] = " The reference has the dequantised weights of the source, in transformers."
+    rule: ClassVar[str] = (
+        "; the mean KL may be twice that of the unscaled source between llama.cpp and transformers more, and the "
+        "control has to be ten times further away than that"
+    )
+
+    @property
+    def runs(self) -> int:
+        return 4
+
+    def judged(self, result: BucketResult, noise: float) -> BucketResult:
+        return with_noise(result, noise)
+
+    def check(self) -> Dequantised:
+        """This way, where the source can be converted. Raises BadSource where it cannot, with the reason."""
+        try:
+            self.comparison.convertible.files()
+        except RopeconvError as problem:
+            raise BadSource(
+                f"{self.comparison.against} cannot take this schedule at loading, and cannot be dequantised either "
+                f"({problem}); give --against the safetensors checkpoint of that model"
+            ) from None
+        return self
+
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+        import torch
+
+        dtype = "float32" if self.settings.dtype == "auto" else self.settings.dtype
+        checkpoint = self.comparison.convertible.in_dtype(dtype)
+        size = human(sum(file.size for file in checkpoint.files()))
+        progress.note(f"The weights of {self.comparison.against} take {size} as {dtype}, on the disk and in memory.")
+        plain = LlamaCppEngine(checkpoint.inner.path).logits(ids, kept, progress)
+        return replace(self._read(checkpoint, dtype, ids, kept, progress), other_control=torch.as_tensor(plain))
+
+
+def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
+    """The sharpest way to make the source of a GGUF file compute the schedule.
+
+    comparison: the output and its source. settings: whether weights are to be dequantised. Raises BadSource where there
+    is none.
+    """
+    source, schedule = comparison.source, comparison.schedule
+    if not isinstance(source, GgufSource):
+        return Patched(comparison, settings)
+    if settings.dequantised or _needs_transformers(comparison, source):
+        return Dequantised(comparison, settings).check()
+    arch, spec = arch_of(source.file), comparison.spec
+    keys = overrides(schedule, arch.name)
+    if keys is not None and not rope_tensors(source.file) and comparison.receipt.encoding == "keys":
+        return ByKeys(comparison, settings, source, keys)
+    two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
+    if arch.freqs == "used" and "local" not in spec.layers and not two_lists:
+        return ByDivisors(comparison, settings, source)
+    if keys is not None and not rope_tensors(source.file):
+        return ByKeys(comparison, settings, source, keys)
+    return Dequantised(comparison, settings).check()
+
+
+def by_divisors(schedule: Schedule, spec: RopeSpec, source: GgufSource) -> dict[str, Override]:
+    """The metadata keys of a copy whose frequencies are divisors over another base.
+
+    schedule: that it computes. spec: the RoPE of the source. source: the file.
+    """
+    found = overrides(replace(schedule, form=Plain(SPLIT * spec.rope_theta)), arch_of(source.file).name)
+    assert found is not None, "a plain base has keys"
+    return found
+
+
+def weights_type(file: GgufFile) -> str:
+    """The name of the most frequent type of matrices in a file; empty where that is F32."""
+    return "" if file.usual_type == F32 else TYPES[file.usual_type].name
+
+
+def _needs_transformers(comparison: Comparison, source: GgufSource) -> bool:
+    """Whether the output scales queries or norms, or the source has a factor that follows from its keys."""
+    baked = GgufSource(comparison.baked).file
+    own = source.file.get(f"{arch_of(source.file).name}.rope.scaling.yarn_log_multiplier")
+    return bool(comparison.schedule.log_n) or bool(own) or baked.get(WINDOW_NORM) is not None

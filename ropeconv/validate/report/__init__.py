@@ -1,1 +1,0 @@
-"""The report of a validation: a page in HTML, and plots."""

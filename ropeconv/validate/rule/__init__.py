@@ -1,1 +1,0 @@
-"""Measures between two sets of logits, and the rule by which these agree."""

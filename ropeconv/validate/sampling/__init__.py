@@ -1,1 +1,0 @@
-"""The tokens that a comparison reads, their positions, and the positions whose logits are compared."""

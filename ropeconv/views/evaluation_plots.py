@@ -1,0 +1,200 @@
+"""Plots of evaluations: loss over the length, differences to the first row, retrieval by length and depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..evaluate.cases import metric_of
+from ..evaluate.result import Cell, Result, columns_of, headline, measures_of
+from ..rope.lengths import format_tokens
+from .plot_style import ORANGE, SMALL, Picture, ink, line, literal
+from .plot_style import figure as drawn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+MARKERS = "os^vDPX"
+SHADES = "viridis"
+LINEAR = 0.1
+"""Nats up to which the axis of differences is linear."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Numbers of a row over lengths. x: tokens, rising. y: numbers. error: standard errors, NaN where not known."""
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    error: NDArray[np.float64]
+
+
+def losses(axes: Any, curves: Mapping[str, Curve], trained: int, title: str) -> None:
+    """Draws numbers over the length, with bands of one standard error to each side.
+
+    axes: of matplotlib. curves: by row, the first one in grey. trained: the trained context in tokens, a vertical line.
+    title: above it.
+    """
+    _draw(axes, curves, trained, 1.0, first=True)
+    axes.set(title=literal(title), xlabel="length, tokens")
+    axes.legend()
+
+
+def differences(axes: Any, curves: Mapping[str, Curve], trained: int, title: str) -> None:
+    """Draws differences to the first row over the length, with bands of three standard errors to each side.
+
+    Near zero the axis is linear and beyond it logarithmic, since rows that break are nats away, others hundredths.
+    axes: of matplotlib. curves: by row, without the first. trained: the trained context in tokens. title: above it.
+    """
+    _draw(axes, curves, trained, 3.0, first=False)
+    axes.axhline(0, color=ink(), linewidth=0.8)
+    if max(map(abs, axes.get_ylim())) > LINEAR:  # within, that scale has no ticks but its ends
+        axes.set_yscale("symlog", linthresh=LINEAR, linscale=1.5)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.3g}" if value else "0")
+    axes.set(title=literal(title), xlabel="length, tokens")
+    axes.legend()
+
+
+def _draw(axes: Any, curves: Mapping[str, Curve], trained: int, errors: float, first: bool) -> None:
+    for number, (name, curve) in enumerate(curves.items(), 0 if first else 1):
+        style = {"color": ink(), "linestyle": "-"} if number == 0 else line(number - 1)
+        few = len(curve.x) <= 12
+        marker = MARKERS[number % len(MARKERS)] if few else ""
+        axes.plot(curve.x, curve.y, label=literal(name), marker=marker, markersize=3, linewidth=1.1, **style)
+        band = errors * curve.error
+        axes.fill_between(curve.x, curve.y - band, curve.y + band, color=style["color"], alpha=0.18, linewidth=0)
+    axes.set_xscale("log", base=2)
+    ticks = sorted({float(x) for curve in curves.values() for x in curve.x})
+    if len(ticks) <= 12:
+        axes.set_xticks(ticks)
+    axes.xaxis.set_major_formatter(lambda value, _: format_tokens(round(value)))
+    axes.axvline(trained, color=ORANGE, linewidth=0.9, linestyle=":")
+    height, towards = (1, "top") if first else (0, "bottom")  # where rows that break are not
+    axes.annotate(
+        f"trained {format_tokens(trained)}", (trained, height), xycoords=("data", "axes fraction"),
+        xytext=(2, 3 - 6 * height), textcoords="offset points", fontsize=SMALL, verticalalignment=towards, rotation=90,
+    )  # fmt: skip
+
+
+def heat_map(
+    axes: Any, shares: NDArray[np.float64], lengths: Sequence[int], depths: Sequence[float], trained: int, title: str
+) -> None:
+    """Draws shares that are right by depth and length, dark for none and bright for all.
+
+    axes: of matplotlib. shares: from 0 to 1, [depths, lengths]; NaN where nothing was measured. lengths: in tokens,
+    rising. depths: from 0, the beginning, to 1. trained: context in tokens; a line stands behind it. title: above.
+    """
+    axes.imshow(shares, vmin=0, vmax=1, cmap=SHADES, aspect="auto", interpolation="nearest")
+    colours = axes.images[0].get_cmap()
+    for row, column in np.argwhere(~np.isnan(shares)):
+        share = shares[row, column]
+        axes.annotate(
+            f"{100 * share:.0f}", (column, row), color="black" if bright(colours(share)) else "white", fontsize=SMALL,
+            horizontalalignment="center", verticalalignment="center",
+        )  # fmt: skip
+    axes.set_xticks(range(len(lengths)), [format_tokens(length) for length in lengths])
+    axes.set_yticks(range(len(depths)), [f"{100 * depth:.0f} %" for depth in depths])
+    inside = sum(length <= trained for length in lengths)
+    if 0 < inside < len(lengths):
+        for colour, dashes in (("white", "-"), ("black", ":")):  # seen on dark and on bright
+            axes.axvline(inside - 0.5, color=colour, linewidth=1.5, linestyle=dashes)
+    axes.set(title=literal(title), xlabel="length, tokens", ylabel="depth")
+    axes.grid(False)
+
+
+def bright(colour: Sequence[float]) -> bool:
+    """Whether black has more contrast than white on a colour. colour: red, green and blue, from 0 to 1."""
+    return luminance(colour) > 0.179
+
+
+def luminance(colour: Sequence[float]) -> float:
+    """The relative luminance of a colour as WCAG 2 defines it. colour: red, green and blue, from 0 to 1."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+ACROSS = 2
+"""Panels in a row."""
+LEVEL = "Over the length in tokens, {better} is better; bands are one standard error."
+APART = "{Side} 0 a row is better than the first; bands are three standard errors. Beyond 0.1 the axis is logarithmic."
+TRAINED = " The dotted line is the trained context."
+SHARES = "By length in tokens and by depth, from the beginning (0 %) to the end; brighter is better."
+
+
+def evaluation_figure(result: Result) -> Figure:
+    """A figure with all pictures of a result. Raises RopeconvError without matplotlib."""
+    return drawn(*(one.draw for one in evaluation_pictures(result)), columns=ACROSS)
+
+
+def evaluation_pictures(result: Result) -> list[Picture]:
+    """The pictures of a result, those of one measure after the other, each with a sentence on it."""
+    return [one for measure in measures_of(result) for one in panels(result, measure)]
+
+
+def panels(result: Result, measure: str) -> list[Picture]:
+    """What is drawn of a measure: heat maps where it has depths, else curves and their differences to the first row."""
+    name = headline(result, measure)
+    cells = [cell for cell in result.cells if (cell.measure, cell.metric) == (measure, name)]
+    if any(cell.depth is not None for cell in cells):
+        return _heat_maps(result, measure, cells)
+    metric = metric_of(name)
+    own = {row: _curve([c for c in found if c.depth is None]) for row, found in _by_row(result, cells).items()}
+    first = next(iter(own))
+    apart = {row: _difference(found) for row, found in _by_row(result, cells).items() if row != first}
+    title = f"{measure}: {metric.title}"
+    better, side = ("higher", "Above") if metric.rising else ("lower", "Below")
+    words = LEVEL.format(better=better) + TRAINED
+    level = Picture(partial(losses, curves=own, trained=result.trained, title=title), words)
+    shown: list[Picture] = []
+    if measure != "position":  # a text has easy places, so only the difference says something
+        shown.append(level)
+    if apart:
+        title = f"{measure}: minus {first}, {metric.unit}".removesuffix(", ")
+        shown.append(
+            Picture(
+                partial(differences, curves=apart, trained=result.trained, title=title),
+                APART.format(Side=side) + TRAINED,
+            )
+        )
+    return shown or [level]
+
+
+def _by_row(result: Result, cells: list[Cell]) -> dict[str, list[Cell]]:
+    """Cells of each row that has some, in the order of the table and by column."""
+    ordered = sorted(cells, key=lambda cell: cell.column)
+    found = {row.name: [cell for cell in ordered if cell.row == row.name] for row in result.rows}
+    return {row: own for row, own in found.items() if own}
+
+
+def _curve(cells: list[Cell]) -> Curve:
+    return _arrays([(cell.column, cell.value, cell.error) for cell in cells])
+
+
+def _difference(cells: list[Cell]) -> Curve:
+    return _arrays([(c.column, c.difference, c.difference_error) for c in cells if c.difference is not None])
+
+
+def _arrays(points: Sequence[tuple[float | None, ...]]) -> Curve:
+    found = np.array([[np.nan if one is None else one for one in point] for point in points], np.float64)
+    return Curve(*found.reshape(-1, 3).T)
+
+
+def _heat_maps(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
+    """A panel per row."""
+    lengths = columns_of(result, measure)
+    depths = sorted({cell.depth for cell in cells if cell.depth is not None})
+    place = partial(heat_map, lengths=lengths, depths=depths, trained=result.trained)
+    shown: list[Picture] = []
+    for row, found in _by_row(result, cells).items():
+        shares = np.full((len(depths), len(lengths)), np.nan)
+        for cell in found:
+            if cell.depth is not None:
+                shares[depths.index(cell.depth), lengths.index(cell.column)] = cell.value
+        draw = partial(place, shares=shares, title=f"{measure}: {row}, accuracy in %")
+        shown.append(Picture(draw, SHARES))
+    return shown

@@ -1,0 +1,164 @@
+"""Colours and line styles of plots, and figures as files. matplotlib is imported when a figure is drawn."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..environment import require
+from ..errors import UsageError
+from ..rope.lengths import format_tokens
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, RED, VIOLET = "#3b82c4", "#c77420", "#3a9a5b", "#c9444d", "#9467bd"
+GREY = "#767676"
+"""Text and what is not a curve of its own: of all greys the one with a contrast of 4.5 on white and on black."""
+DARK, LIGHT = "#14171a", "#d5d9dd"
+"""The dark background, and text on it."""
+# every line differs in its dashes too, for those who print in grey or do not see the colours
+LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (RED, (0, (1, 1))), (VIOLET, (0, (5, 1, 1, 1, 1, 1))))
+SMALL = 9
+"""The smallest type, in points: 11 pixels of a page where a panel of four inches fills a telephone."""
+STYLE: Any = {
+    "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False, "font.size": SMALL, "legend.fontsize": SMALL,
+    "axes.titlesize": 11, "figure.titlesize": 12, "figure.facecolor": "none", "axes.facecolor": "none",
+    "savefig.transparent": True, "svg.hashsalt": "ropeconv", "axes.titlelocation": "left",
+}  # fmt: skip
+COLOURED = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color", "grid.color")
+Panel = Callable[[Any], None]
+
+
+def line(number: int) -> dict[str, Any]:
+    """The colour and dashes of curve `number`, as arguments of `plot`."""
+    colour, dashes = LINES[number % len(LINES)]
+    return {"color": colour, "linestyle": dashes}
+
+
+def ink() -> str:
+    """The colour of text in the figure that is being drawn, also of lines that stand for no curve of their own."""
+    import matplotlib
+
+    return str(matplotlib.rcParams["text.color"])
+
+
+def literal(text: str) -> str:
+    """A name as it is drawn, with no formula between its dollar signs."""
+    return text.replace("$", r"\$")
+
+
+def in_tokens(axes: Any, name: Literal["x", "y"]) -> None:
+    """Makes the axis `name` of `axes` logarithmic, in tokens at powers of four: 1, 4, ..., 1k, 4k, ..., 1M."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set(**{f"{name}scale": "log"})
+    axis = getattr(axes, f"{name}axis")
+    axis.set_major_locator(LogLocator(base=4, numticks=9))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: format_tokens(round(value)) if value >= 1 else f"{value:.2g}")
+
+
+def figure(*panels: Panel, columns: int = 0, title: str = "", dark: bool = False) -> Figure:
+    """A figure with panels side by side, which needs no display. Raises RopeconvError without matplotlib.
+
+    panels: functions that draw on the axes that they are called with. columns: panels in a row; 0 for all. title: above
+    all of them. dark: light lines on a dark background, in place of lines for white and for black.
+    """
+    require("matplotlib", "a picture")
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE | dict.fromkeys(COLOURED, LIGHT if dark else GREY)):
+        across = min(columns or len(panels), len(panels))
+        down = -(-len(panels) // across)
+        made = Figure(figsize=(4 * across, 3.6 * down), layout="constrained", facecolor=DARK if dark else "none")
+        if title:
+            made.suptitle(literal(title), x=0.01, horizontalalignment="left")
+        places = made.subplots(down, across, squeeze=False).ravel()
+        for axes, draw in zip(places, panels, strict=False):
+            draw(axes)
+        for unused in places[len(panels) :]:
+            made.delaxes(unused)
+    return made
+
+
+def svg(made: Figure, text: bool = False) -> str:
+    """A figure as the text of an <svg> element. text: keep its words as text, in a font of the reader, not as paths."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE | {"svg.fonttype": "none" if text else "path"}):
+        drawn = io.StringIO()
+        made.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None}, transparent=not _dark(made))
+    found = drawn.getvalue()
+    return found[found.index("<svg") :]
+
+
+def checked(path: Path) -> Path:
+    """The path of a picture, if it ends in .png or .svg. Raises UsageError for other endings."""
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"{path} is neither .png nor .svg; name the picture like plot.svg")
+    return path
+
+
+def write(made: Figure, path: Path) -> None:
+    """Writes a figure to a .png or .svg file. Unless it is dark, PNG has a white background, SVG a transparent one."""
+    if path.suffix == ".svg":
+        path.write_text(svg(made), "utf-8")
+    else:
+        made.savefig(path, dpi=150, transparent=False, facecolor=DARK if _dark(made) else "white")
+
+
+def _dark(made: Figure) -> bool:
+    from matplotlib.colors import to_hex
+
+    return to_hex(made.get_facecolor()) == DARK
+
+
+VARIABLES = {
+    GREY: "currentColor", BLUE: "var(--blue)", ORANGE: "var(--orange)", GREEN: "var(--green)", RED: "var(--red)",
+    VIOLET: "var(--violet)",
+}  # fmt: skip
+"""What a page has in place of each colour, so that light and dark pages have their own."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A panel with a sentence on what it shows. draw: the panel, which sets its own title. caption: below it."""
+
+    draw: Panel
+    caption: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture for a page. name: unique in it. title, caption: plain text. svg: an element without the title."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+
+
+def drawn(pictures: Iterable[Picture]) -> list[Drawn]:
+    """Pictures for a page, in its colours. Raises RopeconvError without matplotlib."""
+    return [_drawn(f"picture-{number}", one) for number, one in enumerate(pictures, 1)]
+
+
+def _drawn(name: str, picture: Picture) -> Drawn:
+    made = figure(picture.draw)
+    axes = made.axes[0]
+    title = axes.get_title(loc="left").replace(r"\$", "$")
+    axes.set_title("", loc="left")
+    text = svg(made, text=True)
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, variable)
+    # names of parts are those of their page, which has several pictures
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = text.replace("<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1)
+    return Drawn(name, title, picture.caption, text)

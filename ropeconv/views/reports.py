@@ -1,0 +1,117 @@
+"""Writes the report of an evaluation as one HTML file, and its pictures as a file."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+from ..errors import BadSource
+from ..evaluate.measures.measure import REGISTRY
+from ..evaluate.result import Result, tables
+from ..formats.package_data import render
+from ..inspection.kv_cache import described_size, now
+from ..inspection.receipts.reader import described, read_receipt
+from ..inspection.receipts.receipt import Receipt
+from ..inspection.receipts.writer import changed_keys, facts_of
+from ..rope.lengths import format_tokens
+from ..runtimes.grouping import grouped
+from ..validate.validation import Validation
+from ..version import __version__
+from .evaluation_plots import evaluation_figure, evaluation_pictures
+from .plot_style import drawn, write
+from .validation_plots import validation_figure, validation_pictures
+
+__all__ = ["write_evaluation_plot", "write_evaluation_report"]
+
+
+def write_evaluation_plot(result: Result, path: Path) -> None:
+    """Writes the pictures of a result to a .png or .svg file. Raises RopeconvError without matplotlib."""
+    write(evaluation_figure(result), path)
+
+
+def write_evaluation_report(result: Result, path: Path) -> None:
+    """Writes the report of an evaluation: tables, pictures, how it was measured, all numbers, in one HTML file.
+
+    Raises RopeconvError without matplotlib.
+    """
+    facts = {
+        "Model": ", ".join(filter(None, [result.source, described_size(Path(result.source))])),
+        "Ran in": f"{result.runtime} on {result.device}, {result.dtype}",
+        "Trained context": f"{result.trained:,} tokens",
+        "Lengths": ", ".join(map(format_tokens, result.lengths)),
+        "Texts": ", ".join(result.texts),
+        "sha256 of their tokens": result.tokens_sha256,
+        "Seed": str(result.seed),
+        "Duration": f"{result.seconds:,.0f} s",
+        "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "Written": now(),
+        "Command": "ropeconv " + " ".join(sys.argv[1:]),
+    }
+    summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
+    recipes = {one.name: described(one.recipe) for one in result.rows if one.recipe}
+    page = render(
+        "evaluation.html.jinja",
+        result=result,
+        tables=tables(result),
+        pictures=drawn(evaluation_pictures(result)),
+        recipes=recipes,
+        summaries=summaries,
+        facts=facts,
+    )
+    path.write_text(page, "utf-8")
+
+
+__all__ = ["write_validation_plot", "write_validation_report"]
+
+
+def write_validation_plot(result: Validation, path: Path) -> None:
+    """Writes the plots of a validation to a .png or .svg file. Raises RopeconvError without matplotlib."""
+    write(validation_figure(result), path)
+
+
+def write_validation_report(result: Validation, baked: Path, against: str, path: Path) -> None:
+    """Writes the report of a validation in one HTML file: result, recipe, changed keys, runtimes, plots, all numbers.
+
+    result: the validation. baked: the output. against: how the user named the source. path: the file to write. Raises
+    RopeconvError without matplotlib.
+    """
+    runtime = result.runtime + (f" {result.transformers}" if result.transformers else "")
+    speed = ", ".join(f"{name} {value:,.0f}" for name, value in result.speed.items())
+    receipt = _receipt(baked)
+    facts = {
+        "Output": ", ".join(filter(None, [str(baked), described_size(baked)])),
+        "Source": ", ".join(filter(None, [against, described_size(Path(against))])),
+        "Runtime": runtime,
+        "Ran on": f"{result.device}, {result.dtype}",
+        "Reference in float32": f"a KL of {result.precision_kl:.1e} away" if result.precision_kl else "the same",
+        "Tokens": f"{result.tokens} in each spread run" + (f", {result.length:,} in one" if result.length else ""),
+        "Tokens per second": speed or "not measured",
+        "Seed": str(result.seed),
+        "Schedule": result.digest,
+        "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "Written": now(),
+        "Command": "ropeconv " + " ".join(sys.argv[1:]),
+    }
+    page = render(
+        "report.html.jinja",
+        result=result,
+        baked=str(baked),
+        against=against,
+        facts=facts,
+        recipe=facts_of(receipt) if receipt else {},
+        changes=changed_keys(baked, receipt) if receipt else (),
+        gguf=baked.suffix == ".gguf",
+        runtimes=grouped(receipt.runtimes, receipt.source.family) if receipt else (),
+        pictures=drawn(validation_pictures(result)),
+        evaluations=receipt.evaluations if receipt else (),
+    )
+    path.write_text(page, "utf-8")
+
+
+def _receipt(baked: Path) -> Receipt | None:
+    """The receipt of an output; None where it has none that can be read."""
+    try:
+        return read_receipt(baked)
+    except (BadSource, OSError):
+        return None

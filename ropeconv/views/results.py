@@ -1,0 +1,226 @@
+"""Shows the result of an evaluation as tables and sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..evaluate.cases import metric_of
+from ..evaluate.result import GROWTH, Entry, Result, Table, decided, tables
+from ..evaluate.tune.result import Measured, Tuned
+from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
+from ..validate.validation import BucketResult, Validation
+from .sheet import GROWTH as COLUMNS
+from .sheet import HIDDEN_STATES, VALIDATION, Sheet, legend
+
+MOST_COLUMNS = 6
+"""Of a measure by position; --json and --report have all."""
+STYLES = {True: "bold", False: "bright_black", None: ""}
+MARK = "*"
+
+
+def show_result(result: Result, sheet: Sheet) -> None:
+    """Shows a result: a table per measure, rows that did not run, and what belongs to the numbers."""
+    shown = tables(result, MOST_COLUMNS)
+    for table in shown:
+        _show(table, sheet)
+    if any(table.measure == GROWTH for table in shown):
+        sheet.say(legend(COLUMNS, COLUMNS))
+    for row in result.rows:
+        if row.refused:
+            sheet.say(f"{row.name} was not run: {row.refused}")
+    many = f"{len(result.texts)} texts" if len(result.texts) > 1 else result.texts[0] if result.texts else "no text"
+    sheet.say(
+        f"T is the trained context, {result.trained:,} tokens. {result.source} in {result.runtime} on {result.device}, "
+        f"{result.dtype}; {many}, sha256 of the tokens {result.tokens_sha256[:12]}."
+    )
+    if any(cell.difference is not None for cell in result.cells):
+        mark = "bold" if sheet.colours else MARK
+        sheet.say(
+            f"{mark[0].upper()}{mark[1:]}: beyond three standard errors of the paired difference to the first row."
+        )
+    for note in result.notes:
+        sheet.say(f"{note[0].upper()}{note[1:]}")
+
+
+def _show(table: Table, sheet: Sheet) -> None:
+    """Errors stand behind their numbers where the terminal is wide enough, else below them.
+
+    Where that is too wide too, columns are shown in several tables.
+    """
+    columns = ("", *table.columns)
+    wide = [(name, *(_text(entry, sheet.colours, entry.error) for entry in entries)) for name, entries in table.lines]
+    styles = {
+        (row, column): STYLES[entry.decided]
+        for row, (_, entries) in enumerate(table.lines)
+        for column, entry in enumerate(entries, 1)
+    }
+    if sheet.fits(columns, wide):
+        sheet.table(table.title, columns, wide, right=table.columns, styles=styles)
+        return
+    narrow: list[tuple[str, ...]] = []
+    for name, entries in table.lines:
+        narrow.append((name, *(_text(entry, sheet.colours) for entry in entries)))
+        narrow.append(("", *(f"{entry.error}{_space(entry, sheet.colours)}" for entry in entries)))
+    if len(table.columns) > 1 and not sheet.fits(columns, narrow):
+        half = (len(table.columns) + 1) // 2
+        for part in (slice(0, half), slice(half, None)):
+            lines = tuple((name, entries[part]) for name, entries in table.lines)
+            _show(replace(table, columns=table.columns[part], lines=lines), sheet)
+        return
+    doubled = {(2 * row + below, column): style for (row, column), style in styles.items() for below in (0, 1)}
+    sheet.table(table.title, columns, narrow, right=table.columns, styles=doubled)
+
+
+def _text(entry: Entry, colours: bool, error: str = "") -> str:
+    mark = MARK if entry.decided and not colours else ""
+    return f"{entry.text}{mark or _space(entry, colours)}{' ' if error else ''}{error}"
+
+
+def _space(entry: Entry, colours: bool) -> str:
+    """What keeps numbers without a mark below those with one."""
+    return "" if colours or entry.text == "-" else " "
+
+
+def show_tuned(found: Tuned, out: Path | None, sheet: Sheet) -> None:
+    """Shows the held-out losses of all rows, the verdict, and the next command. out: where the recipe was written."""
+    with_needles = any(row.needle for row in found.rows)
+    columns = ["", "beyond", "inside", *["needle"] * with_needles, "total", "minus best formula"]
+    body = [
+        (
+            row.name,
+            f"{row.beyond.value:.4f}",
+            f"{row.inside.value:.4f}",
+            *([f"{row.needle.value:.4f}"] if row.needle else []),
+            f"{row.total.value:.4f}",
+            _difference(row.total),
+        )
+        for row in found.rows
+    ]
+    sheet.table(f"{found.source}, held-out losses at {found.context:,} tokens", tuple(columns), body, right=columns[1:])
+    parts = f"beyond + {found.price:g} inside" + f" + {found.needles:g} needle" * with_needles
+    sheet.say(
+        f"Nats per token beyond and inside the trained context of {found.trained:,} tokens; total is {parts}. {MARK}: "
+        "beyond three standard errors."
+    )
+    sheet.say(
+        f"{found.steps:,} steps on {found.windows} windows, where the total fell by "
+        f"{-found.searched:.4f}; {found.held_windows} windows are held out."
+    )
+    for note in found.notes:
+        sheet.say(note)
+    sheet.say(found.sentence)
+    if out is not None:
+        sheet.say(f"Next: ropeconv apply {found.source} --recipe {out}")
+
+
+def _difference(one: Measured) -> str:
+    if one.difference is None:
+        return "-"
+    if one.error is None:
+        return f"{one.difference:+.4f}"
+    return f"{one.difference:+.4f} ± {one.error:.4f}{MARK if decided(one.difference, one.error) else ' '}"
+
+
+STATES = (
+    "positions", "relative error", "95 %", "max", "allowed", "cosine", "unscaled source", "",
+)  # fmt: skip
+VALIDATION_COLUMNS = (
+    "positions", "KL mean", "KL 95 %", "KL max", "allowed", "max |dlogit|", "top-1", "top-5", "unscaled source", "",
+)  # fmt: skip
+OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
+
+
+def show_validation(result: Validation, title: str, sheet: Sheet) -> None:
+    """Shows a validation: a row per bucket of positions with whether it agrees, and the sentence on the result.
+
+    title: of the first table.
+    """
+    whole = title if result.unchecked else f"Every position up to {result.length:,}, {result.chunk} at a time"
+    for run, words in (("spread", title), ("whole", whole)):
+        shown = [bucket for bucket in result.buckets if bucket.run == run]
+        if any(bucket.cosine is not None for bucket in shown):
+            columns = sheet.table(words, STATES, [_states(bucket) for bucket in shown])
+            meanings = HIDDEN_STATES
+        elif shown:
+            columns = sheet.table(words, VALIDATION_COLUMNS, [_bucket(bucket) for bucket in shown], optional=OPTIONAL)
+            meanings = VALIDATION
+    if result.buckets:
+        sheet.say(legend(meanings, columns))
+    sheet.say(result.sentence)
+    if result.unchecked:
+        sheet.say(f"Not seen this way: {'; '.join(result.unchecked)}.")
+    if result.precision_kl:
+        sheet.say(f"In {result.dtype} the reference itself is a KL of {result.precision_kl:.1e} away from float32.")
+
+
+def _states(bucket: BucketResult) -> tuple[str, ...]:
+    """A row for hidden states: relative errors in place of the KLs that stand for them."""
+    kls = (bucket.kl_mean, bucket.kl_95, bucket.kl_max, bucket.tolerance)
+    errors = [f"{math.sqrt(2 * kl):.1e}" for kl in kls]
+    control, word = f"{math.sqrt(2 * bucket.control_kl):.1e}", "agrees" if bucket.agrees else "disagrees"
+    return bucket.name, *errors, f"{bucket.cosine:.9f}", control, word
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _bucket(bucket: BucketResult) -> tuple[str, ...]:
+    return (
+        bucket.name, f"{bucket.kl_mean:.1e}", f"{bucket.kl_95:.1e}", f"{bucket.kl_max:.1e}", f"{bucket.tolerance:.1e}",
+        f"{bucket.max_dlogit:.1e}", _share(bucket.top1), _share(bucket.top5), f"KL {bucket.control_kl:.1e}",
+        "agrees" if bucket.agrees else "disagrees",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """An evaluation for the card.
+
+    record: it is of. lengths: of the columns. lines: name and cells of each row of the table. retrieves: whether
+    retrieval was measured.
+    """
+
+    record: EvaluationRecord
+    lengths: tuple[int, ...]
+    lines: tuple[tuple[str, tuple[str, ...]], ...]
+    retrieves: bool
+
+
+def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
+    """The table of an evaluation: values of each measure over the length, and what they differ from `against` by."""
+    lengths = tuple(sorted({one.length for one in record.measured}))
+    lines: list[tuple[str, tuple[str, ...]]] = []
+    for measure in dict.fromkeys(one.measure for one in record.measured):
+        found = {one.length: one for one in record.measured if one.measure == measure}
+        metric = metric_of(next(iter(found.values())).metric)
+        lines.append((f"{measure}, {metric.title}", _record_cells(found, lengths, _record_value)))
+        if any(one.difference is not None for one in found.values()):
+            lines.append((f"minus {record.against}", _record_cells(found, lengths, _record_difference)))
+    retrieves = any(metric_of(one.metric).share for one in record.measured)
+    return EvaluationTable(record, lengths, tuple(lines), retrieves)
+
+
+def _record_cells(
+    found: Mapping[int, MeasuredRecord], lengths: Sequence[int], write: Callable[[MeasuredRecord], str]
+) -> tuple[str, ...]:
+    return tuple(write(found[length]) if length in found else "" for length in lengths)
+
+
+def _record_value(one: MeasuredRecord) -> str:
+    metric = metric_of(one.metric)
+    if one.low is not None and one.high is not None:
+        return f"{metric.value(one.value)} ({metric.value(one.low)}-{metric.value(one.high)})"
+    return metric.value(one.value) + ("" if one.error is None else f" ± {metric.error(one.error)}")
+
+
+def _record_difference(one: MeasuredRecord) -> str:
+    """In bold beyond three standard errors."""
+    if one.difference is None:
+        return ""
+    metric, error = metric_of(one.metric), one.difference_error
+    text = metric.difference(one.difference) + ("" if error is None else f" ± {metric.error(error)}")
+    return f"**{text}**" if decided(one.difference, error) else text

@@ -1,0 +1,195 @@
+"""Plots of schedules: wavelengths and divisors per pair, B(m) and the bound on scores over the distance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..rope.bound.reach import margins
+from ..rope.bound.sums import score_bound
+from ..rope.forms import base_inv_freq
+from ..rope.forms import wavelengths as periods
+from ..rope.lazy import Vector
+from ..rope.spec import RopeSpec
+from .plot_style import BLUE, ORANGE, SMALL, Picture, in_tokens, ink, line, literal
+
+Curves = Mapping[str, Vector]
+Divisors = Mapping[str, Vector | Sequence[float]]
+POINTS = 300
+"""Intervals of distances whose lowest sum is drawn."""
+
+
+def wavelengths(axes: Any, before: Vector, curves: Curves, lengths: Mapping[str, int]) -> None:
+    """Draws the wavelengths 2 pi / inv_freq per pair, in tokens, with horizontal lines for lengths.
+
+    axes: of matplotlib. before: the frequencies of the unscaled model, curves: those of schedules by name; all radians
+    per token, float64 [rotary_dim / 2]; pairs that do not rotate are left out. lengths: in tokens by name, "trained"
+    dotted.
+    """
+    axes.plot(periods(before), color=ink(), linestyle="--", label="before")
+    for number, (name, inv_freq) in enumerate(curves.items()):
+        axes.plot(periods(inv_freq), label=literal(name), **line(number))
+    for name, length in lengths.items():
+        dashes = ":" if name == "trained" else "-."
+        axes.axhline(length, color=ORANGE, linewidth=0.8, linestyle=dashes)
+        axes.annotate(
+            f"{name} {length:,} tokens", (0, length), xytext=(2, 2), textcoords="offset points", fontsize=SMALL
+        )
+    in_tokens(axes, "y")
+    axes.set(xlabel="pair of dimensions", ylabel="tokens", title="Wavelength")
+    axes.legend(loc="lower right")
+
+
+def ramp(axes: Any, before: Vector, curves: Curves) -> None:
+    """Draws theta_i / inv_freq_i per pair that rotates: 1 where a frequency stays, s where positions are interpolated.
+
+    axes: of matplotlib. before: theta_i, curves: inv_freq_i by name; radians per token, float64 [rotary_dim / 2].
+    """
+    divided_by(axes, {name: divisors(before, inv_freq) for name, inv_freq in curves.items()})
+
+
+def divided_by(axes: Any, curves: Divisors, beside: Divisors = MappingProxyType({})) -> None:
+    """Draws divisors of frequencies per pair, NaN for those that do not rotate.
+
+    axes: of matplotlib. curves: divisors by name. beside: the same, dashed, of what they are to be compared with.
+    """
+    for name, values in beside.items():
+        axes.plot(values, color=ink(), linestyle="--", label=literal(name))
+    for number, (name, values) in enumerate(curves.items()):
+        axes.plot(values, label=literal(name), **line(number))
+    axes.set_yscale("log", base=2)
+    axes.set(xlabel="pair of dimensions", ylabel="divisor", title="Frequencies divided by")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.legend()
+
+
+def preference(
+    axes: Any, before: Vector | None, curves: Curves, unrotated: float, length: int, lengths: Mapping[str, int]
+) -> None:
+    """Draws B(m) = (d - r)/2 + sum_i cos(m theta_i), its minimum over intervals of m, with negative values shaded.
+
+    axes: of matplotlib. before: the frequencies of the unscaled model, None to leave them out. curves: those of
+    schedules by name; all radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: the largest
+    distance, in tokens. lengths: vertical lines, in tokens by name. Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    """
+    lowest = 0.0
+    shown = ({} if before is None else {"before": before}) | dict(curves)
+    for number, (name, inv_freq) in enumerate(shown.items()):
+        at, value = margins(inv_freq, unrotated, length, POINTS)
+        lowest = min(lowest, float(value.min()))
+        style = {"color": ink(), "linestyle": "--"} if name == "before" else line(number - (before is not None))
+        axes.plot(at, value, linewidth=0.9, label=literal(name), **style)
+    axes.axhspan(1.1 * lowest - 1, 0, color=BLUE, alpha=0.08, linewidth=0)
+    axes.axhline(0, color=ink(), linewidth=0.8)
+    for name, tokens in lengths.items():
+        axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
+    in_tokens(axes, "x")
+    axes.set(xlabel="distance m, tokens", title="B(m), the lowest around m")
+    axes.set_ylim(bottom=1.1 * lowest - 1)
+    if lowest < 0:
+        axes.annotate(
+            "near tokens not preferred",
+            (0.03, 0.03),
+            xycoords="axes fraction",
+            fontsize=SMALL,
+            verticalalignment="bottom",
+        )
+    axes.legend()
+
+
+def decay(axes: Any, before: Vector, curves: Curves, length: int, lengths: Mapping[str, int]) -> None:
+    """Draws the bound on a score's size at distance m, the mean of |S_n|, S_n = sum_{i < n} exp(j m theta_i).
+
+    axes: of matplotlib. before: the frequencies of the unscaled model. curves: those of schedules by name; all radians
+    per token, float64 [rotary_dim / 2]. length: the largest distance, in tokens. lengths: vertical lines, in tokens by
+    name. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
+    """
+    at = distances(length)
+    for number, (name, inv_freq) in enumerate(({"before": before} | dict(curves)).items()):
+        style = {"color": ink(), "linestyle": "--"} if name == "before" else line(number - 1)
+        axes.plot(at, score_bound(inv_freq, at), linewidth=0.9, label=literal(name), **style)
+    for name, tokens in lengths.items():
+        axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
+    in_tokens(axes, "x")
+    axes.set(xlabel="distance m, tokens", title="Bound on a score, mean of |S_n|")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper right")
+
+
+def divisors(before: Vector, inv_freq: Vector) -> Vector:
+    """theta_i / inv_freq_i, NaN for pairs that do not rotate. before: theta_i; both radians per token."""
+    found: Vector = np.divide(before, inv_freq, out=np.full(len(before), np.nan), where=inv_freq > 0)
+    return found
+
+
+def distances(length: int) -> Vector:
+    """Some hundred whole distances from 1 to `length` tokens, at even ratios."""
+    return np.unique(np.geomspace(1, length, 400).round())
+
+
+def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> dict[str, Any]:
+    """What is drawn of a schedule, as JSON-ready data with null for pairs that do not rotate.
+
+    before: the frequencies of the unscaled model. inv_freq: those of the schedule; radians per token, float64
+    [rotary_dim / 2]. unrotated: (d - r)/2. length: the largest distance, in tokens.
+    """
+    at, lowest = margins(inv_freq, unrotated, length, POINTS)
+    spots = distances(length)
+    return {
+        "wavelengths": _listed(periods(inv_freq)),
+        "divided_by": _listed(divisors(before, inv_freq)),
+        "preference": {"distance": _listed(at), "lowest": _listed(lowest)},
+        "score_bound": {"distance": _listed(spots), "bound": _listed(score_bound(inv_freq, spots))},
+    }
+
+
+def _listed(values: Vector) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+FARTHEST = 1 << 24
+"""The largest distance in tokens that is drawn."""
+
+
+def lengths_of(spec: RopeSpec, context: int) -> dict[str, int]:
+    """The lengths that pictures mark, in tokens by name. spec: of the model. context: of its longest schedule."""
+    return {"trained": spec.original_context} | ({"new": context} if context != spec.original_context else {})
+
+
+def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
+    """Wavelengths, what frequencies are divided by, B(m), and the bound on scores.
+
+    spec: the RoPE of the model, whose scaling is not looked at. curves: frequencies of schedules by name, radians per
+    token, float64 [rotary_dim / 2]; without any, what is divided is left out. context: of the longest, in tokens.
+    """
+    before, lengths = base_inv_freq(spec.rope_theta, spec.rotary_dim), lengths_of(spec, context)
+    reach = min(2 * context, FARTHEST)
+    shown = [
+        Picture(
+            partial(wavelengths, before=before, curves=curves, lengths=lengths),
+            "Tokens in which each pair of dimensions turns once.",
+        )
+    ]
+    if curves:
+        shown.append(
+            Picture(
+                partial(ramp, before=before, curves=curves),
+                "1 where a frequency stays as it was; the factor where positions are interpolated.",
+            )
+        )
+    return [
+        *shown,
+        Picture(
+            partial(preference, before=before, curves=curves, unrotated=spec.unrotated, length=reach, lengths=lengths),
+            "Over the distance in tokens. Where it is below 0, a token like the query counts for less than a random "
+            "one (Men et al. 2024).",
+        ),
+        Picture(
+            partial(decay, before=before, curves=curves, length=reach, lengths=lengths),
+            "Over the distance in tokens: the most that a score can be (Su et al. 2021).",
+        ),
+    ]

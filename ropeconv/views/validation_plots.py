@@ -1,0 +1,137 @@
+"""The plots of a validation: KL and agreement over position, wavelengths before and after, and B(m)."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..evaluate.tune.result import Tuned
+from ..validate.validation import BucketResult, Validation
+from .plot_style import BLUE, ORANGE, RED, Panel, Picture, figure, in_tokens, ink, line, literal, write
+from .plot_style import figure as drawn
+from .schedule_plots import divided_by, preference, wavelengths
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FLOOR = 1e-14
+
+
+def validation_figure(result: Validation) -> Figure:
+    """A figure with all plots, two in a row. Plots for which an earlier version stored no data are left out."""
+    return drawn(*(one.draw for one in validation_pictures(result)), columns=2)
+
+
+def validation_pictures(result: Validation) -> list[Picture]:
+    """The plots of a validation, each with a sentence on it."""
+    shown = [
+        Picture(
+            partial(_kl, result=result),
+            "Over the position in tokens, in nats. The output stays below what is allowed, and the unscaled source has "
+            "to be far above it. The thin vertical line is the trained context.",
+        ),
+        Picture(
+            partial(_agreement, result=result),
+            "Over the position in tokens: how alike the outputs of baked and reference are; 1 is equal.",
+        ),
+    ]
+    if {"before", "after"} <= result.frequencies.keys():
+        before, after = (np.array(result.frequencies[name]) for name in ("before", "after"))
+        draw: Panel = partial(wavelengths, before=before, curves={"after": after}, lengths=result.lengths)
+        shown.append(Picture(draw, "Tokens in which each pair of dimensions turns once, before and after the change."))
+        if result.unrotated is not None:
+            length = max(result.lengths.values())
+            draw = partial(
+                preference, before=before, curves={"after": after}, unrotated=result.unrotated, length=length,
+                lengths=result.lengths,
+            )  # fmt: skip
+            shown.append(
+                Picture(
+                    draw,
+                    "Over the distance in tokens. Where it is below 0, a token like the query counts for less than a "
+                    "random one (Men et al. 2024).",
+                )
+            )
+    return shown
+
+
+def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[float]]:
+    """x and y of a step function over positions, with the field `name` of each bucket."""
+    x: list[float] = []
+    y: list[float] = []
+    begin = 1.0
+    for bucket in buckets:
+        x += [begin, bucket.last + 1]
+        y += [max(FLOOR, getattr(bucket, name))] * 2
+        begin = bucket.last + 1
+    return x, y
+
+
+def _kl(axes: Any, result: Validation) -> None:
+    shown = [bucket for bucket in result.buckets if bucket.run == "spread"]
+    axes.plot(*_steps(shown, "control_kl"), color=RED, label="unscaled source")
+    axes.plot(*_steps(shown, "tolerance"), color=ink(), linestyle="--", label="allowed")
+    axes.plot(*_steps(shown, "noise_kl"), color=ORANGE, linestyle=":", label="noise floor")
+    axes.plot(*_steps(shown, "kl_95"), color=BLUE, label="baked, 95 %")
+    if result.curve:
+        x, y = zip(*result.curve, strict=True)
+        axes.plot(
+            [p + 1 for p in x], [max(FLOOR, kl) for kl in y], ".", markersize=2, color=BLUE, label="each position"
+        )
+    in_tokens(axes, "x")
+    axes.set(yscale="log", xlabel="position, tokens", ylabel="nats", title="KL from the reference")
+    axes.set_ylim(top=1e9)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}" if value < 0.01 or value > 100 else f"{value:g}")
+    _trained(axes, result)
+    axes.legend(ncols=2, loc="upper left", columnspacing=1)
+
+
+def _agreement(axes: Any, result: Validation) -> None:
+    kind = "whole" if any(bucket.run == "whole" for bucket in result.buckets) else "spread"
+    shown = [bucket for bucket in result.buckets if bucket.run == kind]
+    if any(bucket.cosine is not None for bucket in shown):
+        axes.plot(*_steps(shown, "cosine"), color=BLUE, label="95 % of positions have at least")
+        axes.set(ylim=(0, 1.05), ylabel="cosine", title="Cosine of hidden states")
+    else:
+        axes.plot(*_steps(shown, "top1"), color=BLUE, label="likeliest token")
+        axes.plot(*_steps(shown, "top5"), color=ORANGE, linestyle="--", label="five likeliest")
+        axes.set(ylim=(0, 1.05), ylabel="share of positions", title="Same tokens")
+    in_tokens(axes, "x")
+    axes.set(xlabel="position, tokens")
+    _trained(axes, result)
+    axes.legend()
+
+
+def _trained(axes: Any, result: Validation) -> None:
+    if "trained" in result.lengths:
+        axes.axvline(result.lengths["trained"], color=ink(), linewidth=0.8)
+
+
+def write_plot(tuned: Tuned, path: Path) -> None:
+    """Writes the picture to a .png or .svg file. tuned: what was found. Raises RopeconvError without matplotlib."""
+    write(
+        figure(partial(divisors, tuned=tuned), partial(curves, tuned=tuned), columns=2, title=Path(tuned.source).name),
+        path,
+    )
+
+
+def divisors(axes: Any, tuned: Tuned) -> None:
+    """Draws theta_i / inv_freq_i of each pair that rotates. axes: of matplotlib. tuned: what was found."""
+    divided_by(axes, {"tuned": tuned.divisors}, {tuned.best_formula: tuned.formula_divisors})
+
+
+def curves(axes: Any, tuned: Tuned) -> None:
+    """Draws losses by position minus those of the best formula, on held-out text. axes, tuned: as in `divisors`."""
+    rows = {row.name: row for row in tuned.rows}
+    reference = rows[tuned.best_formula].curve
+    names = [row.name for row in tuned.rows if row.name.startswith("tuned") or row.recipe is None]
+    for number, name in enumerate(reversed(names)):
+        differences = [own - best for own, best in zip(rows[name].curve, reference, strict=True)]
+        axes.plot(tuned.positions, differences, label=literal(name), **line(number))
+    axes.axhline(0, color=ink(), linewidth=0.8)
+    axes.axvline(tuned.trained, color=ORANGE, linewidth=0.8, linestyle=":")
+    axes.set(xlabel="position, tokens", ylabel="nats per token", title=f"Held-out loss minus {tuned.best_formula}")
+    axes.legend()

@@ -1,0 +1,120 @@
+"""GGUF encodings in the real llama.cpp, against transformers scaled at run time, up to four times the trained length.
+
+The two share neither weights' layout nor keys nor code. Every case has a control: the unscaled source is at least a
+thousand times further away, so a wrong key, a lost attention factor or a row in the wrong place cannot pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from ropeconv.errors import UnsupportedBake
+from ropeconv.formats.gguf.edit import write_new
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.models.registry import by_model_type
+from ropeconv.rope.methods.method import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+
+from ...support.baking import make_plan
+from ...support.extent import sample
+from ...support.families import crossed
+from ...support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
+from ...support.models import CANCELS
+
+YARN, MIXED = METHODS["yarn"](4.0), METHODS["mixed"](4.0)
+RECIPES = {
+    "yarn": Recipe(YARN),
+    "yarn without temperature": Recipe(YARN, attention_factor=1.0),
+    "linear, attention factor 1.2": Recipe(METHODS["linear"](4.0), attention_factor=1.2),
+    "theta, attention factor 1.3": Recipe(METHODS["theta"](2e6), context=256, attention_factor=1.3),
+    "mixed": Recipe(MIXED),
+    "mixed, attention factor 1.2": Recipe(MIXED, attention_factor=1.2),
+    "llama3": Recipe(METHODS["llama3"](4.0)),
+    "yarn, other betas": Recipe(METHODS["yarn"](4.0, beta_fast=8.0, beta_slow=2.0)),
+    "yarn, not truncated": Recipe(METHODS["yarn"](4.0, truncate=False)),
+}
+BY_KEYS, NOT_BY_KEYS = list(RECIPES)[:4], list(RECIPES)[4:]
+TENSOR = (
+    "apertus", "arcee", "exaone4", "gemma4_text", "granite", "granitemoe", "llama", "ministral3", "mixtral", "phi3",
+)  # fmt: skip
+CARRIERS = {"qwen2": ("llama", "mistral3"), "ernie4_5": ("llama",)}
+WITHOUT_FACTOR = CANCELS | {name for name in EXPORTED if by_model_type()[name].mla}
+"""Families that take attention factor 1 alone: a norm cancels others, or llama.cpp applies them to all dimensions."""
+
+
+def agrees(folder: Path, model_type: str, name: str, encoding: str, **options: str) -> None:
+    source, out = checkpoint(model_type, folder / "source"), folder / "model.gguf"
+    plan = bake(source, RECIPES[name], out, **options)
+    assert plan.result.encoding == encoding
+    assert plan.result.verdicts[0].status == "exact"
+    reference, stock = of_transformers(source, plan), of_llamacpp(out)
+    control = beyond(reference, of_transformers(source, None))
+    for figures, unscaled in zip(beyond(reference, stock), control, strict=True):
+        assert figures.kl_mean < 1e-5
+        assert unscaled.kl_mean > 1000 * figures.kl_mean
+
+
+CELLS = [
+    (model_type, name)
+    for model_type, name in crossed(BY_KEYS, EXPORTED)
+    if model_type not in WITHOUT_FACTOR or name == "yarn without temperature"
+]
+
+
+@pytest.mark.parametrize(("model_type", "name"), sample(CELLS, 6))
+def test_keys(tmp_path: Path, model_type: str, name: str) -> None:
+    if model_type == "olmo3" and name.startswith("theta"):
+        with pytest.raises(UnsupportedBake, match="it changes the window layers as well"):
+            bake(checkpoint(model_type, tmp_path / "source"), RECIPES[name], tmp_path / "model.gguf")
+        return
+    encoding = "tensor" if model_type == "gemma4_text" else "keys"  # whose pairs that stand still are in rope_freqs
+    agrees(tmp_path, model_type, name, encoding)
+
+
+@pytest.mark.parametrize(("model_type", "name"), sample(list(product(TENSOR, NOT_BY_KEYS)), 3))
+def test_tensor(tmp_path: Path, model_type: str, name: str) -> None:
+    by_keys = model_type == "ministral3" and name == "yarn, other betas"
+    agrees(tmp_path, model_type, name, "keys" if by_keys else "tensor")
+
+
+CARRIED = [("qwen2", None, name) for name in NOT_BY_KEYS] + [
+    (source, to, name)
+    for source, all in CARRIERS.items()
+    for to in all
+    for name in ("mixed, attention factor 1.2", "yarn, not truncated")
+]
+
+
+@pytest.mark.parametrize(("model_type", "to", "name"), sample(CARRIED, 3))
+def test_carriers(tmp_path: Path, model_type: str, to: str | None, name: str) -> None:
+    """Qwen 2 becomes Llama unasked where keys do not do."""
+    agrees(tmp_path, model_type, name, "carrier", **({"carrier": to} if to else {}))
+
+
+@pytest.mark.parametrize("model_type", sample([name for name in EXPORTED if name not in (*TENSOR, "mistral", "qwen2")]))
+def test_what_an_architecture_cannot_hold_is_refused_with_the_alternatives(tmp_path: Path, model_type: str) -> None:
+    words = "--carrier" if model_type in CARRIERS else "theta, linear and yarn fit"
+    with pytest.raises(UnsupportedBake, match=words):
+        bake(checkpoint(model_type, tmp_path / "source"), RECIPES["mixed"], tmp_path / "model.gguf")
+    assert not (tmp_path / "model.gguf").exists()
+
+
+def test_window_layers_without_their_norms_would_be_seen(tmp_path: Path) -> None:
+    """In gemma3 the attention factor key also reaches the window layers, so the norms have to take it back."""
+    source = checkpoint("gemma3_text", tmp_path / "source")
+    plain = tmp_path / "plain.gguf"
+    bake(source, Recipe(METHODS["as-is"]()), plain)
+    plan = make_plan(plain, RECIPES["yarn without temperature"], tmp_path / "out.gguf")
+    assert list(plan.result.edit.changes) == ["blk.0.attn_q_norm.weight"]  # the only window layer of three
+    without = replace(plan.result.edit, changes={})
+    good, bad = tmp_path / "good.gguf", tmp_path / "bad.gguf"
+    for edit, path in ((plan.result.edit, good), (without, bad)):
+        write_new(GgufFile.open(plain), 0, edit, path)
+    reference = of_transformers(source, plan)
+    right, wrong = (beyond(reference, of_llamacpp(path))[1].kl_mean for path in (good, bad))
+    assert right < 1e-7
+    assert wrong > 1000 * right

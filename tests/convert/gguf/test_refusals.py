@@ -1,0 +1,117 @@
+"""What the encodings of a GGUF file refuse, and what is named instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.convert.gguf_encoding import judge_edit
+from ropeconv.errors import UnsupportedBake
+from ropeconv.formats.gguf.edit import Added, Edit
+from ropeconv.formats.gguf.values import f32, u32
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.recipe import Recipe
+
+from .edits import LINEAR, MIXED, YARN, before, planned, recipe
+
+FULL, CLAMPED = recipe("mixed", 4.0, log_n="full"), recipe("mixed", 4.0, log_n="clamped")
+PAIR = recipe("mixed", 4.0, keep_short=True)
+
+
+def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) -> str:
+    with pytest.raises(RopeconvError) as problem:
+        planned(folder, arch, of, *given, **options)
+    return str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("arch", "of", "options", "words"),
+    [
+        ("cogvlm", LINEAR, {}, "with the base 10000 whatever the file says; extend the checkpoint instead"),
+        ("hunyuan-moe", YARN, {}, "it normalises queries and keys after the rotation"),
+        ("qwen2", YARN, {"encoding": "nope"}, "--encoding nope is not for GGUF; choose auto, keys, tensor or carrier"),
+        ("starcoder2", MIXED, {"encoding": "carrier"}, "starcoder2 as another architecture: no such carrier is known; "
+         "theta, linear and yarn fit into its keys"),
+        ("qwen3", MIXED, {"carrier": "llama"}, "qwen3 as llama: no such carrier is known; theta, linear and yarn fit "
+         "into its keys"),
+        ("llama", MIXED, {"encoding": "keys"}, "nothing names an arbitrary frequency vector; use --encoding tensor"),
+        ("llama", recipe("llama3", 4.0), {"encoding": "keys"}, "llama3 cannot be baked for GGUF metadata"),
+        ("llama", recipe("yarn", 4.0, 16.0), {"encoding": "keys"}, "other architectures only and computes 32 and 1"),
+        ("llama", recipe("yarn", 4.0, 32.0, 1.0, False), {"encoding": "keys"}, "llama.cpp always rounds the ends"),
+        ("exaone4", PAIR, {"encoding": "tensor"}, "it takes one list; give one list: leave --keep-short out"),
+        ("qwen2", PAIR, {"encoding": "tensor"}, "loads no rope_freqs for it; name a carrier (--carrier llama"),
+        ("starcoder2", MIXED, {}, "starcoder2: by keys, nothing names an arbitrary frequency vector; by tensor, "
+         "llama.cpp loads no rope_freqs for it; theta, linear and yarn fit into its keys"),
+        ("deepseek2", YARN, {"encoding": "keys"}, "with keys: it scales logits by 1.2965, not 1.0000; choose another"),
+        ("llama", FULL, {}, "take --carrier mistral3, which llama and qwen2 can become, or leave --log-n out"),
+        ("mistral3", CLAMPED, {}, "--allow-approximate to take that, or take --log-n full"),
+    ],
+)  # fmt: skip
+def test_what_a_file_cannot_hold(tmp_path: Path, arch: str, of: Recipe, options: dict[str, Any], words: str) -> None:
+    keys = {"attention.head_count_kv": 1} if arch == "deepseek2" else None
+    assert words in refusal(tmp_path, arch, of, keys, **options)
+
+
+def test_a_length_that_also_scales_queries_stays(tmp_path: Path) -> None:
+    scaled = {"attention.temperature_scale": 0.1, "rope.scaling.original_context_length": 64}
+    shorter = recipe("yarn", 4.0, original_context=32)
+    words = "yarn over 32 tokens cannot be baked for the keys of mistral3: its original context, 64, also says how"
+    assert words in refusal(tmp_path, "mistral3", shorter, scaled, encoding="keys")
+    assert planned(tmp_path, "mistral3", YARN, scaled, encoding="keys").result.encoding == "keys"
+    assert "it scales queries by position already" in refusal(tmp_path, "mistral3", FULL, scaled)
+
+
+@pytest.mark.parametrize(
+    ("extra", "more", "words"),
+    [
+        ({}, {"blk.0.attn_qkv.weight": np.zeros((192, 128), np.float16)}, "its projections are fused"),
+        ({"attention.head_count_kv": [1, 2]}, {}, "its layers have different heads"),
+    ],
+)
+def test_a_file_that_cannot_become_another_architecture(
+    tmp_path: Path, extra: dict[str, Any], more: dict[str, Any], words: str
+) -> None:
+    said = f"this schedule cannot be baked for a carrier: {words}; choose another method"
+    assert refusal(tmp_path, "qwen2", MIXED, extra, more) == said
+    assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.parametrize("extra", [{}, {"rope.dimension_count": 32}])
+def test_window_layers_without_a_norm_of_what_rotates(tmp_path: Path, extra: dict[str, int]) -> None:
+    loud, window = recipe("yarn", 4.0, attention_factor=1.5), {"attention.sliding_window": 32, **extra}
+    names = [f"blk.{layer}.attn_q_norm.weight" for layer in (0, 1)]
+    norms = {name: np.ones(64, np.float32) for name in names}
+    words = "its key would change the window layers too, and they have no F32 norm of what rotates to take it back"
+    assert words in refusal(tmp_path, "gemma3", loud, window)
+    assert words in refusal(tmp_path, "gemma3", loud, window, {names[0]: norms[names[0]]})
+    assert words in refusal(tmp_path, "gemma3", loud, window, norms | {names[1]: np.ones(64, np.float16)})
+    if extra:
+        assert words in refusal(tmp_path, "gemma3", loud, window, norms)
+    else:
+        assert set(planned(tmp_path, "gemma3", loud, window, norms).result.edit.changes) == set(names)
+
+
+def test_an_edit_is_read_back(tmp_path: Path) -> None:
+    """What llama.cpp would compute from the edited header is compared with the schedule."""
+    plan = planned(tmp_path, "smollm3", LINEAR, {"block_count": 4})
+    model, edit = before(plan), plan.result.edit
+    assert judge_edit(plan.schedule, model, edit, "keys").status == "exact"
+
+    def found(change: Edit) -> str:
+        with pytest.raises(UnsupportedBake) as problem:
+            judge_edit(plan.schedule, model, edit.merged(change), "made up")
+        return str(problem.value)
+
+    assert "with made up: other layers would rotate; choose another method" in found(
+        Edit({"smollm3.block_count": u32(5)})
+    )
+    assert "with made up: it computes" in found(Edit({"smollm3.rope.dimension_count": u32(32)}))
+    ones = Added("rope_freqs.weight", np.ones(32, np.float32).tobytes())
+    assert "with made up: it does not load smollm3 with rope_freqs.weight" in found(Edit(added=(ones,)))
+    window = planned(tmp_path, "gemma3", YARN, {"attention.sliding_window": 32})
+    loud = window.result.edit.merged(Edit({"ropeconv.window_norm_scale": f32(1.5)}))
+    with pytest.raises(UnsupportedBake, match=r"it scales the window layers by 1\.5000 as well"):
+        judge_edit(window.schedule, before(window), loud, "keys")

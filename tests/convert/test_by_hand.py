@@ -1,0 +1,155 @@
+"""What encodings write into a config for each form of a schedule, key by key."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.convert.config_edit import RopeSetting
+from ropeconv.convert.encoding import EncodeRequest, all_encodings
+from ropeconv.convert.encodings.native import native
+from ropeconv.convert.target import Target
+from ropeconv.errors import UnsupportedBake
+from ropeconv.models.registry import by_model_type
+from ropeconv.rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.schedule import QueryScaling, Schedule
+from ropeconv.rope.spec import Proportional, RopeSpec
+from ropeconv.runtimes.read_config import read_spec
+
+CONFIG = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1,
+          "max_position_embeddings": 64, "rope_theta": 10000.0, "other": 1}  # fmt: skip
+
+
+def written(schedule: Schedule, encoding: str = "native", of: str = "llama", **config: Any) -> dict[str, Any]:
+    whole, family = {**CONFIG, "model_type": of, **config}, by_model_type()[of]
+    request = EncodeRequest(schedule, read_spec(whole, family), family, whole, Target())
+    return all_encodings()[encoding].encode(request).config
+
+
+def of_form(form: Form, factor: float = 1.0, **more: Any) -> Schedule:
+    return Schedule(form.inv_freq(8), factor, 256, 64, form, **more)
+
+
+FORMULA = 0.1 * math.log(4) + 1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (of_form(Interpolated(10000.0, 4.0)), {"rope_type": "linear", "factor": 4.0}),
+        (of_form(Llama3(10000.0, 4.0, 64, 1.5, 5.0)), {
+            "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.5, "high_freq_factor": 5.0,
+            "original_max_position_embeddings": 64}),
+        (of_form(Yarn(10000.0, 4.0, 64), FORMULA), {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
+            "beta_slow": 1.0, "attention_factor": FORMULA}),
+        (of_form(Yarn(10000.0, 4.0, 64, 16.0, 2.0, False), FORMULA), {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 16.0,
+            "beta_slow": 2.0, "attention_factor": FORMULA, "truncate": False}),
+        (of_form(Yarn(10000.0, 4.0, 64), 1.2), {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
+            "beta_slow": 1.0, "attention_factor": 1.2, "mscale_all_dim": 1.0,
+            "mscale": pytest.approx((1.2 * FORMULA - 1) / (0.1 * math.log(4)))}),
+    ],
+)  # fmt: skip
+def test_a_rope_type_has_the_numbers_of_its_form_in_both_schemas(schedule: Schedule, expected: dict[str, Any]) -> None:
+    config = written(schedule)
+    assert config["rope_scaling"] == {**expected, "type": expected["rope_type"]}
+    assert config["rope_parameters"] == {**expected, "rope_theta": 10000.0}
+    assert (config["max_position_embeddings"], config["rope_theta"], config["other"]) == (256, 10000.0, 1)
+
+
+def test_another_base_needs_no_scaling() -> None:
+    config = written(of_form(Plain(500.0)))
+    assert (config["rope_theta"], config["rope_scaling"]) == (500.0, None)
+    assert config["rope_parameters"] == {"rope_type": "default", "rope_theta": 500.0}
+
+
+def test_two_lists_as_longrope() -> None:
+    form = LongRope(10000.0, (1.0, 1.0, 1.5, 2.0), (1.0, 2.0, 3.0, 4.0), 64)
+    usual = math.sqrt(1 + math.log(4) / math.log(64))
+    rope = written(of_form(form, usual, short_inv_freq=form.short_inv_freq(8)))["rope_scaling"]
+    assert rope == {
+        "rope_type": "longrope", "type": "longrope", "short_factor": [1.0, 1.0, 1.5, 2.0],
+        "long_factor": [1.0, 2.0, 3.0, 4.0], "factor": 4.0, "attention_factor": usual,
+        "original_max_position_embeddings": 64,
+    }  # fmt: skip
+    own = written(of_form(form, 1.3, short_inv_freq=form.short_inv_freq(8)))
+    assert (own["rope_scaling"]["short_mscale"], own["rope_scaling"]["long_mscale"]) == (1.3, 1.3)
+    assert own["original_max_position_embeddings"] == 64
+
+
+def test_any_frequencies_as_two_equal_lists() -> None:
+    inv_freq = np.array([1.0, 0.05, 0.004, 0.0003])
+    schedule = Schedule(inv_freq, 1.2, 256, 64)
+    rope = written(schedule, "factors")["rope_scaling"]
+    np.testing.assert_allclose(1 / (np.array(rope["long_factor"]) * [1, 10, 100, 1000]), inv_freq, rtol=2e-7)
+    assert rope["short_factor"] == rope["long_factor"]
+    assert (rope["factor"], rope["attention_factor"], rope["original_max_position_embeddings"]) == (1.0, 1.2, 256)
+    assert (rope["short_mscale"], rope["long_mscale"]) == (1.2, 1.2)
+    plain = written(replace(schedule, attention_factor=1.0), "factors")["rope_scaling"]
+    assert "short_mscale" not in plain
+    assert plain["attention_factor"] == 1.0
+
+
+# The encoding `native`
+
+
+def spec(**changes: Any) -> RopeSpec:
+    given: dict[str, Any] = {"head_dim": 8, "rotary_dim": 8, "form": Plain(1e4), "original_context": 64, "context": 64}
+    return RopeSpec(**{**given, **changes})
+
+
+ARBITRARY = Schedule(np.array([1.0, 0.1, 0.01, 0.001]), 1.0, 256, 64)
+
+
+def setting(schedule: Schedule, family: str = "llama", of: RopeSpec | None = None) -> RopeSetting:
+    return native(schedule, of or spec(), by_model_type()[family])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "family", "of", "words"),
+    [
+        (ARBITRARY, "llama", spec(), "no rope type has its formula; use --encoding factors"),
+        (replace(ARBITRARY, inv_freq=np.array([1.0, 0.1, 0.0, 0.0])), "llama", spec(),
+         "no rope type has its formula; use --encoding buffers, or --to gguf"),
+        (of_form(Yarn(1e4, 4.0, 64), FORMULA), "phi3", spec(), "its class takes default, longrope; use"),
+        (of_form(Yarn(1e4, 4.0, 64), FORMULA, short_inv_freq=np.ones(4)), "phi3", spec(),
+         "give one list: leave --keep-short out"),
+        (of_form(Llama3(1e4, 4.0, 64), 1.1), "llama", spec(), "rope_type llama3.* no such"),
+        (of_form(Plain(1e4), 1.1), "llama", spec(), "it has no such key"),
+        (of_form(Interpolated(1e4, 4.0), 1.1), "llama", spec(), "attention_factor 1.1 .*rope_type linear.* no such"),
+        (of_form(Proportional(1e4, 1.0, 0.5)), "llama", spec(rotary_dim=4), "another meaning there"),
+        (of_form(Proportional(1e4, 1.0, 0.5)), "phi", spec(), "another meaning there"),
+        (of_form(Yarn(1e4, 4.0, 64), FORMULA), "ministral3", spec(original_context=32), "has to stay 32"),
+        (of_form(Llama3(1e4, 4.0, 64)), "ministral3", spec(original_context=32), "an original context of 64"),
+        (of_form(Yarn(1e4, 4.0, 64), FORMULA), "ministral3", spec(query_scaling=QueryScaling(0.1, 16)),
+         "has to stay 16; use --encoding factors"),
+        (of_form(LongRope(1e4, (1.0,) * 4, (4.0,) * 4, 64), short_inv_freq=np.array([1.0, 0.1, 0.01, 0.001])),
+         "ministral3", spec(query_scaling=QueryScaling(0.1, 16)), "has to stay 16; give one list"),
+    ],
+)  # fmt: skip
+def test_what_no_rope_type_holds(schedule: Schedule, family: str, of: RopeSpec, words: str) -> None:
+    with pytest.raises(UnsupportedBake) as refusal:
+        setting(schedule, family, of)
+    assert re.search(words, str(refusal.value)), str(refusal.value)
+
+
+def mscale(factor: float, softmax: float, attention_factor: float) -> dict[str, Any]:
+    schedule = of_form(Yarn(1e4, factor, 64), attention_factor, softmax_scale=softmax)
+    return setting(schedule, "deepseek_v3", spec(mla=True)).rope
+
+
+@pytest.mark.parametrize(("own", "everywhere"), [(1.0, 1.0), (0.707, 0.707), (0.5, 1.0), (1.0, 0.5)])
+def test_the_pair_of_mla_gives_both_numbers_again(own: float, everywhere: float) -> None:
+    """transformers: cos and sin times (0.1 m ln s + 1) / (0.1 m_all ln s + 1), and logits times the latter squared."""
+    log = 0.1 * math.log(4)
+    rope = mscale(4.0, (1 + everywhere * log) ** 2, (1 + own * log) / (1 + everywhere * log))
+    assert rope["mscale"] == pytest.approx(own, abs=1e-11)
+    assert rope["mscale_all_dim"] == pytest.approx(everywhere, abs=1e-11)
+    assert "attention_factor" not in rope

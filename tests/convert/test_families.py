@@ -1,0 +1,156 @@
+"""Every family and method against the installed transformers: its own buffers, after a forward pass, from the baked
+config, against float64 formulas written here a second time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeconv.engines.probe import Probe
+from ropeconv.errors import Disagreement, UnsupportedBake
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.grouping import find
+from ropeconv.validate.checks import compare, ulp_distance
+
+from ..support.baking import make_plan, replaced
+from ..support.extent import sample
+from ..support.families import crossed
+from ..support.models import CANCELS, FAMILIES, TINY, TRAINED, of_extended
+
+
+def pairs(model_type: str) -> tuple[float, int, np.ndarray]:
+    """theta, rotary_dim and 2i/rotary_dim of the pairs of a tiny checkpoint that rotate.
+
+    Of r dimensions of which a share p rotates, theta^(-2i/r) is (theta^p)^(-2i/(p r)).
+    """
+    share = TINY[model_type].rotating_share
+    rotary = int(TINY[model_type].rotary_dim * share)
+    return published_theta(model_type) ** share, rotary, np.arange(0, rotary, 2) / rotary
+
+
+def whole(vector: np.ndarray, model_type: str) -> np.ndarray:
+    """The frequencies of all pairs: those that stand still have 0."""
+    return np.concatenate([vector, np.zeros(TINY[model_type].rotary_dim // 2 - len(vector))])
+
+
+def published_theta(model_type: str) -> float:
+    from transformers import AutoConfig
+
+    given = of_extended(FAMILIES[model_type].get("rope_parameters", {})).get("rope_theta")
+    if given:
+        return float(given)
+    rope = AutoConfig.for_model(model_type).get_text_config().rope_parameters
+    return float(of_extended(rope)["rope_theta"])
+
+
+def yarn(model_type: str, factor: float, truncate: bool = True) -> np.ndarray:
+    theta, rotary, exponent = pairs(model_type)
+    low, high = (rotary * math.log(TRAINED / (2 * math.pi * beta)) / (2 * math.log(theta)) for beta in (32.0, 1.0))
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    ramp = np.clip((np.arange(rotary // 2) - max(low, 0)) / (min(high, rotary - 1) - max(low, 0)), 0, 1)
+    return theta**-exponent * ((1 - ramp) + ramp / factor)
+
+
+def mixed(model_type: str, factor: float) -> np.ndarray:
+    theta, rotary, exponent = pairs(model_type)
+    slope = math.log(factor) / (rotary / 2) ** 0.625
+    return theta**-exponent / np.exp(slope * np.arange(1, rotary // 2 + 1) ** 0.625)
+
+
+def by_parts(model_type: str, factor: float) -> np.ndarray:
+    theta, _, exponent = pairs(model_type)
+    base = theta**-exponent
+    keep = np.clip((TRAINED * base / (2 * math.pi) - 1) / 31, 0, 1)
+    return base * (keep + (1 - keep) / factor)
+
+
+def fixed(model_type: str, factor: float) -> np.ndarray:
+    theta, rotary, exponent = pairs(model_type)
+    return (theta * factor) ** -exponent / factor ** (2 / rotary)
+
+
+def new_base(model_type: str, base: float) -> np.ndarray:
+    return (base ** TINY[model_type].rotating_share) ** -pairs(model_type)[2]
+
+
+CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
+    "yarn": (Recipe(REGISTRY["yarn"](4.0)), lambda m: yarn(m, 4), 0.1 * math.log(4) + 1),
+    "yarn no-truncate": (
+        Recipe(REGISTRY["yarn"](8.0, truncate=False)),
+        lambda m: yarn(m, 8, False),
+        0.1 * math.log(8) + 1,
+    ),
+    "yarn A=1.3": (Recipe(REGISTRY["yarn"](4.0), attention_factor=1.3), lambda m: yarn(m, 4), 1.3),
+    "mixed": (Recipe(REGISTRY["mixed"](4.0)), lambda m: mixed(m, 4), 1.0),
+    "mixed A=1.2": (Recipe(REGISTRY["mixed"](4.0), attention_factor=1.2), lambda m: mixed(m, 4), 1.2),
+    "by-parts": (Recipe(REGISTRY["by-parts"](4.0)), lambda m: by_parts(m, 4), 1.0),
+    "ntk-fixed": (Recipe(REGISTRY["ntk-fixed"](4.0)), lambda m: fixed(m, 4), 1.0),
+    "linear": (Recipe(REGISTRY["linear"](4.0)), lambda m: pairs(m)[0] ** -pairs(m)[2] / 4, 1.0),
+    "theta": (Recipe(REGISTRY["theta"](5e5), context=256), lambda m: new_base(m, 500000.0), 1.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name", "encoding"),
+    [(of, *cell) for of, cell in crossed(sample(list(product(CASES, ("auto", "factors"))), 3))],
+)
+def test_transformers_computes_the_method(
+    model_type: str, name: str, encoding: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
+) -> None:
+    recipe, formula, attention_factor = CASES[name]
+    if model_type in CANCELS and attention_factor != 1:
+        with pytest.raises(UnsupportedBake, match="any attention factor"):
+            make_plan(tiny(model_type), recipe, encoding=encoding)
+        return
+    if {name, recipe.method.name, encoding} & {*TINY[model_type].refused}:
+        with pytest.raises(
+            UnsupportedBake,
+            match="its class does not take them|no rope type has its formula|it computes other frequencies",
+        ):
+            make_plan(tiny(model_type), recipe, encoding=encoding)
+        return
+    plan = make_plan(tiny(model_type), recipe, encoding=encoding)
+    write_config(plan, tmp_path)
+    answer = probe.ask(tmp_path, plan.schedule.context)
+    assert "error" not in answer
+    reader = find(f"transformers@{answer['transformers']}")[0]
+    assert plan.result.status_of(reader) == "exact"
+    found, wanted = answer["modules"]["global"], whole(formula(model_type), model_type)
+    if plan.result.encoding == "factors":
+        assert ulp_distance(np.array(found["inv_freq"]), wanted) <= 2
+    np.testing.assert_allclose(found["inv_freq"], wanted, rtol=3e-6)
+    np.testing.assert_allclose(found["short"], found["inv_freq"], rtol=0)
+    assert found["attention_factor"] == pytest.approx(attention_factor, rel=1e-6)
+    if "local" in answer["modules"]:
+        local = answer["modules"]["local"]
+        assert local["attention_factor"] == 1
+        theta = TINY[model_type].local_theta or published_theta(model_type)
+        rotary = TINY[model_type].local_rotary_dim or TINY[model_type].rotary_dim
+        np.testing.assert_allclose(local["inv_freq"], theta ** -(np.arange(0, rotary, 2) / rotary), rtol=3e-6)
+    compare(answer, plan.schedule, plan.before, plan.result.encoding)
+
+
+@pytest.mark.parametrize("change", ["factor", "theta", "attention_factor"])
+def test_the_check_notices_a_wrong_encoding(llama: Path, change: str, probe: Probe, tmp_path: Path) -> None:
+    yarn = Recipe(REGISTRY["yarn"](4.0))
+    wrong = {"factor": Recipe(REGISTRY["yarn"](4.01)), "attention_factor": replace(yarn, attention_factor=1.1387)}
+    plan, other = (make_plan(llama, recipe) for recipe in (yarn, wrong.get(change, yarn)))
+    write_config(other, tmp_path)
+    if change == "theta":
+        replaced(tmp_path / "config.json", "10000.0", "10001.0")
+    with pytest.raises(Disagreement):
+        compare(probe.ask(tmp_path, 256), plan.schedule, plan.before, "native")
+
+
+def write_config(plan, folder: Path) -> None:
+    text = next(step.text for step in plan.files if step.name == "config.json")
+    (folder / "config.json").write_text(text)

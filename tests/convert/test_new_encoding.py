@@ -1,0 +1,69 @@
+"""An encoding is one file: a new one below `encodings/` plans, writes, is checked, and is validated."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ropeconv
+from ropeconv.cli import command as choices
+from ropeconv.convert import encodings as folder
+from ropeconv.convert.encoding import REGISTRY as REGISTERED
+from ropeconv.convert.encoding import all_encodings
+from ropeconv.convert.gguf_encoding import all_gguf_encodings
+from ropeconv.errors import UsageError
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..support.baking import make_plan, validate
+
+FILE = '''
+"""Encoding `flat`: linear interpolation, and the attention factor nowhere."""
+
+from ropeconv.convert.config_only import config_encoding
+from ropeconv.convert.config_edit import RopeSetting
+
+
+@config_encoding("flat", order=9, max_ulp=7)
+def flat(schedule, spec, family):
+    return RopeSetting({"rope_type": "linear", "factor": schedule.form.factor}, spec.rope_theta, schedule.context)
+'''
+LINEAR = Recipe(REGISTRY["linear"](4.0))
+
+
+@pytest.fixture
+def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package with one file more in its folder of encodings."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "flat.py").write_text(FILE)
+    monkeypatch.setattr(folder, "__path__", [*folder.__path__, str(tmp_path / "more")])
+    importlib.import_module(f"{folder.__name__}.flat")
+    yield
+    del REGISTERED["flat"], sys.modules[f"{folder.__name__}.flat"]
+
+
+@pytest.mark.usefixtures("flat")
+def test_one_file_is_enough(llama: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    assert list(all_encodings())[-1] == "flat"
+    done = ropeconv.apply(make_plan(llama, LINEAR, tmp_path / "out", encoding="flat"))
+    assert done.check is not None
+    assert done.check.max_ulp <= 7
+    assert ropeconv.Comparison.open(done.path, str(llama)).receipt.encoding == "flat"
+    assert validate(done.path, llama, tokens=64).agrees
+    considered = {one.encoding: one.selected for one in make_plan(llama, LINEAR).result.considered}
+    assert (considered["native"], considered["flat"]) == (True, False)
+
+
+def test_without_the_file_it_is_not_known(llama: Path) -> None:
+    with pytest.raises(UsageError, match="--encoding flat is not known; choose auto, native, factors"):
+        make_plan(llama, LINEAR, encoding="flat")
+
+
+def test_the_command_line_lists_every_encoding_by_the_names_of_files() -> None:
+    """`--help` does not import them."""
+    assert set(choices.encoding_names()) == {"auto", *all_encodings(), *all_gguf_encodings(), choices.CARRIER}

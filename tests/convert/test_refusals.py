@@ -1,0 +1,126 @@
+"""What the encodings of a checkpoint refuse, each beside the nearest request that they take, and the defaults."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.convert.encodings.buffers import TENSOR
+from ropeconv.convert.target import FoldTarget
+from ropeconv.formats.safetensors import Tensor
+from ropeconv.rope.recipe import Recipe
+
+from .made_requests import CONFIG, MIXED, WEIGHTS, YARN, encoded, recipe, refusal
+
+PAIR, FULL = recipe("mixed", 4.0, keep_short=True), recipe("mixed", 4.0, log_n="full")
+STEPS, YARN_FULL = recipe("yarn", 4.0, log_n="clamped"), recipe("yarn", 4.0, log_n="full")
+LOUD_FULL = recipe("linear", 4.0, log_n="full", attention_factor=1.2)
+LOUD_STEPS = recipe("linear", 4.0, log_n="clamped", attention_factor=1.2)
+INNER = {"model_type": "llava", "text_config": CONFIG}
+TWICE = {**WEIGHTS, TENSOR: Tensor(TENSOR, "F32", (4,), 0, 16)}
+WINDOWED = {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 32}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "of", "config", "options", "words"),
+    [
+        ("buffers", MIXED, INNER, {}, "there is code for the language model only; use --encoding auto"),
+        ("buffers", PAIR, {}, {}, "there is one tensor of frequencies; use --encoding auto"),
+        ("buffers", MIXED, {}, {"tensors": {}}, "the frequencies become one of the tensors"),
+        ("buffers", MIXED, {}, {"tensors": TWICE}, f"a checkpoint with {TENSOR}"),
+        ("buffers", MIXED, {"model_type": "olmo2"}, {}, "there is code for Llama, Mistral"),
+        ("buffers", FULL, WINDOWED, {}, "the code has no use_sliding_window"),
+        ("ministral3", YARN, {}, {}, "only log-n is worth another class; use --encoding auto"),
+        ("ministral3", STEPS, {"model_type": "qwen2"}, {}, "Llama and Mistral have its layout"),
+        ("ministral3", STEPS, {"attention_bias": True}, {}, "a checkpoint with attention_bias as"),
+        ("ministral3", YARN_FULL, {}, {"tensors": {}}, "a factor goes into its weights"),
+        # its weights are not here either, but the runtime is the reason
+        ("ministral3", LOUD_STEPS, {}, {"tensors": {}, "runtimes": ("mlx-lm",)}, "with factors: it uses the attention"),
+        ("ministral3", recipe("linear", 4.0, log_n="clamped"), {}, {"runtimes": ("sglang",)},
+         "scales queries otherwise"),
+        ("weights", MIXED, {}, {}, "there is nothing to multiply; use --encoding native or factors"),
+        ("weights", YARN, {}, {"tensors": {}}, "its weights are not here; give the whole folder"),
+        ("weights", YARN_FULL, {}, {}, "the keys of llama: its stock class does not scale queries by position"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(
+    encoding: str, of: Recipe, config: dict[str, Any], options: dict[str, Any], words: str
+) -> None:
+    assert words in refusal(encoding, of, config if config is INNER else {**CONFIG, **config}, **options)
+
+
+def test_stored_frequencies_scale_queries_in_layers_without_a_window() -> None:
+    of_full = encoded("buffers", FULL, {**CONFIG, **WINDOWED, "use_sliding_window": False})
+    assert of_full.config["stored_rope"]["log_n"] == {"kind": "full", "length": 64}
+    assert "log_n" not in encoded("buffers", MIXED, {**CONFIG, **WINDOWED}).config["stored_rope"]
+
+
+def test_stored_frequencies_have_classes_and_settings_of_their_own() -> None:
+    of = recipe("yarn", 4.0, log_n="full", attention_factor=1.25)
+    made = encoded("buffers", of, {**CONFIG, "architectures": ["LlamaForCausalLM"], "other": 1})
+    name, module = "StoredRopeLlama", "modeling_stored_rope"
+    assert made.config == {
+        **CONFIG, "model_type": "llama_stored_rope", "max_position_embeddings": 256, "rope_scaling": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "stored_rope": {"attention_factor": 1.25, "log_n": {"kind": "full", "length": 64}},
+        "architectures": [f"{name}ForCausalLM"],
+        "auto_map": {
+            "AutoConfig": f"{module}.{name}Config", "AutoModel": f"{module}.{name}Model",
+            "AutoModelForCausalLM": f"{module}.{name}ForCausalLM",
+        },
+        "other": 1,
+    }  # fmt: skip
+    keys = list(made.config)
+    assert keys[keys.index("architectures") + 1] == "auto_map"
+    assert keys[keys.index("rope_parameters") + 1] == "stored_rope"
+    assert (made.written_as, made.context, list(made.texts)) == ("buffers", 256, [f"{module}.py"])
+    assert list(made.added) == [TENSOR]
+    assert made.added[TENSOR].dtype == np.float32
+    assert made.notes == (f"needs trust_remote_code: it comes with {module}.py, about a screen of code, which people "
+                          "will want to read",)  # fmt: skip
+    assert {one.runtime.partition("@")[0] for one in made.verdicts if one.status == "exact"} >= {"transformers"}
+
+
+@pytest.mark.parametrize(
+    ("config", "heads"),
+    [
+        ({}, 2), ({"num_key_value_heads": 1}, 1), ({"attention_bias": False}, 2),
+        ({"num_attention_heads": None, "hidden_size": 256}, 32),
+    ],
+)  # fmt: skip
+def test_defaults_that_ministral_3_does_not_share_are_written(config: dict[str, Any], heads: int) -> None:
+    given = {key: value for key, value in {**CONFIG, **config}.items() if value is not None}
+    made = encoded("ministral3", STEPS, given).config
+    assert (made["model_type"], made["num_key_value_heads"]) == ("ministral3", heads)
+    assert made["architectures"] == ["Ministral3ForCausalLM"]
+
+
+QUERIES, KEYS = WEIGHTS
+
+
+@pytest.mark.parametrize("into", [None, "q"])
+def test_a_gain_goes_into_the_queries_beside_what_is_folded_already(into: Any) -> None:
+    """Full log-n makes queries smaller, and mlx-lm reads no attention factor beside linear, so that is folded too."""
+    folded, options = (QUERIES if into == "q" else KEYS, pytest.approx(1.44)), {"fold": FoldTarget(into=into)}
+    made = encoded("ministral3", LOUD_FULL, **options)
+    gain = (QUERIES, made.log_n_approximation.gain)  # type: ignore[union-attr]
+    both = encoded("ministral3", LOUD_FULL, **options, runtimes=("mlx-lm",))
+    without = encoded("ministral3", LOUD_STEPS, **options, runtimes=("mlx-lm",))
+    for result, scalings, kl in ((made, [gain], 0.0), (both, [folded, gain], 1e-4), (without, [folded], 1e-4)):
+        assert result.fold is not None
+        assert [(one.tensor, one.factor) for one in result.fold.scalings] == scalings
+        assert (result.fold.fold_into, result.fold.expected_kl) == (into or "k", kl)
+    assert encoded("ministral3", STEPS).fold is None
+
+
+@pytest.mark.parametrize("encoding", ["native", "factors", "weights", "ministral3"])
+def test_the_config_of_the_source_stays_as_it_is(encoding: str) -> None:
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    inner = {"model_type": "llava", "text_config": {**CONFIG, "rope_parameters": rope, "layer_types": ["a"]}}
+    before = copy.deepcopy(inner)
+    made = encoded(encoding, STEPS if encoding == "ministral3" else YARN, inner)
+    assert inner == before
+    assert made.config["text_config"]["max_position_embeddings"] == made.context == 256

@@ -1,0 +1,146 @@
+"""Which encoding is selected for the runtimes that are named, the reason for each, and the way out where none fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ropeconv.convert.config_only import nothing_fits
+from ropeconv.convert.encoding import CheckpointResult
+from ropeconv.convert.selection import select
+from ropeconv.errors import UnsupportedBake, UsageError
+from ropeconv.models.layer_cache import sample_config
+from ropeconv.models.registry import by_name
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
+from ropeconv.runtimes.grouping import find
+from ropeconv.runtimes.runtime import GOOD, runtimes
+from ropeconv.runtimes.verdict import Verdict, without_config
+
+from .made_requests import CONFIG, MIXED, NTK, YARN, recipe, request
+
+TRANSFORMERS, VLLM, MLX_LM = (find(name)[-1].display_name for name in ("transformers", "vllm", "mlx-lm"))
+LOUD, LOG_N = recipe("mixed", 4.0, attention_factor=1.2), recipe("yarn", 4.0, log_n="clamped")
+
+
+def of(name: str) -> dict[str, Any]:
+    return sample_config(by_name()[name])
+
+
+def considered(asked: Recipe, **more: Any) -> dict[str, str]:
+    """The reason for every encoding, the selected one with a star."""
+    found = select(request(asked, **more)).considered
+    return {f"*{one.encoding}" if one.selected else one.encoding: one.reason for one in found}
+
+
+def test_why_an_encoding_was_selected_and_the_others_were_not() -> None:
+    plain = considered(YARN)
+    assert plain.pop("*native").startswith(f"exact in {TRANSFORMERS}; exact in ")
+    assert plain.pop("factors").startswith(f"not plainer, and no better in the versions of {TRANSFORMERS}; exact in ")
+    assert plain == dict.fromkeys(("weights", "ministral3", "buffers"), "not needed, a config says it all")
+    both = considered(YARN, runtimes=("vllm", "mlx-lm"))
+    assert both["*native"].startswith(f"exact in {VLLM} and {MLX_LM}; exact in ")
+    assert both["factors"] == f"{MLX_LM}: it uses the attention factor 1.0000, not 1.1386"
+    folded = considered(LOUD, runtimes=("mlx-lm",))
+    assert folded["*weights"].startswith(f"rounded in {MLX_LM}; exact in 0 of ")
+    assert folded["native"] == "no rope type has its formula"
+    log_n = considered(recipe("yarn", 4.0, log_n="full"))
+    assert log_n["weights"] == log_n["native"] == "its stock class does not scale queries by position"
+    assert log_n["*ministral3"].startswith(f"exact in {TRANSFORMERS}; exact in ")
+
+
+@pytest.mark.parametrize("name", ["keys", "tensor", "carrier", "nope"])
+def test_names_of_encodings(name: str) -> None:
+    words = {"nope": "--encoding nope is not known; choose auto, native, factors, .* or buffers$"}
+    with pytest.raises(UsageError, match=words.get(name, f"--encoding {name} goes with GGUF; add --to gguf")):
+        select(request(YARN, encoding=name))
+
+
+def test_all_stands_for_every_runtime_that_has_the_model() -> None:
+    found = select(request(NTK, of("qwen3_next"), runtimes=("all",)))
+    having = [row for row in runtimes() if row.current and without_config(row, by_name()["qwen3_next"]) is None]
+    assert len(having) > 5
+    assert {found.status_of(find(row.name)[-1]) for row in having} <= set(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "options", "encoding", "exact"),
+    [
+        (CONFIG, MIXED, {"runtimes": ("vllm", "mlx-lm", "exllamav3")}, "factors", ("vllm", "mlx-lm", "exllamav3")),
+        (of("phi4_multimodal"), recipe("linear", 4.0), {"encoding": "factors"}, "factors", ("transformers",)),
+        (CONFIG, LOG_N, {"encoding": "ministral3", "allow_approximate": True}, "ministral3", ()),
+        # attention_factor 1 beside the mscale pair would switch the scale of logits off in vLLM
+        (of("deepseek_v3"), Recipe(REGISTRY["yarn"](4.0, mscale=1.0, mscale_all_dim=1.0)), {}, "native", ("vllm",)),
+    ],
+)  # fmt: skip
+def test_what_is_selected(
+    config: dict[str, Any], asked: Recipe, options: dict[str, Any], encoding: str, exact: tuple[str, ...]
+) -> None:
+    found = select(request(asked, config, **options))
+    assert found.encoding == encoding
+    assert all(found.status_of(find(name)[-1]) == "exact" for name in exact)
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "options", "words"),
+    [
+        (CONFIG, LOUD, {"runtimes": ("vllm", "mlx-lm"), "tensors": {}},
+         "mlx-lm .* with factors: it uses the attention factor 1.0000, not 1.2"),
+        # without `runtimes` an output is for transformers
+        (of("phi4_multimodal"), YARN, {"encoding": "factors"},
+         "transformers .* with factors: it uses the attention factor 1.0000"),
+        (of("qwen3_moe"), YARN, {"encoding": "native", "runtimes": ("mlx-lm",)}, "it computes other frequencies"),
+        # a base is no way out of a base
+        (of("falcon"), NTK, {"runtimes": ("mlx-lm",)}, r"it has no such model; name a runtime that reads it \(--run"),
+        (CONFIG, YARN, {"runtimes": ("ktransformers",)},
+         "nobody has looked at llama in it.*ropeconv validate OUTPUT --server URL"),
+        (CONFIG, LOG_N, {"encoding": "ministral3"}, "or use --encoding buffers$"),
+        (CONFIG, LOG_N, {"runtimes": ("vllm",), "tensors": {}},
+         "or name a runtime that takes --encoding buffers$"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(config: dict[str, Any], asked: Recipe, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnsupportedBake, match=words):
+        select(request(asked, config, **options))
+
+
+def result(encoding: str, statuses: dict[str, Any]) -> CheckpointResult:
+    """A result that transformers reads exactly. statuses: of others, whose reasons name ENCODING."""
+    verdicts = []
+    for name, status in ({"transformers": "exact"} | statuses).items():
+        row, reason = find(name)[-1], "" if status in ("exact", "unknown") else f"of {encoding}"
+        verdicts.append(Verdict(row.key, row.display_name, status, reason, "here", row.last))
+    asked = request(MIXED)
+    return CheckpointResult(
+        encoding, tuple(verdicts), config={}, family=asked.family, in_config=asked.schedule, written_as=encoding,
+        context=256,
+    )  # fmt: skip
+
+
+def nothing(found: list[CheckpointResult], asked: Recipe | Schedule, *named: str, **more: Any) -> tuple[str, str]:
+    """The reasons and the way out of the error."""
+    problem = nothing_fits(found, more.pop("refusals", {}), request(asked, runtimes=named, **more))
+    return problem.reason, problem.alternatives
+
+
+BASE, PLAIN = "take a base, which is read exactly (--ntk 4), or ", "name a runtime that reads it (--runtime transfo"
+SCALED = {**CONFIG, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "named", "config", "words"),
+    [
+        ("differs", MIXED, ("vllm",), CONFIG, BASE + PLAIN),
+        ("differs", MIXED, ("vllm", "mlx-lm"), CONFIG,
+         f"{BASE}name one of them, and bake a second output for the others"),
+        ("unknown", MIXED, ("vllm",), CONFIG, "leave vllm out, and measure what it computes with `ropeconv v"),
+        ("differs", NTK, ("vllm",), CONFIG, PLAIN),
+    ],
+)  # fmt: skip
+def test_the_way_out_where_nothing_fits(
+    status: str, asked: Any, named: tuple[str, ...], config: dict[str, Any], words: str
+) -> None:
+    found = result("native", dict.fromkeys(named, status))
+    assert nothing([found], asked, *named, config=config)[1].startswith(words)

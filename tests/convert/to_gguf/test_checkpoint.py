@@ -1,0 +1,223 @@
+"""GGUF to safetensors: what comes back is what was converted, as gguf-py, safetensors and transformers see it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import msgspec
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from ropeconv.bake.verify.output import verify_output
+from ropeconv.engines.transformers.load import load_stock
+from ropeconv.errors import UnsupportedBake, UsageError
+from ropeconv.formats.gguf.edit import Edit, write_new
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.values import string, u32
+from ropeconv.models.registry import by_model_type
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+from ropeconv.validate.comparison import Comparison
+
+from ...conftest import hashes
+from ...support.baking import apply, make_plan, stored_as
+from ...support.corruptions import data
+from ...support.extent import sample
+from ...support.gguf_files import write
+from ...support.in_process import command
+from ...support.llamacpp import EXPORTED, bake, checkpoint, sequence
+from ...support.models import TINY
+
+AS_IS, YARN = Recipe(METHODS["as-is"]()), Recipe(METHODS["yarn"](4.0))
+FLOATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+ROUNDED = dict.fromkeys(("gemma", "gemma2", "gemma3_text", "nemotron"), ("norm",))
+ROUNDED |= dict.fromkeys(("qwen3_5_text", "qwen3_next"), ("norm", "A_log"))
+"""Families whose norms are stored as weight + 1, which rounds them to steps of 2^-23, and A_log as -exp(A_log)."""
+
+
+def goes_back(model_type: str) -> bool:
+    rules = by_model_type()[model_type].gguf
+    return rules is not None and bool(rules.config)
+
+
+BACK = [model_type for model_type in EXPORTED if goes_back(model_type)]
+KNOWN = [("llama", "f16"), ("gemma3_text", "f32")]
+CASES = KNOWN + sample([(name, outtype) for name in BACK for outtype in FLOATS], 3, seed=2)
+
+
+def restored(path: Path, out: Path, **options: object) -> Path:
+    return apply(make_plan(path, AS_IS, out, to="safetensors", **options))
+
+
+def logits(folder: Path) -> torch.Tensor:
+    with torch.no_grad():
+        return load_stock(folder, "cpu")(input_ids=torch.tensor([sequence(96)]), use_cache=False).logits
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """A converted Llama, beside its `source`."""
+    bake(checkpoint("llama", tmp_path / "source"), AS_IS, tmp_path / "plain.gguf")
+    return tmp_path / "plain.gguf"
+
+
+def edited(path: Path, edit: Edit) -> Path:
+    """A copy of a GGUF file with other keys."""
+    out = path.with_name("edited.gguf")
+    out.unlink(missing_ok=True)
+    write_new(GgufFile.open(path), 0, edit, out)
+    return out
+
+
+@pytest.mark.parametrize(("model_type", "outtype"), dict.fromkeys(CASES))
+def test_tensors_and_logits_come_back(model_type: str, outtype: str, tmp_path: Path) -> None:
+    """Every tensor under its own name, byte for byte, and a config with which transformers computes the same."""
+    source = checkpoint(model_type, tmp_path / "source")
+    before = stored_as(source, FLOATS[outtype])
+    bake(source, AS_IS, tmp_path / "model.gguf", outtype=outtype)
+    back = restored(tmp_path / "model.gguf", tmp_path / "back")
+    after = safetensors.torch.load_file(back / "model.safetensors")
+    tied = {"lm_head.weight"} if json.loads((source / "config.json").read_text())["tie_word_embeddings"] else set()
+    assert after.keys() == before.keys() - tied
+    for name, tensor in after.items():
+        if outtype != "bf16" and any(part in name for part in ROUNDED.get(model_type, ())):
+            np.testing.assert_allclose(tensor, before[name], rtol=0, atol=2**-22)
+        else:
+            assert tensor.dtype == before[name].dtype, name
+            assert torch.equal(tensor, before[name]), name
+    one, other = logits(source), logits(back)
+    assert (one - other).abs().max() <= (1e-3 if model_type in ROUNDED else 0)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"q_lora_rank": None},  # as DeepSeek V2 Lite; keys and values come from two stacks
+    "falcon": {"new_decoder_architecture": False, "num_kv_heads": 1, "num_attention_heads": 2},  # as Falcon 7B
+    "gpt_oss": {},  # experts from two stacks, transposed, whose rows were alternating columns
+    "qwen3_next": {},  # queries, keys, values and gates of linear attention by head
+    "apertus": {},  # numbers of layers from metadata keys
+}
+
+
+@pytest.mark.parametrize("model_type", sample(list(VARIANTS), 2))
+def test_what_is_no_row_of_one_tensor_comes_back(
+    model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte for byte in bfloat16, with a config with which transformers computes the same."""
+    null = tuple(name for name, value in VARIANTS[model_type].items() if value is None)
+    monkeypatch.setitem(TINY, model_type, msgspec.structs.replace(TINY[model_type], null=null))
+    source = checkpoint(model_type, tmp_path / "source", **VARIANTS[model_type])
+    before = stored_as(source, "bfloat16")
+    bake(source, AS_IS, tmp_path / "model.gguf", outtype="bf16")
+    back = restored(tmp_path / "model.gguf", tmp_path / "back")
+    after = safetensors.torch.load_file(back / "model.safetensors")
+    assert after.keys() == before.keys()
+    assert not [name for name in after if not torch.equal(after[name], before[name])]
+    torch.testing.assert_close(logits(source), logits(back), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("outtype", ["q8_0", "q4_k_m"])
+def test_quantised_weights_are_those_of_the_reference_dequantiser(outtype: str, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    source = checkpoint("qwen2", tmp_path / "source", hidden_size=256, num_attention_heads=4, intermediate_size=256)
+    bake(source, AS_IS, tmp_path / "model.gguf", outtype=outtype)
+    plan = make_plan(tmp_path / "model.gguf", AS_IS, tmp_path / "back", to="safetensors")
+    assert any("not those of the checkpoint that was quantised; float32 takes" in warning for warning in plan.warnings)
+    after = safetensors.torch.load_file(apply(plan) / "model.safetensors")
+    found = {t.name: t for t in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    for name, ours in (("blk.1.ffn_down", "1.mlp.down_proj"), ("blk.0.attn_v", "0.self_attn.v_proj")):
+        stored = found[f"{name}.weight"]
+        wanted = gguf.quants.dequantize(stored.data, stored.tensor_type)
+        assert np.array_equal(after[f"model.layers.{ours}.weight"].numpy(), wanted)
+    narrow = restored(tmp_path / "model.gguf", tmp_path / "narrow", outtype="bf16")
+    rounded = safetensors.torch.load_file(narrow / "model.safetensors")["model.layers.1.mlp.down_proj.weight"]
+    assert torch.equal(rounded, after["model.layers.1.mlp.down_proj.weight"].to(torch.bfloat16))
+    assert json.loads((narrow / "config.json").read_text())["torch_dtype"] == "bfloat16"
+
+
+def test_large_models_come_back_in_shards(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ropeconv.convert.from_gguf import source as module
+    from ropeconv.formats import safetensors as shards
+
+    monkeypatch.setattr(module, "grouped", lambda items, size: shards.grouped(items, size, 300_000))
+    back = restored(plain, tmp_path / "back")
+    index = json.loads((back / "model.safetensors.index.json").read_text())
+    files = {path.name for path in back.glob("*.safetensors")}
+    assert len(files) > 2
+    assert set(index["weight_map"].values()) == files
+    assert torch.equal(logits(tmp_path / "source"), logits(back))
+
+
+def test_a_method_goes_with_it_and_the_output_is_validated(plain: Path, tmp_path: Path) -> None:
+    out, given = apply(make_plan(plain, YARN, tmp_path / "out", to="safetensors")), ("--against", "plain.gguf")
+    assert "Agrees everywhere" in command(tmp_path, "validate", "out", *given, code=0).stdout
+    data(lambda found: found.__setitem__(-5, found[-5] ^ 1))(out)
+    assert "differs from byte" in command(tmp_path, "validate", "out", *given, "--ignore-receipt", code=3).stderr
+
+
+@pytest.mark.parametrize("encoding", ["buffers", "weights"])
+def test_a_method_in_the_weights_goes_with_it_in_one_step(encoding: str, plain: Path, tmp_path: Path) -> None:
+    """As in two: the file becomes a checkpoint first, and then its weights change."""
+    one = apply(make_plan(plain, YARN, tmp_path / "one", to="safetensors", encoding=encoding))
+    verify_output(Comparison.open(one, str(plain)))
+    between = restored(plain, tmp_path / "between")
+    two = apply(make_plan(between, YARN, tmp_path / "two", encoding=encoding))
+    found, wanted = (
+        {name: sha for name, sha in hashes(folder).items() if name.endswith(".safetensors")} for folder in (one, two)
+    )
+    assert found == wanted
+    assert len(found) == (2 if encoding == "buffers" else 1)
+    if encoding == "weights":
+        assert hashes(between)["model.safetensors"] not in found.values()
+
+
+def test_a_scaled_file_keeps_its_scaling(tmp_path: Path) -> None:
+    bake(checkpoint("llama", tmp_path / "source"), Recipe(METHODS["linear"](4.0)), tmp_path / "scaled.gguf")
+    config = json.loads((restored(tmp_path / "scaled.gguf", tmp_path / "back") / "config.json").read_text())
+    assert (config["rope_scaling"]["rope_type"], config["rope_scaling"]["factor"]) == ("linear", 4.0)
+    assert config["max_position_embeddings"] == 256
+
+
+def test_what_is_no_file_as_it_was_converted_is_refused(tmp_path: Path) -> None:
+    plain, carrier, ntk = (tmp_path / f"{name}.gguf" for name in ("plain", "carrier", "ntk"))
+    bake(checkpoint("qwen2", tmp_path / "source"), AS_IS, plain)
+    bake(plain, Recipe(METHODS["mixed"](4.0)), carrier)
+    bake(plain, Recipe(METHODS["ntk"](4.0)), ntk)
+    for path, recipe in ((carrier, AS_IS), (ntk, YARN)):
+        with pytest.raises(RopeconvError, match="`ropeconv restore` on it first"):
+            make_plan(path, recipe, tmp_path / "back", to="safetensors")
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (Edit({"llama.expert_weights_norm": u32(1)}), "llama.expert_weights_norm = 1 cannot"),
+        (Edit({"tokenizer.ggml.pre": string("bloom")}), "how it cuts text is not in the table"),
+        (Edit({"llama.block_count": u32(1)}), r"the tensor blk\.1\..* cannot"),
+    ],
+)
+def test_unknown_keys_tokenizers_and_tensors_are_refused(edit: Edit, words: str, plain: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedBake, match=words):
+        restored(edited(plain, edit), tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "words"),
+    [
+        ("mamba2", {}, "mamba2"),
+        ("bitnet", {}, "architecture bitnet .*only these are converted back: apertus"),
+        ("llama", {"outtype": "q8_0"}, "--outtype q8_0 is none of a checkpoint"),
+        ("llama", {"carrier": "mistral3"}, "--carrier goes with GGUF"),
+    ],
+)
+def test_unknown_architectures_and_options_of_gguf_are_refused(
+    arch: str, options: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError if options else RopeconvError, match=words):
+        make_plan(write(tmp_path / "model.gguf", arch), AS_IS, tmp_path / "back", to="safetensors", **options)

@@ -1,0 +1,110 @@
+"""A conversion is what llama.cpp computes and what its loader wants, or it is refused before it has its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+
+from ropeconv.bake.apply import apply as apply_checked
+from ropeconv.convert.to_gguf import export as exported
+from ropeconv.convert.to_gguf.demands import demands
+from ropeconv.errors import BadSource, UnsupportedBake, UsageError
+from ropeconv.models.registry import by_model_type, families
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+
+from ...support.baking import make_plan
+from ...support.corruptions import tensors
+from ...support.llamacpp import EXPORTED, checkpoint
+
+AS_IS = Recipe(METHODS["as-is"]())
+WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
+COMPUTED_OTHERWISE: list[tuple[str, dict[str, Any], str]] = [
+    ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob = False"),
+    ("gemma2", {"query_pre_attn_scalar": 32}, "query_pre_attn_scalar = 32"),
+    ("cohere", {"use_qk_norm": True}, "use_qk_norm = True"),
+    ("smollm3", {"no_rope_layers": [1, 0, 1, 1]}, "no_rope_layers"),
+    ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers = \\[0\\]"),
+    ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+    ("exaone4", {"sliding_window": 32, "layer_types": WINDOWS}, "windows there in models of 64 layers alone"),
+    ("persimmon", {}, "llama.cpp has no such architecture any more; keep safetensors"),
+    ("phimoe", {}, "SparseMixer"),
+]
+NOT_LOADED: list[tuple[str, dict[str, Any], str]] = [
+    ("qwen3", {"attention_bias": True}, "attn_output.bias"),
+    ("arcee", {"mlp_bias": True}, "ffn_down.bias"),
+    ("gpt_neox", {"attention_bias": False}, "nothing for blk.0.attn_qkv.bias"),
+    ("olmoe", {"num_key_value_heads": 1}, "attn_k_norm.weight has the shape \\[64\\]"),
+]
+
+
+def test_every_architecture_of_a_family_is_known() -> None:
+    archs = {family.gguf.arch for family in families() if family.gguf is not None}
+    assert archs <= set(demands())
+    assert archs <= set(gguf.MODEL_ARCH_NAMES.values())
+
+
+@pytest.mark.parametrize(("model_type", "changes", "words"), COMPUTED_OTHERWISE + NOT_LOADED)
+def test_what_llama_cpp_computes_otherwise_or_does_not_load_is_refused(
+    tmp_path: Path, model_type: str, changes: dict[str, Any], words: str
+) -> None:
+    if changes:
+        assert make_plan(checkpoint(model_type, tmp_path / "plain"), AS_IS, to="gguf").files
+    source = checkpoint(model_type, tmp_path / "source", **changes)
+    with pytest.raises((UnsupportedBake, BadSource), match=words):
+        make_plan(source, AS_IS, to="gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "words"),
+    [
+        ("model.layers.0.self_attn.q_proj.qweight", torch.zeros(8, 8, dtype=torch.int32), "in I32"),
+        ("model.layers.0.surprise.weight", torch.ones(4), "model.layers.0.surprise.weight has no name"),
+    ],
+)
+def test_a_tensor_without_a_name_or_of_integers_is_refused(name: str, tensor: Any, words: str, tmp_path: Path) -> None:
+    source = checkpoint("llama", tmp_path / "source")
+    tensors(lambda found: found.update({name: tensor.numpy()}))(source)
+    with pytest.raises((UnsupportedBake, BadSource), match=words):
+        make_plan(source, AS_IS, to="gguf")
+
+
+def test_an_unknown_type_and_a_folder_without_weights_are_refused(tmp_path: Path) -> None:
+    source = checkpoint("llama", tmp_path / "source")
+    with pytest.raises(UsageError, match="--outtype q9 is not known"):
+        make_plan(source, AS_IS, to="gguf", outtype="q9")
+    (source / "model.safetensors").unlink()
+    with pytest.raises(BadSource, match="no safetensors weights"):
+        make_plan(source, AS_IS, to="gguf")
+
+
+def test_what_llama_cpp_does_not_load_never_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second guard, where the first is away: the file is opened once before it has its name."""
+    source = checkpoint("qwen3", tmp_path / "source", attention_bias=True)
+    monkeypatch.setattr(exported, "check_demands", lambda *_: None)
+    with pytest.raises(RopeconvError, match="llama.cpp cannot run what was converted: .*wrong number of tensors"):
+        apply_checked(make_plan(source, AS_IS, tmp_path / "bad.gguf", to="gguf"))
+    apply_checked(make_plan(checkpoint("qwen3", tmp_path / "good"), AS_IS, tmp_path / "good.gguf", to="gguf"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "good.gguf", "source"]
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "exports.md"
+ROWS = [
+    [cell.strip() for cell in line.strip("|\n").split("|")]
+    for line in DOCS.read_text().partition("begin of the table")[2].partition("<!-- end")[0].splitlines()[3:]
+    if line.startswith("| ")
+]
+
+
+def test_the_table_of_exports_has_every_family_with_small_divergences_and_large_controls() -> None:
+    rules = {name: by_model_type()[name].gguf for name in EXPORTED}
+    assert [(row[0], row[1]) for row in ROWS] == [(name, rule.arch) for name, rule in rules.items() if rule]
+    for row in ROWS:
+        measured = [float(cell) for cell in row[2:-1] if cell != "-"]
+        assert max(measured) <= 2e-5, row  # gemma2's activation is a table of 16-bit floats in llama.cpp
+        assert float(row[-1]) > 100 * max(measured), row

@@ -1,0 +1,137 @@
+"""Exported files: bytes of every type, names and metadata."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import ropeconv
+from ropeconv.bake.verify.output import verify_output
+from ropeconv.convert.to_gguf.write import encode
+from ropeconv.errors import UsageError
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.inspection.receipts.writer import commands
+from ropeconv.rope.methods.method import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+
+from ...support.baking import make_plan, stored_as
+from ...support.gguf_files import contents
+from ...support.llamacpp import bake, checkpoint
+
+AS_IS, YARN, WIDER = Recipe(METHODS["as-is"]()), Recipe(METHODS["yarn"](4.0)), Recipe(METHODS["yarn"](8.0))
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In bfloat16, as published, with weights of usual size."""
+    folder = checkpoint("qwen3", tmp_path_factory.mktemp("export") / "Qwen3-Tiny-Instruct", initializer_range=0.02)
+    stored_as(folder, "bfloat16")
+    return folder
+
+
+@pytest.mark.parametrize("outtype", ["f32", "f16", "bf16", "q8_0", "auto"])
+def test_bytes_are_those_of_the_reference_quantisers(qwen3: Path, tmp_path: Path, outtype: str) -> None:
+    bake(qwen3, YARN, tmp_path / "out.gguf", outtype=outtype)
+    kind = gguf.GGMLQuantizationType["BF16" if outtype == "auto" else outtype.upper()]
+    source, made = safetensors.torch.load_file(qwen3 / "model.safetensors"), contents(tmp_path / "out.gguf")
+    assert GgufFile.open(tmp_path / "out.gguf").tensors["blk.0.attn_q.weight"].type == kind
+    for ours, theirs in (("blk.0.ffn_gate", "layers.0.mlp.gate_proj"), ("token_embd", "embed_tokens")):
+        weight = source[f"model.{theirs}.weight"].float().numpy()
+        assert made[f"{ours}.weight"] == gguf.quants.quantize(weight, kind).tobytes()
+    norm = source["model.layers.1.self_attn.q_norm.weight"].float().numpy()
+    assert made["blk.1.attn_q_norm.weight"] == norm.tobytes()
+    assert len(made) == len(source)
+
+
+def test_q8_0_of_awkward_numbers() -> None:
+    """Ties, zeros, subnormals, huge and tiny blocks: byte for byte as gguf-py's."""
+    generator = np.random.default_rng(0)
+    blocks = [generator.standard_normal((64, 32)) * 10.0**power for power in range(-38, 30, 2)]
+    ties = np.tile(np.arange(-15.5, 16.5, 1.0), (4, 1)) * np.array([[1], [2], [0.5], [0.25]])
+    full = np.zeros((2, 32))
+    full[1, 3] = 127
+    halves = np.concatenate([[127.0], np.arange(-15, 16) + 0.5])[None]
+    values = np.concatenate([*blocks, ties, full, halves]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        expected = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+        assert encode(values, 8).tobytes() == expected.tobytes()
+
+
+def test_the_name_and_the_description(qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention"""
+    source = shutil.copytree(qwen3, tmp_path / qwen3.name)
+    (source / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: [en]\n---\n# Tiny\n")
+    monkeypatch.chdir(tmp_path)
+    plan = make_plan(source, YARN, to="gguf", outtype="q8_0")
+    assert plan.out.name == "Qwen3-Tiny-255K-Instruct-yarn4-Q8_0.gguf"
+    bake(source, YARN, tmp_path / "out.gguf", outtype="q8_0")
+    file = GgufFile.open(tmp_path / "out.gguf")
+    expected = {
+        "license": "apache-2.0", "languages": ["en"], "finetune": "Instruct-yarn4", "file_type": 7,
+        "base_model.0.name": "Qwen3 Tiny Instruct",
+    }  # fmt: skip
+    assert {key: file.get(f"general.{key}") for key in expected} == expected
+    assert json.loads(file.get("ropeconv.json"))["recipe"]["method"] == "yarn"
+
+
+def test_who_quantised_it(qwen3: Path, tmp_path: Path) -> None:
+    """Read by gguf-py; a second bake of the file keeps it, and `validate` finds every byte as planned."""
+    plain, named, again = (tmp_path / f"{name}.gguf" for name in ("plain", "named", "again"))
+    bake(qwen3, YARN, plain, outtype="q8_0")
+    bake(qwen3, YARN, named, outtype="q8_0", quantized_by="me")
+    bake(named, WIDER, again, replace=True)
+    fields = [gguf.GGUFReader(path).fields.get("general.quantized_by") for path in (plain, named, again)]
+    assert [field and field.contents() for field in fields] == [None, "me", "me"]
+    assert verify_output(ropeconv.Comparison.open(named, str(qwen3))).files == 1
+    assert commands(read_receipt(named))[0].endswith("--outtype q8_0 --quantized-by me")
+    with pytest.raises(UsageError, match="--quantized-by has no effect"):
+        make_plan(plain, YARN, replace=True, quantized_by="me")
+    with pytest.raises(UsageError, match="--quantized-by goes with GGUF"):
+        make_plan(qwen3, YARN, quantized_by="me")
+
+
+def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:
+    source = checkpoint("gemma3_text", tmp_path / "gemma3")
+    tensors = safetensors.torch.load_file(source / "model.safetensors")
+    names = sorted(tensors)
+    (source / "model.safetensors").unlink()
+    index = {}
+    for shard, part in enumerate((names[::2], names[1::2]), 1):
+        file = f"model-0000{shard}-of-00002.safetensors"
+        wrapped = {f"language_model.{name}": tensors[name] for name in part} | {f"vision_tower.{shard}": torch.ones(2)}
+        safetensors.torch.save_file(wrapped, source / file, {"format": "pt"})
+        index |= dict.fromkeys(wrapped, file)
+    (source / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config}))
+    bake(source, YARN, tmp_path / "out.gguf")
+    made = contents(tmp_path / "out.gguf")
+    norm = tensors["model.layers.0.self_attn.q_norm.weight"].numpy()
+    assert made["blk.0.attn_q_norm.weight"] == (norm + np.float32(1)).tobytes()
+    assert len(made) == len([name for name in names if name != "lm_head.weight"])
+
+
+@pytest.mark.parametrize(("outtype", "kind"), [("q4_k_m", 12), ("q6_k", 14)])
+def test_k_quants_are_llama_cpps_own_and_keep_the_schedule(tmp_path: Path, outtype: str, kind: int) -> None:
+    """Blocks of 256 need wider rows than the other tiny models have."""
+    pytest.importorskip("llama_cpp")
+    wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
+    source, out = checkpoint("qwen2", tmp_path / "wide", **wide), tmp_path / "out.gguf"
+    assert bake(source, Recipe(METHODS["mixed"](4.0)), out, outtype=outtype).bytes > 0
+    file = GgufFile.open(out)
+    assert (file.tensors["blk.0.ffn_gate.weight"].type, file.tensors["rope_freqs.weight"].type) == (kind, 0)
+    assert json.loads(file.get("ropeconv.json"))["encoding"] == "carrier"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "wide"]
+    patched, fresh = tmp_path / "patched.gguf", tmp_path / "fresh.gguf"
+    bake(out, WIDER, patched, replace=True)
+    bake(source, WIDER, fresh, outtype=outtype)
+    assert GgufFile.open(patched).get("general.architecture") == "qwen2"
+    assert contents(patched) == contents(fresh)

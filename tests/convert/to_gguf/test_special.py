@@ -1,0 +1,182 @@
+"""Checkpoints with something special, in llama.cpp beside transformers: scaling, layers that predict, MXFP4 experts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
+from ropeconv.rope.methods.method import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+
+from ...support.extent import sample
+from ...support.gguf_files import contents
+from ...support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
+
+YARN = Recipe(METHODS["yarn"](4.0))
+PLAIN_YARN = Recipe(METHODS["yarn"](4.0), attention_factor=1.0)
+ROPE_OF_YARN: dict[str, Any] = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+LISTS = {"short_factor": [1 + i / 20 for i in range(32)], "long_factor": [1 + i * 0.4 for i in range(32)]}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, **LISTS}
+LLAMA3 = {**ROPE_OF_YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+MINISTRAL = {**ROPE_OF_YARN, "beta_fast": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0}
+GEMMA3 = {
+    "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+}
+CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "llama3": ("llama", LLAMA3, "tensor"),
+    "an attention factor": ("qwen2", {**ROPE_OF_YARN, "attention_factor": 1.3}, "keys"),
+    "an open ramp": ("qwen2", {**ROPE_OF_YARN, "beta_fast": 8.0, "beta_slow": 2.0, "truncate": False}, "carrier"),
+    "two mscales": ("ministral3", {**MINISTRAL, "mscale_all_dim": 0.8}, "keys"),
+    "equal mscales": ("ministral3", {**MINISTRAL, "mscale_all_dim": 1.0}, "keys"),
+    "some layers": ("gemma3_text", GEMMA3, "keys"),
+    "lists of Phi 3": ("phi3", LONGROPE, "tensor"),
+    "lists of others": ("llama", {**LONGROPE, "factor": 4.0, "original_max_position_embeddings": 64}, "tensor"),
+    "layers without RoPE": ("smollm3", ROPE_OF_YARN, "keys"),
+}
+
+
+@pytest.mark.parametrize("name", sample(list(CASES), 2))
+def test_a_scaled_checkpoint_is_converted_as_it_is(tmp_path: Path, name: str) -> None:
+    model_type, rope, encoding = CASES[name]
+    own = {"original_max_position_embeddings": 64} if model_type == "phi3" else {}
+    source = checkpoint(model_type, tmp_path / "source", max_position_embeddings=256, rope_parameters=rope, **own)
+    out = tmp_path / "out.gguf"
+    plan = bake(source, Recipe(METHODS["as-is"]()), out)
+    assert plan.result.encoding == encoding
+    reference, plain = of_transformers(source, None), checkpoint(model_type, tmp_path / "plain")
+    control = beyond(reference, of_transformers(plain, None))
+    for figures, unscaled in zip(beyond(reference, of_llamacpp(out)), control, strict=True):
+        assert figures.kl_mean < 1e-5
+        assert unscaled.kl_mean > 1000 * figures.kl_mean
+    seen = inspect_source(open_source(str(out)))
+    assert not seen.problems
+    assert seen.spec.attention_factor == pytest.approx(plan.schedule.attention_factor, rel=1e-6)
+
+
+QWEN = {
+    "eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "shared_head.norm": "norm",
+}  # fmt: skip
+
+
+def predicting(model_type: str, folder: Path) -> Path:
+    """A checkpoint with a further layer like the last, as its publisher names it."""
+    source = checkpoint(model_type, folder)
+    tensors = safetensors.torch.load_file(source / "model.safetensors")
+    width, last = tensors["model.embed_tokens.weight"].shape[1], "model.layers.1."
+    added = {name.removeprefix(last): tensor.clone() for name, tensor in tensors.items() if name.startswith(last)}
+    parts = {"eh_proj": torch.randn(width, 2 * width), "shared_head.norm": torch.rand(width)}
+    parts |= {name: torch.rand(width) for name in ("enorm", "hnorm")}
+    if model_type.startswith("qwen"):
+        tensors |= {f"mtp.layers.0.{name}": tensor for name, tensor in added.items()}
+        tensors |= {f"mtp.{QWEN[name]}.weight": tensor for name, tensor in parts.items()}
+    else:
+        parts |= {"embed_tokens": tensors["model.embed_tokens.weight"] + 1}
+        named = {f"{name}.weight": tensor for name, tensor in parts.items()}
+        tensors |= {f"model.layers.2.{name}": tensor for name, tensor in {**added, **named}.items()}
+    safetensors.torch.save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    return source
+
+
+@pytest.mark.parametrize("model_type", ["glm4_moe", *sample(["qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"], 1)])
+def test_layers_that_predict_are_kept_where_llamacpp_has_them(tmp_path: Path, model_type: str) -> None:
+    source, out = predicting(model_type, tmp_path / "source"), tmp_path / "out.gguf"
+    plan = bake(source, PLAIN_YARN, out)
+    file, made = GgufFile.open(out), contents(out)
+    arch = file.get("general.architecture")
+    assert (file.get(f"{arch}.block_count"), file.get(f"{arch}.nextn_predict_layers")) == (3, 1)
+    stored = safetensors.torch.load_file(source / "model.safetensors")
+    qwen = model_type.startswith("qwen")
+    norm = stored["mtp.pre_fc_norm_hidden.weight" if qwen else "model.layers.2.hnorm.weight"].numpy()
+    assert made["blk.2.nextn.hnorm.weight"] == (norm + np.float32(qwen)).tobytes()  # which Qwen stores as weight - 1
+    assert made["blk.2.attn_k.weight"] == made["blk.1.attn_k.weight"] != made["blk.2.nextn.eh_proj.weight"]
+    reference, stock = of_transformers(source, plan), of_llamacpp(out)
+    assert max(one.kl_mean for one in beyond(reference, stock)) < 1e-5
+    assert min(one.kl_mean for one in beyond(of_transformers(source, None), stock)) > 1e-3
+    assert not any("MTP" in warning for warning in plan.warnings)
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "ernie4_5_moe"])
+def test_layers_that_predict_are_left_out_elsewhere_and_the_plan_says_so(tmp_path: Path, model_type: str) -> None:
+    made, plain = tmp_path / "out.gguf", tmp_path / "plain.gguf"
+    for source, out in ((predicting(model_type, tmp_path / "source"), made),
+                        (checkpoint(model_type, tmp_path / "plain"), plain)):  # fmt: skip
+        plan = bake(source, PLAIN_YARN, out)
+        assert any("further tokens (MTP) are left out" in warning for warning in plan.warnings) is (out == made)
+    assert contents(made) == contents(plain)
+    assert GgufFile.open(made).get(f"{GgufFile.open(made).get('general.architecture')}.block_count") == 2
+
+
+NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+MXFP4 = gguf.GGMLQuantizationType.MXFP4
+
+
+def packed(shape: tuple[int, ...], generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Blocks, scales, and the numbers that they stand for, [experts, rows, columns]. shape: of these."""
+    codes = torch.randint(0, 16, shape, generator=generator)
+    scales = torch.randint(122, 125, (*shape[:2], shape[2] // 32), generator=generator)
+    numbers = NUMBERS[codes] * torch.exp2(scales.float() - 127).repeat_interleave(32, -1)
+    blocks = (codes[..., 0::2] | codes[..., 1::2] << 4).reshape(*scales.shape, 16)
+    return blocks.to(torch.uint8), scales.to(torch.uint8), numbers
+
+
+def published(folder: Path) -> tuple[Path, Path, dict[str, torch.Tensor]]:
+    """A checkpoint with MXFP4 experts, the same with their numbers in float32, and these by name."""
+    plain = checkpoint("gpt_oss", folder / "plain")
+    tensors = safetensors.torch.load_file(plain / "model.safetensors")
+    generator, quantised, expected = torch.Generator().manual_seed(0), dict(tensors), {}
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, columns, rows = tensors[name].shape
+        blocks, scales, numbers = packed((experts, rows, columns), generator)
+        del quantised[name]
+        quantised |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        tensors[name], expected[name] = numbers.transpose(1, 2).contiguous(), numbers
+    shutil.copytree(plain, folder / "quantised")
+    safetensors.torch.save_file(quantised, folder / "quantised" / "model.safetensors", {"format": "pt"})
+    safetensors.torch.save_file(tensors, plain / "model.safetensors", {"format": "pt"})
+    return folder / "quantised", plain, expected
+
+
+def test_a_model_with_mxfp4_keeps_its_blocks_and_computes_what_their_numbers_do(tmp_path: Path) -> None:
+    source, plain, expected = published(tmp_path)
+    out = tmp_path / "out.gguf"
+    plan = bake(source, YARN, out)
+    file, made = GgufFile.open(out), contents(out)
+    assert file.tensors["blk.0.ffn_down_exps.weight"].type == MXFP4
+    down = np.frombuffer(made["blk.0.ffn_down_exps.weight"], np.uint8).reshape(-1, 17)
+    up = np.frombuffer(made["blk.1.ffn_up_exps.weight"], np.uint8).reshape(-1, 17)
+    wanted = expected["model.layers.0.mlp.experts.down_proj"].flatten().numpy()
+    assert np.array_equal(gguf.quants.dequantize(down, MXFP4).flatten(), wanted)
+    odd = expected["model.layers.1.mlp.experts.gate_up_proj"][:, 1::2].flatten().numpy()
+    assert np.array_equal(gguf.quants.dequantize(up, MXFP4).flatten(), odd)
+    reference = of_transformers(plain, plan)
+    right = beyond(reference, of_llamacpp(out))
+    control = beyond(reference, of_transformers(plain, None))
+    wrong = beyond(reference, of_llamacpp(with_other_halves(out, tmp_path / "wrong.gguf")))
+    for close, unscaled, swapped in zip(right, control, wrong, strict=True):
+        assert close.kl_mean < 0.03  # llama.cpp multiplies MXFP4 by activations in Q8_0
+        assert min(unscaled.kl_mean, swapped.kl_mean) > 300 * close.kl_mean
+
+
+def with_other_halves(path: Path, out: Path) -> Path:
+    """A copy whose experts have the halves of each byte the other way round."""
+    shutil.copy(path, out)
+    reader = gguf.GGUFReader(out, "r+")
+    for tensor in reader.tensors:
+        if tensor.tensor_type == MXFP4:
+            blocks = tensor.data.reshape(-1, 17)
+            blocks[:, 1:] = blocks[:, 1:] >> 4 | blocks[:, 1:] << 4
+    reader.data.flush()
+    return out

@@ -1,0 +1,99 @@
+"""`ropeconv tune` on a small trained model, from the texts to files that transformers and llama.cpp read."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.evaluate.tune.result import Tuned, write_tuned
+from ropeconv.evaluate.tune.tuning import Wanted, tune_model
+from ropeconv.rope.errors import RopeconvError
+
+from ...support.in_process import command
+from ...support.models import make
+
+CONTEXT = 256
+
+
+@pytest.fixture(scope="module")
+def tuned(trained: Path) -> Tuned:
+    wanted = Wanted(str(CONTEXT), windows=16, held_windows=24)
+    return tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted)
+
+
+def test_the_gradient_finds_what_no_formula_has(tuned: Tuned) -> None:
+    rows = {row.name: row for row in tuned.rows}
+    total = rows["tuned factors"].total
+    assert (next(iter(rows)), len(rows)) == ("base", 1 + 7 + 1)
+    assert total.difference is not None
+    assert total.error is not None
+    assert total.difference < -3 * total.error
+    assert (tuned.better, "is better" in tuned.sentence) == (True, True)
+    assert tuned.recipe == rows["tuned factors"].recipe
+    best = min(row.total.value for row in tuned.rows if row.recipe and row.name != "tuned factors")
+    assert rows[tuned.best_formula].total.value == best, "the best formula is that of held-out text"
+    assert total.value < best
+    assert tuned.searched < total.difference / 2 < 0
+    assert not set(tuned.texts) & set(tuned.held_out)
+    assert (len(tuned.divisors), tuned.positions[-1]) == (32, CONTEXT - 1)
+
+
+def test_the_recipe_is_baked_and_llama_cpp_computes_it(tuned: Tuned, trained: Path, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    write_tuned(tuned, tmp_path / "tuned.json")
+    model = trained / "model"
+    command(tmp_path, "apply", model, "--recipe", "tuned.json", "--to", "gguf", "-o", "out.gguf", "-q", code=0)
+    checked = command(tmp_path, "validate", "out.gguf", "--against", model, code=0)
+    assert "Agrees everywhere, and the unscaled source does not." in checked.stdout
+
+
+def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_path: Path) -> None:
+    model = trained / "model"
+    given = ("tune", model, "--text", f"{trained}/texts/*.txt", "--context", "256", "--windows", "4", "--steps", "2",
+             "--needles", "0.5")  # fmt: skip
+    done = command(tmp_path, *given, "--targets", "16", "-o", "tuned.json", "--plot", "tuned.svg", code=0)
+    for words in (
+        "minus best formula", "needle", "tuned factors", "2 steps on 4 windows", "texts are held out",
+        "Next: ropeconv apply",
+    ):  # fmt: skip
+        assert words in done.stdout
+    assert "<svg" in (tmp_path / "tuned.svg").read_text()
+    again = command(tmp_path, *given, "--targets", "16", "--json", "-q", "--fresh", code=0)
+    written = json.loads((tmp_path / "tuned.json").read_text())
+    assert json.loads(again.stdout) == {"schema": 2, **written}, "the same seed gives the same"
+    for row in written["rows"]:
+        parts = row["beyond"]["value"] + 0.3 * row["inside"]["value"] + 0.5 * row["needle"]["value"]
+        assert row["total"]["value"] == pytest.approx(parts)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "context inside": ({"context": "64"}, "trained for 64 tokens; give a --context above that"),
+    "text too short": ({"context": "64k"}, "give a longer --text"),
+    "unknown start": ({"start": "theta"}, "--start theta is no formula to begin with; choose"),
+    "one window": ({"windows": 1}, "errors need two windows at least"),
+    "negative factor": ({"attention_factor": -1.0}, "--attention-factor is -1.0; give a positive number"),
+    "negative weight": ({"inside": -1.0}, "--inside is -1.0; give 0 or more"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_values_are_refused_with_a_repair(case: str, trained: Path) -> None:
+    given, sentence = WRONG[case]
+    wanted = Wanted(**{"context": "256", "windows": 2, **given})
+    with pytest.raises(RopeconvError, match=re.escape(sentence)):
+        tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"), [("model.gguf", "tune the checkpoint that it was made of"), ("encoder", "encoder")]
+)
+def test_gguf_files_and_encoders_are_refused(model: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("words " * 999)
+    make("modernbert", tmp_path / "encoder")
+    done = command(tmp_path, "tune", model, "--text", "book.txt", "--context", "256", code=2)
+    assert said in done.stderr
+    assert not list(tmp_path.glob("*.json"))

@@ -1,0 +1,123 @@
+"""What `train-config` prints: as each trainer reads it, at the whole context, with nothing that scales RoPE again."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv import RopeconvError
+from ropeconv.cli.command import trainer_names
+from ropeconv.hub.training import Baked, Trainer, find_trainer, make_snippet, trainers
+from ropeconv.runtimes.runtime import runtimes
+
+yaml = pytest.importorskip("yaml")
+TEMPLATES = Path(__file__).parents[2] / "templates" / "training"
+BAKED = Baked(
+    path="./Qwen3-8B-yarn4", method="yarn", context=131072, trained=32768, model_type="qwen3", rope_type="yarn",
+    two_lists=False, own_code=False, encoder=False, verdicts={},
+)  # fmt: skip
+of_each = pytest.mark.parametrize("trainer", trainers().values(), ids=lambda one: one.name)
+
+
+def baked(status: str = "exact", **changes: Any) -> Baked:
+    same = dict.fromkeys([row.key for row in runtimes()], (status, "it computes other frequencies"))
+    return replace(BAKED, verdicts=same, **changes)
+
+
+def settings(trainer: Trainer, text: str) -> tuple[dict[str, Any], Any]:
+    """The options of a snippet, keys of YAML or keyword arguments of the calls in Python, and its model."""
+    if not trainer.file.endswith(".py"):
+        found = yaml.safe_load(text)
+        return found, [found.get("base_model") or found.get("model_name_or_path")]
+    nodes = list(ast.walk(ast.parse(text)))
+    words = [one for node in nodes if isinstance(node, ast.Call) for one in node.keywords]
+    options = {one.arg: one.value.value for one in words if one.arg and isinstance(one.value, ast.Constant)}
+    return options, [node.value for node in nodes if isinstance(node, ast.Constant)]
+
+
+@of_each
+def test_the_length_is_the_context_and_nothing_scales_rope(trainer: Trainer) -> None:
+    made = make_snippet(trainer, baked())
+    given, models = settings(trainer, made.text)
+    assert "./Qwen3-8B-yarn4" in models
+    assert (given[trainer.length], given["output_dir"], made.notes) == (131072, "Qwen3-8B-yarn4-trained", ())
+    scaling = {"rope_scaling", "rope_parameters", "overrides_of_model_config", "model_init_kwargs"}
+    assert not {*scaling, "trust_remote_code"} & given.keys()
+    assert trainer.file in trainer.command
+
+
+@of_each
+def test_a_model_with_its_own_code_is_trusted_or_refused(trainer: Trainer) -> None:
+    if trainer.no_code:
+        with pytest.raises(RopeconvError, match=re.escape(trainer.no_code)):
+            make_snippet(trainer, baked(own_code=True))
+    else:
+        text = make_snippet(trainer, baked(own_code=True)).text
+        assert settings(trainer, text)[0]["trust_remote_code"] is True
+
+
+@pytest.mark.parametrize("path", ['a "b" \\ c', "it's", "x\n- y: z", "ü: #"])
+@of_each
+def test_any_path_stays_one_value(trainer: Trainer, path: str) -> None:
+    assert path in settings(trainer, make_snippet(trainer, baked(path=path)).text)[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"encoder": True}, "is an encoder"),
+        ({"model_type": "gemma2"}, "for gemma2 ignores the rope type yarn"),
+        ({"two_lists": True, "rope_type": "longrope"}, "takes the short list"),
+    ],
+)
+def test_unsloth_refuses_what_it_would_train_otherwise(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RopeconvError, match=reason) as refused:
+        make_snippet(find_trainer("unsloth"), baked(**changes))
+    named = {name for name in trainers() if f"--for {name}" in str(refused.value)}
+    assert named == (set() if "encoder" in changes else set(trainers()) - {"unsloth"})
+    assert make_snippet(find_trainer("unsloth"), baked(model_type="gemma2", rope_type="default")).text
+
+
+@of_each
+def test_what_its_transformers_does_not_compute_is_refused(trainer: Trainer) -> None:
+    with pytest.raises(RopeconvError, match=r"transformers.* does not compute it \(ignored: it computes other") as no:
+        make_snippet(trainer, baked("ignored"))
+    assert "apply --explain" in str(no.value)
+
+
+@pytest.mark.parametrize(
+    ("made_from", "note"),
+    [(BAKED, "^nobody has looked"), (baked(two_lists=True, rope_type="longrope"), "within 32,768 tokens")],
+)
+def test_a_note_says_what_to_know(made_from: Baked, note: str) -> None:
+    (found,) = make_snippet(find_trainer("trl"), made_from).notes
+    assert re.search(note, found)
+
+
+def test_the_verdict_is_that_of_the_version_that_the_trainer_brings() -> None:
+    rows = [row for row in runtimes() if row.name == "transformers"]
+    old = next(row for row in rows if row.covers("5.16.1"))
+    assert old is not rows[-1]
+    found = replace(BAKED, verdicts={old.key: ("differs", "x"), rows[-1].key: ("exact", "")})
+    assert [found.verdict(version)[0] for version in ("5.16.1", "", "9.1")] == ["differs", "exact", "unknown"]
+
+
+def test_every_trainer_has_a_name_and_a_template() -> None:
+    assert trainer_names() == tuple(trainers())
+    files = {f"{one.file}.jinja" for one in trainers().values()}
+    assert {path.name for path in TEMPLATES.iterdir()} == files
+
+
+@of_each
+def test_a_statement_has_a_line_or_was_executed_with_a_transformers_that_is_known(trainer: Trainer) -> None:
+    assert any(fact.run for fact in trainer.facts)
+    for fact in trainer.facts:
+        assert fact.run or re.fullmatch(r"\S+\.py(:\d+)?(, \S+\.py:\d+)*", fact.source), fact
+    assert all(re.fullmatch(r"\S+\.py:\d+", own.source) for own in trainer.rotary)
+    rows = [row for row in runtimes() if row.name == "transformers"]
+    assert not trainer.transformers or any(row.covers(trainer.transformers) for row in rows)

@@ -1,0 +1,132 @@
+"""Files beside a receipt: compared with it, and how a receipt gets to its place, whatever the disk does."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.inspection.receipts.reader import check_files, read_receipt, validations
+from ropeconv.inspection.receipts.receipt import FileRecord
+from ropeconv.inspection.receipts.writer import add_validation, write_receipt
+
+from .test_folders import receipt
+
+BESIDE = ".out.ropeconv.json.new"
+
+
+def record(path: Path) -> FileRecord:
+    return FileRecord(path.name, "write", path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name in ("config.json", "code.py", "model.safetensors", "notes.txt"):
+        (folder / name).write_text(f"{name} as written")
+    return folder
+
+
+# Files compared with a receipt
+
+
+@pytest.mark.parametrize("name", ["config.json", "code.py", "model.safetensors"])
+def test_a_file_that_was_edited_is_not_the_one_that_was_written(out: Path, name: str) -> None:
+    one = receipt(files=tuple(record(path) for path in sorted(out.iterdir())))
+    check_files(out, one)
+    text, said = (out / name).read_text(), f"{name} is not the file that ropeconv wrote; run apply again"
+    for weights in (True, False):
+        (out / name).write_text(text + "!")
+        with pytest.raises(BadSource, match=said):
+            check_files(out, one, weights)
+        (out / name).write_text(text[:-1] + "!")  # of the same size
+        with nullcontext() if name == "model.safetensors" and not weights else pytest.raises(BadSource, match=said):
+            check_files(out, one, weights)
+    (out / name).unlink()
+    with pytest.raises(BadSource, match=f"{name} is not there any more; run apply again"):
+        check_files(out, one, weights=False)
+
+
+# How a receipt gets to its place
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EACCES])
+def test_a_draft_is_inside_where_none_can_be_beside(out: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    opened = Path.open
+
+    def refuse(path: Path, *given: Any, **named: Any) -> Any:
+        if path.name == BESIDE:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *given, **named)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    write_receipt(out, receipt())
+    assert read_receipt(out) == receipt()
+    assert [path.name for path in (*out.iterdir(), *out.parent.iterdir()) if "new" in path.name] == []
+
+
+# Results of validations
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    """A file for which only its size counts."""
+    (tmp_path / "out.gguf").write_bytes(b"1234")
+    return tmp_path / "out.gguf"
+
+
+@pytest.mark.parametrize("server", ["", "vllm@0.33"])
+def test_a_result_is_added_to_those_that_are_there(out: Path, gguf: Path, server: str) -> None:
+    one = receipt(servers={"other": {"agrees": False}})
+    for place in (out, gguf):
+        add_validation(place, one, {"agrees": True}, server)
+    servers = {"other": {"agrees": False}, server: {"agrees": True}}
+    found = read_receipt(out)
+    assert (found.validation, found.servers) == ((None, servers) if server else ({"agrees": True}, one.servers))
+    added = {"servers": servers} if server else {"validation": {"agrees": True}}
+    assert json.loads(gguf.with_name("out.gguf.validation.json").read_text()) == {"schema": 2, "size": 4, **added}
+    assert validations(gguf) == added
+
+
+def test_results_beside_a_gguf_file_are_those_of_the_file_as_it_is(gguf: Path) -> None:
+    assert validations(gguf) == {}
+    add_validation(gguf, receipt(), {"agrees": True})
+    add_validation(gguf, receipt(), {"agrees": False}, "vllm")
+    assert validations(gguf) == {"validation": {"agrees": True}, "servers": {"vllm": {"agrees": False}}}
+    gguf.write_bytes(b"12345")
+    assert validations(gguf) == {}
+    add_validation(gguf, receipt(), {"agrees": False}, "vllm")
+    assert validations(gguf) == {"servers": {"vllm": {"agrees": False}}}
+
+
+def test_processes_that_write_results_at_once_leave_one_whole_result(out: Path, gguf: Path) -> None:
+    for path in out.iterdir():
+        path.unlink()
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                for _ in range(15):
+                    for place in (out, gguf):
+                        add_validation(place, receipt(), {"figures": [number] * 100 * (number + 1)})
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+    for found in (read_receipt(out).validation, validations(gguf)["validation"]):
+        assert found is not None
+        number = found["figures"][0]
+        assert found == {"figures": [number] * 100 * (number + 1)}
+    assert sorted(os.listdir(out.parent)) == ["out", "out.gguf", "out.gguf.validation.json"]
+    assert os.listdir(out) == ["ropeconv.json"]

@@ -1,0 +1,87 @@
+"""GGUF files that are no language model with RoPE, each with its sentence, and unknown ones that are taken by keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import ropeconv
+from ropeconv.convert.target import GgufTarget, Target
+from ropeconv.errors import BadSource
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.inspection.inspection import Inspection, inspect_source
+from ropeconv.models.open import open_source
+from ropeconv.rope.forms import Yarn
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.spec import Proportional
+
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import plain_tensors, write
+
+YARN = Recipe(REGISTRY["yarn"](4.0))  # type: ignore[call-arg]
+KINDS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "lora": ("llama", {"general.type": "adapter"}, "is a LoRA adapter, which has no RoPE of its own"),
+    "mmproj": ("clip", {"general.type": "mmproj"}, r"is a multimodal projector \(mmproj\)"),
+    "clip": ("clip", {}, r"is a multimodal projector \(mmproj\)"),
+    "imatrix": ("llama", {"general.type": "imatrix"}, "is an importance matrix and no model"),
+    "draft": ("eagle3", {}, r"draft model \(EAGLE-3\), which only guesses tokens for another model"),
+    "dflash": ("dflash", {}, r"draft model \(DFlash\)"),
+    "assistant": ("gemma4-assistant", {}, r"draft model \(Gemma 4 assistant\)"),
+    "learned": ("gpt2", {}, "gpt2 has no RoPE but learned positions, so there is nothing to extend"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_file_is_instead_of_a_model(kind: str, tmp_path: Path) -> None:
+    arch, keys, words = KINDS[kind]
+    path = write(tmp_path / f"{kind}.gguf", arch, keys)
+    for attempt in (lambda: inspect_source(open_source(str(path))), lambda: make_plan(path, YARN, tmp_path / "o.gguf")):
+        with pytest.raises(BadSource, match=words):
+            attempt()
+
+
+def planned(path: Path, out: Path, encoding: str = "auto", recipe: Recipe = YARN) -> Any:
+    target = Target(out=out, encoding=encoding, gguf=GgufTarget(assume_arch_keys=True))
+    return ropeconv.make_plan(open_source(str(path)), recipe, target)
+
+
+def test_an_unknown_architecture_is_taken_by_its_keys_where_that_is_asked_for(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "new.gguf", "llama9"), tmp_path / "out.gguf"
+    with pytest.raises(BadSource, match=r"'llama9' is not in the table .*llama\w*\); --assume-arch-keys"):
+        make_plan(source, YARN, out)
+    plan = planned(source, out)
+    assert any("not in the table" in words for words in plan.warnings)
+    assert [one.status for one in plan.result.verdicts if one.runtime.startswith("llama-cpp-gguf")] == ["unknown"]
+    apply(plan)
+    written = gguf.GGUFReader(out)
+    found = {key: written.fields[f"llama9.rope.scaling.{key}"].contents() for key in ("type", "factor")}
+    assert found == {"type": "yarn", "factor": 4.0}
+    receipt = json.loads(GgufFile.open(out).get("ropeconv.json"))
+    assert receipt["target"]["assume_arch_keys"] is True
+    assert receipt["runtimes"][0]["status"] == "unknown"
+    again = inspect_source(open_source(str(out)))
+    assert isinstance(again.spec.form, Yarn)
+    assert any("not in the table" in words for words in again.spec.notes)
+
+
+def divided(folder: Path, divisors: np.ndarray) -> Inspection:
+    path = write(folder / "model.gguf", tensors={**plain_tensors(), "rope_freqs.weight": divisors.astype(np.float32)})
+    return inspect_source(open_source(str(path)))
+
+
+@pytest.mark.parametrize("divisor", [1e30, np.inf, 1e29])
+def test_a_huge_divisor_is_a_pair_that_does_not_rotate(tmp_path: Path, divisor: float) -> None:
+    """1e30 is what llama.cpp's converter writes for Gemma 4; inf divides to 0 as well."""
+    numbers = np.arange(32)
+    seen = divided(tmp_path, np.where((numbers == 3) | (numbers == 30), divisor, 1))
+    found = seen.spec.current().inv_freq
+    assert np.flatnonzero(found == 0).tolist() == [3, 30]
+    np.testing.assert_allclose(found[4:30], [1e4 ** (-i / 32) for i in range(4, 30)])
+    json.dumps(seen.to_dict(), allow_nan=False)
+    assert divided(tmp_path, np.where(numbers >= 3, divisor, 1)).spec.form == Proportional(1e4, 1.0, 3 / 32)

@@ -1,0 +1,154 @@
+"""The table of keys that limit a prompt, and how they are found and raised in files of any size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ropeconv
+from ropeconv.bake.restore import restore, restore_plan
+from ropeconv.bake.verify.output import verify_output
+from ropeconv.models.length_limits import SMALL, limits_in, raised
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.validate.comparison import Comparison
+
+from ..conftest import hashes
+from ..support.baking import apply, make_plan
+from ..support.models import TRAINED
+
+YARN, MIXED = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](8.0))
+TOKENIZER = "tokenizer_config.json"
+
+
+def values(name: str, text: str) -> dict[str, int]:
+    return {one.key: one.tokens for one in limits_in(name, (text.encode(),))}
+
+
+def rewritten(name: str, text: str, context: int) -> str:
+    """The text with every limit below a context raised to it."""
+    content = text.encode()
+    low = [one for one in limits_in(name, (content,)) if one.tokens < context]
+    if not low:
+        return text
+    splice = raised(low, context, content[low[0].start : low[-1].stop])
+    return b"".join(splice.applied((content,))).decode()
+
+
+NUMBERS = {
+    "4096": 4096, "4096.0": 4096, "1e3": 1000, "1": 1, "0": None, "-1": None, "true": None, "null": None,
+    str(10**15): None, str(10**15 - 1): 10**15 - 1, "1000000000000000019884624838656": None, '"4096"': None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_the_limit_of_a_tokenizer(value: str) -> None:
+    assert values(TOKENIZER, f'{{"model_max_length": {value}}}').get("model_max_length") == NUMBERS[value]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("generation_config.json", '{"max_length": 64, "max_new_tokens": 8, "min_length": 2}', {"max_length": 64}),
+        ("config.json", '{"sliding_window": 8, "text_config": {"max_length": 9}, "vision_config": {"max_length": 1}}',
+         {"text_config.max_length": 9}),
+        ("config.json", '{"task_specific_params": {"text-generation": {"max_length": 50, "min_length": 1}}}',
+         {"task_specific_params.text-generation.max_length": 50}),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"max_length": 7}, "max_len": 512, "max_length": 8}',
+         {"max_len": 512, "max_length": 8}),
+        ("tokenizer.json", '{"truncation": {"max_length": 8, "stride": 1}, "padding": {"strategy": {"Fixed": 4}}}',
+         {"truncation.max_length": 8}),
+        ("tokenizer.json", '{"truncation": null, "model": {"truncation": {"max_length": 8}}}', {}),
+        ("sentence_xlm-roberta_config.json", '{"max_seq_length": 512, "query_expansion": {"length": 32}}',
+         {"max_seq_length": 512}),
+        ("sentence_bert_config.json", '{"processing_kwargs": {"text": {"max_length": 9}}, "document_length": 180}',
+         {"processing_kwargs.text.max_length": 9, "document_length": 180}),
+        ("Modelfile", "FROM .\nparameter  num_ctx 4096 \r\nPARAMETER num_predict 9\n# PARAMETER num_ctx 3\n",
+         {"PARAMETER num_ctx": 4096}),
+        ("notes.json", '{"max_length": 64}', {}),
+    ],
+)  # fmt: skip
+def test_keys_that_limit_a_prompt_and_keys_that_do_not(name: str, text: str, found: dict[str, int]) -> None:
+    assert values(name, text) == found
+
+
+# Folders
+
+
+def large_tokenizer(folder: Path, limit: int, ordered: bool = True) -> Path:
+    """A tokenizer.json of 8 MB with a truncation: as tokenizers writes it, or with its keys in another order."""
+    vocabulary = ",".join(f'"\u65e5\u672c {i:30}": {i}' for i in range(170_000))
+    truncation = f'{{"direction": "Right", "max_length": {limit}, "strategy": "LongestFirst", "stride": 0}}'
+    keys = ['"version": "1.0"', f'"truncation": {truncation}', f'"model": {{"vocab": {{{vocabulary}}}}}']
+    path = folder / "tokenizer.json"
+    path.write_text("{" + ", ".join(keys if ordered else keys[::-1]) + "}")
+    assert path.stat().st_size > 7 * SMALL
+    return path
+
+
+def restored(baked: Path, out: Path) -> dict[str, str]:
+    return hashes(restore(restore_plan(ropeconv.open_source(str(baked)), out)))
+
+
+LIMITED: dict[str, str] = {
+    "generation_config.json": '{"max_length":64,  "é": [1]}\n',
+    "tokenizer_config.json": '{\r\n  "model_max_length": 64.0,\r\n  "é": 2\r\n}\r\n',
+    "tokenizer.json": '{"version": "1.0", "truncation": {"max_length": 64}, "model": {"vocab": {"é": 0}}}',
+    "sentence_bert_config.json": '{"max_seq_length": 64}',
+    "Modelfile": "FROM .\nPARAMETER num_ctx 64\n",
+}
+
+
+@pytest.fixture
+def limited(llama: Path) -> Path:
+    """A tiny Llama with files that limit a prompt to its trained length."""
+    for name, text in LIMITED.items():
+        (llama / name).write_bytes(text.encode())
+    return llama
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_every_file_is_raised_and_verify_accepts_no_other_change(large: bool, limited: Path, tmp_path: Path) -> None:
+    if large:
+        large_tokenizer(limited, TRAINED)
+    plan = make_plan(limited, YARN, tmp_path / "out")
+    note = next(note for note in plan.notes if note.startswith("raises to 256 tokens what limited prompts to fewer:"))
+    out = apply(plan)
+    assert restored(out, tmp_path / "back") == hashes(limited)
+    assert not ropeconv.inspect_source(ropeconv.open_source(str(out))).problems
+    verify_output(Comparison.open(out, str(limited)))
+    for name in LIMITED:
+        was, content = (limited / name).read_bytes(), (out / name).read_bytes()
+        assert content == was.replace(b"64.0", b"64").replace(b"64", b"256", 1), name
+        assert f"in {name} (64)" in note
+        for old, new in ((b"256", b"64"), (b"256", b"257"), *([(b": 0", b": 1")] if name == "tokenizer.json" else [])):
+            (out / name).write_bytes(content.replace(old, new, 1))
+            with pytest.raises(RopeconvError, match=name):
+                verify_output(Comparison.open(out, str(limited)))
+        (out / name).write_bytes(content)
+
+
+def test_inspect_names_every_limit_of_a_folder_that_ropeconv_did_not_make(limited: Path, tmp_path: Path) -> None:
+    def problems(folder: Path) -> list[dict[str, Any]]:
+        return ropeconv.inspect_source(ropeconv.open_source(str(folder))).to_dict()["problems"]
+
+    assert not problems(limited)
+    config = json.loads((limited / "config.json").read_text())
+    edited = config | {"max_position_embeddings": 256, "seq_length": 64, "max_length": 64}
+    (limited / "config.json").write_text(json.dumps(edited))
+    found = problems(limited)
+    assert {problem["message"].split(" has ")[0] for problem in found} == {*LIMITED, "config.json"}
+    assert {problem["code"] for problem in found} == {
+        "generation", "tokenizer", "sentence-transformers", "modelfile", "config",
+    }  # fmt: skip
+    assert {problem["repair"] for problem in found} == {"--as-is"}
+    plan = make_plan(limited, Recipe(REGISTRY["as-is"]()), tmp_path / "out")
+    for key in ("seq_length", "max_length"):
+        said = f"config.json has {key} = 64, below the declared context of 256"
+        assert any(said in problem["message"] for problem in found)
+        assert f"{key} in config.json (64)" in " ".join(plan.notes)
+    assert problems(apply(plan)) == []

@@ -1,0 +1,222 @@
+"""Meta's layout, against an implementation of Meta's own model: interleaved pairs, complex rotation."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.models.meta.params import Params, hf_config, shard_layout
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..conftest import CONFIGS, hashes
+from ..support.baking import apply, make_plan
+from ..support.extent import sample
+
+VOCABULARY = 400
+PARAMS = {"dim": 128, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 32, "norm_eps": 1e-5}
+AS_IS = Recipe(REGISTRY["as-is"]())
+
+
+def published(name: str) -> Params:
+    """The params.json of a release."""
+    return msgspec.convert(json.loads((CONFIGS / f"{name}.params.json").read_text()), Params)
+
+
+def sentencepiece_model(folder: Path) -> int:
+    """A real SentencePiece tokenizer, trained on this file; returns its size."""
+    import sentencepiece
+
+    text = folder / "text.txt"
+    text.write_text(Path(__file__).read_text() * 3)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(folder / "tokenizer"), vocab_size=VOCABULARY, model_type="bpe",
+        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
+    )  # fmt: skip
+    (folder / "tokenizer.vocab").unlink()
+    text.unlink()
+    return VOCABULARY
+
+
+def weights(params: dict[str, Any], vocabulary: int, dtype: Any) -> dict[str, Any]:
+    """Random tensors of a release, by Meta's names."""
+    import torch
+
+    torch.manual_seed(0)
+    dim, inner = params["dim"], msgspec.convert(params, Params).intermediate_size
+    width = dim // params["n_heads"]
+    keys = params["n_kv_heads"] * width
+    shapes = {"tok_embeddings": (vocabulary, dim), "output": (vocabulary, dim)}
+    for layer in range(params["n_layers"]):
+        attention, forward = f"layers.{layer}.attention.", f"layers.{layer}.feed_forward."
+        shapes |= {attention + "wq": (dim, dim), attention + "wk": (keys, dim), attention + "wv": (keys, dim)}
+        shapes |= {attention + "wo": (dim, dim), forward + "w1": (inner, dim), forward + "w3": (inner, dim)}
+        shapes |= {forward + "w2": (dim, inner)}
+    made = {f"{name}.weight": (torch.randn(*shape) * 0.3).to(dtype) for name, shape in shapes.items()}
+    for layer in range(params["n_layers"]):
+        for name in ("attention_norm", "ffn_norm"):
+            made[f"layers.{layer}.{name}.weight"] = torch.rand(dim).to(dtype)
+    return made | {"norm.weight": torch.ones(dim, dtype=dtype), "rope.freqs": torch.zeros(width // 2, dtype=dtype)}
+
+
+def split(made: dict[str, Any], parts: int, embed_axis: int) -> list[dict[str, Any]]:
+    """Model-parallel parts as Meta's trainers save them."""
+    axes = {"wo.weight": 1, "w2.weight": 1, "tok_embeddings.weight": embed_axis}
+    result: list[dict[str, Any]] = [{} for _ in range(parts)]
+    for name, tensor in made.items():
+        whole = tensor.ndim == 1
+        axis = next((axis for end, axis in axes.items() if name.endswith(end)), 0)
+        pieces = [tensor] * parts if whole else tensor.chunk(parts, dim=axis)
+        for part, piece in zip(result, pieces, strict=True):
+            part[name] = piece.clone()
+    return result
+
+
+def meta_logits(made: dict[str, Any], params: dict[str, Any], ids: Any, theta: float) -> Any:
+    """Meta's forward pass: pairs (2i, 2i+1) as complex numbers, multiplied by e^(i m theta_i)."""
+    import torch
+
+    heads, kv, dim = params["n_heads"], params["n_kv_heads"], params["dim"]
+    width, count = dim // heads, len(ids)
+    angles = torch.outer(torch.arange(count).double(), theta ** (-torch.arange(0, width, 2).double() / width))
+    turn = torch.polar(torch.ones_like(angles), angles)[:, None]
+
+    def norm(x: Any, weight: Any) -> Any:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + params["norm_eps"]) * weight.double()
+
+    def rotate(x: Any) -> Any:
+        pairs = torch.view_as_complex(x.reshape(count, -1, width // 2, 2).contiguous())
+        return torch.view_as_real(pairs * turn).flatten(2)
+
+    x = made["tok_embeddings.weight"].double()[ids]
+    mask = torch.full((count, count), -torch.inf).triu(1).double()
+    for layer in range(params["n_layers"]):
+        w = {k.split(f"layers.{layer}.")[1]: v.double() for k, v in made.items() if k.startswith(f"layers.{layer}.")}
+        h = norm(x, w["attention_norm.weight"])
+        q = rotate((h @ w["attention.wq.weight"].T).view(count, heads, width))
+        k = rotate((h @ w["attention.wk.weight"].T).view(count, kv, width)).repeat_interleave(heads // kv, 1)
+        v = (h @ w["attention.wv.weight"].T).view(count, kv, width).repeat_interleave(heads // kv, 1)
+        score = torch.einsum("qhd,khd->hqk", q, k) / width**0.5 + mask
+        x = x + torch.einsum("hqk,khd->qhd", score.softmax(-1), v).flatten(1) @ w["attention.wo.weight"].T
+        h = norm(x, w["ffn_norm.weight"])
+        gate = torch.nn.functional.silu(h @ w["feed_forward.w1.weight"].T)
+        x = x + (gate * (h @ w["feed_forward.w3.weight"].T)) @ w["feed_forward.w2.weight"].T
+    return norm(x, made["norm.weight"]) @ made["output.weight"].double().T
+
+
+def release(folder: Path, parts: int = 1, embed_axis: int = 1, dtype: str = "float32", **params: Any) -> dict[str, Any]:
+    """A folder as Meta distributes it; returns the whole tensors."""
+    import torch
+
+    folder.mkdir()
+    settings = PARAMS | params
+    vocabulary = sentencepiece_model(folder)
+    made = weights(settings, vocabulary, getattr(torch, dtype))
+    for number, part in enumerate(split(made, parts, embed_axis)):
+        torch.save(part, folder / f"consolidated.{number:02d}.pth")
+    (folder / "params.json").write_text(json.dumps(settings))
+    (folder / "checklist.chk").write_text("")
+    (folder / "LICENSE.txt").write_text("terms")
+    return made
+
+
+@pytest.mark.parametrize(("parts", "embed_axis"), sample([(1, 1), (2, 1), (2, 0)], 2))
+def test_stock_transformers_computes_what_meta_does(tmp_path: Path, parts: int, embed_axis: int) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    made = release(tmp_path / "llama", parts, embed_axis)
+    before = hashes(tmp_path / "llama")
+    out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
+    assert hashes(tmp_path / "llama") == before
+    ids = torch.arange(40) * 7 % VOCABULARY
+    with torch.no_grad():
+        found = AutoModelForCausalLM.from_pretrained(out)(ids[None]).logits[0]
+    expected = meta_logits(made, PARAMS, ids, 10000.0)
+    assert (found - expected).abs().max() < 1e-3 * expected.std()
+    wrong = meta_logits(made, PARAMS, ids, 20000.0)
+    assert (found - wrong).abs().max() > 0.1 * expected.std()
+
+
+def test_the_tokenizer_of_llama_2_loads(tmp_path: Path) -> None:
+    import sentencepiece
+    from transformers import AutoTokenizer
+
+    release(tmp_path / "llama")
+    out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
+    plain = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "llama" / "tokenizer.model"))
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    text = "def rotate(x): return x"
+    assert tokenizer.encode(text) == [1, *plain.encode(text)]
+    assert tokenizer.model_max_length == 4096
+
+
+def test_the_tokenizer_of_llama_3_loads(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer
+
+    release(tmp_path / "llama", rope_theta=500000.0)
+    lines = [f"{base64.b64encode(bytes([byte])).decode()} {byte}" for byte in range(256)]
+    lines += [f"{base64.b64encode(word).decode()} {256 + rank}" for rank, word in enumerate((b"he", b"ll", b"hell"))]
+    (tmp_path / "llama" / "tokenizer.model").write_text("\n".join(lines) + "\n")
+    made = weights(PARAMS, 259 + 256, torch.float32)
+    torch.save(made, tmp_path / "llama" / "consolidated.00.pth")
+    out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.encode("hello") == [259, 258, ord("o")]
+    assert tokenizer.convert_tokens_to_ids("<|eot_id|>") == 259 + 9
+    assert len(tokenizer) == 515
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("Llama-2-7b", (4096, 10000.0, 11008)), ("Meta-Llama-3-8B-Instruct", (8192, 500000.0, 14336))],
+)
+def test_published_params(name: str, expected: tuple[int, float, int]) -> None:
+    config = hf_config(published(f"meta-llama--{name}"), 32000, "bfloat16")
+    assert (config["max_position_embeddings"], config["rope_theta"], config["intermediate_size"]) == expected
+
+
+def test_shards_are_filled_up_to_their_limit() -> None:
+    config = hf_config(published("meta-llama--Llama-2-7b"), 32000, "float16")
+    shards = shard_layout(config)
+    assert [shard.name for shard in shards] == [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+    assert sum(shard.size for shard in shards) // 10**6 == 13476
+    assert all(shard.size < 5_000_100_000 for shard in shards)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("executed"),))
+
+
+def test_no_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    made = release(tmp_path / "llama")
+    torch.save({**made, "evil": Evil()}, tmp_path / "llama" / "consolidated.00.pth")
+    with pytest.raises(BadSource, match="cannot be read as plain weights"):
+        apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
+    assert [path.name for path in tmp_path.iterdir()] == ["llama"]
+
+
+def test_damaged_releases(tmp_path: Path) -> None:
+    folder, first = tmp_path / "llama", tmp_path / "llama" / "consolidated.00.pth"
+    release(folder, parts=2)
+    first.rename(folder / "consolidated.02.pth")
+    with pytest.raises(BadSource, match=r"lacks consolidated\.00\.pth"):
+        make_plan(folder, AS_IS)
+    (folder / "consolidated.02.pth").rename(first)
+    (folder / "params.json").write_text(json.dumps(PARAMS | {"multiple_of": 512}))
+    with pytest.raises(BadSource, match="in each of 2 files where params.json implies"):
+        apply(make_plan(folder, AS_IS, tmp_path / "out"))
+    first.write_bytes(b"not a zip")
+    with pytest.raises(BadSource, match="not a checkpoint that torch.save wrote"):
+        make_plan(folder, AS_IS)

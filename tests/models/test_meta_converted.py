@@ -1,0 +1,104 @@
+"""Meta's layout in one step: ranges of its tensors, GGUF, stored buffers, comparisons with its outputs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.bake.verify.findings import Options
+from ropeconv.bake.verify.output import verify_output
+from ropeconv.errors import BadSource, Disagreement
+from ropeconv.models.open import open_source
+from ropeconv.models.source import Source
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.validate.comparison import Comparison
+
+from ..hub.test_llama_2 import hf_tensors
+from ..support.baking import apply, make_plan
+from ..support.corruptions import data, last_bit
+from ..support.extent import sample
+from .test_meta import AS_IS, release
+
+YARN = Recipe(REGISTRY["yarn"](16.0))
+MODEL = "model.safetensors"
+THETA = Recipe(REGISTRY["theta"](20000.0))
+
+
+@pytest.fixture(scope="module", params=sample([1, 2], 1))
+def meta(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release in one file, and in two."""
+    folder = tmp_path_factory.mktemp("release") / "llama"
+    release(folder, request.param, dtype="bfloat16")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def as_is(meta: Path) -> Path:
+    """Its conversion."""
+    return apply(make_plan(meta, AS_IS, meta.parent / "as-is"))
+
+
+def stored(meta: Path) -> list[dict[str, Any]]:
+    import torch
+
+    return [torch.load(path, weights_only=True) for path in sorted(meta.glob("*.pth"))]
+
+
+def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tensors of all parts together, in Meta's order."""
+    import torch
+
+    made = dict(parts[0])
+    for name in (name for name, tensor in parts[0].items() if tensor.ndim == 2):
+        wide = name.endswith(("wo.weight", "w2.weight", "tok_embeddings.weight"))
+        made[name] = torch.cat([part[name] for part in parts], dim=int(wide))
+    return made
+
+
+def checkpoint(folder: Path) -> Source:
+    found = open_source(str(folder))
+    assert isinstance(found, Source)
+    return found
+
+
+def raw(tensor: Any) -> bytes:
+    import torch
+
+    return bytes(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def agrees(out: Path, source: Path, quick: bool = False) -> None:
+    verify_output(Comparison.open(out, str(source)), Options(quick=quick))
+
+
+def test_ranges_are_those_of_the_pth_files(meta: Path, as_is: Path) -> None:
+    source, expected = checkpoint(meta), hf_tensors(stored(meta))
+    assert source.tensors.keys() == expected.keys()
+    start = source.headers[MODEL].data_start
+    generator = np.random.default_rng(0)
+    for name, tensor in source.tensors.items():
+        data = raw(expected[name])
+        assert (tensor.shape, tensor.dtype) == (tuple(expected[name].shape), "BF16")
+        ranges = [(0, len(data)), *(sorted(generator.integers(0, len(data) + 1, 2).tolist()) for _ in range(6))]
+        for first, last in ranges:
+            at = start + tensor.start
+            assert source.read(MODEL, at + first, at + last) == data[first:last], (name, first, last)
+    size = (as_is / MODEL).stat().st_size
+    assert source.read(MODEL, 0, size) == (as_is / MODEL).read_bytes()
+    with pytest.raises(BadSource, match="ends before byte"):
+        source.read(MODEL, 0, size + 1)
+
+
+def test_an_output_is_compared_with_a_conversion_of_its_source(meta: Path, as_is: Path, tmp_path: Path) -> None:
+    out, other = apply(make_plan(meta, YARN, tmp_path / "out")), Path(shutil.copytree(as_is, tmp_path / "other"))
+    agrees(out, meta)
+    agrees(out, other)
+    data(last_bit)(other)
+    with pytest.raises(Disagreement, match="of model.safetensors differs from byte"):
+        agrees(out, other)
+    agrees(out, other, quick=True)

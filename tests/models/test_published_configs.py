@@ -1,0 +1,128 @@
+"""Published configs, as their publishers shipped them: what `inspect` says, and what a plan does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ropeconv.errors import UnsupportedBake
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.config import detect
+from ropeconv.models.open import open_source
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.grouping import find, newest
+from ropeconv.runtimes.read_config import read_spec
+
+from ..conftest import CONFIGS
+from ..support.baking import make_plan
+from ..support.extent import sample
+
+# family, rope_type, theta, head_dim, rotary_dim, trained context, declared context, problems
+# fmt: off
+FACTS = {
+    "01-ai--Yi-34B": ("llama", "default", 5e06, 128, 128, 4096, 4096, []),
+    "EleutherAI--gpt-j-6b": ("gptj", "default", 10000, 256, 64, 2048, 2048, ["generation"]),
+    "HuggingFaceTB--SmolLM3-3B": ("smollm3", "default", 5e06, 128, 128, 65536, 65536, []),
+    "LGAI-EXAONE--EXAONE-3.5-7.8B-Instruct": ("exaone", "llama3", 1e06, 128, 128, 8192, 32768, []),
+    "MiniMaxAI--MiniMax-M2.5": ("minimax_m2", "default", 5e06, 128, 64, 196608, 196608, []),
+    "Qwen--Qwen2-7B": ("qwen2", "default", 1e06, 128, 128, 131072, 131072, ["trained"]),
+    "Qwen--Qwen2.5-7B-Instruct-1M": ("qwen2", "default", 1e07, 128, 128, 1010000, 1010000, ["trained"]),
+    "Qwen--Qwen2.5-VL-7B-Instruct": ("qwen2_5_vl", "default", 1e06, 128, 128, 128000, 128000, []),
+    "Qwen--Qwen3-8B": ("qwen3", "default", 1e06, 128, 128, 32768, 40960, []),
+    "Qwen--Qwen3.5-27B": ("qwen3_5", "default", 1e07, 256, 64, 262144, 262144, []),
+    "THUDM--chatglm3-6b": ("chatglm", "default", 10000, 128, 64, 8192, 8192, []),
+    "baichuan-inc--Baichuan2-7B": ("baichuan", "default", 10000, 128, 128, 4096, 4096, []),
+    "deepseek-ai--DeepSeek-R1-0528-Qwen3-8B": ("qwen3", "yarn", 1e06, 128, 128, 32768, 131072, ["attn-factor"]),
+    "deepseek-ai--DeepSeek-V3": ("deepseek_v3", "yarn", 10000, 64, 64, 4096, 163840, []),
+    "google--gemma-3-1b-it": ("gemma3", "default", 1e06, 256, 256, 32768, 32768, []),
+    "google--gemma-3-27b-it": ("gemma3", "linear", 1e06, 128, 128, 16384, 131072, []),
+    "hfl--chinese-alpaca-2-13b-16k": ("llama", "linear", 10000, 128, 128, 4096, 16384, []),
+    "internlm--internlm2_5-7b-chat": ("internlm2", "dynamic", 1e06, 128, 128, 32768, 32768, ["dynamic"]),
+    "meta-llama--Llama-2-7b-hf.first": ("llama", "default", 10000, 128, 128, 2048, 2048, ["trained"]),
+    "meta-llama--Llama-2-7b-hf": ("llama", "default", 10000, 128, 128, 4096, 4096, []),
+    "meta-llama--Llama-3.2-1B-Instruct": ("llama", "llama3", 500000, 64, 64, 8192, 131072, []),
+    "meta-llama--Llama-4-Scout-17B-16E-Instruct.first": ("llama4", "llama3", 500000, 128, 128, 8192, 10485760, []),
+    "meta-llama--Meta-Llama-3-8B": ("llama", "default", 500000, 128, 128, 8192, 8192, []),
+    "microsoft--Phi-3-mini-128k-instruct": ("phi3", "longrope", 10000, 96, 96, 4096, 131072, []),
+    "microsoft--Phi-4-mini-instruct": ("phi3", "longrope", 10000, 128, 96, 4096, 131072, []),
+    "mistralai--Ministral-3-3B-2512": ("ministral3", "yarn", 1e06, 128, 128, 16384, 262144, ["load"]),
+    "mistralai--Mistral-7B-v0.1": ("mistral", "default", 10000, 128, 128, 32768, 32768, []),
+    "openai--gpt-oss-20b": ("gpt_oss", "yarn", 150000, 64, 64, 4096, 131072, []),
+    "openbmb--MiniCPM-2B-128k": ("minicpm", "dynamic", 1e06, 64, 64, 65536, 65536, ["dynamic"]),
+    "stabilityai--stablelm-3b-4e1t": ("stablelm", "default", 10000, 80, 20, 4096, 4096, []),
+}
+# fmt: on
+REFUSED = {"gptj", "exaone", "chatglm", "baichuan", "internlm2", "minicpm"}
+BAKED = [name for name, facts in FACTS.items() if facts[0] not in REFUSED]
+YARN = Recipe(REGISTRY["yarn"](4.0))
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_inspect(name: str) -> None:
+    seen = inspect_source(open_source(str(CONFIGS / f"{name}.json"))).to_dict()
+    found = (seen["family"], seen["rope_type"], seen["rope_theta"], seen["head_dim"], seen["rotary_dim"])
+    lengths = (seen["original_context"], seen["context"])
+    assert (*found, *lengths, sorted(problem["code"] for problem in seen["problems"])) == FACTS[name]
+
+
+@pytest.mark.parametrize("name", sample(list(FACTS), 16))
+def test_plan(name: str) -> None:
+    """Unscaled models get 4 times their trained context; the others are refused, each with its way out."""
+    family, kind, *_, trained, _, _ = FACTS[name]
+    source = open_source(str(CONFIGS / f"{name}.json"))
+    if family in REFUSED:
+        with pytest.raises(UnsupportedBake, match="cannot be baked for"):
+            make_plan(source, YARN)
+    elif kind != "default":
+        with pytest.raises(RopeconvError, match=r"is scaled already .* pass --replace .* --on-top .* or --as-is"):
+            make_plan(source, YARN)
+    else:
+        plan = make_plan(source, YARN)
+        assert 4 * trained <= plan.schedule.context < 4 * trained + 200
+        assert plan.result.status_of(newest("transformers")) == "exact"
+
+
+@pytest.mark.parametrize("name", sample(BAKED, 9, seed=1))
+@pytest.mark.parametrize("method", ["mixed", "theta"])
+def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str) -> None:
+    """transformers 4 (legacy keys), transformers 5 and the precedence of other runtimes see one and the same."""
+    source = open_source(str(CONFIGS / f"{name}.json"))
+    value, encoding = (4.0, "factors") if method == "mixed" else (2e6, "native")
+    recipe = Recipe(REGISTRY[method](value), context=4 * FACTS[name][6])
+    plan = make_plan(source, recipe, replace=True, encoding=encoding)
+    family = detect(plan.result.config)
+    readers = [*find("transformers"), *find("exllamav3")]
+    if family.since.get("transformers", "").startswith("5"):
+        readers = [row for row in readers if row.rule_set(family.name).nested]
+    seen = [read_spec(plan.result.config, family, reader) for reader in readers]
+    assert len({repr((spec.form, spec.local_form)) for spec in seen}) == 1
+    before, after = source.config(), plan.result.config
+    ours = {"rope", "rotary", "max_position", "original_max", "head_dim", "partial"}
+    for old, new in ((before, after), (before.get("text_config", {}), after.get("text_config", {}))):
+        kept = [key for key in old if key != "text_config" and not any(word in key for word in ours)]
+        assert [key for key in new if key in kept] == kept, "other keys stay where they were"
+        assert all(new[key] == old[key] for key in kept)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kind", "factor"),
+    [("gpt_oss", "yarn", 32.0), ("apertus", "llama3", 8.0), ("ministral3", "yarn", 16.0)],
+)
+def test_scaling_that_stands_only_in_the_class(tmp_path, model_type: str, kind: str, factor: float) -> None:
+    """A config without any RoPE key: the stock class scales, so the model counts as scaled, and --as-is writes it down."""
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "max_position_embeddings": 131072}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, **sizes}))
+    source = open_source(str(tmp_path / "config.json"))
+    seen = inspect_source(source)
+    assert (seen.spec.form.kind, seen.spec.form.factor) == (kind, factor)
+    assert "default-scaling" in {problem.code for problem in seen.problems}
+    with pytest.raises(RopeconvError, match="is scaled already"):
+        make_plan(source, YARN)
+    written = make_plan(source, Recipe(REGISTRY["as-is"]())).result.config
+    assert written["rope_scaling"]["rope_type"] == written["rope_parameters"]["rope_type"] == kind
+    removed = make_plan(source, Recipe(REGISTRY["theta"](1e6), context=131072), replace=True).result.config
+    assert removed["rope_scaling"]["rope_type"] == "default"
+    assert read_spec(removed, detect(removed)).form.kind == "default"

@@ -1,0 +1,103 @@
+"""What people type for a model: pages of the Hub, Modelfiles, adapters, folders of GGUF files, pickled weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ropeconv.errors import BadSource
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
+from ropeconv.models.source import resolved
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..support.baking import apply, make_plan, validate
+from ..support.gguf_files import write
+
+YARN = Recipe(REGISTRY["yarn"](4.0))
+
+
+PAGES = {
+    "https://huggingface.co/Qwen/Qwen3-8B": "Qwen/Qwen3-8B",
+    "huggingface.co/Qwen/Qwen3-8B?library=transformers": "Qwen/Qwen3-8B",
+    "https://hf.co/Qwen/Qwen3-8B/tree/main": "Qwen/Qwen3-8B",
+    "https://huggingface.co/Qwen/Qwen3-8B/tree/refs%2Fpr%2F3": "Qwen/Qwen3-8B@refs/pr/3",
+    "https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json": "Qwen/Qwen3-8B",
+    "https://huggingface.co/me/m-GGUF/blob/main/m-Q8_0.gguf": "me/m-GGUF/m-Q8_0.gguf",
+    "https://huggingface.co/me/m-GGUF/resolve/v1/q/m.gguf?download=true": "me/m-GGUF@v1/q/m.gguf",
+}
+OTHERS = (
+    "Qwen/Qwen3-8B", "./folder", "hf://Qwen/Qwen3-8B", "https://example.com/Qwen/Qwen3-8B",
+    "https://huggingface.co.evil.com/a/b", "https://huggingface.co/datasets/a/b",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "taken"), [*PAGES.items(), *zip(OTHERS, OTHERS, strict=True)])
+def test_pages_of_the_hub(typed: str, taken: str) -> None:
+    assert resolved(typed) == taken
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "a/..", "a/b@..", "a/b@../../c", "a/b/../c.gguf", "a/b@v/../c.gguf", "a/b//c.gguf", "a/b@v/./c.gguf", "hf://a/..",
+        "a--b/c", "a/b.git", f"a/{'b' * 97}", "https://huggingface.co/a/b/tree/..%2F..",
+        "https://huggingface.co/a/b/blob/..%2F../c.gguf", "https://hf.co/a/b/resolve/main/../c.gguf",
+    ],
+)  # fmt: skip
+def test_what_the_hub_cannot_have_is_a_sentence(typed: str) -> None:
+    with pytest.raises(BadSource, match="is not an address on the Hub; write owner/name"):
+        open_source(typed)
+
+
+def test_a_modelfile(tmp_path: Path) -> None:
+    file = tmp_path / "Modelfile"
+    write(tmp_path / "m.gguf")
+    file.write_text("# mine\nFROM ./m.gguf\nPARAMETER num_ctx 64\n")
+    assert resolved(str(file)) == str(tmp_path / "m.gguf")
+    assert open_source(str(file)).kind == "gguf"
+    file.write_text("from hf.co/me/m\n")
+    assert resolved(str(file)) == "me/m"
+    for text, words in (
+        ("FROM llama3.2\n", r"is FROM 'llama3\.2', which is no file beside it .* give its GGUF file"),
+        ("PARAMETER num_ctx 64\n", "has no FROM line"),
+    ):
+        file.write_text(text)
+        with pytest.raises(BadSource, match=words):
+            resolved(str(file))
+
+
+def seen(path: Path) -> dict[str, Any]:
+    return inspect_source(open_source(str(path))).to_dict()
+
+
+def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-8B"}))
+    with pytest.raises(BadSource, match=r"is a PEFT adapter.*bake its base model \('Qwen/Qwen3-8B'\)"):
+        open_source(str(tmp_path)).config()
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(BadSource, match="which it does not name"):
+        open_source(str(tmp_path)).config()
+
+
+def test_pickled_weights_are_copied_where_only_the_config_changes(llama: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    torch.set_num_threads(1)  # more cost more than they save in models of two layers
+    torch.save(load_file(llama / "model.safetensors"), llama / "pytorch_model.bin")
+    (llama / "model.safetensors").unlink()
+    out = apply(make_plan(llama, YARN, tmp_path / "out"))
+    assert (out / "pytorch_model.bin").read_bytes() == (llama / "pytorch_model.bin").read_bytes()
+    with pytest.raises(BadSource, match=r"pytorch_model\.bin is a pickle, .*pass --trust-remote-code"):
+        validate(out, llama, device="cpu", tokens=64)
+    assert validate(out, llama, device="cpu", tokens=64, trust_remote_code=True).agrees
+    for encoding in ("weights", "buffers"):
+        with pytest.raises(
+            BadSource, match=r"only as pickle \(pytorch_model\.bin\).*take --encoding native or factors"
+        ):
+            make_plan(llama, YARN, tmp_path / "other", encoding=encoding)

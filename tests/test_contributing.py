@@ -9,10 +9,10 @@ from typing import get_args
 import pytest
 
 from ropeconv.cli.app import COMMANDS
-from ropeconv.convert.encoding import all_encodings
-from ropeconv.convert.gguf_encoding import all_gguf_encodings
-from ropeconv.evaluate import measures
-from ropeconv.rope import methods
+from ropeconv.convert.encoding import ENCODINGS
+from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
+from ropeconv.evaluate.measures.measure import REGISTRY as MEASURES
+from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.run.jobs import CHAIN
 from ropeconv.run.plan_file import TaskName
 from ropeconv.run.tasks import TASKS
@@ -48,17 +48,17 @@ def defined(pattern: str, folder: str) -> dict[str, str]:
 
 NAME = r'^    name = "([^"]+)"$'
 REGISTERED = {
-    "methods": (set(defined(NAME, "rope/methods")), methods.REGISTRY),
-    "measures": (set(defined(NAME, "evaluate/measures")), measures.REGISTRY),
-    "commands": ({name.replace("_", "-") for name in defined(r"^def (\w+)_command\(", "cli")}, COMMANDS),
-    "tasks": (set(defined(r'^@task\("([^"]+)"\)$', "run/tasks")), TASKS),
+    "methods": (set(defined(NAME, "rope/methods")), METHODS),
+    "measures": (set(defined(NAME, "evaluate/measures")), MEASURES),
+    "commands": ({name.replace("_", "-") for name in defined(r"^def (\w+)_command\(", "cli/commands")}, COMMANDS),
+    "tasks": (set(defined(r'^@task\("([^"]+)"\)$', "run")), TASKS),
     "tasks of a plan": (set(TASKS), get_args(TaskName)),
     "tasks in their order": ({*CHAIN, "eval"}, TASKS),
 }
 """What the files define, and where it is registered."""
 DOCUMENTED = {
-    "evaluating.md": measures.REGISTRY, "runtimes.md": all_encodings(),
-    "gguf.md": all_gguf_encodings(), "running.md": TASKS,
+    "evaluating.md": MEASURES, "runtimes.md": ENCODINGS,
+    "gguf.md": GGUF_ENCODINGS, "running.md": TASKS,
 }  # fmt: skip
 
 

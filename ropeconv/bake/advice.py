@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from ..convert.encoding import EncodeRequest, all_encodings
+from ..convert.encoding import ENCODINGS, EncodeRequest
 from ..convert.target import Format, Target
 from ..errors import UsageError
 from ..inspection.inspection import inspect_source
@@ -241,7 +241,7 @@ def _of_family(family: Family) -> Iterator[MatrixCell]:
         try:
             schedule = Recipe(REGISTRY[method](4.0)).schedule(base)  # type: ignore[call-arg]
             request = EncodeRequest(schedule, base, family, config, Target(encoding=encoding))
-            result = all_encodings()[encoding].encode(request)
+            result = ENCODINGS[encoding].encode(request)
         except (RopeconvError, RecipeError):
             continue
         yield from (MatrixCell(family.name, writing, verdict) for verdict in result.verdicts)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bake.apply import make_plan
@@ -15,150 +12,21 @@ from ..bake.verify.output import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
 from ..bake.writing.execute import refuse_early
 from ..errors import Interrupted, UsageError
-from ..formats.files import expanded
 from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
-from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe
 from ..views.plan import Outcome, show_outcome, show_plan
 from .commands.push import send, show_preview
-from .execution import Flags, execute, recovered
+from .execution import execute, recovered
 from .output import Output
-from .output_options import build_target, split
+from .output_options import build_target
 from .process import complain, explained, reader_gone, traced
+from .units import Flags, Unit, make_folder, refuse_collisions
 
 if TYPE_CHECKING:
     from ..engines.probe import Probe
-
-
-@dataclass(frozen=True)
-class Unit:
-    """One output to make.
-
-    source: as the user named it. given: options of its target, by name. folder: that it is put into, None for the place
-    that its target names. label: tells it from the others in messages. modelfile: that names the source, None without.
-    """
-
-    source: str
-    given: dict[str, Any]
-    folder: Path | None
-    label: str
-    modelfile: Path | None = None
-
-    @property
-    def from_gguf(self) -> bool:
-        """Whether the source is a GGUF file."""
-        return self.source.endswith(".gguf")
-
-    @property
-    def to_gguf(self) -> bool:
-        """Whether the output is a GGUF file."""
-        return bool(self.given["to"] == "gguf" or (self.from_gguf and self.given["to"] is None))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Source, format and outtype as JSON-ready data; null for what was not given."""
-        return {"source": self.source, "to": self.given["to"], "outtype": self.given["outtype"]}
-
-    def placed(self, plan: Plan) -> Plan:
-        """A plan with its output in `folder`, under its own name."""
-        if self.folder is None:
-            return plan
-        out = self.folder / plan.out.name
-        return replace(plan, out=out, target=replace(plan.target, out=out))
-
-
-def units_of(sources: Sequence[str], given: dict[str, Any]) -> list[Unit]:
-    """The outputs that a command line asks for, in its order.
-
-    sources: as the user named them. given: options of the target, by name; of several outputs `out` is the folder.
-    Raises UsageError where that is the name of a file.
-    """
-    named = [(source, _resolved(source)) for source in sources]
-    parts = [(source, split(given, source.endswith(".gguf")), _modelfile(name, source)) for name, source in named]
-    folder = given["out"] if sum(len(each) for _, each, _ in parts) > 1 and not given["in_place"] else None
-    if folder is not None and (folder.suffix == ".gguf" or folder.is_file()):
-        raise UsageError(f"-o {folder} is one file, and there are several outputs; give a folder for them")
-    return [
-        Unit(
-            source,
-            own if folder is None else own | {"out": None},
-            folder,
-            _label(source, own, len(each) > 1),
-            modelfile,
-        )
-        for source, each, modelfile in parts
-        for own in each
-    ]
-
-
-def _resolved(source: str) -> str:
-    """A source whose name tells its format. Other kinds are resolved when they are opened, which imports numpy."""
-    if not Path(source).name.startswith("Modelfile"):
-        return source
-    from ..models.source import resolved
-
-    return resolved(source)
-
-
-def _modelfile(named: str, source: str) -> Path | None:
-    """The Modelfile that the user named; None for others. source: its model."""
-    return None if named == source else expanded(named)
-
-
-def _label(source: str, own: dict[str, Any], several: bool) -> str:
-    what = " ".join(filter(None, (own["to"], own["outtype"]))) if several else ""
-    return f"{source} ({what})" if what else source
-
-
-def refuse_push(units: Sequence[Unit]) -> None:
-    """Raises UsageError where the outputs are not those of one repository: a folder, or GGUF files of one source."""
-    if len({unit.source for unit in units}) > 1:
-        raise UsageError("--push takes the output of one SOURCE, and there are several; run it for each repository")
-    if len(units) > 1 and not all(unit.to_gguf for unit in units):
-        raise UsageError(
-            "--push takes one folder, or GGUF files that go into one repository; leave it out, and publish each with "
-            "`ropeconv push`"
-        )
-
-
-def refuse_collisions(made: Sequence[tuple[Unit, Plan]], units: Sequence[Unit]) -> None:
-    """Raises UsageError where an output would have the place of another one or of a source.
-
-    made: units with their plans. units: all of them.
-    """
-    taken: dict[str, Unit] = {}
-    sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
-    for unit, plan in made:
-        for name in [plan.out.name] if plan.is_folder else [file.name for file in plan.files]:
-            place = plan.out.with_name(name)
-            real = os.path.realpath(place)
-            other = taken.setdefault(real, unit)
-            if other is not unit:
-                raise UsageError(
-                    f"{other.label} and {unit.label} would both be written to {place}; run them one by one, each with "
-                    "its own -o"
-                )
-            if real in sources and sources[real].source != unit.source:
-                raise UsageError(
-                    f"the output of {unit.label} would be written to {place}, which is another SOURCE; choose another "
-                    "place with -o"
-                )
-
-
-def make_folder(units: Sequence[Unit]) -> None:
-    """Makes the folder of several outputs. Raises RopeconvError where it cannot be, or lies within a source."""
-    folder = units[0].folder
-    if folder is None or folder.is_dir():
-        return
-    real = Path(os.path.realpath(folder))
-    for unit in units:
-        if Path(os.path.realpath(unit.source)) in real.parents:
-            raise RopeconvError(f"-o {folder} lies within {unit.source}; choose another place")
-    if not folder.parent.is_dir():
-        raise RopeconvError(f"{folder.parent} does not exist; create it, or choose another place with -o")
-    folder.mkdir()
 
 
 Made = list[tuple[Unit, Plan]]

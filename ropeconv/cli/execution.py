@@ -5,65 +5,22 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Interrupted, Stopped, UsageError
-from ..hub.repository import PublishOptions
+from ..errors import Interrupted, Stopped
 from ..views.plan import Outcome
-from .command import Device
 from .commands.push import publish_staged, written_before
 from .output import Output
+from .units import Flags
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..bake.plan import Plan
     from ..bake.verify.findings import Options, Verified
     from ..engines.engine import Progress
     from ..engines.probe import Probe
     from ..validate.comparison import Comparison, Settings
     from ..validate.validation import Validation
-    from .batch import Unit
-
-
-@dataclass(frozen=True)
-class Flags:
-    """How `apply` writes outputs, and what it does besides.
-
-    how: of publishing, None where nothing is published. Others: the options of their names; fsync: no --no-fsync.
-    """
-
-    how: PublishOptions | None
-    family: str = ""
-    dry_run: bool = False
-    force: bool = False
-    link: bool = False
-    checksum: bool = False
-    fsync: bool = True
-    explain: bool = False
-    validate: Device = "off"
-    ollama: bool = False
-
-
-def check_flags(units: Sequence[Unit], flags: Flags) -> None:
-    """Raises UsageError for options that have no effect on any of the outputs."""
-    folder, gguf = not all(unit.to_gguf for unit in units), any(unit.to_gguf for unit in units)
-    if flags.validate != "off" and not folder:
-        raise UsageError("--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards")
-    if flags.checksum and not folder:
-        raise UsageError("--checksum goes with a folder as output, whose receipt lists files; leave it out")
-    given = {"--link": flags.link, "--push": flags.how, "--force": flags.force, "--no-fsync": not flags.fsync}
-    flag = next((name for name, value in given.items() if value), "")
-    if units[0].given["in_place"] and flag:
-        raise UsageError(f"{flag} does not go with --in-place; leave one out")
-    if flags.link and not folder:
-        raise UsageError("--link goes with a folder as output, whose unchanged files it links; leave it out")
-    if flags.ollama and not gguf:
-        raise UsageError("--ollama goes with a GGUF file as output; add --to gguf, or leave it out")
-    if flags.how and flags.validate != "off" and units[0].given["out"] is None:
-        raise UsageError("--push with --validate needs -o, so that there is something to validate; add it")
 
 
 def execute(

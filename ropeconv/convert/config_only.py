@@ -18,7 +18,7 @@ from ..runtimes.grouping import newest
 from ..runtimes.runtime import LLAMA_CPP, Runtime
 from ..runtimes.verdict import judge_all
 from .config_edit import RopeSetting, bake_config
-from .encoding import CheckpointResult, EncodeRequest, all_encodings, encoding
+from .encoding import ENCODINGS, CheckpointResult, EncodeRequest, encoding
 
 Setting = Callable[[Schedule, RopeSpec, Family], RopeSetting]
 
@@ -64,7 +64,7 @@ def tried(request: EncodeRequest) -> tuple[list[CheckpointResult], dict[str, Uns
     """
     found: list[CheckpointResult] = []
     refusals: dict[str, UnsupportedBake] = {}
-    for known in all_encodings().values():
+    for known in ENCODINGS.values():
         if not known.config_only:
             continue
         try:
@@ -165,7 +165,7 @@ def _base_instead(request: EncodeRequest) -> str:
         return ""
     made = replace(Ntk(factor).schedule(spec), context=schedule.context, query_scaling=schedule.query_scaling)
     try:
-        result = all_encodings()["native"].encode(replace(request, schedule=made))
+        result = ENCODINGS["native"].encode(replace(request, schedule=made))
     except UnsupportedBake:
         return ""
     return f"take a base, which is read exactly (--ntk {factor:.6g}), or " if result.suits(request.runtimes) else ""

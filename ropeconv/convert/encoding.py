@@ -13,6 +13,7 @@ from ..formats.safetensors import Tensor
 from ..models.config import text_parts
 from ..models.family import Family
 from ..models.schema import DUAL_CHUNK, Config
+from ..rope.registry import Registry
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.grouping import ALL, find
@@ -122,7 +123,8 @@ class Encoding:
     model_type: Callable[[str], str]
 
 
-REGISTRY: dict[str, Encoding] = {}
+ENCODINGS: Registry[Encoding] = Registry("encoding", "ropeconv.convert.encodings", lambda encoding: encoding.order)
+"""The encodings of checkpoints, in the order in which "auto" tries them."""
 
 
 def encoding(
@@ -140,12 +142,7 @@ def encoding(
     """
 
     def register(encode: Encode) -> Encode:
-        REGISTRY[name] = Encoding(name, order, encode, max_ulp, config_only, folds, model_type)
+        ENCODINGS.add(name, Encoding(name, order, encode, max_ulp, config_only, folds, model_type), encode.__module__)
         return encode
 
     return register
-
-
-def all_encodings() -> dict[str, Encoding]:
-    """All registered encodings by name, in their order."""
-    return {found.name: found for found in sorted(REGISTRY.values(), key=lambda found: found.order)}

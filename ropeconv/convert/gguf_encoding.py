@@ -13,6 +13,7 @@ from ..formats.gguf.edit import Edit, rewrite
 from ..formats.gguf.header import Header, TensorInfo
 from ..inspection.problems import refused_tensors
 from ..rope.lazy import Vector
+from ..rope.registry import Registry
 from ..rope.schedule import Schedule
 from ..runtimes.evidence import Evidence, records
 from ..runtimes.gguf_readers import Feature, Reader, judge_reader, judge_readers
@@ -78,22 +79,20 @@ class GgufEncoding:
     edit: MakeEdit
 
 
-REGISTRY: dict[str, GgufEncoding] = {}
+GGUF_ENCODINGS: Registry[GgufEncoding] = Registry(
+    "encoding", "ropeconv.convert.encodings", lambda encoding: encoding.order
+)
+"""The encodings of GGUF files, in the order in which "auto" tries them."""
 
 
 def gguf_encoding(name: str, *, order: int) -> Callable[[MakeEdit], MakeEdit]:
     """Decorator: registers a function as an encoding. name, order: as in `GgufEncoding`."""
 
     def register(edit: MakeEdit) -> MakeEdit:
-        REGISTRY[name] = GgufEncoding(name, order, edit)
+        GGUF_ENCODINGS.add(name, GgufEncoding(name, order, edit), edit.__module__)
         return edit
 
     return register
-
-
-def all_gguf_encodings() -> dict[str, GgufEncoding]:
-    """All registered encodings by name, in their order."""
-    return {found.name: found for found in sorted(REGISTRY.values(), key=lambda found: found.order)}
 
 
 STOCK = (10000.0, 500000.0)

@@ -26,10 +26,10 @@ from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import ASSUMED
 from ..runtimes.runtime import GOOD, RUNS, SILENT
 from .config_only import nothing_fits, tried
-from .encoding import CheckpointResult, EncodeRequest, all_encodings
+from .encoding import ENCODINGS, CheckpointResult, EncodeRequest
 from .encodings.tensor import tensor
 from .gguf_edits import NOTE, carry, take_back
-from .gguf_encoding import GgufModel, GgufResult, all_gguf_encodings, judged, nothing_suits
+from .gguf_encoding import GGUF_ENCODINGS, GgufModel, GgufResult, judged, nothing_suits
 from .target import Considered, Target, refuse_approximate, refuse_attention_factor
 
 
@@ -46,11 +46,9 @@ def select(request: EncodeRequest) -> CheckpointResult:
         refuse_attention_factor(request.schedule, family.name, family.no_attention_factor)
     if target.encoding == "auto":
         return _Search(request).run()
-    known = all_encodings()
+    known = ENCODINGS
     if target.encoding not in known:
-        from .gguf_encoding import all_gguf_encodings
-
-        if target.encoding in {*all_gguf_encodings(), "carrier"}:
+        if target.encoding in {*GGUF_ENCODINGS, "carrier"}:
             raise UsageError(f"--encoding {target.encoding} goes with GGUF; add --to gguf, or leave it out")
         *names, last = known
         raise UsageError(f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}")
@@ -79,7 +77,7 @@ class _Search:
         if fitting:
             rows = [row for versions in request.versions for row in versions]
             return self._selected(max(fitting, key=lambda one: sum(one.status_of(row) == "exact" for row in rows)))
-        for name, encoding in all_encodings().items():
+        for name, encoding in ENCODINGS.items():
             if encoding.config_only:
                 continue
             try:
@@ -98,9 +96,7 @@ class _Search:
         return self._selected(near[0])
 
     def _selected(self, result: CheckpointResult) -> CheckpointResult:
-        considered = tuple(
-            Considered(name, name == result.encoding, self._why(name, result)) for name in all_encodings()
-        )
+        considered = tuple(Considered(name, name == result.encoding, self._why(name, result)) for name in ENCODINGS)
         return replace(result, considered=considered)
 
     def _why(self, name: str, selected: CheckpointResult) -> str:
@@ -109,7 +105,7 @@ class _Search:
             return self.refusals[name].reason
         result = next((one for one in self.found if one.encoding == name), None)
         if result is None:
-            enough = all_encodings()[selected.encoding].config_only
+            enough = ENCODINGS[selected.encoding].config_only
             return "not needed, a config says it all" if enough else "not needed"
         asked = " and ".join(row.display_name for row in self.request.runtimes)
         if result is selected:
@@ -217,7 +213,7 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         raise UnsupportedBake("a schedule", f"the GGUF architecture {arch.name}", why, "extend the checkpoint instead")
     if arch.norm_after_rope:
         refuse_attention_factor(schedule, arch.name)
-    encoding, carrier, known = target.encoding, target.gguf.carrier or "", all_gguf_encodings()
+    encoding, carrier, known = target.encoding, target.gguf.carrier or "", GGUF_ENCODINGS
     readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
     if schedule.log_n is not None:
         wanted = TO if encoding == "carrier" and not carrier else carrier
@@ -240,7 +236,7 @@ def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> dict[str, Call
     """Functions that write the schedule by each encoding, by its name. carrier: to take, empty for the first."""
     arch = arch_of_header(model)
     tries: dict[str, Callable[[], GgufResult]] = {
-        name: partial(_encoded, name, schedule, model) for name in all_gguf_encodings()
+        name: partial(_encoded, name, schedule, model) for name in GGUF_ENCODINGS
     }
     host = carrier or DEFAULT_CARRIERS.get(arch.name) or next(iter(arch.carriers), "")
     if host:
@@ -289,7 +285,7 @@ def _considered(
             reasons[name] = f"{wrong.display_name}: {wrong.reason}"
         else:
             reasons[name] = f"no more readers read it exactly; {result.exact_share}"
-    order = [name for name in (*all_gguf_encodings(), "carrier") if name in reasons]
+    order = [name for name in (*GGUF_ENCODINGS, "carrier") if name in reasons]
     return tuple(Considered(name, name == selected.encoding, reasons[name]) for name in order)
 
 
@@ -307,7 +303,7 @@ def _suited(result: GgufResult, others: dict[str, Callable[[], GgufResult]], rea
 
 
 def _encoded(name: str, schedule: Schedule, model: GgufModel) -> GgufResult:
-    edit = take_back(model, all_gguf_encodings()[name].edit(schedule, model))
+    edit = take_back(model, GGUF_ENCODINGS[name].edit(schedule, model))
     return judged(name, schedule, model, edit, notes=ASSUMED[: arch_of_header(model).assumed])
 
 

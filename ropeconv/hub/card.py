@@ -35,7 +35,7 @@ from ..version import __version__
 from ..views.evaluation_plots import Curve, differences, losses
 from ..views.plot_style import figure, write
 from ..views.results import evaluation_table
-from .repository import PublishOptions
+from .options import PublishOptions
 from .upload_set import CARD, UploadSet
 
 if TYPE_CHECKING:

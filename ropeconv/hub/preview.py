@@ -15,8 +15,9 @@ from ..formats.files import scratch
 from ..models.hub import answers
 from ..views.sheet import Sheet
 from .card import BaseModel, base_model, card, drawn
+from .options import PublishOptions
 from .publish import client, gguf_files, kept_card, visibility
-from .repository import PublishOptions, blocking
+from .repository import blocking
 from .upload_set import CARD, UploadSet, from_plan
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..models.hub import answers
 from ..rope.errors import RopeconvError
 from .card import MARK, BaseModel, base_model, card, drawn
-from .repository import PublishOptions, create, holds, remove
+from .options import PublishOptions
+from .repository import create, holds, remove
 from .upload_set import CARD, UploadSet
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ..errors import UsageError, reason
 from ..evaluate.row import BASE, Row
 from ..evaluate.texts import read_files
 from ..formats.files import expanded
-from ..hub.repository import repository
+from ..hub.options import repository
 from ..models.hub import HubSource, answers
 from ..models.open import HUB_FILE, HUB_ID, open_source
 from ..models.source import resolved

@@ -26,9 +26,9 @@ from ..evaluate.runners.runner import Opening
 from ..evaluate.texts import read_files
 from ..formats.files import scratch
 from ..formats.journal import Journal
+from ..hub.options import PublishOptions
 from ..hub.preview import staged
 from ..hub.publish import publish
-from ..hub.repository import PublishOptions
 from ..hub.upload_set import UploadSet, from_folder, from_gguf
 from ..inspection.receipts.reader import check_files, read_receipt
 from ..validate.checkpoint import validate_checkpoint

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import gradio as gr
 
 from ..bake.advice import matrix
-from ..convert.encoding import all_encodings
+from ..convert.encoding import ENCODINGS
 from ..convert.target import Format
 from ..convert.to_gguf import export as exported
 from ..convert.to_gguf.write import FTYPES
@@ -287,9 +287,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
             fields["outtype"] = gr.Dropdown(
                 [("as stored", ""), *OUTTYPES], value="", label="Type of GGUF weights", elem_id="outtype"
             )
-            fields["encoding"] = gr.Dropdown(
-                [("auto", ""), *all_encodings()], value="", label="Encoding", elem_id="encoding"
-            )
+            fields["encoding"] = gr.Dropdown([("auto", ""), *ENCODINGS], value="", label="Encoding", elem_id="encoding")
         names = [*dict.fromkeys(row.name for row in runtimes()), *reader_names()]
         fields["runtimes"] = gr.Dropdown(
             names, value=[], multiselect=True, label="Runtimes that must read it exactly", elem_id="runtimes"

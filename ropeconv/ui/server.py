@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..environment import require
 from ..formats.files import scratch
 from ..formats.package_data import render
-from ..hub.repository import PublishOptions, repository
+from ..hub.options import PublishOptions, repository
 from ..models.hub import answers
 from ..rope.errors import RopeconvError
 from ..version import __version__

@@ -21,8 +21,8 @@ from ..evaluate.result import read_result
 from ..formats import jsontext
 from ..formats.copying import human
 from ..formats.files import read_text, scratch
+from ..hub.options import PublishOptions, repository
 from ..hub.preview import show_publication
-from ..hub.repository import PublishOptions, repository
 from ..hub.upload_set import UploadSet, from_gguf, planned
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.reader import parse_receipt, receipt_of

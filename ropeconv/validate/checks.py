@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..convert.encoding import Encoding, all_encodings
+from ..convert.encoding import ENCODINGS, Encoding
 from ..convert.encodings.buffers import MODULE, SETTINGS, class_keys, modelling
 from ..convert.fold import fold
 from ..convert.fold_files import scaled
@@ -127,7 +127,7 @@ def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding
     if "error" in answer:
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
     short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
-    worst, attention_factor, allowed = 0, 1.0, all_encodings()[encoding].max_ulp
+    worst, attention_factor, allowed = 0, 1.0, ENCODINGS[encoding].max_ulp
     for label, found in answer["modules"].items():
         wanted, wanted_short, factor = (schedule.inv_freq, short, schedule.attention_factor)
         local = spec.local_inv_freq
@@ -240,7 +240,7 @@ def check_before_forward(comparison: Comparison, trust_remote_code: bool = False
     frequencies are computed or folded weights are wrong.
     """
     baked, receipt, source = comparison.baked, comparison.receipt, comparison.checkpoint
-    said, encoding = receipt.in_config, all_encodings().get(receipt.encoding)
+    said, encoding = receipt.in_config, ENCODINGS.get(receipt.encoding)
     if said is None or encoding is None:
         raise BadSource(f"{baked} was written as {receipt.encoding}, which is not known here; run apply again")
     check_same_model(baked, source, encoding)

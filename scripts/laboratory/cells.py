@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ropeconv.convert.encoding import CheckpointResult, EncodeRequest, all_encodings
+from ropeconv.convert.encoding import ENCODINGS, CheckpointResult, EncodeRequest
 from ropeconv.convert.target import Target
 from ropeconv.models.config import detect
 from ropeconv.models.family import Family
@@ -134,7 +134,7 @@ def cells(model: str, config: dict[str, Any]) -> Iterator[Cell]:
             schedule = recipe.schedule(spec)
         except (RecipeError, RopeconvError):
             continue
-        for name, encoding in all_encodings().items():
+        for name, encoding in ENCODINGS.items():
             if not encoding.config_only:
                 continue
             target = Target(encoding=name, replace=method != AS_IS)

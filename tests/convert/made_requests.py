@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.convert.encoding import CheckpointResult, EncodeRequest, all_encodings
+from ropeconv.convert.encoding import ENCODINGS, CheckpointResult, EncodeRequest
 from ropeconv.convert.target import Target
 from ropeconv.formats.safetensors import Tensor
 from ropeconv.models.registry import by_model_type
@@ -46,7 +46,7 @@ def request(
 
 
 def encoded(encoding: str, of: Recipe | Schedule, config: dict[str, Any] = CONFIG, **more: Any) -> CheckpointResult:
-    return all_encodings()[encoding].encode(request(of, config, **more))
+    return ENCODINGS[encoding].encode(request(of, config, **more))
 
 
 def refusal(encoding: str, of: Recipe | Schedule, config: dict[str, Any] = CONFIG, **more: Any) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ropeconv.convert.config_edit import RopeSetting
-from ropeconv.convert.encoding import EncodeRequest, all_encodings
+from ropeconv.convert.encoding import ENCODINGS, EncodeRequest
 from ropeconv.convert.encodings.native import native
 from ropeconv.convert.target import Target
 from ropeconv.errors import UnsupportedBake
@@ -28,7 +28,7 @@ CONFIG = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "n
 def written(schedule: Schedule, encoding: str = "native", of: str = "llama", **config: Any) -> dict[str, Any]:
     whole, family = {**CONFIG, "model_type": of, **config}, by_model_type()[of]
     request = EncodeRequest(schedule, read_spec(whole, family), family, whole, Target())
-    return all_encodings()[encoding].encode(request).config
+    return ENCODINGS[encoding].encode(request).config
 
 
 def of_form(form: Form, factor: float = 1.0, **more: Any) -> Schedule:

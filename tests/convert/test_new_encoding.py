@@ -12,9 +12,8 @@ import pytest
 import ropeconv
 from ropeconv.cli import command as choices
 from ropeconv.convert import encodings as folder
-from ropeconv.convert.encoding import REGISTRY as REGISTERED
-from ropeconv.convert.encoding import all_encodings
-from ropeconv.convert.gguf_encoding import all_gguf_encodings
+from ropeconv.convert.encoding import ENCODINGS
+from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.errors import UsageError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -43,13 +42,13 @@ def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(folder, "__path__", [*folder.__path__, str(tmp_path / "more")])
     importlib.import_module(f"{folder.__name__}.flat")
     yield
-    del REGISTERED["flat"], sys.modules[f"{folder.__name__}.flat"]
+    del ENCODINGS.declared["flat"], sys.modules[f"{folder.__name__}.flat"]
 
 
 @pytest.mark.usefixtures("flat")
 def test_one_file_is_enough(llama: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    assert list(all_encodings())[-1] == "flat"
+    assert list(ENCODINGS)[-1] == "flat"
     done = ropeconv.apply(make_plan(llama, LINEAR, tmp_path / "out", encoding="flat"))
     assert done.check is not None
     assert done.check.max_ulp <= 7
@@ -66,4 +65,4 @@ def test_without_the_file_it_is_not_known(llama: Path) -> None:
 
 def test_the_command_line_lists_every_encoding_by_the_names_of_files() -> None:
     """`--help` does not import them."""
-    assert set(choices.encoding_names()) == {"auto", *all_encodings(), *all_gguf_encodings(), choices.CARRIER}
+    assert set(choices.encoding_names()) == {"auto", *ENCODINGS, *GGUF_ENCODINGS, choices.CARRIER}

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from ropeconv.hub.card import BaseModel, card, name_of
-from ropeconv.hub.repository import PublishOptions
+from ropeconv.hub.options import PublishOptions
 from ropeconv.hub.upload_set import UploadSet, from_gguf
 from ropeconv.inspection.receipts.receipt import (
     BeforeRecord,

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from ropeconv.convert.encoding import CheckpointResult, EncodeRequest, all_encodings
+from ropeconv.convert.encoding import ENCODINGS, CheckpointResult, EncodeRequest
 from ropeconv.convert.target import Target
 from ropeconv.models.family import Family
 from ropeconv.models.layer_cache import sample_config
@@ -28,7 +28,7 @@ def baked(family: Family, method: str = "yarn", encoding: str = "native", **chan
     base = spec.unscaled() if spec.scaled else spec
     recipe = Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
     request = EncodeRequest(recipe.schedule(base), base, family, config, Target(encoding=encoding))
-    return all_encodings()[encoding].encode(request)
+    return ENCODINGS[encoding].encode(request)
 
 
 def status(name: str, runtime: str, method: str = "yarn", encoding: str = "native") -> str:

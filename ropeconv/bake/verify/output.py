@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ...convert.encoding import all_encodings
+from ...convert.encoding import ENCODINGS
 from ...convert.target import FoldTarget, GgufTarget, Target
 from ...errors import BadSource
 from ...formats.copying import Advance
@@ -153,7 +153,7 @@ def verify_output(
 
 def _check_source(comparison: Comparison) -> None:
     """Raises BadSource where the source is another model, which is more to the point than its first difference."""
-    source, encoding = comparison.source, all_encodings().get(comparison.receipt.encoding)
+    source, encoding = comparison.source, ENCODINGS.get(comparison.receipt.encoding)
     if isinstance(source, Source) and source.kind != "config" and encoding is not None:
         check_same_model(comparison.baked, source, encoding)
         check_tokenizer(comparison.baked, source)

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ...hub.repository import PublishOptions
+from ...hub.options import PublishOptions
 from ...rope.recipe import Recipe
-from ..batch import refuse_push, units_of
 from ..command import GENERAL, GGUF, HUB, OUTPUT, RUNTIMES, Device
-from ..execution import Flags, check_flags
 from ..options import (
     SOURCES,
     DryRunOption,
@@ -25,6 +23,7 @@ from ..options import (
 )
 from ..output import Output
 from ..output_options import with_target
+from ..units import Flags, check_flags, refuse_push, units_of
 from .push import named, refuse_without_push, with_publish
 
 EXAMPLES = """Examples:

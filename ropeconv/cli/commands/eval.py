@@ -38,7 +38,6 @@ from ..eval_options import (
     WindowsOption,
     WorkersOption,
 )
-from ..execution import stopping
 from ..options import DryRunOption, FamilyOption, JsonOption, QuietOption
 from ..output import Output
 from ..output_options import (
@@ -238,6 +237,7 @@ def _run(
     from ...evaluate.evaluation import within
     from ...evaluate.run import run_units
     from ...formats.journal import Journal
+    from ..execution import stopping
 
     with Journal(journal, EVAL, evaluation.runner.source, fresh) as opened:
         missing = evaluation.missing(opened)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import UsageError
-from ...hub.repository import PublishOptions, repository
+from ...hub.options import PublishOptions, repository
 from ...rope.errors import RopeconvError, counted
 from ...views.sheet import sentence
 from ..command import HUB, option_group

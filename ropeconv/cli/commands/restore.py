@@ -9,7 +9,6 @@ import typer
 
 from ...errors import Interrupted, UsageError
 from ..command import GGUF, OUTPUT
-from ..execution import recovered
 from ..options import DryRunOption, ForceOption, JsonOption, NoFsyncOption, QuietOption
 from ..output import Output
 
@@ -63,6 +62,7 @@ def restore_command(
     """
     from ...bake.restore import restore, restore_plan
     from ...models.open import open_source
+    from ..execution import recovered
 
     output = Output(as_json, quiet)
     if allow_hard_links and not in_place:

@@ -11,7 +11,6 @@ import typer
 from ...errors import Interrupted
 from ..command import LENGTH, MODEL, OUTPUT, RUNNING, needs
 from ..eval_options import NEEDS_DATASET, DatasetOption, FieldOption, FreshOption, JournalOption, SeedOption, TextOption
-from ..execution import stopping
 from ..options import FamilyOption, JsonOption, QuietOption
 from ..output import Output
 from ..output_options import DeviceMapOption, DeviceOption, DtypeOption, PlotOption, TrustOption, check_places
@@ -143,6 +142,7 @@ def tune_command(
     from ...evaluate.tune.tuning import Wanted, tune_texts
     from ...views.results import show_tuned
     from ..eval_options import texts_of
+    from ..execution import stopping
 
     output = Output(as_json, quiet)
     check_places(None, plot, out)

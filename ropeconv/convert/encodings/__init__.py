@@ -1,7 +1,1 @@
-"""The encodings of checkpoints and GGUF files. Importing this package registers all of them."""
-
-from importlib import import_module
-from pkgutil import iter_modules
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+"""The encodings of checkpoints and GGUF files, one module each, with the name of the encoding."""

@@ -1,5 +1,1 @@
-"""What can be measured: one class each, in REGISTRY by name."""
-
-from . import losses, retrieval
-
-__all__ = ["losses", "retrieval"]
+"""What can be measured: one class each, in `measure.REGISTRY` by name."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 from ...engines.engine import Engine, Output, TokenLosses
+from ...rope.registry import Registry
 from ..cases import Asked, Case, Observation
 from ..texts import Texts, Tokenizer
 
@@ -64,13 +65,10 @@ class Measure(ABC):
         raise NotImplementedError(self.name)
 
 
-REGISTRY: dict[str, Measure] = {}
+REGISTRY: Registry[Measure] = Registry("measure", __package__ or "")
 
 
 def register(cls: M) -> M:
     """Class decorator: adds a measure to REGISTRY under its name."""
-    REGISTRY[cls.name] = cls()
-    ordered = sorted(REGISTRY.items())
-    REGISTRY.clear()
-    REGISTRY.update(ordered)
+    REGISTRY.add(cls.name, cls(), cls.__module__)
     return cls

@@ -1,5 +1,1 @@
-"""The methods of context extension: one class each, in REGISTRY by the name of its flag."""
-
-from . import bases, interpolation, vectors
-
-__all__ = ["bases", "interpolation", "vectors"]
+"""The methods of context extension: one class each, in `method.REGISTRY` by the name of its flag."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from ..errors import RecipeError, shown
 from ..forms import Form
 from ..lengths import MOST_TOKENS, Factor, factor_over, format_tokens, is_length, length_of
+from ..registry import Registry
 from ..schedule import Schedule
 from ..spec import RopeSpec
 
@@ -217,15 +218,20 @@ class Method:
         )
 
 
-REGISTRY: dict[str, type[Method]] = {}
+REGISTRY: Registry[type[Method]] = Registry("method", __package__ or "", lambda method: method.order)
 
 
 def register(cls: M) -> M:
-    """Class decorator: adds a method to REGISTRY under its name, sorted by `order`."""
-    REGISTRY[cls.name] = cls
-    ordered = sorted(REGISTRY.items(), key=lambda item: item[1].order)
-    REGISTRY.clear()
-    REGISTRY.update(ordered)
+    """Class decorator: adds a method to REGISTRY under its name, sorted by `order`.
+
+    Raises RecipeError where a method and a setting of a method would have the same option.
+    """
+    kinds: dict[str, type[Method]] = {**REGISTRY.declared, cls.name: cls}
+    for kind in kinds.values():
+        for item in dataclasses.fields(kind)[1:]:
+            if item.name.replace("_", "-") in kinds:
+                raise RecipeError(f"{item.name} is a method and a setting of {kind.flag()}; rename one")
+    REGISTRY.add(cls.name, cls, cls.__module__)
     return cls
 
 

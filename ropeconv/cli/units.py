@@ -1,0 +1,185 @@
+"""The outputs of one `apply`: one per source, format and outtype, and the rules about making several at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..formats.files import expanded
+from ..hub.options import PublishOptions
+from ..rope.errors import RopeconvError
+from .command import Device
+from .output_options import split
+
+if TYPE_CHECKING:
+    from ..bake.plan import Plan
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One output to make.
+
+    source: as the user named it. given: options of its target, by name. folder: that it is put into, None for the place
+    that its target names. label: tells it from the others in messages. modelfile: that names the source, None without.
+    """
+
+    source: str
+    given: dict[str, Any]
+    folder: Path | None
+    label: str
+    modelfile: Path | None = None
+
+    @property
+    def from_gguf(self) -> bool:
+        """Whether the source is a GGUF file."""
+        return self.source.endswith(".gguf")
+
+    @property
+    def to_gguf(self) -> bool:
+        """Whether the output is a GGUF file."""
+        return bool(self.given["to"] == "gguf" or (self.from_gguf and self.given["to"] is None))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Source, format and outtype as JSON-ready data; null for what was not given."""
+        return {"source": self.source, "to": self.given["to"], "outtype": self.given["outtype"]}
+
+    def placed(self, plan: Plan) -> Plan:
+        """A plan with its output in `folder`, under its own name."""
+        if self.folder is None:
+            return plan
+        out = self.folder / plan.out.name
+        return replace(plan, out=out, target=replace(plan.target, out=out))
+
+
+def units_of(sources: Sequence[str], given: dict[str, Any]) -> list[Unit]:
+    """The outputs that a command line asks for, in its order.
+
+    sources: as the user named them. given: options of the target, by name; of several outputs `out` is the folder.
+    Raises UsageError where that is the name of a file.
+    """
+    named = [(source, _resolved(source)) for source in sources]
+    parts = [(source, split(given, source.endswith(".gguf")), _modelfile(name, source)) for name, source in named]
+    folder = given["out"] if sum(len(each) for _, each, _ in parts) > 1 and not given["in_place"] else None
+    if folder is not None and (folder.suffix == ".gguf" or folder.is_file()):
+        raise UsageError(f"-o {folder} is one file, and there are several outputs; give a folder for them")
+    return [
+        Unit(
+            source,
+            own if folder is None else own | {"out": None},
+            folder,
+            _label(source, own, len(each) > 1),
+            modelfile,
+        )
+        for source, each, modelfile in parts
+        for own in each
+    ]
+
+
+def _resolved(source: str) -> str:
+    """A source whose name tells its format. Other kinds are resolved when they are opened, which imports numpy."""
+    if not Path(source).name.startswith("Modelfile"):
+        return source
+    from ..models.source import resolved
+
+    return resolved(source)
+
+
+def _modelfile(named: str, source: str) -> Path | None:
+    """The Modelfile that the user named; None for others. source: its model."""
+    return None if named == source else expanded(named)
+
+
+def _label(source: str, own: dict[str, Any], several: bool) -> str:
+    what = " ".join(filter(None, (own["to"], own["outtype"]))) if several else ""
+    return f"{source} ({what})" if what else source
+
+
+def refuse_push(units: Sequence[Unit]) -> None:
+    """Raises UsageError where the outputs are not those of one repository: a folder, or GGUF files of one source."""
+    if len({unit.source for unit in units}) > 1:
+        raise UsageError("--push takes the output of one SOURCE, and there are several; run it for each repository")
+    if len(units) > 1 and not all(unit.to_gguf for unit in units):
+        raise UsageError(
+            "--push takes one folder, or GGUF files that go into one repository; leave it out, and publish each with "
+            "`ropeconv push`"
+        )
+
+
+def refuse_collisions(made: Sequence[tuple[Unit, Plan]], units: Sequence[Unit]) -> None:
+    """Raises UsageError where an output would have the place of another one or of a source.
+
+    made: units with their plans. units: all of them.
+    """
+    taken: dict[str, Unit] = {}
+    sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
+    for unit, plan in made:
+        for name in [plan.out.name] if plan.is_folder else [file.name for file in plan.files]:
+            place = plan.out.with_name(name)
+            real = os.path.realpath(place)
+            other = taken.setdefault(real, unit)
+            if other is not unit:
+                raise UsageError(
+                    f"{other.label} and {unit.label} would both be written to {place}; run them one by one, each with "
+                    "its own -o"
+                )
+            if real in sources and sources[real].source != unit.source:
+                raise UsageError(
+                    f"the output of {unit.label} would be written to {place}, which is another SOURCE; choose another "
+                    "place with -o"
+                )
+
+
+def make_folder(units: Sequence[Unit]) -> None:
+    """Makes the folder of several outputs. Raises RopeconvError where it cannot be, or lies within a source."""
+    folder = units[0].folder
+    if folder is None or folder.is_dir():
+        return
+    real = Path(os.path.realpath(folder))
+    for unit in units:
+        if Path(os.path.realpath(unit.source)) in real.parents:
+            raise RopeconvError(f"-o {folder} lies within {unit.source}; choose another place")
+    if not folder.parent.is_dir():
+        raise RopeconvError(f"{folder.parent} does not exist; create it, or choose another place with -o")
+    folder.mkdir()
+
+
+@dataclass(frozen=True)
+class Flags:
+    """How `apply` writes outputs, and what it does besides.
+
+    how: of publishing, None where nothing is published. Others: the options of their names; fsync: no --no-fsync.
+    """
+
+    how: PublishOptions | None
+    family: str = ""
+    dry_run: bool = False
+    force: bool = False
+    link: bool = False
+    checksum: bool = False
+    fsync: bool = True
+    explain: bool = False
+    validate: Device = "off"
+    ollama: bool = False
+
+
+def check_flags(units: Sequence[Unit], flags: Flags) -> None:
+    """Raises UsageError for options that have no effect on any of the outputs."""
+    folder, gguf = not all(unit.to_gguf for unit in units), any(unit.to_gguf for unit in units)
+    if flags.validate != "off" and not folder:
+        raise UsageError("--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards")
+    if flags.checksum and not folder:
+        raise UsageError("--checksum goes with a folder as output, whose receipt lists files; leave it out")
+    given = {"--link": flags.link, "--push": flags.how, "--force": flags.force, "--no-fsync": not flags.fsync}
+    flag = next((name for name, value in given.items() if value), "")
+    if units[0].given["in_place"] and flag:
+        raise UsageError(f"{flag} does not go with --in-place; leave one out")
+    if flags.link and not folder:
+        raise UsageError("--link goes with a folder as output, whose unchanged files it links; leave it out")
+    if flags.ollama and not gguf:
+        raise UsageError("--ollama goes with a GGUF file as output; add --to gguf, or leave it out")
+    if flags.how and flags.validate != "off" and units[0].given["out"] is None:
+        raise UsageError("--push with --validate needs -o, so that there is something to validate; add it")

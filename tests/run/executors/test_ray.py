@@ -63,6 +63,7 @@ def failing(patch: pytest.MonkeyPatch, times: int, message: str) -> tuple[Mock, 
         (SERVER.format("no such env"), 1, r"\(RuntimeError: no such env\); start one with"),
         ("nothing there\nand more", 1, rf"can be reached at {ADDRESS} \(nothing there\); start one with `ray start"),
     ],
+    ids=["busy", "server", "nothing"],
 )
 def test_what_keeps_a_connection_from_a_cluster_is_named(
     message: str, attempts: int, said: str, monkeypatch: pytest.MonkeyPatch

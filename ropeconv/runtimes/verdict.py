@@ -19,9 +19,11 @@ from ..rope.spec import RopeSpec
 from .evidence import Evidence, evidence, stated_key, unknown_key
 from .grouping import newest
 from .read_config import read_spec, rope_dict, rope_type
-from .runtime import Runtime, Status, VersionRange, before, runtimes, version_key, within
+from .runtime import RuleSet, Runtime, Status, TypeRules, VersionRange, before, runtimes, version_key, within
 
 TOLERANCE = 1e-6
+Finding = tuple[Status, str]
+"""A status and its reason."""
 
 
 def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
@@ -97,7 +99,7 @@ def describe(form: Form | None) -> str:
 
 
 CUSTOM_CODE, OTHER_KEY = "custom code", "another key"
-LISTS: dict[str, tuple[Status, str]] = {
+LISTS: dict[str, Finding] = {
     "refused": ("refused", "it fails on two different factor lists"),
     "long": ("differs", "it takes the long list for every position"),
     "window": (
@@ -178,68 +180,100 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     where folding rounds weights, and by "approximate" for a log-n approximation.
     """
     model_type = str(config.get("model_type", ""))
-    made = _Judge(family, runtime, model_type)
     outside = without_config(runtime, family, model_type)
     if outside is not None:
         return outside
-    reading, part = runtime.rule_set(family.name, model_type), text_part(config, family)
-    found, _ = rope_dict(part, family, reading)
-    kind = rope_type(found, reading)
-    if reading.own_text_config and part is not config and config.get("model_type") == part.get("model_type"):
-        return made.verdict(reading.own_text_config, reading.own_text_config_reason, reading.source, kind)
-    if reading.status:
-        return made.verdict(reading.status, reading.reason, reading.source, kind)
+    made, rules = _Judge(family, runtime, model_type), runtime.rule_set(family.name, model_type)
+    part = text_part(config, family)
+    found, _ = rope_dict(part, family, rules)
+    kind = rope_type(found, rules)
+    finding = _of_model(config, part, rules)
+    if finding:
+        return made.verdict(*finding, rules.source, kind)
     stated = stated_key(config, family, runtime)
     if stated is not None:
         key, said = stated
         return made.verdict(said.status, f"{key}: {said.reason}", said.source, OTHER_KEY)
-    for key, status in reading.required.items():
-        if part.get(key) is None and (reading.theta != "dict" or found.get(key) is None):
-            reason = f"it fails without {key}" if status == "refused" else f"it reads {key} alone, which is absent"
-            return made.verdict(status, reason, reading.source, kind)
-    for need in reading.need:
-        if part.get(need.key, need.default) != need.value:
-            return made.verdict("refused", f"it takes {need.key} {need.value} only", reading.source, kind)
-    rules = reading.types.get(kind)
-    if rules is None:
-        other: Status = "unknown" if kind in NEVER_WRITTEN else reading.other
-        words = {"unknown": "nobody has looked at", "ignored": "it does not apply", "refused": "it fails on"}
-        reason = reading.other_reason or f"{words[other]} rope_type {kind}"
-        return made.verdict(other, reason, reading.source, kind)
-    source = rules.source or reading.source
-    if rules.status and (schedule.context > schedule.original_context or not rules.beyond_trained):
-        return made.verdict(rules.status, rules.reason, source, kind)
-    absent = next((key for key in rules.required if found.get(key) is None), None)
-    if absent:
-        return made.verdict("refused", f"it fails without {absent}", source, kind)
-    present = next((key for key in rules.forbidden if found.get(key) is not None), None)
-    if present:
-        return made.verdict("refused", f"it fails on {present}", source, kind)
-    sizes = geometry(config, family)
-    if rules.partial and sizes.rotary_dim != sizes.head_dim:
-        reason = f"{PARTIAL[rules.partial]} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate"
-        return made.verdict(rules.partial, reason, source, kind)
-    if rules.half_only and family.layout == "interleaved":
-        return made.verdict(rules.half_only, HALF_ONLY[rules.half_only].format(kind), source, kind)
-    if rules.formula_always and found.get("original_max_position_embeddings") == 1:
-        reason = "it divides by the logarithm of original_max_position_embeddings, here 0"
-        return made.verdict("refused", reason, source, kind)
-    if rules.lists in LISTS and found.get("short_factor") != found.get("long_factor"):
-        return made.verdict(*LISTS[rules.lists], source, kind)
-    seen = read_spec(config, family, runtime)
-    how = difference(schedule, before, seen)
-    if how and isinstance(seen.form, Yarn) and rules.times_original != 1:
-        how = f"it computes YaRN's ramp over {rules.times_original} times the trained length: {how}"
-    if how:
-        return made.verdict("ignored" if unscaled(seen, before, schedule) else "differs", how, source, kind)
+    types = rules.types.get(kind)
+    finding = _of_keys(part, found, rules)
+    if finding or types is None:
+        return made.verdict(*(finding or _of_unknown_type(kind, rules)), rules.source, kind)
+    source = types.source or rules.source
+    finding = _of_type(types, found, schedule) or _of_head(types, config, family, kind) or _of_values(types, found)
+    finding = finding or _of_numbers(types, read_spec(config, family, runtime), before, schedule)
+    if finding:
+        return made.verdict(*finding, source, kind)
     weights = _quantised(config, runtime)
     if weights:
         return made.verdict(*weights, runtime.source, kind)
-    unread = unknown_key(part, found, family, runtime, reading)
+    unread = unknown_key(part, found, family, runtime, rules)
     if unread:
         return made.verdict("unknown", f"its attention reads {unread}, whose effect on the RoPE is untested", source)
     at_its_own_length = kind == "longrope" and found.get("original_max_position_embeddings") == schedule.context
-    return made.verdict("exact", "" if at_its_own_length else rules.window, source, kind)
+    return made.verdict("exact", "" if at_its_own_length else types.window, source, kind)
+
+
+def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
+    """What the rules say of every model of a family. part: the text part of the config."""
+    if rules.own_text_config and part is not config and config.get("model_type") == part.get("model_type"):
+        return rules.own_text_config, rules.own_text_config_reason
+    return (rules.status, rules.reason) if rules.status else None
+
+
+def _of_keys(part: Config, found: Config, rules: RuleSet) -> Finding | None:
+    """What comes of keys that a reader requires. found: the RoPE dictionary."""
+    for key, status in rules.required.items():
+        if part.get(key) is None and (rules.theta != "dict" or found.get(key) is None):
+            refused = status == "refused"
+            return status, f"it fails without {key}" if refused else f"it reads {key} alone, which is absent"
+    for need in rules.need:
+        if part.get(need.key, need.default) != need.value:
+            return "refused", f"it takes {need.key} {need.value} only"
+    return None
+
+
+def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
+    other: Status = "unknown" if kind in NEVER_WRITTEN else rules.other
+    words = {"unknown": "nobody has looked at", "ignored": "it does not apply", "refused": "it fails on"}
+    return other, rules.other_reason or f"{words[other]} rope_type {kind}"
+
+
+def _of_type(types: TypeRules, found: Config, schedule: Schedule) -> Finding | None:
+    """What comes of a rope type, and of keys next to it. found: the RoPE dictionary."""
+    if types.status and (schedule.context > schedule.original_context or not types.beyond_trained):
+        return types.status, types.reason
+    absent = next((key for key in types.required if found.get(key) is None), None)
+    if absent:
+        return "refused", f"it fails without {absent}"
+    present = next((key for key in types.forbidden if found.get(key) is not None), None)
+    return ("refused", f"it fails on {present}") if present else None
+
+
+def _of_head(types: TypeRules, config: Config, family: Family, kind: str) -> Finding | None:
+    """What comes of which dimensions of a head rotate, and in which pairs."""
+    sizes = geometry(config, family)
+    if types.partial and sizes.rotary_dim != sizes.head_dim:
+        return types.partial, f"{PARTIAL[types.partial]} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate"
+    if types.half_only and family.layout == "interleaved":
+        return types.half_only, HALF_ONLY[types.half_only].format(kind)
+    return None
+
+
+def _of_values(types: TypeRules, found: Config) -> Finding | None:
+    """What comes of the values in the RoPE dictionary alone."""
+    if types.formula_always and found.get("original_max_position_embeddings") == 1:
+        return "refused", "it divides by the logarithm of original_max_position_embeddings, here 0"
+    return LISTS.get(types.lists) if found.get("short_factor") != found.get("long_factor") else None
+
+
+def _of_numbers(types: TypeRules, seen: RopeSpec, before: RopeSpec, schedule: Schedule) -> Finding | None:
+    """What comes of the numbers that the runtime computes. seen: what it reads. before: the RoPE of the source."""
+    how = difference(schedule, before, seen)
+    if not how:
+        return None
+    if isinstance(seen.form, Yarn) and types.times_original != 1:
+        how = f"it computes YaRN's ramp over {types.times_original} times the trained length: {how}"
+    return "ignored" if unscaled(seen, before, schedule) else "differs", how
 
 
 def judge_code(family: Family) -> tuple[Verdict, ...]:
@@ -295,7 +329,7 @@ def _since(row: Runtime, family: Family) -> str:
     return family.since.get(row.name, "") if stated is not None and stated.rules else ""
 
 
-def _quantised(config: Config, runtime: Runtime) -> tuple[Status, str] | None:
+def _quantised(config: Config, runtime: Runtime) -> Finding | None:
     """A status and its reason for weights that the runtime does not load; None for others."""
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):

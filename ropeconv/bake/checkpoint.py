@@ -211,17 +211,8 @@ def _files(
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
     limits, named = _limits(source, texts["config.json"], result.family, schedule.context)
-    sizes, splices = {file.name: file.size for file in copied}, dict[str, Splice]()
-    for name in dict.fromkeys(limit.file for limit in limits):
-        own = [limit for limit in limits if limit.file == name]
-        if name in texts or sizes[name] <= SMALL:
-            content = (texts.get(name) or source.text(name) or "").encode()
-            splice = raised(own, schedule.context, content[own[0].start : own[-1].stop])
-            texts[name] = b"".join(splice.applied((content,))).decode()
-        else:
-            between = source.read(name, own[0].start, own[-1].stop)
-            splices[name] = raised(own, schedule.context, between)
-    texts |= result.texts
+    raised_texts, splices = _raised(source, texts, {file.name: file.size for file in copied}, limits, schedule.context)
+    texts |= raised_texts | dict(result.texts)
     generated = {item.name: item for item in source.generated_files()}
     folded = {shard.name: shard for shard in folded_shards(source, result.fold, dtype)}
     extra = extra_shard(source, result.added)
@@ -243,6 +234,22 @@ def _files(
             name = extra.renamed.get(file.name, file.name)
             files.append(PlannedFile("copy", name, file.size, file.sha256, origin=file.name))
     return tuple(sorted(files, key=lambda file: file.name)), tuple(file.name for file in skipped), named
+
+
+def _raised(
+    source: Source, texts: Mapping[str, str], sizes: Mapping[str, int], limits: list[LengthLimit], context: int
+) -> tuple[dict[str, str], dict[str, Splice]]:
+    """By their names, the small files with limits raised to a context, and the changes to the large ones."""
+    small, splices = dict[str, str](), dict[str, Splice]()
+    for name in dict.fromkeys(limit.file for limit in limits):
+        own = [limit for limit in limits if limit.file == name]
+        if name in texts or sizes[name] <= SMALL:
+            content = (texts.get(name) or source.text(name) or "").encode()
+            splice = raised(own, context, content[own[0].start : own[-1].stop])
+            small[name] = b"".join(splice.applied((content,))).decode()
+        else:
+            splices[name] = raised(own, context, source.read(name, own[0].start, own[-1].stop))
+    return small, splices
 
 
 def _limits(source: Source, config: str, family: Family, context: int) -> tuple[list[LengthLimit], list[LengthLimit]]:

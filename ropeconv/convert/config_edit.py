@@ -59,17 +59,7 @@ def _bake_part(part: Config, family: Family, spec: RopeSpec, written: RopeSettin
     for key in window_keys():
         if isinstance(part.get(key), int) and part[key] < written.context:
             put(part, key, written.context)
-    listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
-    for key in _theta_keys(part, family):
-        put(part, key, written.theta, after=family.keys.context[0])
-    if isinstance(listed, list) and listed:
-        kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
-        bases = zip(listed, kinds, strict=False)
-        put(
-            part,
-            family.keys.layer_theta,
-            [written.theta if base and kind == "global" else base for base, kind in bases],
-        )
+    _put_thetas(part, family, written.theta)
     if family.writing.head_dim and not family.mla:
         put(part, family.keys.head_dim[0], spec.head_dim, after="hidden_size")
     original = written.top_original
@@ -85,6 +75,17 @@ def _bake_part(part: Config, family: Family, spec: RopeSpec, written: RopeSettin
     else:
         part.pop("rope_scaling", None)  # transformers takes even a null there for the whole of rope_parameters
     put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
+
+
+def _put_thetas(part: Config, family: Family, theta: float) -> None:
+    """Sets the base where a family has it, and in the list of bases those of the global layers that rotate."""
+    listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
+    for key in _theta_keys(part, family):
+        put(part, key, theta, after=family.keys.context[0])
+    if isinstance(listed, list) and listed:
+        kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
+        bases = zip(listed, kinds, strict=False)
+        put(part, family.keys.layer_theta, [theta if base and kind == "global" else base for base, kind in bases])
 
 
 def put(part: Config, key: str, value: Any, after: str = "") -> None:

@@ -70,31 +70,46 @@ def _row(text: str) -> Row:
     if kind is None or kind.value is Value.FILE:
         known = ", ".join(one.name for one in REGISTRY.values() if one.value is not Value.FILE)
         raise UsageError(f"{text!r} names no method; known here: base, recipe:FILE, {known} (with a value: yarn:4)")
-    pairs = [_setting(part, text) for part in values if "=" in part]
-    settings = dict(pairs)
-    if len(settings) < len(pairs):
-        raise UsageError(f"{text!r} gives a setting twice; leave one of them out")
-    plain = [part for part in values if "=" not in part]
-    if kind.value is Value.TEXT and plain:
-        plain = [":".join(plain)]  # dynamic:yarn:4
-    first = dataclasses.fields(kind)[0].name if dataclasses.fields(kind) else ""
-    if len(plain) != (kind.value is not Value.SWITCH):
-        if kind.value is Value.SWITCH:
-            raise UsageError(f"{name} takes no value, so {text!r} is no row; write {name}")
-        example = f"{name}:4" if kind.value is Value.FACTOR else f"{name}:VALUE"
-        raise UsageError(f"{text!r} needs one value behind the method; write it like {example}")
+    return _method_row(kind, values, text)
+
+
+def _method_row(kind: type[Method], values: list[str], text: str) -> Row:
+    """A row of a method. values: what stands behind its name. text: the whole, for messages and the name of the row."""
+    settings = _settings([part for part in values if "=" in part], text)
+    plain = _plain_value(kind, [part for part in values if "=" not in part], text)
     modifiers = {key: settings.pop(key) for key in list(settings) if key in MODIFIERS}
-    if first in settings and plain:
+    first, *own = [item.name for item in dataclasses.fields(kind)] or [""]
+    if first in settings and plain is not None:
         raise UsageError(f"{text!r} gives {first} twice; leave one of them out")
-    own = [item.name for item in dataclasses.fields(kind) if item.name != first]
     unknown = settings.keys() - {*own, first}
     if unknown:
         taken = ", ".join((*own, *MODIFIERS))
-        raise UsageError(f"{text!r} has the setting {min(unknown)}, which {name} does not take; it takes {taken}")
+        raise UsageError(f"{text!r} has the setting {min(unknown)}, which {kind.name} does not take; it takes {taken}")
     if "at" in own and settings.get("at") is None:
         raise UsageError(f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k")
-    given = {first: _value(kind, plain[0])} if plain else {}
+    given = {} if plain is None else {first: _value(kind, plain)}
     return Row(text, Recipe(kind(**given, **settings), **modifiers))
+
+
+def _plain_value(kind: type[Method], plain: list[str], row: str) -> str | None:
+    """The value behind the name of a method; None for a method that takes none."""
+    if kind.value is Value.TEXT and plain:
+        return ":".join(plain)  # dynamic:yarn:4
+    if kind.value is Value.SWITCH:
+        if plain:
+            raise UsageError(f"{kind.name} takes no value, so {row!r} is no row; write {kind.name}")
+        return None
+    if len(plain) != 1:
+        example = f"{kind.name}:4" if kind.value is Value.FACTOR else f"{kind.name}:VALUE"
+        raise UsageError(f"{row!r} needs one value behind the method; write it like {example}")
+    return plain[0]
+
+
+def _settings(parts: list[str], row: str) -> dict[str, Any]:
+    settings = dict(_setting(part, row) for part in parts)
+    if len(settings) < len(parts):
+        raise UsageError(f"{row!r} gives a setting twice; leave one of them out")
+    return settings
 
 
 def _setting(part: str, row: str) -> tuple[str, Any]:

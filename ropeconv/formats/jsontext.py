@@ -83,6 +83,29 @@ class Number:
     stop: int
 
 
+class _Levels:
+    """The open levels at a place of a JSON text. keys: of each, None for a list. deeper: those beyond `DEEPEST`."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+        self.deeper = 0
+
+    def open(self, bracket: bytes) -> None:
+        if len(self.keys) == DEEPEST:
+            self.deeper += 1
+        else:
+            self.keys.append("" if bracket == b"{" else None)
+
+    def close(self) -> None:
+        if self.deeper:
+            self.deeper -= 1
+        elif self.keys:
+            self.keys.pop()
+
+    def in_object(self) -> bool:
+        return bool(self.keys) and self.keys[-1] is not None and not self.deeper
+
+
 def numbers(blocks: Iterable[bytes], name: str, outer: Collection[str], first: bool = False) -> Iterator[Number]:
     """Yields the numbers under some keys of a JSON object, in bounded memory; whether it is valid is not checked.
 
@@ -90,8 +113,30 @@ def numbers(blocks: Iterable[bytes], name: str, outer: Collection[str], first: b
     numbers are wanted, except those in lists. first: read nothing after the first value of each of these keys. Raises
     BadSource for a string that is too long.
     """
-    keys: list[str | None] = []  # of each open level, None for a list
-    deeper, at, rest, string, missing = 0, 0, b"", b"", set(outer)
+    levels, string, missing = _Levels(), b"", set(outer)
+    keys = levels.keys
+    for start, token in _tokens(blocks, name):
+        begin = token[:1]
+        if begin == b'"':
+            string = token
+        elif begin == b":":
+            if levels.in_object():
+                if first and len(keys) == 1 and not missing:
+                    return
+                keys[-1] = _key(string) if len(keys) == 1 or keys[0] in outer else ""
+                missing -= {keys[-1]} if len(keys) == 1 else set()
+        elif begin in b"{[":
+            levels.open(begin)
+        elif begin in b"}]":
+            levels.close()
+        elif not levels.deeper and keys and keys[0] in outer and None not in keys:
+            with suppress(ValueError):
+                yield Number(tuple(key or "" for key in keys), float(token), start, start + len(token))
+
+
+def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+    """Yields the tokens of a text in pieces, each with its place. name: of the file, for the message."""
+    at, rest = 0, b""
     for block in chain(blocks, (None,)):
         data = rest + (block or b"")
         rest = data[-1:]  # a sign, whose digits come with the next block
@@ -99,29 +144,7 @@ def numbers(blocks: Iterable[bytes], name: str, outer: Collection[str], first: b
             if token.end() == len(data) and block is not None:
                 rest = data[token.start() :]
                 break
-            begin = token[0][:1]
-            if begin == b'"':
-                string = token[0]
-            elif begin == b":":
-                if keys and keys[-1] is not None and not deeper:
-                    if first and len(keys) == 1 and not missing:
-                        return
-                    keys[-1] = _key(string) if len(keys) == 1 or keys[0] in outer else ""
-                    missing -= {keys[-1]} if len(keys) == 1 else set()
-            elif begin in b"{[":
-                if len(keys) == DEEPEST:
-                    deeper += 1
-                else:
-                    keys.append("" if begin == b"{" else None)
-            elif begin in b"}]":
-                if deeper:
-                    deeper -= 1
-                elif keys:
-                    keys.pop()
-            elif not deeper and keys and keys[0] in outer and None not in keys:
-                path = tuple(key or "" for key in keys)
-                with suppress(ValueError):
-                    yield Number(path, float(token[0]), at + token.start(), at + token.end())
+            yield at + token.start(), token[0]
         if len(rest) > LONGEST_STRING:
             raise BadSource(f"{name} has a string of more than {LONGEST_STRING:,} bytes; fix it or download it again")
         at += len(data) - len(rest)

@@ -72,13 +72,18 @@ def _read_csv(path: Path) -> dict[str, Any]:
     rows = [[cell.strip() for cell in row] for row in read if any(row)]
     numbers = [_floats(row) for row in rows]
     if rows and numbers[0] is None:
-        if any(row is None or len(row) != len(rows[0]) for row in numbers[1:]):
-            raise BadSource(f"a line of {path.name} is not {counted(len(rows[0]), 'number')}, as many as it has names")
-        return {name: [row[index] for row in numbers[1:] if row] for index, name in enumerate(rows[0])}
+        return _columns(rows[0], numbers[1:], path.name)
     flat = [value for row in numbers for value in row or ()]
     if not flat or any(row is None for row in numbers) or (len(rows) > 1 and any(len(row) > 1 for row in rows)):
         raise BadSource("write one column of numbers, or columns with their names in the first line")
     return _named(flat)
+
+
+def _columns(names: list[str], lines: list[list[float] | None], file: str) -> dict[str, list[float]]:
+    """The columns of lines of numbers under their names. file: its name, for the message."""
+    if any(line is None or len(line) != len(names) for line in lines):
+        raise BadSource(f"a line of {file} is not {counted(len(names), 'number')}, as many as it has names")
+    return {name: [line[index] for line in lines if line] for index, name in enumerate(names)}
 
 
 def _floats(row: list[str]) -> list[float] | None:

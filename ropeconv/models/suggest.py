@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from functools import cache
 from importlib.resources import files
 from typing import Literal
 
 from ..errors import BadSource
 from ..formats.package_data import package_data
-from .family import Family
+from .family import Family, Weights
 from .registry import LAYOUTS, by_name, families
 from .schema import Config, first_present, positive_int, text_config
 
@@ -104,6 +104,14 @@ def config_keys() -> dict[str, frozenset[str]]:
     return {name: frozenset(keys) - NOT_OF_MODELS for name, keys in data.items()}
 
 
+@cache
+def _key_weights() -> dict[str, float]:
+    """How much each key counts: more where fewer families have it."""
+    known = config_keys()
+    counts = Counter(key for keys in known.values() for key in keys)
+    return {key: math.log((1 + len(known)) / count) + 0.1 for key, count in counts.items()}
+
+
 def suggestion(config: Config, shapes: Shapes) -> str:
     """What to do about a config of an unknown model type: the family that fits best, or where families are listed.
 
@@ -129,35 +137,42 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     text = text_config(config)
     part = config if text is None else text
     known, own = config_keys(), set(part) - NOT_OF_MODELS
-    counts = Counter(key for keys in known.values() for key in keys)
-    weight = {key: math.log((1 + len(known)) / count) + 0.1 for key, count in counts.items()}
     named = _classes(config) | _classes(part)
-
-    def explained(name: str) -> float:
-        """The weight of the common keys over that of all of the config."""
-        both = sum(weight[key] for key in known[name] & own)
-        foreign = sum(min(weight.get(key, UNHEARD), UNHEARD) for key in own - known[name])
-        return both / (both + foreign) if both else 0.0
-
-    def alike(name: str) -> float:
-        """The weight of the common keys over that of all of the class."""
-        both = sum(weight[key] for key in known[name] & own)
-        return both / (both + ABSENT * sum(weight[key] for key in known[name] - own)) if both else 0.0
-
     takers = [family.name for family in families() if family.name in known and not family.refuse]
     stated = [name for name in takers if named & {_plain(one) for one in by_name()[name].model_types}]
-    shares = {name: explained(name) for name in stated or takers}
-    good = [name for name, share in shares.items() if share >= (NAMED if stated else GOOD) and alike(name) >= ALIKE]
-    misfits = {name: _misfits(part, by_name()[name], shapes or {}) for name in good}
-    fewest = min(misfits.values(), default=0)
-    good = [name for name in good if misfits[name] == fewest < MOST_MISFITS]
+    shares = {name: _explained(own, known[name]) for name in stated or takers}
+    alike = {name: _alike(own, known[name]) for name in shares}
+    good = [name for name, share in shares.items() if share >= (NAMED if stated else GOOD) and alike[name] >= ALIKE]
+    good = _best_fitting(good, part, shapes or {})
     most = max((shares[name] for name in good), default=0.0)
     rank = {name: place for place, name in enumerate(COMMON)}
 
     def place(name: str) -> tuple[int, bool, float]:
-        return rank.get(name, len(rank)), by_name()[name].layout != "half", -alike(name)
+        return rank.get(name, len(rank)), by_name()[name].layout != "half", -alike[name]
 
     return min((name for name in good if shares[name] >= most - NEAR), key=place, default="")
+
+
+def _explained(own: Set[str], keys: Set[str]) -> float:
+    """The weight of the common keys over that of all of the config. own: those of the config. keys: of a class."""
+    weight = _key_weights()
+    both = sum(weight[key] for key in keys & own)
+    foreign = sum(min(weight.get(key, UNHEARD), UNHEARD) for key in own - keys)
+    return both / (both + foreign) if both else 0.0
+
+
+def _alike(own: Set[str], keys: Set[str]) -> float:
+    """The weight of the common keys over that of all of the class. Parameters as in `_explained`."""
+    weight = _key_weights()
+    both = sum(weight[key] for key in keys & own)
+    return both / (both + ABSENT * sum(weight[key] for key in keys - own)) if both else 0.0
+
+
+def _best_fitting(names: list[str], part: Config, shapes: Shapes) -> list[str]:
+    """The families that the tensors fit best. names: of those to choose from. part: the text part of the config."""
+    misfits = {name: _misfits(part, by_name()[name], shapes) for name in names}
+    fewest = min(misfits.values(), default=0)
+    return [name for name in names if misfits[name] == fewest < MOST_MISFITS]
 
 
 def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
@@ -170,18 +185,29 @@ def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
     if prefix is None or any(f"{prefix}{name}.weight" not in shapes for name in made):
         return MOST_MISFITS
     rows = {name: shapes[f"{prefix}{name}.weight"][:1] for name in made}
+    found = _misfit_norms(weights, prefix, rows.get(weights.q, ()), shapes)
+    found += not weights.bias and any(f"{prefix}{name}.bias" in shapes for name in made)
+    found += bool(weights.input) != any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
+    plain = weights.q and weights.k and not (family.mla or weights.q_gate or weights.keys_and_values)
+    if plain and all(rows.values()):
+        found += _other_heads(part, family, rows[weights.q][0], rows[weights.k][0])
+    return found
+
+
+def _other_heads(part: Config, family: Family, q_rows: int, k_rows: int) -> bool:
+    """Whether the rows of the matrices of queries and keys contradict the numbers of heads of a config."""
+    heads, kv_heads = (first_present(part, keys) for keys in (family.keys.heads, family.keys.kv_heads))
+    return isinstance(heads, int) and isinstance(kv_heads, int) and q_rows * kv_heads != k_rows * heads
+
+
+def _misfit_norms(weights: Weights, prefix: str, query_rows: Sequence[int], shapes: Shapes) -> int:
+    """How many norms of queries and keys are not as in a family. query_rows: the first dimension of their matrix."""
     norms = {name: shapes.get(f"{prefix}{name}.weight") for name in (weights.q_norm, weights.k_norm) if name}
     found = sum(shape is None for shape in norms.values())
     found += not norms and any(name.startswith(prefix) and NORM.search(name) for name in shapes)
     of_query = norms.get(weights.q_norm)
-    if of_query and rows.get(weights.q):
-        found += (tuple(of_query[:1]) == tuple(rows[weights.q])) != (weights.norm == "rms-all-heads")
-    found += not weights.bias and any(f"{prefix}{name}.bias" in shapes for name in made)
-    found += bool(weights.input) != any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
-    heads, kv_heads = (first_present(part, keys) for keys in (family.keys.heads, family.keys.kv_heads))
-    plain = weights.q and weights.k and not (family.mla or weights.q_gate or weights.keys_and_values)
-    if plain and all(rows.values()) and isinstance(heads, int) and isinstance(kv_heads, int):
-        found += rows[weights.q][0] * kv_heads != rows[weights.k][0] * heads
+    if of_query and query_rows:
+        found += (tuple(of_query[:1]) == tuple(query_rows)) != (weights.norm == "rms-all-heads")
     return found
 
 

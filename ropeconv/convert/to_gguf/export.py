@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,17 +83,11 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
     with scratch() as folder:
-        present = {file.name for file in source.files()}
-        for file in SMALL:
-            if file in present and source.is_generated(file):
-                source.copy(file, folder / file)
-            elif file in present:
-                (folder / file).write_bytes(read_bytes(source.path(file), file))
-        repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
+        _copy_small(source, folder)
         size = _parameters(tensors, values)
-        described = describe(folder, source.name, repository, label, size)
+        described, unlabelled_description = (_described(source, folder, text, size) for text in (label, ""))
         general = metadata_keys(described, name, options.quantized_by)
-        bare = metadata_keys(describe(folder, source.name, repository, "", size), name, options.quantized_by)
+        bare = metadata_keys(unlabelled_description, name, options.quantized_by)
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
         composed = composes_characters(folder, tokens)
     arch = values.pop("general.architecture")
@@ -105,6 +100,22 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     vectors = {one.name: np.frombuffer(one.data, "<f4").astype(np.float64) for one in tensors if one.data}
     model = GgufModel(header, header.tensors, vectors)
     return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
+
+
+def _described(source: Source, folder: Path, label: str, size: Parameters) -> Any:
+    """gguf-py's Metadata of a checkpoint. folder: with its small files. label: of a method, or empty."""
+    repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
+    return describe(folder, source.name, repository, label, size)
+
+
+def _copy_small(source: Source, folder: Path) -> None:
+    """Copies what gguf-py reads into an empty folder."""
+    present = {file.name for file in source.files()}
+    for file in SMALL:
+        if file in present and source.is_generated(file):
+            source.copy(file, folder / file)
+        elif file in present:
+            (folder / file).write_bytes(read_bytes(source.path(file), file))
 
 
 def _rope_freqs(spec: RopeSpec, rules: Gguf) -> list[OutTensor]:

@@ -68,9 +68,7 @@ def layer_count(file: ArchKeys, arch: Arch) -> int:
 
 def _still(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
     """Which layers do not rotate."""
-    pattern = file.get("attention.rope_pattern") if arch.pattern else None
-    rotates = [bool(flag) for flag in pattern[:count]] if isinstance(pattern, list) else []
-    rotates += [True] * (count - len(rotates))
+    rotates = _pattern(file, arch, count)
     window = arch.window if arch.window and has_window(file, arch.window, count) else None
     interval = arch.nope_interval
     if arch.nope_with_window and window is None:
@@ -83,6 +81,13 @@ def _still(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
         rotates = [on and (inside[i] or i < dense) for i, on in enumerate(rotates)]
     attention = layers_with_attention(file, arch, count)
     return [not (on and present) for on, present in zip(rotates, attention, strict=True)]
+
+
+def _pattern(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
+    """Which layers rotate by the list in the header; those beyond its end do."""
+    pattern = file.get("attention.rope_pattern") if arch.pattern else None
+    listed = [bool(flag) for flag in pattern[:count]] if isinstance(pattern, list) else []
+    return listed + [True] * (count - len(listed))
 
 
 def _own_frequencies(file: ArchKeys, arch: Arch, count: int) -> list[bool]:

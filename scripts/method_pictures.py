@@ -3,11 +3,12 @@
     python scripts/method_pictures.py
 
 Each picture has the wavelengths of the pairs and what their frequencies are divided by, as `ropeconv plot` draws them,
-with the settings of EXAMPLES. tests/docs/test_method_pictures.py draws them again.
+with the settings of EXAMPLES or at 8 times the context. tests/docs/test_method_pictures.py draws them again.
 """
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,17 @@ PHI = CONFIGS / "microsoft--Phi-3-mini-128k-instruct.json"
 TURNING = 48
 """Pairs of the 64 that rotate in the picture of `--inv-freq`."""
 EXAMPLES: dict[str, tuple[Any, ...]] = {
-    "theta": (500000.0,), "theta-for": (32768,), "theta-bound": (32768,), "linear": (8.0,), "ntk": (8.0,),
-    "ntk-old": (8.0,), "ntk-fixed": (8.0,), "mixed": (8.0,), "by-parts": (8.0,), "yarn": (8.0,), "llama3": (8.0,),
-    "longrope": (), "piecewise": ("8@46",), "inv-freq": (), "dynamic": ("ntk:8", 16384),
-}  # fmt: skip
-"""Values of the methods in the pictures. longrope has the lists of Phi 3 mini 128k, inv-freq p-RoPE."""
+    "theta": (500000.0,),
+    "longrope": (),
+    "piecewise": ("8@46",),
+    "inv-freq": (),
+    "dynamic": ("ntk:8", 16384),
+}
+"""Values of the methods in the pictures; the others reach 8 times the context of Llama 2.
+
+longrope has the lists of Phi 3 mini 128k, inv-freq p-RoPE.
+"""
+DRAWN = tuple(name for name in REGISTRY if name != "as-is")
 
 
 def spec_of(config: Path) -> RopeSpec:
@@ -46,13 +53,16 @@ def drawn(name: str) -> str:
     """The picture of a method as SVG. name: of the method."""
     spec = spec_of(PHI if name == "longrope" else LLAMA)
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-    values = EXAMPLES[name]
+    values = EXAMPLES.get(name, ())
     if name == "inv-freq":
         values = (tuple(float(one) if at < TURNING else 0.0 for at, one in enumerate(before)),)
     if name == "longrope":
         schedule = Recipe(REGISTRY["as-is"]()).schedule(spec)
     else:
-        schedule = Recipe(REGISTRY[name](*values)).schedule(spec)
+        method = REGISTRY[name](*values) if values else REGISTRY[name].reaching(spec, 8 * spec.original_context)
+        if method is None:
+            raise LookupError(f"--{name} does not say how it reaches a length; give it values in EXAMPLES")
+        schedule = Recipe(method).schedule(spec)
     curves = {f"--{name}": schedule.inv_freq}
     if schedule.short_inv_freq is not None:
         curves = {"long list": schedule.inv_freq, "short list": schedule.short_inv_freq}
@@ -68,9 +78,11 @@ def drawn(name: str) -> str:
 
 
 def main() -> None:
-    """Writes every picture."""
-    for name in EXAMPLES:
-        (PICTURES / f"method-{name}.svg").write_text(drawn(name), encoding="utf-8")
+    """Writes every picture, or with `--missing` those that are not there."""
+    for name in DRAWN:
+        path = PICTURES / f"method-{name}.svg"
+        if sys.argv[1:] != ["--missing"] or not path.exists():
+            path.write_text(drawn(name), encoding="utf-8")
 
 
 if __name__ == "__main__":

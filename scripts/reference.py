@@ -1,8 +1,8 @@
-"""Writes the pages of docs/ that follow from the code: commands.md, schemas.md and api.md.
+"""Writes the pages that follow from the code, and runs scripts/tables.py and scripts/method_pictures.py --missing.
 
     python scripts/reference.py
 
-tests/docs/test_reference.py compares them with the code.
+The pages are docs/commands.md, schemas.md and api.md. tests/docs/test_reference.py compares them with the code.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Sources": ("open_source", "inspect_source", "Inspection", "side_by_side", "RopeSpec"),
     "Recipes and schedules": ("METHODS", "Recipe", "Schedule", "bound", "reach", "advise"),
     "Plans and outputs": (
-        "make_plan", "Target", "GgufTarget", "FoldTarget", "Plan", "apply", "Applied", "read_receipt", "Receipt",
+        "make_plan", "Target", "Plan", "apply", "Applied", "read_receipt", "Receipt",
         "restore_plan", "restore", "patch",
     ),
     "Validating": ("Comparison", "Settings", "validate_checkpoint", "validate_gguf", "validate_server"),
@@ -197,9 +197,11 @@ PAGES = {"commands.md": commands, "schemas.md": schemas, "api.md": api}
 
 
 def main() -> None:
-    """Rewrites the pages."""
+    """Rewrites the pages, tables and missing pictures."""
     for name, made in PAGES.items():
         (DOCS / name).write_text(made(), encoding="utf-8")
+    for script in (["tables.py"], ["method_pictures.py", "--missing"]):
+        subprocess.run([sys.executable, "-W", "ignore", str(ROOT / "scripts" / script[0]), *script[1:]], check=True)
 
 
 if __name__ == "__main__":

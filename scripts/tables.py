@@ -1,20 +1,26 @@
-"""Writes the tables of runtimes, models and trainers in README.md and docs/, from the data of the package.
+"""Writes tables in README.md and docs/ from the data of the package, and the methods and encodings that they lack.
 
     python scripts/tables.py
 
-tests/runtimes/test_tables.py compares them with the data.
+A method or an encoding without a row or a section gets one from its docstring; those that are there stay.
+tests/runtimes/test_tables.py compares the pages with the data.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters, matrix
+from ropeconv.convert.encoding import ENCODINGS
+from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.hub.training import trainers
 from ropeconv.models.registry import families as all_families
+from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.grouping import newest
 from ropeconv.runtimes.runtime import Runtime, runtimes
 
@@ -130,6 +136,70 @@ def trainer_table() -> str:
     return "\n".join(lines)
 
 
+def kept(found: Mapping[str, str], names: Iterable[str], made: Callable[[str], str]) -> str:
+    """Rows or sections in the order of `names`. found: those that a page has. made: makes one that it lacks."""
+    return "\n".join(found[name] if name in found else made(name) for name in names)
+
+
+def by_flag(page: str, pattern: str) -> dict[str, str]:
+    """Rows or sections of a part of a page by the name in their first line, which `pattern` finds."""
+    parts = re.split(pattern, page, flags=re.MULTILINE)[1:]
+    return {re.findall(r"`(?:--)?([\w-]+)", part)[0]: part.rstrip("\n") for part in parts}
+
+
+def method_rows(rows: str) -> str:
+    """The table of methods in docs/methods.md. rows: those that are there."""
+
+    def row(name: str) -> str:
+        method = REGISTRY[name]
+        value, *settings = dataclasses.fields(method)
+        flags = ", ".join(f"`--{item.name.replace('_', '-')}` ({item.default})" for item in settings)
+        formula = explained(method)[0].split(". ")[0].rstrip(".")
+        return f"| `--{name} {value.name.upper()}` | {formula} | {flags} | {method.paper} |"
+
+    found = by_flag(rows, r"^(?=\| `--)")
+    return kept(found, [*(name for name in REGISTRY if name != "as-is"), "recipe", "as-is"], row)
+
+
+def explained(method: type[Method]) -> list[str]:
+    """The docstring of a method, by paragraphs in one line each."""
+    return [" ".join(part.split()) for part in (method.__doc__ or "").split("\n\n")]
+
+
+def method_sections(text: str) -> str:
+    """The sections of docs/papers.md. text: those that are there."""
+
+    def section(name: str) -> str:
+        method = REGISTRY[name]
+        said = [*explained(method), f"Source: {method.paper}", f"Fine-tuning: {method.finetuning_note or 'not tried'}."]
+        departures = ["Taken otherwise than printed:", *(f"- {one}" for one in method.departures)]
+        lines = [textwrap.fill(part, 119, subsequent_indent="  " * part.startswith("- ")) for part in departures]
+        picture = f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
+        parts = [f"## `--{name}`", *(textwrap.fill(part, 119) for part in said), picture]
+        parts += [lines[0], "\n".join(lines[1:])] if method.departures else []
+        return "\n\n".join(parts) + "\n"
+
+    found = {name: f"{body}\n" for name, body in by_flag(text, r"^(?=## `--)").items()}
+    return kept(found, (name for name in REGISTRY if name != "as-is"), section)
+
+
+def method_flags() -> str:
+    """The sentence with all methods in README.md."""
+    flags = ", ".join(f"`--{name}`" for name in REGISTRY)
+    text = f"With formulas and papers ([docs/methods.md](docs/methods.md)): {flags}."
+    return textwrap.fill(text, 119, break_on_hyphens=False)
+
+
+def encoding_rows(rows: str, names: Iterable[str]) -> str:
+    """A table of encodings. rows: those that are there. names: of the encodings."""
+
+    def row(name: str) -> str:
+        said = " ".join((sys.modules[f"ropeconv.convert.encodings.{name}"].__doc__ or "").split("\n\n")[0].split())
+        return f"| `{name}` | {said.partition(': ')[2].rstrip('.')} | |"
+
+    return kept(by_flag(rows, r"^(?=\| `)"), names, row)
+
+
 COUNTED = r"{} [\d,]+\s+cells\s[^.]*?\sunknown\."
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "README.md": (
@@ -137,6 +207,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"Model families \(of \d+\) in which the newest version computes it exactly", families_counted),
         (COUNTED.format("Of"), lambda: sentence("Of")),
         (r"\| models \| families \|.*?(?=\n\n)", model_table),
+        (r"With formulas and papers .*?`--as-is`\.", method_flags),
     ),
     "docs/runtimes.md": (
         (r"(?<=```\n)family .*?(?=\n```)", families),
@@ -146,13 +217,24 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "docs/training.md": ((r"\| trainer \| what it does \|.*?(?=\n\n)", trainer_table),),
 }
 """What is written in each page: a pattern that finds it, and a function that makes it."""
+COMPLETED: dict[str, tuple[str, Callable[[str], str]]] = {
+    "docs/methods.md": (r"\| `--theta B` .*?(?=\n\n)", method_rows),
+    "docs/papers.md": (r"## `--theta`\n.*?(?=\n## Modifiers)", method_sections),
+    "docs/runtimes.md": (r"\| `native` \|.*?(?=\n\n)", lambda rows: encoding_rows(rows, ENCODINGS)),
+    "docs/gguf.md": (r"\| `keys` \|.*?(?=\n\n)", lambda rows: encoding_rows(rows, [*GGUF_ENCODINGS, "carrier"])),
+}
+"""What is completed in each page: a pattern that finds it, and a function from it to the whole."""
+PAGES = tuple(dict.fromkeys((*PARTS, *COMPLETED)))
 
 
 def filled(page: str, text: str) -> str:
     """The text of a page with every part as the data have it. Raises ValueError where a part is not found once."""
-    for pattern, made in PARTS[page]:
-        part = made()
-        text, number = re.subn(pattern, lambda _, part=part: part, text, flags=re.DOTALL)  # type: ignore[misc]
+    parts = [(pattern, lambda _, made=made: made()) for pattern, made in PARTS.get(page, ())]
+    if page in COMPLETED:
+        pattern, whole = COMPLETED[page]
+        parts.append((pattern, lambda found, made=whole: made(found[0])))
+    for pattern, part in parts:
+        text, number = re.subn(pattern, part, text, flags=re.DOTALL)
         if number != 1:
             raise ValueError(f"{page} has {number} parts like {pattern}, not one")
     return text
@@ -160,7 +242,7 @@ def filled(page: str, text: str) -> str:
 
 def main() -> None:
     """Rewrites the pages."""
-    for page in PARTS:
+    for page in PAGES:
         path = ROOT / page
         path.write_text(filled(page, path.read_text("utf-8")), encoding="utf-8")
 

@@ -17,6 +17,7 @@ from typing import Any
 from .errors import BadSource, sentence
 from .formats import jsontext
 from .formats.files import read_text
+from .formats.jsontext import JsonObject
 from .rope.errors import RopeconvError, shown
 
 CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
@@ -40,7 +41,7 @@ class CodeFile:
     reason: str
 
 
-def code_files(names: Iterable[str], configs: Mapping[str, dict[str, Any]]) -> Iterator[CodeFile]:
+def code_files(names: Iterable[str], configs: Mapping[str, JsonObject]) -> Iterator[CodeFile]:
     """Yields the files of a checkpoint that can make a runtime run code; none of them is opened here.
 
     names: of all files. configs: the content of those JSON files that are known, by their names.
@@ -58,7 +59,7 @@ def code_files(names: Iterable[str], configs: Mapping[str, dict[str, Any]]) -> I
             yield CodeFile(name, "is a pickle, which can run code when it is loaded")
 
 
-def mapped(config: dict[str, Any]) -> Iterator[str]:
+def mapped(config: JsonObject) -> Iterator[str]:
     """Yields the classes that a config names in an `auto_map`, at any depth, as `MODULE.CLASS`."""
     for key, value in entries(config):
         if key == MAP:
@@ -67,7 +68,7 @@ def mapped(config: dict[str, Any]) -> Iterator[str]:
             yield from (str(one)[:MOST_SHOWN] for one in flat if one)
 
 
-def kernels(config: dict[str, Any]) -> Iterator[str]:
+def kernels(config: JsonObject) -> Iterator[str]:
     """Yields the kernels of the Hub that a config names as implementations of attention or experts, or turns on."""
     for key, value in entries(config):
         if key.endswith(IMPLEMENTATION):
@@ -96,7 +97,7 @@ def foreign(folder: Path, what: str) -> BadSource:
     )
 
 
-def parsed(path: Path) -> dict[str, Any]:
+def parsed(path: Path) -> JsonObject:
     """The content of a JSON file of a checkpoint; empty where there is none. Raises BadSource for a damaged one."""
     try:
         return jsontext.parse(read_text(path, str(path)), path.name)
@@ -122,7 +123,7 @@ def load_config(folder: Path, trust: bool) -> Any:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust)
 
 
-def make_config(config: dict[str, Any], model_type: str) -> Any:
+def make_config(config: JsonObject, model_type: str) -> Any:
     """A config of transformers from the content of a config.json. model_type: takes the place of its own."""
     from transformers import AutoConfig
 
@@ -150,7 +151,7 @@ def load_tokenizer(folder: Path, trust: bool, otherwise: str = "add its tokenize
         return tokenizer
 
 
-def load_model(auto_class: Any, folder: Path, trust: bool, pickles: bool, **given: Any) -> tuple[Any, dict[str, Any]]:
+def load_model(auto_class: Any, folder: Path, trust: bool, pickles: bool, **given: Any) -> tuple[Any, JsonObject]:
     """A model with its weights, and what transformers says about loading it.
 
     auto_class: of transformers. folder: the checkpoint. trust: run its modelling file. pickles: load pickled weights
@@ -167,7 +168,7 @@ def load_model(auto_class: Any, folder: Path, trust: bool, pickles: bool, **give
             )
     safe = None if pickles else True
     with _sentences(folder, trust, f"transformers does not load {folder}"):
-        loaded: tuple[Any, dict[str, Any]] = auto_class.from_pretrained(
+        loaded: tuple[Any, JsonObject] = auto_class.from_pretrained(
             folder, trust_remote_code=trust, use_safetensors=safe, weights_only=True, output_loading_info=True, **given
         )
         return loaded

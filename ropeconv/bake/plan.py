@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..convert.gguf_encoding import GgufResult
 from ..convert.target import Considered, EncodeResult, Target
 from ..formats.copying import Splice
 from ..formats.durable import FileIdentity
+from ..formats.jsontext import JsonObject
 from ..inspection.document import (
     Document,
     KvCacheDocument,
@@ -125,7 +125,7 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     schema: int = SCHEMA
     source: SourceDocument
     family: str
-    recipe: dict[str, Any]
+    recipe: JsonObject
     before: BeforeRecord
     encoding: str
     fold: FoldRecord | None
@@ -204,7 +204,7 @@ class Plan(FilePlan):
             notes=self.notes,
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
         return self.document().to_dict()
 

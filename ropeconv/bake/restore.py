@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -14,6 +13,7 @@ from ..errors import BadSource, UsageError
 from ..formats.copying import Advance, copy_file
 from ..formats.durable import sha256
 from ..formats.gguf.edit import Edit, rewrite
+from ..formats.jsontext import JsonObject
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
 from ..inspection.receipts.gguf import earlier, layout_of, refuse_other
@@ -63,7 +63,7 @@ class RestorePlan(FilePlan):
             return self.source.file.shards[self.files.index(file)].path()
         return self.source.path(file.name)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
         return {
             "source": self.source.to_dict(),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ..convert.target import Target
 from ..errors import BadSource, UnsupportedBake, UsageError
+from ..formats.jsontext import JsonObject
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_config
 from ..inspection.receipts.folder import first_source
 from ..models.config import text_part
@@ -157,7 +157,7 @@ def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
 Pair = tuple[float, float]
 
 
-def mscale_of_config(config: dict[str, Any], seen: ConfigInspection) -> Pair | None:
+def mscale_of_config(config: JsonObject, seen: ConfigInspection) -> Pair | None:
     """The pair (mscale, mscale_all_dim) of a checkpoint; None without it.
 
     config: of the source. seen: its inspection. Raises BadSource for a value that is no number.

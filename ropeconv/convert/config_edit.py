@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BadSource
+from ..formats.jsontext import JsonObject
 from ..models.config import nested_settings, rotary_share, text_parts
 from ..models.family import Family
 from ..models.layer_cache import STATES
@@ -31,7 +32,7 @@ class RopeSetting:
     is not needed. notes: sentences for the user.
     """
 
-    rope: dict[str, Any]
+    rope: JsonObject
     theta: float
     context: int
     top_original: int | None = None
@@ -108,7 +109,7 @@ def _theta_keys(part: Config, family: Family) -> list[str]:
     return [key for key in dict.fromkeys((*family.keys.theta, "rope_theta")) if key in part or key in needed]
 
 
-def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: dict[str, Any]) -> dict[str, Any]:
+def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObject) -> JsonObject:
     """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int, others as float."""
     before, _ = rope_dict(part, family)
     kept = {key: before[key] for key in family.writing.keep if key in before}
@@ -126,7 +127,7 @@ def _number(key: str, value: Any) -> Any:
     return (int(value) if key in LENGTHS else float(value)) if is_number else value
 
 
-def _legacy(rope: dict[str, Any], family: Family) -> dict[str, Any] | None:
+def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
     kind = rope["rope_type"]
     if kind == "default" and family.defaults.scaling is None and not set(rope) & set(family.writing.keep):
         return None
@@ -135,7 +136,7 @@ def _legacy(rope: dict[str, Any], family: Family) -> dict[str, Any] | None:
     return full if allowed is None else {key: full[key] for key in allowed}
 
 
-def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, spec: RopeSpec) -> dict[str, Any]:
+def _modern(part: Config, rope: JsonObject, theta: float, family: Family, spec: RopeSpec) -> JsonObject:
     allowed = family.writing.legacy_keys.get(rope["rope_type"])
     modern = {key: value for key, value in rope.items() if allowed is None or key in (*allowed, "rope_type")}
     modern["rope_theta"] = theta
@@ -146,9 +147,9 @@ def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, sp
     return {settings_name(part, family, "global"): modern, **_other_layers(part, theta, family, spec)}
 
 
-def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) -> dict[str, Any]:
+def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) -> JsonObject:
     """The RoPE dictionaries of the layers that a method does not change; null for layers that do not rotate."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for name, kind in layer_types(part, family).items():
         if kind == "local" and name == settings_name(part, family, "local"):
             local = _unscaled(spec.local_form.theta if spec.local_form else theta)
@@ -181,7 +182,7 @@ def _put_local(part: Config, family: Family, spec: RopeSpec) -> None:
         put(part, family.keys.local_theta[0], spec.local_form.theta, after="rope_theta")
 
 
-def _put_query_scale(part: Config, rope: dict[str, Any], family: Family) -> None:
+def _put_query_scale(part: Config, rope: JsonObject, family: Family) -> None:
     """Writes the slope of query scaling a second time, under the key where vLLM looks for it (vllm#48621)."""
     beta = rope.get(family.keys.query_beta)
     if beta:
@@ -196,6 +197,6 @@ def _put_share(part: Config, family: Family, spec: RopeSpec) -> None:
             put(part, family.keys.partial[0], share)
 
 
-def _unscaled(theta: float) -> dict[str, Any]:
+def _unscaled(theta: float) -> JsonObject:
     """The RoPE dictionary of a base without scaling, for layers that a method does not change."""
     return {"rope_type": Plain.kind, "rope_theta": theta}

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from ..environment import without_secrets
+from ..formats.jsontext import JsonObject
 
 
 class Probe:
@@ -52,7 +53,7 @@ class Probe:
         """Starts the import of the code of a model, ahead of `ask`."""
         self._send({"model_type": model_type})
 
-    def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> dict[str, Any]:
+    def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> JsonObject:
         """What transformers computes from the config of a folder: {"modules": ...}, or {"error": message}.
 
         folder: with config.json. context: in tokens, whose last position is asked. own: run the modelling file in the
@@ -65,7 +66,7 @@ class Probe:
 
         return parsed(line) or {"error": "transformers ended without an answer that can be read"}
 
-    def _send(self, question: dict[str, Any]) -> None:
+    def _send(self, question: JsonObject) -> None:
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(question) + "\n")
@@ -113,14 +114,14 @@ class Failure(msgspec.Struct, frozen=True):
     error: str
 
 
-def parsed(text: str) -> dict[str, Any] | None:
+def parsed(text: str) -> JsonObject | None:
     """An answer as JSON-ready data; None for a text that is none, such as one with NaN among its numbers."""
     for kind in (Failure, Answer):
         try:
             msgspec.json.decode(text, type=kind)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
-        found: dict[str, Any] = json.loads(text)
+        found: JsonObject = json.loads(text)
         return found
     return None
 
@@ -155,7 +156,7 @@ class ProbeCache:
             return ""
         return digest.hexdigest()
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> JsonObject | None:
         """The cached answer of a key; None without one and for an empty key."""
         if not key:
             return None
@@ -165,7 +166,7 @@ class ProbeCache:
             return None
         return answer if answer is not None and "modules" in answer else None
 
-    def put(self, key: str, answer: dict[str, Any]) -> None:
+    def put(self, key: str, answer: JsonObject) -> None:
         """Caches an answer, unless it is an error or the key is empty. A cache that cannot be written is ignored."""
         if not key or "error" in answer:
             return
@@ -190,7 +191,7 @@ class SharedProbe(Probe):
         """The process, started on first use."""
         return Probe(self.python).process
 
-    def ask(self, folder: Any, context: int, own: bool = False, stands_for: str = "") -> dict[str, Any]:
+    def ask(self, folder: Any, context: int, own: bool = False, stands_for: str = "") -> JsonObject:
         """As in `Probe`; a process that has ended is started anew. folder, context, own, stands_for: as there."""
         if "process" in self.__dict__ and self.process.poll() is not None:
             del self.process

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from ..engines.engine import Engine, Progress
 from ..errors import UsageError
 from ..formats.journal import Journal
+from ..formats.jsontext import JsonObject
 from ..rope.errors import RopeconvError
 from ..version import __version__
 from .cases import Asked, Case, EvalLine, in_trained
@@ -67,7 +67,7 @@ class Estimate:
     sequences: int
     costs: Costs
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """JSON-ready data."""
         return {"seconds": round(self.seconds, 1), "tokens": self.tokens, "sequences": self.sequences}
 

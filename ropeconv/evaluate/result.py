@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.files import read_text
+from ..formats.jsontext import JsonObject
 from ..formats.package_data import typed
 from ..inspection.receipts.reader import read_receipt
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
@@ -74,7 +74,7 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    recipe: dict[str, Any] | None = None
+    recipe: JsonObject | None = None
     refused: str = ""
     price: float | None = None
     price_error: float | None = None
@@ -113,9 +113,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         wanted = (row, measure, metric, column, None)
         return next((c for c in self.cells if (c.row, c.measure, c.metric, c.column, c.depth) == wanted), None)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The result as JSON-ready data, with every key."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
+        found: JsonObject = msgspec.to_builtins(self)
         return found
 
 

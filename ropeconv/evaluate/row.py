@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..formats.jsontext import JsonObject
 from ..inspection.receipts.reader import read_recipe
 from ..rope.lengths import parse_factor, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value
@@ -33,7 +34,7 @@ class Row:
     path: Path | None = None
     url: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """JSON-ready data."""
         return {
             "name": self.name,
@@ -105,7 +106,7 @@ def _plain_value(kind: type[Method], plain: list[str], row: str) -> str | None:
     return plain[0]
 
 
-def _settings(parts: list[str], row: str) -> dict[str, Any]:
+def _settings(parts: list[str], row: str) -> JsonObject:
     settings = dict(_setting(part, row) for part in parts)
     if len(settings) < len(parts):
         raise UsageError(f"{row!r} gives a setting twice; leave one of them out")

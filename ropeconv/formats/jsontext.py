@@ -12,6 +12,8 @@ from typing import Any
 
 from ..errors import BadSource
 
+JsonObject = dict[str, Any]
+"""A JSON object, whose values are whatever the document holds."""
 LONGEST = 8 << 20
 """Characters that are read; as objects they may take 50 times as many bytes. Published configs have up to a million."""
 DEEPEST = 64
@@ -22,7 +24,7 @@ TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]:]|-?\d[\d.eE+-]
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def parse(text: str, name: str, longest: int = LONGEST) -> dict[str, Any]:
+def parse(text: str, name: str, longest: int = LONGEST) -> JsonObject:
     """The JSON object in a text. name: of the file, for the message. longest: characters that are read.
 
     Raises BadSource where the text is not one, is not Unicode, or is too long or too deep to be read.
@@ -66,7 +68,7 @@ def _depth(data: Any) -> int:
     return depth
 
 
-def dump(data: dict[str, Any], like: str = "") -> str:
+def dump(data: JsonObject, like: str = "") -> str:
     """An object as JSON text that ends in a newline. like: a text whose indentation is taken, else 2 spaces."""
     found = re.search(r'^\{\r?\n([ \t]+)"', like)
     indent = found[1] if found else "  "

@@ -22,6 +22,7 @@ from ..errors import TOO_MANY, BadSource
 from ..rope.errors import shown
 from . import jsontext
 from .files import open_regular
+from .jsontext import JsonObject
 
 MAX_HEADER = 16 << 20
 """Bytes of a header. The reference implementation takes 100 MB, which are 1.8 million tensors and a gigabyte of memory;
@@ -128,7 +129,7 @@ def _check_layout(tensors: Iterable[Tensor], data: int, name: str) -> None:
 
 def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> bytes:
     """The bytes of a header for tensors (name, dtype, shape) whose data follows without gaps, padded to 8 bytes."""
-    entries: dict[str, Any] = {"__metadata__": metadata}
+    entries: JsonObject = {"__metadata__": metadata}
     at = 0
     for name, dtype, shape in tensors:
         size = tensor_bytes(dtype, shape)
@@ -207,7 +208,7 @@ def with_size(text: str, more: int) -> str:
     return jsontext.dump(_grown(text, more), like=text)
 
 
-def _grown(text: str, more: int) -> dict[str, Any]:
+def _grown(text: str, more: int) -> JsonObject:
     _weight_map(text)
     index = jsontext.parse(text, INDEX, LONGEST)
     known = index.get("metadata")

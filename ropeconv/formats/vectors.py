@@ -14,6 +14,7 @@ from ..errors import BadSource, UsageError
 from ..rope.errors import counted, shown
 from . import jsontext
 from .files import open_regular, read_text
+from .jsontext import JsonObject
 from .safetensors import read_header
 
 if TYPE_CHECKING:
@@ -45,17 +46,17 @@ def read_lists(path: Path) -> dict[str, list[float]]:
     return found
 
 
-def _named(values: Any) -> dict[str, Any]:
+def _named(values: Any) -> JsonObject:
     """A list without a name, under the names that methods look for."""
     return {"inv_freq": values, "long_factor": values}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> JsonObject:
     data = jsontext.loads(read_text(path, str(path)), path.name)
     return _of_config(data) if isinstance(data, dict) else _named(data)
 
 
-def _of_config(data: dict[str, Any]) -> dict[str, Any]:
+def _of_config(data: JsonObject) -> JsonObject:
     """An object of lists; of a config.json, such as that of Phi 3, its RoPE settings."""
     text = data.get("text_config")
     parts = [part for part in (data, text) if isinstance(part, dict)]
@@ -63,7 +64,7 @@ def _of_config(data: dict[str, Any]) -> dict[str, Any]:
     return next((one for one in settings if isinstance(one, dict) and "long_factor" in one), data)
 
 
-def _read_csv(path: Path) -> dict[str, Any]:
+def _read_csv(path: Path) -> JsonObject:
     """Columns under their names, or one column or line of numbers without a name."""
     try:
         read = list(csv.reader(read_text(path, str(path)).splitlines()))
@@ -94,7 +95,7 @@ def _floats(row: list[str]) -> list[float] | None:
         return None
 
 
-def _read_npy(path: Path) -> dict[str, Any]:
+def _read_npy(path: Path) -> JsonObject:
     from numpy.lib import format
 
     with open_regular(path) as file:
@@ -107,7 +108,7 @@ def _read_npy(path: Path) -> dict[str, Any]:
         return _named(_numbers(file.read, dtype, shape, "the array"))
 
 
-def _read_safetensors(path: Path) -> dict[str, Any]:
+def _read_safetensors(path: Path) -> JsonObject:
     import numpy as np
 
     header, found = read_header(path), {}
@@ -136,6 +137,6 @@ def _numbers(read: Callable[[int], bytes], dtype: Any, shape: tuple[int, ...], n
     return [float(value) for value in values]
 
 
-READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+READERS: dict[str, Callable[[Path], JsonObject]] = {
     ".csv": _read_csv, ".npy": _read_npy, ".safetensors": _read_safetensors,
 }  # fmt: skip

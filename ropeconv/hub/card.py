@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from ..errors import BadSource
 from ..evaluate.cases import metric_of
 from ..evaluate.result import GROWTH
 from ..formats.files import scratch
+from ..formats.jsontext import JsonObject
 from ..formats.package_data import package_data, render
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt
 from ..inspection.receipts.writer import commands
@@ -135,7 +136,7 @@ class BaseModel:
     """
 
     name: str = ""
-    known: dict[str, Any] = field(default_factory=dict)
+    known: JsonObject = field(default_factory=dict)
     closed: bool = False
     terms: tuple[str, ...] = ()
     licence: str = ""
@@ -200,7 +201,7 @@ def base_model(api: HfApi, what: UploadSet, how: PublishOptions) -> tuple[BaseMo
     return BaseModel(name, known, closed, terms, licence, forbids, commit), problem
 
 
-def inherited(text: str) -> dict[str, Any]:
+def inherited(text: str) -> JsonObject:
     """The metadata of a model's card that also holds for its derivatives. text: of the card, may be empty."""
     data = _metadata(text)
     tags = {"tags": list(data.get("tags") or [])} if data else {}
@@ -212,13 +213,13 @@ def relation(what: UploadSet, ggufs: Sequence[str]) -> Relation:
     return "quantized" if ggufs or what.quantised else "finetune"
 
 
-def _metadata(text: str) -> dict[str, Any]:
+def _metadata(text: str) -> JsonObject:
     """The metadata of a card; empty for a text without."""
     from huggingface_hub import ModelCard
 
     if not text.strip():
         return {}
-    found: dict[str, Any] = ModelCard(text, ignore_metadata_errors=True).data.to_dict()
+    found: JsonObject = ModelCard(text, ignore_metadata_errors=True).data.to_dict()
     return found
 
 

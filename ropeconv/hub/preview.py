@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..bake.apply import Applied, apply
 from ..bake.checkpoint import CheckpointPlan
 from ..engines.probe import Probe
 from ..formats.copying import Advance
 from ..formats.files import scratch
+from ..formats.jsontext import JsonObject
 from ..models.hub import answers
 from ..views.sheet import Sheet
 from .card import BaseModel, base_model, card, drawn
@@ -43,7 +43,7 @@ class Preview:
     note: str
     card: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The preview as JSON-ready data."""
         return {
             "repo_id": self.repo_id,

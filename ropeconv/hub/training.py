@@ -12,7 +12,7 @@ import msgspec
 from ..bake.checkpoint import CheckpointPlan
 from ..bake.plan import Plan
 from ..errors import BadSource, UsageError
-from ..formats.jsontext import parse
+from ..formats.jsontext import JsonObject, parse
 from ..formats.package_data import package_data, package_files, render
 from ..inspection.receipts.folder import stated
 from ..inspection.receipts.receipt import RuntimeRecord
@@ -214,7 +214,7 @@ class Snippet:
     status: str
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The snippet as JSON-ready data, with the values that it was made from."""
         baked, trainer = self.baked, self.trainer
         return {

@@ -12,7 +12,7 @@ from ..bake.plan import Plan
 from ..errors import BadSource
 from ..formats.files import read_text
 from ..formats.gguf.file import SHARD, GgufFile
-from ..formats.jsontext import parse
+from ..formats.jsontext import JsonObject, parse
 from ..inspection.receipts.reader import read_receipt
 from ..inspection.receipts.receipt import Receipt
 from ..models.folder import FolderSource
@@ -40,7 +40,7 @@ class UploadSet:
     copies: dict[str, str] = field(default_factory=dict)
     card: str = ""
     own_card: bool = False
-    known: dict[str, Any] = field(default_factory=dict)
+    known: JsonObject = field(default_factory=dict)
     quantised: str = ""
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -141,7 +141,7 @@ def from_gguf(path: Path) -> UploadSet:
     return UploadSet(adds, read_receipt(path), context, known=stated_metadata(source.file))
 
 
-def stated_metadata(file: GgufFile) -> dict[str, Any]:
+def stated_metadata(file: GgufFile) -> JsonObject:
     """What the general.* keys of a GGUF file say for the metadata of a card: licence, languages, tags, base model.
 
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#general-metadata

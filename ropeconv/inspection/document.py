@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ..formats.jsontext import JsonObject
 from ..models.layer_cache import CachedLayers
 from ..models.source import Origin
 from ..rope.errors import counted
@@ -86,9 +86,9 @@ def cannot_gain(spec: RopeSpec, context: int) -> str:
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON document, or a part of one."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The document as JSON has it: objects, lists, strings, numbers."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        found: JsonObject = msgspec.json.decode(msgspec.json.encode(self))
         return found
 
 
@@ -195,7 +195,7 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     mla: bool
     encoder: bool
     rope_type: str
-    rope: dict[str, Any]
+    rope: JsonObject
     rope_theta: float
     attention_factor: float
     softmax_scale: float

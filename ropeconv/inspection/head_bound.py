@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median_low
-from typing import Any
 
 import numpy as np
 
 from ..errors import BadSource
+from ..formats.jsontext import JsonObject
 from ..models.family import Family
 from ..models.source import Source
 from ..rope.bound.reach import head_reach
@@ -48,7 +48,7 @@ class LayerReach:
         """Number of heads with a negative sum."""
         return sum(count > 0 for count in self.violations)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         return {
             "layer": self.layer,
@@ -86,7 +86,7 @@ class HeadLengths:
         middle = median_low(found)
         return None if middle == np.inf else int(middle)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The figures and the layers as JSON-ready data; keys stay within a schema."""
         return {
             "heads": self.heads,
@@ -133,7 +133,7 @@ class HeadWeights:
                 found.append(LayerReach(layer, below, tuple(lengths[heads]), tuple(counts[heads])))
         return HeadLengths(tuple(sorted(found, key=lambda one: one.layer)))
 
-    def to_list(self) -> list[dict[str, Any]]:
+    def to_list(self) -> list[JsonObject]:
         """The weights as JSON-ready data, to six digits: per layer `pairs` [heads][pairs] and `unrotated` [heads]."""
         return [
             {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import get_args
 
 from msgspec import UNSET
 
 from ..errors import BadSource
 from ..formats import jsontext
+from ..formats.jsontext import JsonObject
 from ..models.config import halves
 from ..models.family import Family
 from ..models.gguf import GgufSource
@@ -163,7 +164,7 @@ class Inspection:
             repairs=UNSET if repairs is None else tuple(problem.document for problem in repairs),
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The inspection as JSON-ready data; keys stay within a schema."""
         return self.document().to_dict()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from msgspec import UNSET
 
 from ..formats.gguf.values import TYPES, TensorType
+from ..formats.jsontext import JsonObject
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.layer_cache import CachedLayers, cache_geometry
@@ -64,7 +64,7 @@ class KvCache:
             source=UNSET if source is None else SizeDocument(tokens=source, bytes=self.bytes(source)),
         )
 
-    def to_dict(self, tokens: int, source: int | None = None) -> dict[str, Any]:
+    def to_dict(self, tokens: int, source: int | None = None) -> JsonObject:
         """The cache as JSON-ready data. Parameters are those of `sentence`."""
         return self.document(tokens, source).to_dict()
 

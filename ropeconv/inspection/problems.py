@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from ..errors import BadSource
 from ..formats.gguf.file import GgufFile
+from ..formats.jsontext import JsonObject
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.length_limits import LengthLimit
@@ -149,7 +150,7 @@ def _reach(factor: float, spec: RopeSpec) -> Iterator[Problem]:
         yield Problem("context", message, f"--as-is --context {reach}")
 
 
-def _yarn(form: Yarn, spec: RopeSpec, found: dict[str, Any]) -> Iterator[Problem]:
+def _yarn(form: Yarn, spec: RopeSpec, found: JsonObject) -> Iterator[Problem]:
     """Problems of a model with YaRN. found: its RoPE dictionary."""
     if spec.original_context_source == "declared":
         message = f"yarn without original_max_position_embeddings: readers assume {form.original_context:,}"
@@ -187,7 +188,7 @@ def _preferring(schema: Literal["rope_scaling", "rope_parameters"]) -> Runtime:
     return msgspec.structs.replace(row, rules=rules)
 
 
-def _misspelt(found: dict[str, Any], family: Family) -> Iterator[Problem]:
+def _misspelt(found: JsonObject, family: Family) -> Iterator[Problem]:
     """Keys of the RoPE dictionary that nothing reads and that are spelt nearly as one that is read."""
     known = {*ROPE_KEYS, *family.writing.keep, *filter(None, [family.keys.query_beta])}
     for key in found:

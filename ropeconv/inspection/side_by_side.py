@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from ..errors import BadSource
+from ..formats.jsontext import JsonObject
 from ..models.gguf import GgufSource
 from ..models.registry import by_name
 from ..models.source import RECEIPT, Source
@@ -47,7 +47,7 @@ class FrequencyDifference:
         """Whether no pair differs by more than 1e-6."""
         return self.differing == 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         return asdict(self)
 
@@ -106,7 +106,7 @@ class Side:
     window_attention_factor: float
     layout: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The inspection as JSON-ready data, without verdicts and problems."""
         found = self.seen.to_dict()
         kept = ("source", "family", "head_dim", "rotary_dim", "layout", "mla", "rope_type", "rope", "rope_theta")
@@ -194,7 +194,7 @@ class RopeDifference:
                 )
         return found
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The comparison as JSON-ready data; keys stay within a schema."""
         vectors = ("frequencies", "short_frequencies", "window_frequencies")
         return {

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..formats.jsontext import JsonObject
+
 Kind = Literal["global", "local", "none"]
 
 
@@ -122,7 +124,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     present: str
     names: tuple[str, ...] = ()
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
 
 
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -158,7 +160,7 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     codes: dict[str, Codes] = {}
     computed: dict[str, str] = {}
     scalars: dict[str, str] = {}
-    defaults: dict[str, Any] = {}
+    defaults: JsonObject = {}
     convert: tuple[Convert, ...] = ()
     tied: bool = False
     copy_output: bool = False
@@ -175,9 +177,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     present: dict[str, str] = {}
     divisors: bool = False
     prediction: bool = False
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     variants: tuple[Variant, ...] = ()
-    absent: dict[str, Any] = {}
+    absent: JsonObject = {}
     idle: dict[str, int] = {}
     of_one: tuple[str, ...] = ()
 
@@ -241,7 +243,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local_partial: float | None = None
     unstated_partial: float | None = None
     hidden_times: int = 1
-    scaling: dict[str, Any] | None = None
+    scaling: JsonObject | None = None
 
 
 class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -255,7 +257,7 @@ class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trained: int
     source: str
     doubt: bool = False
-    when: dict[str, Any] = {}
+    when: JsonObject = {}
 
 
 class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -380,7 +382,7 @@ class Ministral3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     null. need: values that Ministral 3 assumes.
     """
 
-    defaults: dict[str, Any]
+    defaults: JsonObject
     null: tuple[str, ...] = ()
     need: tuple[Need, ...] = ()
 

@@ -11,12 +11,13 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import BadSource
+from ..formats.jsontext import JsonObject
 from ..rope.errors import shown
 from ..rope.lengths import MOST_TOKENS
 from ..rope.spec import MOST_LAYERS, WIDEST_HEAD
 from .family import Family
 
-Config = dict[str, Any]
+Config = JsonObject
 
 
 def first_present(part: Config, keys: Iterable[str], default: Any = None) -> Any:
@@ -54,7 +55,7 @@ LARGEST = 1e30
 """A bound on every other number, so that their products stay within float64."""
 
 Name = str
-Object = dict[str, Any]
+Object = JsonObject
 Flag = bool
 Switch = bool | int
 """Any number but 0 is true: the first release of Llama 4 has `attn_temperature_tuning` = 4."""

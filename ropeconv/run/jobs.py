@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,6 +19,7 @@ from ..errors import UsageError, reason
 from ..evaluate.row import BASE, Row
 from ..evaluate.texts import read_files
 from ..formats.files import expanded
+from ..formats.jsontext import JsonObject
 from ..hub.options import repository
 from ..models.hub import HubSource, answers
 from ..models.open import HUB_FILE, HUB_ID, open_source
@@ -36,7 +36,7 @@ class NamedRecipe(msgspec.Struct, frozen=True):
     """
 
     name: str
-    recipe: dict[str, Any] | None
+    recipe: JsonObject | None
 
     def row(self) -> Row:
         """The row of an evaluation."""
@@ -59,7 +59,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     out: str
     target: TargetTable | None = None
     family: str = ""
-    settings: dict[str, Any] = {}
+    settings: JsonObject = {}
 
     @cached_property
     def key(self) -> str:
@@ -231,7 +231,7 @@ def _chain(plan: RunPlan, source: Named, row: Row, label: str, target: TargetTab
     """The units of one output."""
     stem = "-".join(filter(None, (source.name, label, target.name)))
     gguf = target.to == "gguf" or (target.to is None and source.reference.endswith(".gguf"))
-    settings: dict[str, dict[str, Any]] = {"apply": {}, "validate": msgspec.to_builtins(plan.validate)}
+    settings: dict[str, JsonObject] = {"apply": {}, "validate": msgspec.to_builtins(plan.validate)}
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
         kept = "apply" in plan.tasks
@@ -272,7 +272,7 @@ def _filled(template: str, known: dict[str, str]) -> str:
     return repository(re.sub(r"{(.*?)}", lambda found: known[found[1]], template).rstrip("-"))
 
 
-def _eval_settings(plan: RunPlan, folder: Path) -> dict[str, Any]:
+def _eval_settings(plan: RunPlan, folder: Path) -> JsonObject:
     """[eval], with absolute paths and the digest of the texts."""
     assert plan.eval is not None
     names = [name if name.startswith("/") else str(folder / name) for name in plan.eval.text]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ..bake.verify.findings import is_document
 from ..bake.verify.output import made_from, verify_output
 from ..formats.durable import sha256, text_digest
 from ..formats.journal import Journal, Kind, Line
+from ..formats.jsontext import JsonObject
 from ..inspection.receipts.reader import read_receipt
 from ..models.gguf import GgufSource
 from ..rope.errors import RopeconvError
@@ -29,10 +29,10 @@ class RunLine(Line, frozen=True, kw_only=True):
     target: str = ""
     seconds: float = 0.0
     failed: str = ""
-    result: dict[str, Any] = {}
+    result: JsonObject = {}
 
     @classmethod
-    def of(cls, unit: Unit, seconds: float, failed: str = "", result: dict[str, Any] | None = None) -> RunLine:
+    def of(cls, unit: Unit, seconds: float, failed: str = "", result: JsonObject | None = None) -> RunLine:
         """The line of a unit. seconds, failed, result: as above."""
         about = {} if unit.target is None else {"recipe": unit.recipes[0].name, "target": unit.target.name}
         return cls(

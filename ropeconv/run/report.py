@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ..environment import installed
 from ..errors import UsageError, reason
 from ..evaluate.evaluation import duration
 from ..evaluate.result import Result, Table, read_result, tables
 from ..formats.copying import human
+from ..formats.jsontext import JsonObject
 from ..formats.package_data import render
 from ..inspection.kv_cache import now
 from ..rope.errors import RopeconvError
@@ -45,9 +45,9 @@ class RunRow:
     states: dict[str, str]
     seconds: dict[str, str]
     reason: str
-    results: dict[str, dict[str, Any]]
+    results: dict[str, JsonObject]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """JSON-ready data."""
         return {
             "source": self.source, "recipe": self.recipe or None, "target": self.target or None,
@@ -82,7 +82,7 @@ class RunTable:
         words = [row.seconds.get(task) or row.states.get(task, "") for task in self.columns]
         return (row.source, row.recipe or ("all rows" if "eval" in row.states else ""), row.target, *words)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """JSON-ready data."""
         counts = self.counts
         numbers = {name.replace(" ", "_"): counts[name] for name in ("done", "failed", "not run")}
@@ -179,7 +179,7 @@ class Planned:
     problem: str = ""
     publishes: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """JSON-ready data."""
         first = self.job.units[0]
         return {

@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
 
 from ..errors import reason
 from ..evaluate.evaluation import duration
+from ..formats.jsontext import JsonObject
 from ..models import hub as hub_client
 from .executors.executor import Failure, Pool
 from .jobs import Job, Unit
@@ -74,7 +74,7 @@ class TaskWorker:
 
     def _line(self, unit: Unit) -> RunLine:
         begun = time.perf_counter()
-        failed, result = "", dict[str, Any]()
+        failed, result = "", JsonObject()
         try:
             with time_limit(self.limit):
                 result = TASKS[unit.task](unit, self.tools)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,6 +25,7 @@ from ..evaluate.runners.runner import Opening
 from ..evaluate.texts import read_files
 from ..formats.files import scratch
 from ..formats.journal import Journal
+from ..formats.jsontext import JsonObject
 from ..hub.options import PublishOptions
 from ..hub.preview import staged
 from ..hub.publish import publish
@@ -50,7 +50,7 @@ class Tools:
         return SharedProbe() if Probe.available() else None
 
 
-Task = Callable[[Unit, Tools], dict[str, Any]]
+Task = Callable[[Unit, Tools], JsonObject]
 """Runs a unit, and returns what is to be known of it, JSON-ready. Raises RopeconvError where it fails."""
 TASKS: dict[str, Task] = {}
 
@@ -66,7 +66,7 @@ def task(name: str) -> Callable[[Task], Task]:
 
 
 @task("apply")
-def apply_unit(unit: Unit, tools: Tools) -> dict[str, Any]:
+def apply_unit(unit: Unit, tools: Tools) -> JsonObject:
     """Writes the output of a unit.
 
     Raises as `make_plan` and `apply` do, and BadSource or Disagreement where something else has its place.
@@ -105,7 +105,7 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
 
 
 @task("eval")
-def eval_unit(unit: Unit, tools: Tools) -> dict[str, Any]:
+def eval_unit(unit: Unit, tools: Tools) -> JsonObject:
     """Evaluates the recipes of a unit. Raises RopeconvError where no row can be run."""
     path = Path(unit.out)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,12 +138,12 @@ def headlines(result: Result) -> dict[str, str]:
 
 
 @task("push")
-def push_unit(unit: Unit, tools: Tools) -> dict[str, Any]:
+def push_unit(unit: Unit, tools: Tools) -> JsonObject:
     """Publishes the output of a unit. Raises as `publish` does; what is there from an earlier run is completed."""
     given = {name: value for name, value in unit.settings.items() if name not in ("to", "kept")}
     how, notes = PublishOptions(repo_id=unit.settings["to"], **given), list[str]()
 
-    def send(what: UploadSet) -> dict[str, Any]:
+    def send(what: UploadSet) -> JsonObject:
         url = publish(what, how, lambda message: notes.append(message) if message else None)
         uploaded = sum(what.size(name) for name in what.adds)
         return {"url": url, "uploaded": uploaded, "copied": len(what.copies), "notes": notes}
@@ -163,7 +163,7 @@ def push_unit(unit: Unit, tools: Tools) -> dict[str, Any]:
 
 
 @task("validate")
-def validate_unit(unit: Unit, tools: Tools) -> dict[str, Any]:
+def validate_unit(unit: Unit, tools: Tools) -> JsonObject:
     """Validates the output of a unit. Raises Disagreement where it does not compute the schedule."""
     comparison, settings = Comparison.open(Path(unit.out), unit.source), Settings(**unit.settings)
     gguf = comparison.baked.suffix == ".gguf"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from ..errors import BadSource
+from ..formats.jsontext import JsonObject
 from ..models.config import Geometry, geometry, nested_settings, text_part
 from ..models.family import Family, Kind
 from ..models.layers import kinds_of, layer_names, layer_types
@@ -35,7 +35,7 @@ from .grouping import newest
 from .runtime import RuleSet, Runtime, TypeRules
 
 
-def number(found: dict[str, Any], key: str, default: float | None = None) -> float:
+def number(found: JsonObject, key: str, default: float | None = None) -> float:
     """A number of a RoPE dictionary. Raises BadSource for another value, or an absent one without `default`."""
     value = found.get(key)
     if value is None:
@@ -46,7 +46,7 @@ def number(found: dict[str, Any], key: str, default: float | None = None) -> flo
     return float(value)
 
 
-def _original(found: dict[str, Any], rules: TypeRules, part: Config, sizes: Geometry) -> int:
+def _original(found: JsonObject, rules: TypeRules, part: Config, sizes: Geometry) -> int:
     if rules.original == "max":
         return sizes.context
     top = part.get("original_max_position_embeddings")
@@ -54,13 +54,13 @@ def _original(found: dict[str, Any], rules: TypeRules, part: Config, sizes: Geom
     return int(number({"original_max_position_embeddings": value}, "original_max_position_embeddings", sizes.context))
 
 
-def _factor(found: dict[str, Any], rules: TypeRules, original: int, sizes: Geometry) -> float:
+def _factor(found: JsonObject, rules: TypeRules, original: int, sizes: Geometry) -> float:
     if rules.factor == "max/original" or found.get("factor") is None:
         return sizes.context / original
     return number(found, "factor")
 
 
-def read_form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, part: Config, sizes: Geometry) -> Form:
+def read_form(kind: str, found: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: Geometry) -> Form:
     """The form of a RoPE dictionary.
 
     kind: its rope type. found: the dictionary, which `check_config` has taken. theta: the base. rules: how that type is
@@ -90,7 +90,7 @@ def read_form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, 
     return Yarn(theta, factor, original * rules.times_original, fast, slow, truncate)
 
 
-def _factors(found: dict[str, Any], key: str, sizes: Geometry) -> tuple[float, ...]:
+def _factors(found: JsonObject, key: str, sizes: Geometry) -> tuple[float, ...]:
     values = found.get(key)
     if not isinstance(values, list) or len(values) != sizes.rotary_dim // 2:
         have = len(values) if isinstance(values, list) else 0
@@ -102,7 +102,7 @@ def _factors(found: dict[str, Any], key: str, sizes: Geometry) -> tuple[float, .
 
 
 def read_attention_factor(
-    kind: str, found: dict[str, Any], rules: TypeRules, form: Form, sizes: Geometry, part: Config
+    kind: str, found: JsonObject, rules: TypeRules, form: Form, sizes: Geometry, part: Config
 ) -> float:
     """The factor on cos and sin of a RoPE dictionary. form: as `read_form` gives it; the others are as there."""
     if not isinstance(form, (Yarn, LongRope)):
@@ -219,7 +219,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     return replace(spec, original_context=tokens, original_context_source=known, original_context_reference=reference)
 
 
-def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> tuple[dict[str, Any], list[str]]:
+def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> tuple[JsonObject, list[str]]:
     """The RoPE dictionary that a runtime uses for the global layers, and a note where that is the class default.
 
     part: the text part of a config. reading: the rules, by default those of the newest transformers.
@@ -239,14 +239,14 @@ def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> t
     return {}, []
 
 
-def rope_type(found: dict[str, Any], reader: RuleSet) -> str:
+def rope_type(found: JsonObject, reader: RuleSet) -> str:
     """The rope type of a RoPE dictionary, by the key that the rules `reader` prefer."""
     other = "rope_type" if reader.type_key == "type" else "type"
     name = found.get(reader.type_key) or found.get(other)
     return str(NOT_A_SCALING.get(name, name))
 
 
-def _theta(part: Config, found: dict[str, Any], family: Family, reader: RuleSet) -> float | None:
+def _theta(part: Config, found: JsonObject, family: Family, reader: RuleSet) -> float | None:
     if not isinstance(reader.theta, str):
         return reader.theta
     sources = [found.get("rope_theta")] if reader.theta != "top" else []
@@ -294,7 +294,7 @@ def _local_form(part: Config, family: Family, reader: RuleSet, theta: float) -> 
     return Plain(number({"local": first_present(part, family.keys.local_theta, default)}, "local"))
 
 
-def _softmax_scale(found: dict[str, Any], family: Family, reader: RuleSet) -> float:
+def _softmax_scale(found: JsonObject, family: Family, reader: RuleSet) -> float:
     if not family.mla or reader.softmax_scale == "none" or not found.get("factor"):
         return 1.0
     if reader.softmax_scale != "factor" and not found.get("mscale_all_dim"):
@@ -305,7 +305,7 @@ def _softmax_scale(found: dict[str, Any], family: Family, reader: RuleSet) -> fl
 
 
 def _query_scaling(
-    part: Config, found: dict[str, Any], family: Family, reader: RuleSet, sizes: Geometry
+    part: Config, found: JsonObject, family: Family, reader: RuleSet, sizes: Geometry
 ) -> QueryScaling | None:
     """The query scaling by position that a runtime applies; None without it."""
     place, key = found, family.keys.query_beta
@@ -330,13 +330,13 @@ def _nope_query_scaling(part: Config, family: Family) -> QueryScaling | None:
     return QueryScaling(number(part, *rules.beta), length or rules.length[1])
 
 
-def _mrope_section(found: dict[str, Any]) -> tuple[int, ...]:
+def _mrope_section(found: JsonObject) -> tuple[int, ...]:
     section = found.get("mrope_section")
     return tuple(section) if isinstance(section, list) and all(isinstance(one, int) for one in section) else ()
 
 
 def _trained(
-    part: Config, found: dict[str, Any], form: Form, family: Family, sizes: Geometry
+    part: Config, found: JsonObject, form: Form, family: Family, sizes: Geometry
 ) -> tuple[int, ContextSource, str]:
     """The tokens that the unscaled embedding was trained for, how that is known, and where it is stated."""
     if isinstance(form, (Yarn, Llama3)):

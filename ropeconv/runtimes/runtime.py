@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
+from ..formats.jsontext import JsonObject
 from ..formats.package_data import described, package_data, package_files
 from ..models.family import Need
 from ..rope.errors import RecipeError
@@ -266,7 +267,7 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 def runtimes() -> tuple[Runtime, ...]:
     """All runtimes of the package, by name and version. A file with `inherits` starts from the file that it names."""
     entries = {entry.name.removesuffix(".toml"): entry for entry in package_files("ropeconv.runtimes", "data", ".toml")}
-    raw = {name: package_data(entry, dict[str, Any]) for name, entry in entries.items()}
+    raw = {name: package_data(entry, JsonObject) for name, entry in entries.items()}
     rows = []
     for name, entry in entries.items():
         with described(entry):
@@ -274,7 +275,7 @@ def runtimes() -> tuple[Runtime, ...]:
     return tuple(sorted(rows, key=lambda row: (row.name != "transformers", row.name, version_key(row.version))))
 
 
-def row_from(data: dict[str, Any]) -> Runtime:
+def row_from(data: JsonObject) -> Runtime:
     """A row from the content of its file. Raises ValueError for data of another form, KeyError for an unknown set.
 
     data: with rule sets that may name, in `inherits`, the one that they start from.
@@ -288,18 +289,18 @@ def row_from(data: dict[str, Any]) -> Runtime:
     return row
 
 
-def _rules(name: str, rules: dict[str, Any]) -> dict[str, Any]:
+def _rules(name: str, rules: JsonObject) -> JsonObject:
     own = dict(rules[name])
     parent = own.pop("inherits", None)
     return own if parent is None else _merged(_rules(parent, rules), own)
 
 
-def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def _merged(base: JsonObject, own: JsonObject) -> JsonObject:
     """A rule set over another one: its rope types replace those of the same name, its other keys theirs."""
     return {**base, **own, "types": {**base.get("types", {}), **own.get("types", {})}}
 
 
-def _inherit(name: str, raw: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
     own = dict(raw[name])
     parent = own.pop("inherits", None)
     if parent is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
 
+from ..formats.jsontext import JsonObject
 from ..models.config import geometry, text_part
 from ..models.family import Family
 from ..models.schema import Config
@@ -154,7 +154,7 @@ class Verdict:
             self.runtime == runtime.key or within(runtime.last, first, self.through or first)
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         return {
             "runtime": self.runtime, "display_name": self.display_name, "status": self.status, "reason": self.reason,

@@ -19,6 +19,7 @@ from ..convert.fold_files import scaled
 from ..engines.probe import Probe, ProbeCache
 from ..errors import BadSource, Disagreement
 from ..formats.files import read_text
+from ..formats.jsontext import JsonObject
 from ..formats.safetensors import INDEX, STORED, widened
 from ..inspection.receipts.receipt import CheckRecord
 from ..models.config import STORED_ROPE
@@ -114,7 +115,7 @@ def _numbers(source: Source, name: str) -> tuple[NDArray[Any], str]:
 ATTENTION_FACTOR_TOLERANCE = 1e-6
 
 
-def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding: str) -> CheckRecord:
+def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: str) -> CheckRecord:
     """Compares a probe's answer with a schedule.
 
     answer: from `Probe.ask`. schedule: of the config, without factors that are folded into weights. spec: the RoPE of
@@ -178,7 +179,7 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
     return True
 
 
-def _unlike_ours(folder: Path, config: dict[str, Any]) -> Iterator[str]:
+def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
     """Yields what of the code of a checkpoint, or of its naming, is not what the encoding `buffers` writes."""
     family = by_name().get(str(config["model_type"]).removesuffix(STORED_ROPE))
     if family is None or family.code is None:
@@ -253,7 +254,7 @@ def check_before_forward(comparison: Comparison, trust_remote_code: bool = False
     return found
 
 
-def _answer(comparison: Comparison, context: int, own: bool) -> dict[str, Any]:
+def _answer(comparison: Comparison, context: int, own: bool) -> JsonObject:
     """The answer of the installed transformers on an output, from the cache where `apply` has asked already."""
     baked, stands_for = comparison.baked, comparison.stands_for
     text = read_text(baked / "config.json", str(baked / "config.json"))

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ..engines.engine import LogProbs
+from ..formats.jsontext import JsonObject
 from .sampling import Bucket
 
 BLOCK_BYTES = 64 << 20  # of one matrix [positions, vocabulary] in float32
@@ -263,12 +264,12 @@ class Validation:
     temperature: float = 1.0
     rule: str = RULE
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data; keys stay within a schema."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Validation:
+    def from_dict(cls, data: JsonObject) -> Validation:
         """The inverse of `to_dict`, also for results of earlier versions."""
         known = {item.name for item in fields(cls)}
         buckets = tuple(BucketResult(**bucket) for bucket in data["buckets"])

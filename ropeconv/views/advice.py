@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from ..bake.advice import Advice, MatrixCell, counts, leaders, letters
 from ..evaluate.ranking import Advised, Ranking
+from ..formats.jsontext import JsonObject
 from ..runtimes.runtime import Runtime
 from .sheet import RUNTIMES, Sheet, legend
 
@@ -106,7 +106,7 @@ LEGEND = (
 )
 
 
-def show_runtimes(rows: Iterable[dict[str, Any]], sheet: Sheet) -> None:
+def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
     """Shows a row per runtime, and what the columns mean. rows: as `summary` gives them."""
     columns = ("--runtime", "what", "exact", "run", "read", "unknown", "source")
     optional = ("source", "what", "read", "unknown", "run")
@@ -115,7 +115,7 @@ def show_runtimes(rows: Iterable[dict[str, Any]], sheet: Sheet) -> None:
     sheet.say(legend(RUNTIMES, ("exact", *(["run, read, unknown"] if counted else []))))
 
 
-def summary(row: Runtime, cells: Iterable[MatrixCell]) -> dict[str, Any]:
+def summary(row: Runtime, cells: Iterable[MatrixCell]) -> JsonObject:
     """A row of the table: the cells of a runtime that are exact, and how they are known."""
     own = [cell for cell in cells if cell.verdict.covers(row)]
     exact = sum(cell.verdict.status == "exact" for cell in own)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..bake.plan import Plan
 from ..convert.encoding import CheckpointResult
 from ..convert.fold import Fold
+from ..formats.jsontext import JsonObject
 from ..inspection.document import describe_layers
 from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
@@ -125,12 +126,12 @@ class Outcome:
     published: str = ""
     run: list[str] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The keys that `--json` prints in addition to those of the plan."""
         import msgspec
 
         check = None if self.check is None else msgspec.to_builtins(self.check)
-        found: dict[str, Any] = {"check": check, "run": self.run}
+        found: JsonObject = {"check": check, "run": self.run}
         if self.proof is not None:
             found["validation"] = self.proof.to_dict()
         if self.published:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..formats.jsontext import JsonObject
 from ..rope.bound.reach import margins
 from ..rope.bound.sums import score_bound
 from ..rope.forms import base_inv_freq
@@ -131,7 +132,7 @@ def distances(length: int) -> Vector:
     return np.unique(np.geomspace(1, length, 400).round())
 
 
-def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> dict[str, Any]:
+def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> JsonObject:
     """What is drawn of a schedule, as JSON-ready data with null for pairs that do not rotate.
 
     before: the frequencies of the unscaled model. inv_freq: those of the schedule; radians per token, float64

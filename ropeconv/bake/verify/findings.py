@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...errors import Disagreement
+from ...formats.jsontext import JsonObject
 from ...pretrained import CODE
 from ...rope.errors import counted, shown
 
@@ -45,7 +46,7 @@ class Verified:
     notes: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         return {
             "files": self.files, "bytes": self.bytes, "quick": self.quick, "notes": list(self.notes),
@@ -108,7 +109,7 @@ def json_differences(found: str, wanted: str) -> list[tuple[str, str]] | None:
     return list(_differences(ours, theirs, ""))
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
     """A JSON object. Raises ValueError for a key that is there twice, of which readers take one or the other."""
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -116,7 +117,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _differences(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+def _differences(ours: JsonObject, theirs: JsonObject, prefix: str) -> Iterator[tuple[str, str]]:
     for key in dict.fromkeys((*theirs, *ours)):
         name = f"{prefix}{key}"
         if key not in ours:

@@ -6,11 +6,10 @@ of its own: under that of the family, runtimes that do not run the file would lo
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...errors import UnsupportedBake
+from ...formats.jsontext import JsonObject
 from ...formats.package_data import render
 from ...models.config import STORED_ROPE, text_part
 from ...models.family import Family
@@ -41,7 +40,7 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
         request.spec,
         RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context),
     )
-    settings: dict[str, Any] = {"attention_factor": float(schedule.attention_factor)}
+    settings: JsonObject = {"attention_factor": float(schedule.attention_factor)}
     if schedule.log_n is not None:
         settings["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
     named = class_keys(family)
@@ -56,7 +55,7 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
     )  # fmt: skip
 
 
-def class_keys(family: Family) -> dict[str, Any]:
+def class_keys(family: Family) -> JsonObject:
     """The keys of config.json that name the classes of the modelling file."""
     assert family.code is not None
     name = f"StoredRope{family.code.prefix}"

@@ -6,12 +6,11 @@ original_max_position_embeddings == max_position_embeddings and factor 1 every r
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UnsupportedBake
+from ...formats.jsontext import JsonObject
 from ...models.family import Family
 from ...rope.forms import count_zero, written_divisors
 from ...rope.lazy import Vector
@@ -56,7 +55,7 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     exact = factor_list(schedule.inv_freq, spec.rope_theta, spec.rotary_dim)
     divisors = written_divisors([float(value) for value in exact])
     attention_factor = float(schedule.attention_factor)
-    rope: dict[str, Any] = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
+    rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
     if family.writing.attention_factor_from_original:
         context, original = original_for(schedule.context, attention_factor)
         notes = () if attention_factor == 1 else (lengths_note(schedule.context, context, original),)

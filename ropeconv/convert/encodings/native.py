@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ...errors import UnsupportedBake
+from ...formats.jsontext import JsonObject
 from ...models.family import Family
 from ...rope.forms import (
     Interpolated,
@@ -56,7 +56,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         _need_pinned(form.original_context, spec, family, OTHER_WAYS)
     if family.writing.pinned_original and isinstance(form, LongRope) and schedule.short_inv_freq is not None:
         _need_pinned(form.original_context, spec, family, ONE_LIST)
-    rope: dict[str, Any] = {"rope_type": form.kind}
+    rope: JsonObject = {"rope_type": form.kind}
     if isinstance(form, Interpolated):
         rope["factor"] = form.factor
     elif isinstance(form, Llama3):
@@ -78,8 +78,8 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     return RopeSetting(rope, form.theta, schedule.context)
 
 
-def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
-    rope: dict[str, Any] = {
+def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
+    rope: JsonObject = {
         "factor": form.factor,
         "original_max_position_embeddings": form.original_context,
         "beta_fast": form.beta_fast,
@@ -109,7 +109,7 @@ def _mscale(factor: float, schedule: Schedule, spec: RopeSpec) -> dict[str, floa
     return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
 
 
-def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
+def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
     lists = {"short_factor": form.short_factor, "long_factor": form.long_factor}
     rope |= {name: written_divisors(factors) for name, factors in lists.items()}
     factor = schedule.context / form.original_context

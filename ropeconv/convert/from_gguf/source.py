@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ...errors import UnsupportedBake, UsageError
 from ...formats import jsontext
 from ...formats.durable import FileIdentity, text_digest
 from ...formats.gguf.values import F32, TYPES
+from ...formats.jsontext import JsonObject
 from ...formats.safetensors import grouped, shard_names
 from ...inspection.inspection import Inspection, inspect_gguf
 from ...inspection.receipts.gguf import gguf_stated
@@ -101,7 +101,7 @@ class GgufCheckpoint(ConvertedSource[Restored]):
     def texts(self) -> dict[str, str]:
         config = self._config
         special = {f"{name}_token_id": config[f"{name}_token_id"] for name in ("bos", "eos", "pad")}
-        made: dict[str, Any] = {"config.json": config, "generation_config.json": {"_from_model_config": True} | special}
+        made: JsonObject = {"config.json": config, "generation_config.json": {"_from_model_config": True} | special}
         if self.with_tokenizer:
             made["tokenizer_config.json"] = tokenizer_config(self.inner.file, config["max_position_embeddings"])
         return {name: jsontext.dump(data) for name, data in made.items()} | self.index()

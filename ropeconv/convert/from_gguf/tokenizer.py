@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import BadSource, UnsupportedBake
 from ...formats.gguf.file import GgufFile
+from ...formats.jsontext import JsonObject
 from ...models.family import Family
 from ...rope.errors import shown
 from ..to_gguf.tokenizer import Pre, pre_table
@@ -48,10 +49,10 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
     return json.dumps(whole, ensure_ascii=False)
 
 
-def tokenizer_config(file: GgufFile, context: int) -> dict[str, Any]:
+def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
     """The content of tokenizer_config.json. context: in tokens."""
     texts = _texts(file)
-    found: dict[str, Any] = {
+    found: JsonObject = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "model_max_length": context,
@@ -90,7 +91,7 @@ def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> dict[str, Any]:
+def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> JsonObject:
     pre = _pre(file, family)
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
@@ -104,7 +105,7 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
     }
 
 
-def _bpe(vocabulary: dict[str, int], merges: list[Any]) -> dict[str, Any]:
+def _bpe(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
     return {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
@@ -127,7 +128,7 @@ def _pre(file: GgufFile, family: Family) -> Pre:
     )
 
 
-def _pre_tokenizers(pre: Pre) -> Iterator[dict[str, Any]]:
+def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
     """The steps of pre.toml as tokenizer.json has them, which ByteLevel ends."""
     for step in pre.steps:
         kind, _, pattern = step.partition(" ")
@@ -149,10 +150,10 @@ def _adds(file: GgufFile, role: str) -> bool | None:
     return usual if found is None else bool(found)
 
 
-def _post_processor(file: GgufFile, texts: list[str]) -> dict[str, Any] | None:
+def _post_processor(file: GgufFile, texts: list[str]) -> JsonObject | None:
     """The template that puts special tokens around a text; None without them."""
-    around: dict[str, list[dict[str, Any]]] = {"bos": [], "eos": []}
-    special: dict[str, Any] = {}
+    around: dict[str, list[JsonObject]] = {"bos": [], "eos": []}
+    special: JsonObject = {}
     for role in around:
         index = file.get(f"tokenizer.ggml.{role}_token_id")
         if _adds(file, role) and isinstance(index, int) and 0 <= index < len(texts):
@@ -162,7 +163,7 @@ def _post_processor(file: GgufFile, texts: list[str]) -> dict[str, Any] | None:
     if not special:
         return None
 
-    def single(name: str, number: int) -> list[dict[str, Any]]:
+    def single(name: str, number: int) -> list[JsonObject]:
         return [*around["bos"], {"Sequence": {"id": name, "type_id": number}}, *around["eos"]]
 
     return {
@@ -173,7 +174,7 @@ def _post_processor(file: GgufFile, texts: list[str]) -> dict[str, Any] | None:
     }
 
 
-def _sentencepiece(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> dict[str, Any]:
+def _sentencepiece(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> JsonObject:
     scores = file.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(texts):
         raise BadSource(f"{file.name} has no scores of its {len(texts)} tokens; download it again")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import msgspec
 
 from ...errors import BadSource, UnsupportedBake
 from ...formats.gguf.header import Header
+from ...formats.jsontext import JsonObject
 from ...formats.package_data import package_data
 from ...models.family import Family
 from ...models.layers import key_layers
@@ -122,7 +122,7 @@ def _check_heads(file: ArchKeys, arch: Arch, wanted: list[int]) -> None:
             raise _other_layers(what, arch, f"llama.cpp computes {used[layer]}")
 
 
-def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, part: dict[str, Any]) -> None:
+def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, part: JsonObject) -> None:
     if arch.window is None:
         return
     windows, count = layer_windows(file, arch), len(spec.layers)
@@ -159,7 +159,7 @@ def _other_layers(what: str, arch: Arch, why: str) -> UnsupportedBake:
     return UnsupportedBake(what, f"GGUF as {arch.name}", why, "keep safetensors")
 
 
-def _sizes(header: Header, arch: str) -> dict[str, Any]:
+def _sizes(header: Header, arch: str) -> JsonObject:
     """The sizes that the header states as single numbers, under their names in llama.cpp's source."""
     found = {}
     for name, key in SIZES.items():
@@ -183,7 +183,7 @@ def general_name(name: str) -> str:
     return f"{start}.{{}}.{end}" if start == "blk" and number.isdigit() else name
 
 
-def _fits(shape: tuple[int, ...], wanted: str, sizes: dict[str, Any]) -> bool:
+def _fits(shape: tuple[int, ...], wanted: str, sizes: JsonObject) -> bool:
     """Whether a shape is as wanted, where sizes that are not known fit all and trailing dimensions of one are left."""
     expected = [None if text == "?" else value_of(sizes, text) for text in wanted.split(", ")]
     found = list(shape) + [1] * (len(expected) - len(shape))

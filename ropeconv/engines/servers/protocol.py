@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
+from ...formats.jsontext import JsonObject
 from ...rope.errors import RopeconvError
 from ..engine import Engine, LogProbs, Progress, TokenLosses
 
@@ -224,7 +225,7 @@ class Server(Engine):
                 "--context-length, llama-server -c), or give shorter --lengths"
             )
 
-    def post(self, path: str, body: dict[str, Any], kind: type[T], limits: Limits = SHORT) -> T:
+    def post(self, path: str, body: JsonObject, kind: type[T], limits: Limits = SHORT) -> T:
         """Posts JSON, and returns the answer.
 
         path: of the request. body: to send. kind: of the answer. limits: for it. Raises RopeconvError as `ask`.

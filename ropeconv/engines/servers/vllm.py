@@ -6,10 +6,10 @@ https://docs.vllm.ai/en/latest/api/vllm/entrypoints/openai/completion/protocol/ 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
+from ...formats.jsontext import JsonObject
 from ..engine import LogProbs, Progress, TokenLosses
 from .protocol import TOP, Count, Limits, ModelEntry, Name, Served, Server, Tokenized, for_prompt, losses_of, misread
 
@@ -90,7 +90,7 @@ class Vllm(Server):
         body = {"model": self.served.model, "tokens": list(ids)}
         return self.post("/detokenize", body, Detokenized, for_prompt(len(ids))).prompt
 
-    def _complete(self, ids: Sequence[int], asked: dict[str, Any], limits: Limits) -> Choice:
+    def _complete(self, ids: Sequence[int], asked: JsonObject, limits: Limits) -> Choice:
         """The completion of a prompt. asked: the other fields of the request. limits: for the answer."""
         body = {"model": self.served.model, "prompt": list(ids), "temperature": 0, **asked}
         choices = self.post("/v1/completions", body, Completion, limits).choices

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
+from ...formats.jsontext import JsonObject
 from ...models.layers import settings_name
 from ...models.registry import by_model_type
 from ...rope.errors import RopeconvError
@@ -135,10 +136,10 @@ class TransformersEngine(Engine):
         return self
 
 
-def parameters(schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
+def parameters(schedule: Schedule, spec: RopeSpec) -> JsonObject:
     """The `rope_parameters` of a schedule. spec: the RoPE of the source. Raises UsageError where there are none."""
     form, why = schedule.form, ""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     if isinstance(form, Plain):
         found = {"rope_type": "default"}
     elif isinstance(form, Interpolated):

@@ -14,6 +14,7 @@ from ...engines.engine import Engine, TokenLosses
 from ...engines.transformers.engine import TransformersEngine
 from ...environment import require
 from ...errors import UsageError
+from ...formats.jsontext import JsonObject
 from ...rope.errors import RopeconvError
 from ..cases import Asked, Case, Observation
 from ..texts import CheckpointTokenizer, Texts, Tokenizer
@@ -68,7 +69,7 @@ class LmEval(Measure):
     def placed(self, case: Case, found: Observation) -> Observation:
         return found  # its documents are those of the task
 
-    def _samples(self, model: Any, tokenizer: Any, case: Case) -> dict[str, list[dict[str, Any]]]:
+    def _samples(self, model: Any, tokenizer: Any, case: Case) -> dict[str, list[JsonObject]]:
         """The documents of each task with their metrics. Raises RopeconvError where lm_eval does not run the task."""
         import lm_eval
         from lm_eval.models.huggingface import HFLM
@@ -84,11 +85,11 @@ class LmEval(Measure):
                 f"lm_eval does not run the task {self.task} ({said[0] if said else type(problem).__name__}); "
                 "`lm_eval ls tasks` lists the tasks"
             ) from None
-        samples: dict[str, list[dict[str, Any]]] = (found or {}).get("samples") or {}
+        samples: dict[str, list[JsonObject]] = (found or {}).get("samples") or {}
         return samples
 
 
-def _named(metric: str, sample: dict[str, Any]) -> str:
+def _named(metric: str, sample: JsonObject) -> str:
     """The name of a metric, with the filter of answers that it is from where the task has several."""
     kind = sample.get("filter", "none")
     return metric if kind == "none" else f"{metric},{kind}"

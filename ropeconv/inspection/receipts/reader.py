@@ -14,6 +14,7 @@ from ...errors import BadSource, UsageError
 from ...formats import jsontext
 from ...formats.durable import sha256
 from ...formats.files import read_text
+from ...formats.jsontext import JsonObject
 from ...formats.package_data import typed
 from ...formats.safetensors import safe_name
 from ...models.gguf import GgufSource, HubGguf
@@ -31,8 +32,8 @@ class Results(msgspec.Struct, frozen=True):
     """The validation results of a GGUF file of `size` bytes, with the fields of a receipt."""
 
     size: int = -1
-    validation: dict[str, Any] | None = None
-    servers: dict[str, dict[str, Any]] | None = None
+    validation: JsonObject | None = None
+    servers: dict[str, JsonObject] | None = None
     evaluations: tuple[EvaluationRecord, ...] = ()
 
 
@@ -60,7 +61,7 @@ def receipt_of(source: Source | GgufSource) -> Receipt:
     return parse_receipt(text, source.reference)
 
 
-def _in_keys(source: GgufSource, results: dict[str, Any]) -> Receipt:
+def _in_keys(source: GgufSource, results: JsonObject) -> Receipt:
     text = source.file.get(RECEIPT)
     if not isinstance(text, str):
         raise BadSource(f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv")
@@ -76,7 +77,7 @@ def has_receipt(baked: str | os.PathLike[str]) -> bool:
     return True
 
 
-def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None) -> Receipt:
+def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> Receipt:
     """A receipt from its JSON.
 
     text: the JSON. name: of the file, for messages. validated: the fields of RESULTS where they are stored apart.
@@ -101,7 +102,7 @@ def validations_path(gguf: Path) -> Path:
     return gguf.with_name(f"{gguf.name}.validation.json")
 
 
-def validations(gguf: Path) -> dict[str, Any]:
+def validations(gguf: Path) -> JsonObject:
     """The fields of RESULTS of a GGUF file, as JSON-ready data; empty where its size has changed since."""
     path = validations_path(gguf)
     data = jsontext.parse(read_text(path, path.name), path.name) if path.is_file() else {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 from pathlib import Path
-from typing import Any
 
 from ...environment import require
 from ...errors import BadSource
+from ...formats.jsontext import JsonObject
 
 SPECIALS = 256
 MOST_LETTERS = 2048  # of base64, for one token
@@ -79,7 +79,7 @@ def special_tokens(version: float) -> list[str]:
     return names + reserved(5, 5 + SPECIALS - len(names))
 
 
-def tokenizer_config(version: float, context: int) -> dict[str, Any]:
+def tokenizer_config(version: float, context: int) -> JsonObject:
     """tokenizer_config.json of the HF checkpoints of a Llama version, without a chat template. context: in tokens."""
     if version >= 3:
         return {

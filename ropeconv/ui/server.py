@@ -237,7 +237,7 @@ def _served(
             thread.join(2 * GRACE)
 
 
-MARK = "from ropeconv.ui import serve_space"
+MARK = "from ropeconv.ui.server import serve_space"
 """What the program of such a Space has, and no other."""
 EMPTY = {".gitattributes"}
 """Files of a new Space, which a run that was stopped leaves."""

@@ -14,7 +14,6 @@ import transformers
 
 import ropeconv
 from ropeconv.bake.apply import OutputCheck, probe_query
-from ropeconv.bake.apply import apply as check
 from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement
@@ -116,7 +115,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def started(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     """What the check starts a probe of its own with."""
     start = MagicMock(return_value=asked("started"))
-    monkeypatch.setattr(check, "Probe", start)
+    monkeypatch.setattr("ropeconv.bake.apply.Probe", start)
     return start
 
 

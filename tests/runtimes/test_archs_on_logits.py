@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.engines import llamacpp as overrides
+from ropeconv.engines.llamacpp import overrides
 from ropeconv.engines.llamacpp_process import Override
 from ropeconv.errors import BadSource
 from ropeconv.inspection.inspection import inspect_source

@@ -65,7 +65,7 @@ PROGRAM = """
 from pathlib import Path
 import ropeconv
 from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.bake.verify import verify_output
+from ropeconv.bake.verify.output import verify_output
 source, recipe = ropeconv.open_source("me/tiny"), ropeconv.Recipe(REGISTRY["yarn"](4.0))
 """
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .bake.apply import Applied, apply, make_plan, patch
     from .bake.plan import Plan
     from .bake.restore import restore, restore_plan
-    from .convert.target import FoldTarget, GgufTarget, Target
+    from .convert.target import Target
     from .evaluate.opening import Sizes, evaluate_model
     from .evaluate.result import Result
     from .evaluate.tune.result import Tuned
@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 _LAZY = {
     "Applied": ("bake.apply", "Applied"),
     "Comparison": ("validate.comparison", "Comparison"),
-    "FoldTarget": ("convert.target", "FoldTarget"),
-    "GgufTarget": ("convert.target", "GgufTarget"),
     "Inspection": ("inspection.inspection", "Inspection"),
     "METHODS": ("rope.methods.method", "REGISTRY"),
     "Plan": ("bake.plan", "Plan"),
@@ -100,8 +98,6 @@ __all__ = [
     "Comparison",
     "DamagedPackage",
     "Disagreement",
-    "FoldTarget",
-    "GgufTarget",
     "ImpossibleSize",
     "Inspection",
     "Interrupted",

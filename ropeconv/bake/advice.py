@@ -10,14 +10,16 @@ from functools import cache
 from typing import Any
 
 from ..convert.encoding import ENCODINGS, EncodeRequest
-from ..convert.target import Format, Target
+from ..convert.target import Target
 from ..errors import UsageError
+from ..formats.jsontext import JsonObject
 from ..inspection.inspection import inspect_source
 from ..models.family import Family
 from ..models.gguf import GgufSource
 from ..models.layer_cache import sample_config
 from ..models.registry import families
 from ..models.source import Source
+from ..options import Format
 from ..rope.errors import RecipeError, RopeconvError
 from ..rope.methods.method import REGISTRY, Method
 from ..rope.profile import Profile, profile
@@ -62,7 +64,7 @@ class Writing:
         found = grouped(self.verdicts)
         return "; ".join(f"{status}: {names}" for status, names in found if status in WRONG)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         rows = [verdict.to_dict() for verdict in self.verdicts]
         return {"encoding": self.encoding or None, "runtimes": rows, "reason": self.reason or None}
@@ -96,7 +98,7 @@ class Advice:
         numbers = (self.profile.outside, -effective, self.profile.fast_change)
         return not self.works_untuned, place, *numbers, self.method.name
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data, with the recipe; keys stay within a schema."""
         return {
             "method": self.method.name,
@@ -219,7 +221,7 @@ class MatrixCell:
     writing: str
     verdict: Verdict
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         return {"family": self.family, "writing": self.writing, **self.verdict.to_dict()}
 

@@ -19,6 +19,7 @@ from ..errors import Disagreement
 from ..formats.copying import Advance
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.inplace import phases
+from ..formats.jsontext import JsonObject
 from ..inspection.receipts.receipt import CheckRecord
 from ..models.config import detect
 from ..models.gguf import GgufSource
@@ -40,7 +41,7 @@ from .writing.execute import execute_plan
 from .writing.place import ApplyOptions
 
 NOT_INSTALLED = "transformers is not installed; pip install 'ropeconv[validate]'"
-Query = Callable[[Path], dict[str, Any]]
+Query = Callable[[Path], JsonObject]
 
 
 @dataclass
@@ -130,7 +131,7 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     else:
         probe.stop()
 
-    def ask(folder: Path) -> dict[str, Any]:
+    def ask(folder: Path) -> JsonObject:
         text = (folder / "config.json").read_bytes().decode(errors="replace")
         if text == planned and known is not None:
             return known
@@ -228,7 +229,7 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     if isinstance(source, GgufSource) and target.to == "safetensors":
         source = _as_checkpoint(source, recipe, target)
     if isinstance(source, GgufSource):
-        with assumed_keys(target.gguf.assume_arch_keys):
+        with assumed_keys(target.assume_arch_keys):
             return gguf_plan(source, recipe, target)
     if target.to == "gguf":
         return export_plan(source, recipe, target)
@@ -237,7 +238,7 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
 
 def _as_checkpoint(source: GgufSource, recipe: Recipe, target: Target) -> GgufCheckpoint:
     """A GGUF file as a checkpoint. Raises RopeconvError for one that ropeconv has extended, unless it stays so."""
-    found = GgufCheckpoint(source, target.gguf.outtype or "auto")
+    found = GgufCheckpoint(source, target.outtype or "auto")
     seen = found.inspection
     if seen.first is not None and seen.extended and not isinstance(recipe.method, AsIs):
         raise RopeconvError(

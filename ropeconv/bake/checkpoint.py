@@ -141,7 +141,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             *((chunked.message,) if chunked and not target.dual_chunk else ()),
             *result.notes,
             *source.conversion_notes(),
-            *dtype_notes(target.fold.dtype or "stored"),
+            *dtype_notes(target.fold_dtype or "stored"),
         ),
         notes=(
             *filter(None, (first.assumption,)),
@@ -207,7 +207,7 @@ def _files(
 ) -> tuple[tuple[PlannedFile, ...], tuple[str, ...], list[LengthLimit]]:
     """The files of the output by name, names of files that it leaves out, and limits of the length that it raises."""
     copied, skipped = source.copied_files(target.all_files)
-    dtype = target.fold.dtype or "stored"
+    dtype = target.fold_dtype or "stored"
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
     limits, named = _limits(source, texts["config.json"], result.family, schedule.context)

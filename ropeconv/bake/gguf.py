@@ -61,7 +61,7 @@ class GgufPlan(GgufOutput):
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     """The plan of a GGUF file: schedule, encoding, header, ranges. Parameters and errors are those of `make_plan`."""
     seen, file, reading = inspect_gguf(source), source.file, read_file(source.file)
-    if target.gguf.assume_arch_keys and not reading.arch.assumed:
+    if target.assume_arch_keys and not reading.arch.assumed:
         raise UsageError(f"{reading.arch.name} is in the table; leave --assume-arch-keys out")
     vectors = rope_tensors(file)
     refused = refused_tensors(reading, vectors, file.get(f"{reading.arch.name}.rope.scaling.type"))
@@ -164,7 +164,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(source.config(), first))
     schedule = scheduled(first, recipe, spec, seen.spec.context)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
-    exported = export(source, seen.family, spec.unscaled(), label, target.gguf)
+    exported = export(source, seen.family, spec.unscaled(), label, target)
     result = select_gguf(schedule, exported.model, target)
     original = original_of_export(source, exported, result.edit)
     note = embedded(receipt_of(source, target, seen.name, recipe, seen.spec, schedule, result, original))

@@ -17,6 +17,7 @@ from ..inspection.receipts.receipt import (
     TargetRecord,
 )
 from ..models.source import Origin
+from ..options import copied
 from ..rope.bound.reach import effective_length, source_reach
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
@@ -41,11 +42,7 @@ def source_record(source: Origin) -> SourceRecord:
 
 def target_record(target: Target, to_gguf: bool) -> TargetRecord:
     """A target as a receipt has it, without places. to_gguf: whether the output is GGUF."""
-    return TargetRecord(
-        "gguf" if to_gguf else "safetensors", target.encoding, target.runtimes, target.gguf.outtype, target.gguf.pre,
-        target.gguf.carrier, target.fold.into, target.fold.dtype, target.allow_approximate, target.all_files,
-        target.replace, target.gguf.assume_arch_keys, target.gguf.quantized_by, target.dual_chunk,
-    )  # fmt: skip
+    return copied(TargetRecord, target, to="gguf" if to_gguf else "safetensors")
 
 
 def receipt_of(

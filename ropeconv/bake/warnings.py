@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..convert.encoding import EncodeRequest
 from ..convert.selection import select
-from ..convert.target import DualChunk, Target
+from ..convert.target import Target
 from ..errors import UsageError
 from ..formats.files import read_text
 from ..formats.package_data import render
@@ -19,6 +19,7 @@ from ..models.gguf import GgufSource
 from ..models.length_limits import limits_in, modelfile_limits, raised
 from ..models.schema import Config
 from ..models.source import FROM, Source
+from ..options import DualChunk
 from ..rope.bound.reach import worse_than_source
 from ..rope.errors import RecipeError, RopeconvError
 from ..rope.methods.interpolation import Ntk

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import UsageError
+from ..options import Option, options
 from .output import trimmed_stdout
 
 METHOD = "Method (one of them)"
@@ -127,14 +129,31 @@ def option_group(
     return decorate
 
 
-ENCODINGS = Path(__file__).parent.parent / "convert" / "encodings"
-CARRIER = "carrier"
+def parameters(*kinds: type) -> list[inspect.Parameter]:
+    """The options of dataclasses as parameters of a command.
+
+    An option without a default, or with an empty one, is None or False unless it is given.
+    """
+    return [_parameter(one) for one in options(*kinds)]
+
+
+def _parameter(one: Option) -> inspect.Parameter:
+    kind: Any = one.kind
+    if one.choices:  # typer takes no list of Literals
+        named = {choice: choice for choice in one.choices}
+        kind = Enum(one.name, named) if one.repeatable else Literal.__getitem__(one.choices)
+    if one.many or one.repeatable:
+        kind = list[kind]
+    default = one.default or (False if kind is bool else None)
+    spellings = [one.flag, *([one.short] if one.short else [])]
+    details = typer.Option(
+        *spellings, help=one.help, metavar=one.metavar, rich_help_panel=one.group, show_default=bool(default)
+    )
+    annotation: Any = Annotated[kind if default is not None else kind | None, details]
+    return inspect.Parameter(one.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 TRAINING = Path(__file__).parent.parent / "hub" / "trainers"
-
-
-def encoding_names() -> tuple[str, ...]:
-    """The values of `--encoding`, from the file names of the encodings, since importing these would import numpy."""
-    return ("auto", *sorted(path.stem for path in ENCODINGS.glob("[a-z]*.py")), CARRIER)
 
 
 def trainer_names() -> tuple[str, ...]:
@@ -143,24 +162,12 @@ def trainer_names() -> tuple[str, ...]:
 
 
 if TYPE_CHECKING:
-    EncodingName = str
     TrainerName = str
 else:
-    EncodingName = Literal.__getitem__(encoding_names())
     TrainerName = Literal.__getitem__(trainer_names())
 
 
-class Format(Enum):
-    """The formats of an output, as an Enum, since typer takes no list of Literals."""
-
-    safetensors = "safetensors"
-    gguf = "gguf"
-
-
 Device = Literal["auto", "cuda", "cpu", "off"]
-DualChunk = Literal["keep", "drop"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-FoldDtype = Literal["stored", "f32"]
-FoldInto = Literal["q", "k", "qk"]
 LogNKind = Literal["clamped", "full"]
 Reference = Literal["patched", "config", "dequantised"]

@@ -22,9 +22,9 @@ from ..models.family import Family
 from ..models.layers import key_layers
 from ..models.schema import Config, positive_int
 from ..models.suggest import Which, fused_heads, head_count, layer_prefix, layer_prefixes
+from ..options import FoldInto
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from .target import FoldInto
 
 Span = tuple[int, int]
 

@@ -30,8 +30,8 @@ from ..formats.safetensors import (
     with_size,
 )
 from ..models.source import Source
+from ..options import FoldDtype
 from .fold import Fold, Scaling
-from .target import FoldDtype
 
 Float = TypeVar("Float", np.float32, np.float64)
 PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache

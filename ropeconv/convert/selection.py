@@ -213,7 +213,7 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         raise UnsupportedBake("a schedule", f"the GGUF architecture {arch.name}", why, "extend the checkpoint instead")
     if arch.norm_after_rope:
         refuse_attention_factor(schedule, arch.name)
-    encoding, carrier, known = target.encoding, target.gguf.carrier or "", GGUF_ENCODINGS
+    encoding, carrier, known = target.encoding, target.carrier or "", GGUF_ENCODINGS
     readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
     if schedule.log_n is not None:
         wanted = TO if encoding == "carrier" and not carrier else carrier

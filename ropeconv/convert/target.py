@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
 
 from ..errors import UnsupportedBake, UsageError
+from ..options import OutputPlace, TargetOptions, options
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import EXACT, QueryScaling, Schedule
@@ -15,76 +15,13 @@ from ..runtimes.grouping import canonical
 from ..runtimes.runtime import GOOD, LLAMA_CPP, VersionRange
 from ..runtimes.verdict import Verdict
 
-Format = Literal["safetensors", "gguf"]
-FoldInto = Literal["q", "k", "qk"]
-FoldDtype = Literal["stored", "f32"]
-DualChunk = Literal["keep", "drop"]
-FLOATS = ("auto", "f32", "f16", "bf16")
-"""Values of `outtype` that quantise nothing."""
-
 
 @dataclass(frozen=True)
-class GgufTarget:
-    """Options of GGUF output. None leaves the default.
+class Target(TargetOptions, OutputPlace):
+    """How, where and for whom an output is written, with every rule about which options go together.
 
-    outtype: type of the weights of a conversion: f32, f16, bf16, q8_0, auto (as stored; the default), or one of
-    llama.cpp's own such as q4_k_m; from GGUF to a checkpoint f32, f16, bf16, or auto (f32 where it is quantised). pre:
-    `tokenizer.ggml.pre`, for a pre-tokenizer that is not recognised. carrier: the host architecture, another one that
-    computes the same network and takes any frequencies. assume_arch_keys: take an architecture that is not in the
-    table, with the keys that llama.cpp reads for every one. quantized_by: `general.quantized_by` of a conversion, left
-    out by default.
+    The fields are the options of `apply` by their names: see `OutputPlace` and `TargetOptions` in ropeconv/options.py.
     """
-
-    outtype: str | None = None
-    pre: str | None = None
-    carrier: str | None = None
-    assume_arch_keys: bool = False
-    quantized_by: str | None = None
-
-    def published_by(self, owner: str) -> GgufTarget:
-        """The same, with the owner of a repository as who quantised it, where it quantises and nobody is named."""
-        quantises = self.outtype not in (None, *FLOATS)
-        return replace(self, quantized_by=self.quantized_by or owner) if quantises else self
-
-
-@dataclass(frozen=True)
-class FoldTarget:
-    """Options of folding the attention factor into weights. None leaves the default.
-
-    into: "q" (rows that make queries), "k" (keys; the default), or "qk" (both, each by its share). dtype: of the scaled
-    tensors: "stored" (as they are; the default) or "f32", for norms only.
-    """
-
-    into: FoldInto | None = None
-    dtype: FoldDtype | None = None
-
-
-@dataclass(frozen=True)
-class Target:
-    """How and for whom an output is written.
-
-    to: the format, None for the source's own. out: the folder or GGUF file, None for `./NAME-METHODFACTOR`. in_place:
-    change the GGUF file itself. allow_hard_links: also one with other names, all of which change. encoding: a name, or
-    "auto" for the plainest that `runtimes` read exactly. runtimes: `name` or `name@version` of those that must
-    (default: transformers, and llama.cpp for GGUF, where readers of GGUF can be named too). gguf, fold: options of GGUF
-    output and of folding. allow_approximate: accept the log-n approximation where the formula has no encoding.
-    all_files: copy the same weights in other formats too. replace: start a scaled model from its unscaled RoPE.
-    dual_chunk: whether the config keeps its dual_chunk_attention_config, with which some runtimes ignore the method
-    (None keeps it, and warns).
-    """
-
-    to: Format | None = None
-    out: Path | None = None
-    in_place: bool = False
-    allow_hard_links: bool = False
-    encoding: str = "auto"
-    runtimes: tuple[str, ...] = ()
-    gguf: GgufTarget = field(default_factory=GgufTarget)
-    fold: FoldTarget = field(default_factory=FoldTarget)
-    allow_approximate: bool = False
-    all_files: bool = False
-    replace: bool = False
-    dual_chunk: DualChunk | None = None
 
     def __post_init__(self) -> None:
         if self.out is not None:
@@ -103,7 +40,7 @@ class Target:
             raise UsageError("--on-top keeps the scaling that --replace would take away; give one of them")
         if self.allow_approximate and recipe.log_n is None:
             raise UsageError("--allow-approximate goes with --log-n, the only thing that is approximated; leave it out")
-        if self.gguf.assume_arch_keys and not from_gguf:
+        if self.assume_arch_keys and not from_gguf:
             raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         self._check_place(from_gguf, to_gguf)
         if to_gguf:
@@ -113,20 +50,15 @@ class Target:
 
     def check_folded(self, folded: bool) -> None:
         """Raises UsageError for options of folding where the selected encoding folds nothing."""
-        for flag, value in (("--fold-into", self.fold.into), ("--fold-dtype", self.fold.dtype)):
+        for flag, value in (("--fold-into", self.fold_into), ("--fold-dtype", self.fold_dtype)):
             if value is not None and not folded:
                 raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
 
     def _check_values(self) -> None:
-        given = {
-            "--to": (self.to, get_args(Format)),
-            "--fold-into": (self.fold.into, get_args(FoldInto)),
-            "--fold-dtype": (self.fold.dtype, get_args(FoldDtype)),
-            "--dual-chunk": (self.dual_chunk, get_args(DualChunk)),
-        }
-        for flag, (value, known) in given.items():
-            if value is not None and value not in known:
-                raise UsageError(f"{flag} {value} is not known; choose {', '.join(known)}")
+        for one in options(Target):
+            value = getattr(self, one.name)
+            if one.choices and one.name != "encoding" and value is not None and value not in one.choices:
+                raise UsageError(f"{one.flag} {value} is not known; choose {', '.join(one.choices)}")
         if isinstance(self.runtimes, str):
             raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
         for name in self.runtimes:
@@ -143,8 +75,7 @@ class Target:
             raise UsageError(f"-o {self.out} is not a name for {'GGUF' if to_gguf else 'a folder'}; {repair}")
 
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
-        made = self.gguf
-        for flag, value in (("--outtype", made.outtype), ("--pre", made.pre), ("--quantized-by", made.quantized_by)):
+        for flag, value in (("--outtype", self.outtype), ("--pre", self.pre), ("--quantized-by", self.quantized_by)):
             if from_gguf and value is not None:
                 raise UsageError(f"a GGUF file stays as it is quantised, so {flag} has no effect; leave it out")
         known = (LLAMA_CPP, *reader_names())
@@ -154,15 +85,9 @@ class Target:
                 f"--runtime {others[0]} does not read GGUF the way llama.cpp does; leave it out, or take one of "
                 f"{', '.join(known)}"
             )
-        if self.fold.into is not None or self.fold.dtype is not None:
-            raise UsageError(
-                "--fold-into and --fold-dtype go with a folder as output, and this is GGUF; leave them out"
-            )
-        if self.all_files:
-            raise UsageError("--all-files goes with a folder as output, and this is GGUF; leave it out")
-        if self.dual_chunk is not None:
-            raise UsageError("--dual-chunk goes with a folder as output, and GGUF has no such key; leave it out")
-        if self.gguf.carrier and self.encoding not in ("auto", "carrier"):
+        for flag in self._given("folder"):
+            raise UsageError(f"{flag} goes with a folder as output, and this is GGUF; leave it out")
+        if self.carrier and self.encoding not in ("auto", "carrier"):
             raise UsageError(
                 f"--carrier is an encoding of its own, so --encoding {self.encoding} does not go with it; leave one out"
             )
@@ -170,16 +95,16 @@ class Target:
             raise UsageError("log-n needs a rope tensor, so --encoding keys does not go with it; leave --encoding out")
 
     def _check_folder(self, from_gguf: bool) -> None:
-        made = self.gguf
-        given = {"--carrier": made.carrier, "--pre": made.pre, "--quantized-by": made.quantized_by}
-        if not from_gguf:
-            given["--outtype"] = made.outtype
-        for flag, value in given.items():
-            if value is not None:
+        for flag in self._given("gguf"):
+            if not (flag == "--outtype" and from_gguf):
                 raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
         readers = [name for name in self.runtimes if canonical(name).partition("@")[0] in reader_names()]
         if readers:
             raise UsageError(f"--runtime {readers[0]} reads GGUF; add --to gguf, or leave it out")
+
+    def _given(self, only: str) -> list[str]:
+        """The flags that were given, of those that go with one format of output."""
+        return [one.flag for one in options(Target) if one.only == only and getattr(self, one.name) != one.default]
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..bake.advice import CRITERION, Advice, advise
 from ..bake.start import Pair, inherit_mscale, mscale_of
-from ..convert.target import Format
 from ..errors import UsageError
+from ..formats.jsontext import JsonObject
 from ..inspection.document import cannot_gain
 from ..inspection.inspection import Inspection, inspect_source
 from ..models.gguf import GgufSource
 from ..models.source import Source
+from ..options import Format
 from ..rope.errors import RecipeError, RopeconvError
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
@@ -48,7 +48,7 @@ class Ranking:
             return "-", "-", "-"
         return f"{_loss(self.result, row, self.column).value:.3f}", *(entry.text for entry in derived(row, self.result))
 
-    def to_dict(self, one: Advice) -> dict[str, Any] | None:
+    def to_dict(self, one: Advice) -> JsonObject | None:
         """What was measured of a method, as JSON-ready data; None for nothing."""
         row = self.rows.get(one.method.name)
         if row is None:
@@ -148,7 +148,7 @@ class Advised:
         """Why the model cannot gain from the length, or empty."""
         return cannot_gain(self.seen.spec, self.context)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         cache, ranking = self.seen.kv_cache, self.ranking
         return {

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from ..convert.target import DualChunk, FoldDtype, FoldInto, FoldTarget, Format, GgufTarget, Target
+from ..convert.target import Target
 from ..errors import UsageError
 from ..evaluate.evaluation import UNITS, parse_duration
 from ..evaluate.opening import Sizes
 from ..evaluate.row import Row, parse_rows
 from ..formats.files import read_text
+from ..options import TargetOptions, copied
 from ..rope.errors import RopeconvError
 
 TaskName = Literal["apply", "validate", "eval", "push"]
@@ -30,42 +32,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A table of the file."""
 
 
-class TargetTable(Table, frozen=True):
-    """[[targets]]: the fields of `Target`, with those of its parts beside them. name: in outputs and tables."""
+@dataclass(frozen=True)
+class TargetTable(TargetOptions):
+    """[[targets]]: the options of an output. name: in outputs and tables."""
 
     name: str = ""
-    to: Format | None = None
-    encoding: str = "auto"
-    runtimes: list[str] = []
-    outtype: str | None = None
-    pre: str | None = None
-    carrier: str | None = None
-    assume_arch_keys: bool = False
-    quantized_by: str | None = None
-    fold_into: FoldInto | None = None
-    fold_dtype: FoldDtype | None = None
-    allow_approximate: bool = False
-    all_files: bool = False
-    replace: bool = False
-    dual_chunk: DualChunk | None = None
-
-    @property
-    def gguf(self) -> GgufTarget:
-        """The options of GGUF output."""
-        return GgufTarget(self.outtype, self.pre, self.carrier, self.assume_arch_keys, self.quantized_by)
-
-    def published_by(self, owner: str) -> TargetTable:
-        """The same, with the owner of a repository as who quantised it, where it quantises and nobody is named."""
-        return msgspec.structs.replace(self, quantized_by=self.gguf.published_by(owner).quantized_by)
 
     def target(self, out: Path) -> Target:
         """The target. out: the folder or GGUF file."""
-        return Target(
-            to=self.to, out=out, encoding=self.encoding, runtimes=tuple(self.runtimes),
-            gguf=self.gguf,
-            fold=FoldTarget(self.fold_into, self.fold_dtype), allow_approximate=self.allow_approximate,
-            all_files=self.all_files, replace=self.replace, dual_chunk=self.dual_chunk,
-        )  # fmt: skip
+        return copied(Target, self, out=out)
 
 
 class PushTable(Table, frozen=True):
@@ -198,16 +173,16 @@ def read_plan(path: Path) -> RunPlan:
     return plan
 
 
-def _known(data: dict[str, Any], kind: type[msgspec.Struct], place: str) -> None:
+def _known(data: dict[str, Any], kind: type, place: str) -> None:
     """Raises UsageError for a key that a table does not have, with the nearest one."""
-    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    fields = get_type_hints(kind)
     for key, value in data.items():
         if key not in fields:
             near = get_close_matches(key, fields, 1)
             repair = f"did you mean {near[0]}?" if near else f"it takes {', '.join(fields)}"
             raise UsageError(f"{place or 'the file'} has no key {key!r}; {repair}")
         for inner in (fields[key], *get_args(fields[key])):
-            if get_origin(inner) is None and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            if get_origin(inner) is None and (is_dataclass(inner) or issubclass(inner, msgspec.Struct)):
                 for one in value if isinstance(value, list) else [value]:
                     if isinstance(one, dict):
                         _known(one, inner, f"[{key}]")

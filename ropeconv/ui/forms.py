@@ -14,12 +14,13 @@ from urllib.parse import urlencode
 import msgspec
 
 from ..bake.plan import Plan
-from ..convert.target import Format, GgufTarget, Target
+from ..convert.target import Target
 from ..errors import UsageError
 from ..evaluate.row import parse_rows
 from ..formats.files import expanded
 from ..inspection.receipts.reader import read_recipe
 from ..inspection.receipts.writer import apply_words
+from ..options import Format
 from ..rope.errors import shown
 from ..rope.methods.method import REGISTRY, Method, Value
 from ..rope.recipe import Recipe
@@ -160,16 +161,15 @@ def target_of(form: BakeForm, out: Path | None = None) -> Target:
     """The target of a form. out: the folder or GGUF file, None for the default. Raises UsageError for other formats."""
     if form.to not in ("", *get_args(Format)):
         raise UsageError(f"{shown(form.to)} is no format; choose {' or '.join(get_args(Format))}")
-    gguf = GgufTarget(outtype=form.outtype or None)
-    owner = form.repo_id.partition("/")[0]
-    return Target(
+    made = Target(
         to=form.to or None,  # type: ignore[arg-type]
         out=out,
         encoding=form.encoding or "auto",
         runtimes=form.runtimes,
-        gguf=gguf.published_by(owner) if owner else gguf,
+        outtype=form.outtype or None,
         replace=form.replace,
     )
+    return made.published_by(form.repo_id.partition("/")[0])
 
 
 def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:

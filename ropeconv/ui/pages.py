@@ -11,9 +11,9 @@ import gradio as gr
 
 from ..bake.advice import matrix
 from ..convert.encoding import ENCODINGS
-from ..convert.target import Format
 from ..convert.to_gguf import export as exported
 from ..convert.to_gguf.write import FTYPES
+from ..options import Format
 from ..runtimes.gguf_readers import reader_names
 from ..runtimes.runtime import runtimes
 from .forms import (

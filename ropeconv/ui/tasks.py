@@ -14,7 +14,6 @@ from ..bake.checkpoint import CheckpointPlan
 from ..bake.plan import Plan
 from ..bake.warnings import repairs_of, run_commands
 from ..bake.writing.hidden import Hidden, discard
-from ..convert.target import Format
 from ..errors import BadSource, UsageError
 from ..evaluate.ranking import advised
 from ..evaluate.result import read_result
@@ -30,6 +29,7 @@ from ..inspection.receipts.receipt import Receipt
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
+from ..options import Format
 from ..rope.errors import RecipeError, RopeconvError
 from ..rope.lengths import factor_over, parse_factor, parse_tokens
 from ..runtimes.runtime import runtimes

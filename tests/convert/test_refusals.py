@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ropeconv.convert.encodings.buffers import TENSOR
-from ropeconv.convert.target import FoldTarget
 from ropeconv.formats.safetensors import Tensor
 from ropeconv.rope.recipe import Recipe
 
@@ -104,7 +103,7 @@ QUERIES, KEYS = WEIGHTS
 @pytest.mark.parametrize("into", [None, "q"])
 def test_a_gain_goes_into_the_queries_beside_what_is_folded_already(into: Any) -> None:
     """Full log-n makes queries smaller, and mlx-lm reads no attention factor beside linear, so that is folded too."""
-    folded, options = (QUERIES if into == "q" else KEYS, pytest.approx(1.44)), {"fold": FoldTarget(into=into)}
+    folded, options = (QUERIES if into == "q" else KEYS, pytest.approx(1.44)), {"fold_into": into}
     made = encoded("ministral3", LOUD_FULL, **options)
     gain = (QUERIES, made.log_n_approximation.gain)  # type: ignore[union-attr]
     both = encoded("ministral3", LOUD_FULL, **options, runtimes=("mlx-lm",))

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from ropeconv.cli import command as choices
-from ropeconv.convert import target as encode_target
-from ropeconv.convert.target import GgufTarget, Target
+from ropeconv.convert.target import Target
 from ropeconv.errors import UsageError
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import make_plan, target
+from ..support.baking import make_plan
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 AS_IS = Recipe(REGISTRY["as-is"]())
@@ -32,12 +30,12 @@ LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
         (YARN, False, {"in_place": True}, "--in-place changes a GGUF file itself"),
         (YARN, False, {"allow_approximate": True}, "--allow-approximate goes with --log-n"),
         (AS_IS, False, {"replace": True}, "--as-is keeps the scaling that --replace would take away"),
-        (YARN, False, {"to": "gguf", "fold_into": "k"}, "go with a folder as output, and this is GGUF"),
+        (YARN, False, {"to": "gguf", "fold_into": "k"}, "--fold-into goes with a folder as output, and this is GGUF"),
         (YARN, False, {"fold_into": "v"}, "--fold-into v is not known; choose q, k, qk"),
         (YARN, False, {"out": Path("x.gguf")}, "-o x.gguf is not a name for a folder; add --to gguf"),
         (YARN, True, {"out": Path("folder")}, "-o folder is not a name for GGUF"),
         (YARN, True, {"dual_chunk": "drop"}, "--dual-chunk goes with a folder as output"),
-        (YARN, True, {"fold_dtype": "f32"}, "--fold-into and --fold-dtype go with a folder as output"),
+        (YARN, True, {"fold_dtype": "f32"}, "--fold-dtype goes with a folder as output"),
         (YARN, True, {"to": "safetensors", "runtimes": ("ollama",)}, "--runtime ollama reads GGUF"),
         (ON_TOP, False, {"replace": True}, "--on-top keeps the scaling that --replace would take away"),
         (YARN, False, {"to": "gguf", "runtimes": ("vllm",)}, "--runtime vllm does not read GGUF"),
@@ -53,7 +51,7 @@ def test_options_without_effect_name_the_one_they_need(
     recipe: Recipe, from_gguf: bool, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        target(**options).check(recipe, from_gguf)
+        Target(**options).check(recipe, from_gguf)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +69,11 @@ def test_options_without_effect_name_the_one_they_need(
     ],
 )
 def test_options_that_go_together(recipe: Recipe, from_gguf: bool, options: dict[str, Any]) -> None:
-    target(**options).check(recipe, from_gguf)
+    Target(**options).check(recipe, from_gguf)
 
 
 def test_unknown_architectures_are_of_gguf_files() -> None:
-    assumed = Target(gguf=GgufTarget(assume_arch_keys=True))
+    assumed = Target(assume_arch_keys=True)
     assumed.check(YARN, from_gguf=True)
     with pytest.raises(UsageError, match="--assume-arch-keys goes with a GGUF file as SOURCE; leave it out"):
         replace(assumed, to="gguf").check(YARN, from_gguf=False)
@@ -92,10 +90,4 @@ def test_folding_is_missed_where_nothing_is_folded(llama: Path, encoding: str, o
 @pytest.mark.parametrize("name", ["nope", "llama.cpp@b1", "vllm@0.1"])
 def test_runtimes_that_are_not_known_are_said_before_anything_is_read(name: str) -> None:
     with pytest.raises(RecipeError, match=f"--runtime {name}"):
-        target(to="gguf", runtimes=(name,)).check(YARN, from_gguf=False)
-
-
-def test_the_command_line_has_the_choices_of_the_target() -> None:
-    assert tuple(one.value for one in choices.Format) == get_args(encode_target.Format)
-    assert choices.FoldInto == encode_target.FoldInto
-    assert choices.FoldDtype == encode_target.FoldDtype
+        Target(to="gguf", runtimes=(name,)).check(YARN, from_gguf=False)

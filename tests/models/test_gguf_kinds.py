@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ropeconv
-from ropeconv.convert.target import GgufTarget, Target
+from ropeconv.convert.target import Target
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.inspection.inspection import Inspection, inspect_source
@@ -47,7 +47,7 @@ def test_what_a_file_is_instead_of_a_model(kind: str, tmp_path: Path) -> None:
 
 
 def planned(path: Path, out: Path, encoding: str = "auto", recipe: Recipe = YARN) -> Any:
-    target = Target(out=out, encoding=encoding, gguf=GgufTarget(assume_arch_keys=True))
+    target = Target(out=out, encoding=encoding, assume_arch_keys=True)
     return ropeconv.make_plan(open_source(str(path)), recipe, target)
 
 

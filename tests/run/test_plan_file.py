@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
-from ropeconv.convert.target import GgufTarget
+from ropeconv.convert.target import Target
 from ropeconv.errors import UsageError
 from ropeconv.run.plan_file import RunPlan, read_plan
 
@@ -30,16 +29,17 @@ def test_a_whole_plan(tmp_path: Path) -> None:
     )  # fmt: skip
     plan = read(tmp_path, plan_text("apply push eval", more))
     assert plan.most_bytes == 1_500_000_000
-    assert [one.target(tmp_path / "x").gguf.outtype for one in plan.targets] == [None, "q8_0"]
+    assert [one.target(tmp_path / "x").outtype for one in plan.targets] == [None, "q8_0"]
     assert plan.eval is not None
     assert plan.eval.sizes().lengths == "1/2T,1T,4T"
 
 
 def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
     keys = {"outtype": "q8_0", "pre": "gpt-2", "carrier": "llama", "assume_arch_keys": True, "quantized_by": "me"}
-    assert list(keys) == [field.name for field in dataclasses.fields(GgufTarget)]
     more = '[[targets]]\nto = "gguf"\n' + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
-    assert read(tmp_path, plan_text("apply", more)).targets[0].target(tmp_path / "x").gguf == GgufTarget(**keys)
+    assert read(tmp_path, plan_text("apply", more)).targets[0].target(tmp_path / "x") == Target(
+        **keys, to="gguf", out=tmp_path / "x"
+    )
 
 
 @pytest.mark.parametrize(

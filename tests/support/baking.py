@@ -7,7 +7,7 @@ from typing import Any
 
 import ropeconv
 from ropeconv.bake.plan import Plan
-from ropeconv.convert.target import FoldTarget, GgufTarget, Target
+from ropeconv.convert.target import Target
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.source import Source
 from ropeconv.rope.recipe import Recipe
@@ -16,25 +16,10 @@ from ropeconv.validate.validation import Validation
 Opened = Source | GgufSource
 
 
-def target(
-    out: Path | None = None,
-    outtype: str | None = None,
-    pre: str | None = None,
-    carrier: str | None = None,
-    fold_into: Any = None,
-    fold_dtype: Any = None,
-    quantized_by: str | None = None,
-    **options: Any,
-) -> Target:
-    """A Target from the names of the flags."""
-    written = GgufTarget(outtype, pre, carrier, quantized_by=quantized_by)
-    return Target(out=out, gguf=written, fold=FoldTarget(fold_into, fold_dtype), **options)
-
-
 def make_plan(source: Path | str | Opened, recipe: Recipe, out: Path | None = None, **options: Any) -> Plan:
-    """A plan for a source, which may be a path. options: as in `target`."""
+    """A plan for a source, which may be a path. options: of `Target`."""
     opened = source if isinstance(source, Opened) else ropeconv.open_source(str(source))
-    return ropeconv.make_plan(opened, recipe, target(out, **options))
+    return ropeconv.make_plan(opened, recipe, Target(out=out, **options))
 
 
 def apply(plan: Plan, **options: Any) -> Path:

@@ -75,9 +75,9 @@ def test_what_is_no_recipe_is_refused_in_a_sentence(form: BakeForm, said: str) -
 def test_a_form_is_a_target() -> None:
     made = target_of(FILLED, Path("x"))
     assert (made.to, made.out, made.encoding, made.runtimes) == ("gguf", Path("x"), "keys", ("llama.cpp", "ollama"))
-    assert (made.gguf.outtype, made.replace) == ("q8_0", True)
+    assert (made.outtype, made.replace) == ("q8_0", True)
     plain = target_of(BakeForm())
-    assert (plain.to, plain.encoding, plain.gguf.outtype, plain.in_place) == (None, "auto", None, False)
+    assert (plain.to, plain.encoding, plain.outtype, plain.in_place) == (None, "auto", None, False)
     with pytest.raises(RopeconvError, match="'pickle' is no format"):
         target_of(BakeForm(to="pickle"))
 

@@ -127,7 +127,7 @@ class FolderCheck:
         if file.action == "copy":
             return [Copied(0, file.size, self._origin(file), 0)]
         if file.action == "patch" and fold is not None:
-            wide = plan.target.fold.dtype == "f32"
+            wide = plan.target.fold_dtype == "f32"
             return folded_ranges(plan.source, file.name, fold, wide)
         streams = {item.name: item.stream for item in plan.source.generated_files()}
         stream = streams.get(file.origin or file.name)

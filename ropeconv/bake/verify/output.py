@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
 from ...convert.encoding import ENCODINGS
-from ...convert.target import FoldTarget, GgufTarget, Target
+from ...convert.target import Target
 from ...errors import BadSource
 from ...formats.copying import Advance
+from ...formats.jsontext import JsonObject
 from ...inspection.receipts.reader import check_files, parse_receipt, read_receipt
 from ...inspection.receipts.receipt import FileRecord, Receipt
 from ...inspection.receipts.writer import embedded
 from ...models.gguf import GgufSource
 from ...models.source import RECEIPT, Source
+from ...options import copied
 from ...rope.errors import RopeconvError
 from ...rope.recipe import Recipe
 from ...validate.checks import check_same_model, check_tokenizer, needs_trust
@@ -93,8 +94,8 @@ def _receipt_text(plan: Plan) -> str:
     return str(plan.edit.values[RECEIPT].decode()) if is_gguf(plan) else embedded(plan.receipt())
 
 
-def _plain(receipt: Receipt) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(json.dumps(receipt.to_dict()))
+def _plain(receipt: Receipt) -> JsonObject:
+    data: JsonObject = json.loads(json.dumps(receipt.to_dict()))
     if receipt.original is not None:
         data["original"].pop("source")
     return data
@@ -103,17 +104,7 @@ def _plain(receipt: Receipt) -> dict[str, Any]:
 def _targets(comparison: Comparison) -> Iterator[Target]:
     """The target that the receipt records, and the same with the encoding that was chosen."""
     receipt, said = comparison.receipt, comparison.receipt.target
-    target = Target(
-        to=None if isinstance(comparison.source, GgufSource) else said.to,
-        encoding=said.encoding,
-        runtimes=said.runtimes,
-        gguf=GgufTarget(said.outtype, said.pre, said.carrier, said.assume_arch_keys, said.quantized_by),
-        fold=FoldTarget(said.fold_into, said.fold_dtype),
-        allow_approximate=said.allow_approximate,
-        all_files=said.all_files,
-        replace=said.replace,
-        dual_chunk=said.dual_chunk,
-    )
+    target = copied(Target, said, to=None if isinstance(comparison.source, GgufSource) else said.to)
     yield target
     if said.encoding == "auto":
         yield replace(target, encoding=receipt.encoding)  # tables of runtimes grow

@@ -79,7 +79,7 @@ def _baked(source: str, recipe: dict[str, Any], target: dict[str, Any], model: s
     from ...models.open import open_source
 
     opened = open_source(source, family)
-    if not any(value not in (None, False) for value in (*recipe.values(), *target.values())):
+    if not any(value not in (None, False, "auto") for value in (*recipe.values(), *target.values())):
         return baked_output(opened, model), ""
     outputs = [build_target(one) for one in split(target, opened.kind == "gguf")]
     if opened.kind == "gguf" and all(one.to is None for one in outputs):

@@ -115,7 +115,7 @@ def _with_gain(fold: Fold | None, gain: float, request: EncodeRequest) -> Fold |
         raise UnsupportedBake("full log-n", "a config.json alone", "a factor goes into its weights", OTHERWISE)
     scalings = times_queries(gain, request.spec, request.family, tensors)
     return (
-        Fold(request.target.fold.into or "k", scalings, 0.0)
+        Fold(request.target.fold_into or "k", scalings, 0.0)
         if fold is None
         else replace(fold, scalings=(*fold.scalings, *scalings))
     )

@@ -35,7 +35,7 @@ def weights(request: EncodeRequest) -> CheckpointResult:
             "give the whole folder",
         )
     result = furthest(bare(request))
-    found = fold(schedule, request.spec, request.family, request.config, tensors, request.target.fold.into or "k")
+    found = fold(schedule, request.spec, request.family, request.config, tensors, request.target.fold_into or "k")
     verdicts = result.verdicts
     if found.expected_kl:
         verdicts = tuple(replace(v, status="rounded") if v.status == "exact" else v for v in verdicts)

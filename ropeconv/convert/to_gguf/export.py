@@ -14,11 +14,11 @@ from ...formats.gguf.header import Header
 from ...formats.gguf.values import BF16, F16, F32, Q8_0, TYPES, Value
 from ...models.family import Family, Gguf
 from ...models.source import Source
+from ...options import TargetOptions
 from ...rope.forms import Plain, divisors
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp.read_header import FREQS
 from ..gguf_encoding import GgufModel
-from ..target import GgufTarget
 from .conversions import as_layer, count_layers, predicts, scalars
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
@@ -58,7 +58,7 @@ class Exported:
     composes: bool = False
 
 
-def export(source: Source, family: Family, spec: RopeSpec, label: str, options: GgufTarget) -> Exported:
+def export(source: Source, family: Family, spec: RopeSpec, label: str, options: TargetOptions) -> Exported:
     """Converts a checkpoint to GGUF, without writing it.
 
     source: the checkpoint. family: of its model. spec: its unscaled RoPE. label: of the method, for names, or empty.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...bake.apply import apply, make_plan
 from ...bake.gguf import GgufPlan
-from ...convert.target import GgufTarget, Target
+from ...convert.target import Target
 from ...engines.engine import Engine
 from ...engines.llamacpp import LlamaCppEngine, runtime
 from ...engines.llamacpp_process import Override
@@ -136,8 +136,8 @@ class LlamaCppRunner(Runner):
         """The plan of a row. host: the architecture that carries it, empty for its own. out: of the file."""
         assert row.recipe is not None
         keeps = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
-        gguf, replaces = GgufTarget(carrier=host or None), self.inspection.extended and not keeps
-        found = make_plan(self.file, row.recipe, Target(out=out, gguf=gguf, replace=replaces))
+        replaces = self.inspection.extended and not keeps
+        found = make_plan(self.file, row.recipe, Target(out=out, carrier=host or None, replace=replaces))
         assert isinstance(found, GgufPlan)
         return found
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...bake.apply import apply, make_plan
-from ...convert.target import GgufTarget, Target
+from ...convert.target import Target
 from ...engines.engine import Engine
 from ...engines.llamacpp import runtime
 from ...engines.transformers.engine import TransformersEngine
@@ -146,16 +146,16 @@ def _file(row: Row, file: GgufSource, how: HowToRun) -> Model:
 def _exported(source: Source, receipt: Receipt, how: HowToRun) -> Model:
     """A checkpoint as a GGUF file with weights of the same type as an output, which is there while it runs."""
     written = receipt.target
-    options = GgufTarget(outtype=written.outtype, pre=written.pre) if written else GgufTarget()
+    target = Target(to="gguf", outtype=written.outtype, pre=written.pre) if written else Target(to="gguf")
 
     @contextmanager
     def opened() -> Iterator[Engine]:
         with scratch() as folder:
-            plan = make_plan(source, Recipe(AsIs()), Target(to="gguf", out=folder / "source.gguf", gguf=options))
+            plan = make_plan(source, Recipe(AsIs()), replace(target, out=folder / "source.gguf"))
             with how.engine(apply(plan, fsync=False, check=False).path).opened() as engine:
                 yield engine
 
-    return Model(Row(BASE), text_digest(source.identity, f"{options.outtype} {options.pre}"), opened)
+    return Model(Row(BASE), text_digest(source.identity, f"{target.outtype} {target.pre}"), opened)
 
 
 def _found(baked: Path, receipt: Receipt) -> Comparison | None:

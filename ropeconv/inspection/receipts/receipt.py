@@ -7,11 +7,14 @@ It is carried along through every bake: the original of a bake over an output is
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
 from ...formats.copying import Splice
+from ...formats.jsontext import JsonObject
+from ...options import Format, TargetOptions
 from ...version import SCHEMA
 
 
@@ -32,33 +35,20 @@ class BeforeRecord(msgspec.Struct, frozen=True):
     reach: int | None
 
 
-class TargetRecord(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class TargetRecord(TargetOptions):
     """The target of an output, with which its plan can be made again from the recipe and the source.
 
-    to: "safetensors" or "gguf". The other fields are those of `Target`, `GgufTarget` and `FoldTarget`, as they were
-    asked for: an encoding may be "auto".
+    The options are as they were asked for: an encoding may be "auto". to: the format of the output.
     """
 
-    to: Literal["safetensors", "gguf"]
-    encoding: str = "auto"
-    runtimes: tuple[str, ...] = ()
-    outtype: str | None = None
-    pre: str | None = None
-    carrier: str | None = None
-    fold_into: Literal["q", "k", "qk"] | None = None
-    fold_dtype: Literal["stored", "f32"] | None = None
-    allow_approximate: bool = False
-    all_files: bool = False
-    replace: bool = False
-    assume_arch_keys: bool = False
-    quantized_by: str | None = None
-    dual_chunk: Literal["keep", "drop"] | None = None
+    to: Format = field()
 
 
 class StepRecord(msgspec.Struct, frozen=True):
     """A bake. recipe, target, before: as in its receipt."""
 
-    recipe: dict[str, Any]
+    recipe: JsonObject
     target: TargetRecord
     before: BeforeRecord
 
@@ -287,8 +277,8 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     original_context: int = 0
     short_inv_freq: tuple[float, ...] | None = None
     softmax_scale: float = 1.0
-    log_n: dict[str, Any] | None = None
-    query_scaling: dict[str, Any] | None = None
+    log_n: JsonObject | None = None
+    query_scaling: JsonObject | None = None
 
 
 class RuntimeRecord(msgspec.Struct, frozen=True):
@@ -355,7 +345,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     ropeconv: str
     source: SourceRecord
     family: str = ""
-    recipe: dict[str, Any]
+    recipe: JsonObject
     before: BeforeRecord
     encoding: str
     fold: FoldRecord | None = None
@@ -366,8 +356,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     runtimes: tuple[RuntimeRecord, ...] = ()
     files: tuple[FileRecord, ...] = ()
     check: CheckRecord | None = None
-    validation: dict[str, Any] | None = None
-    servers: dict[str, dict[str, Any]] = {}
+    validation: JsonObject | None = None
+    servers: dict[str, JsonObject] = {}
     evaluations: tuple[EvaluationRecord, ...] = ()
     original: OriginalRecord | None = None
     target: TargetRecord
@@ -393,7 +383,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         """The last of the steps that changed the RoPE; the last one where none did."""
         return next((step for step in reversed(self.steps) if step.method != "as-is"), self.steps[-1])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The receipt as JSON-ready data, with every key."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
+        found: JsonObject = msgspec.to_builtins(self)
         return found

@@ -19,9 +19,11 @@ from ...formats import jsontext
 from ...formats.durable import sync_file, sync_folder
 from ...formats.files import try_lock
 from ...formats.gguf.header import Header
+from ...formats.jsontext import JsonObject
 from ...models.gguf import GgufSource
 from ...models.open import open_source
 from ...models.source import RECEIPT, Source
+from ...options import options
 from ...rope.errors import RopeconvError, counted
 from ...rope.methods.method import REGISTRY
 from ...rope.recipe import Recipe, flags
@@ -59,7 +61,7 @@ def embedded(receipt: Receipt) -> str:
     return json.dumps(receipt.to_dict())
 
 
-def add_validation(baked: Path, receipt: Receipt, result: dict[str, Any], server: str = "") -> None:
+def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: str = "") -> None:
     """Writes a validation result into the receipt of a folder, or into a file beside a GGUF file.
 
     baked: the folder or GGUF file. receipt: as read from it. result: as `Validation.to_dict` has it. server: the
@@ -115,7 +117,7 @@ def _results_draft(gguf: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def _replace(path: Path, draft: Path, data: dict[str, Any], fsync: bool = True) -> None:
+def _replace(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -> None:
     with _opened(draft) as file:
         try:
             file.truncate(0)  # a kill may have left it
@@ -187,18 +189,13 @@ def _recipe(step: StepRecord) -> list[str]:
 def _target(target: TargetRecord, was_gguf: bool) -> list[str]:
     """The options of a target. was_gguf: whether its source is a GGUF file."""
     words = ["--to", target.to] if was_gguf != (target.to == "gguf") else []
-    options = {
-        "encoding": None if target.encoding == "auto" else target.encoding,
-        "outtype": target.outtype, "pre": target.pre, "carrier": target.carrier, "fold-into": target.fold_into,
-        "fold-dtype": target.fold_dtype, "quantized-by": target.quantized_by,
-        "dual-chunk": target.dual_chunk,
-    }  # fmt: skip
-    for name, value in options.items():
-        words += [f"--{name}", value] if value is not None else []
-    for runtime in target.runtimes:
-        words += ["--runtime", runtime]
-    switches = ("allow_approximate", "all_files", "replace", "assume_arch_keys")
-    return words + [f"--{name.replace('_', '-')}" for name in switches if getattr(target, name)]
+    for one in options(TargetRecord):
+        value = getattr(target, one.name)
+        if one.many:
+            words += [word for each in value for word in (one.flag, each)]
+        elif value != one.default:
+            words += [one.flag] if value is True else [one.flag, value]
+    return words
 
 
 def facts_of(receipt: Receipt) -> dict[str, str]:

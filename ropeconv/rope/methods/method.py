@@ -244,7 +244,7 @@ class ScaledMethod(Method):
 
     value = Value.FACTOR
 
-    factor: Factor = param(factor_or_length, "scale factor s, or the length to reach, such as 128k")  # noqa: RUF009
+    factor: Factor = param(factor_or_length, "scale factor s, or the length to reach, such as 128k")
 
     def scale(self, spec: RopeSpec) -> float:
         """The scale factor s over the trained context of `spec`. Raises RecipeError for a length within it."""

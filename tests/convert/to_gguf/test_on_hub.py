@@ -16,10 +16,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import ropeconv
-from ropeconv.convert.target import GgufTarget
 from ropeconv.rope.methods.method import REGISTRY
 source, out = sys.argv[1:3]
-target = ropeconv.Target(out=Path(out), to="gguf", gguf=GgufTarget("q8_0"))
+target = ropeconv.Target(out=Path(out), to="gguf", outtype="q8_0")
 plan = ropeconv.make_plan(ropeconv.open_source(source), ropeconv.Recipe(REGISTRY["yarn"](4.0)), target)
 if "write" in sys.argv:
     ropeconv.apply(plan, check=False)

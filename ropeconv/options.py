@@ -1,0 +1,194 @@
+"""The options that plans of `run`, receipts and the API have beside the command line: one field each.
+
+To add one, add a field with `option(...)` to the class that it belongs to. The command line and its help, the tables of
+a plan, the receipt, the command that is made from it, and docs/commands.md follow from the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Written = TypeVar("Written", bound="TargetOptions")
+Format = Literal["safetensors", "gguf"]
+FoldInto = Literal["q", "k", "qk"]
+FoldDtype = Literal["stored", "f32"]
+DualChunk = Literal["keep", "drop"]
+FLOATS = ("auto", "f32", "f16", "bf16")
+"""Values of `outtype` that quantise nothing."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A field as an option.
+
+    name: of the field. kind: the type of one value. default: of the field. many: whether the field is a tuple, so that
+    the option can be repeated. help, group, flag, short, metavar, choices, only, repeatable: as in `option`.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    many: bool
+    help: str
+    group: str
+    flag: str
+    short: str
+    metavar: str | None
+    choices: tuple[str, ...]
+    only: str
+    repeatable: bool
+
+    @property
+    def parameter(self) -> str:
+        """The name of the flag as a Python identifier, which is the name of the value on the command line."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+
+def option(
+    default: Any,
+    help: str,
+    group: str,
+    *,
+    flag: str = "",
+    short: str = "",
+    metavar: str | None = None,
+    choices: tuple[str, ...] = (),
+    only: Literal["", "gguf", "folder"] = "",
+    repeatable: bool = False,
+) -> Any:
+    """A field of a dataclass that is an option.
+
+    Args:
+        default: Of the field; the help shows one that is not empty.
+        help: A sentence.
+        group: The panel of the help.
+        flag: Where it is not `--` and the name of the field.
+        short: A second spelling, such as `-o`.
+        metavar: What stands for the value in the help.
+        choices: The values that it can have, where its type does not list them.
+        only: The format of output that it goes with; it is refused with the other one.
+        repeatable: Whether the command line makes one output per value. A tuple can be repeated anyway.
+    """
+    details = {"help": help, "group": group, "flag": flag, "short": short, "metavar": metavar, "choices": choices}
+    return field(default=default, metadata={"option": {**details, "only": only, "repeatable": repeatable}})
+
+
+def options(*kinds: type) -> list[Option]:
+    """The options among the fields of dataclasses."""
+    found = []
+    for kind in kinds:
+        hints = get_type_hints(kind)
+        for item in fields(kind):
+            details = dict(item.metadata.get("option", {}))
+            if not details:
+                continue
+            hint = hints[item.name]
+            many = get_origin(hint) is tuple
+            inner = [one for one in get_args(hint) if one not in (NoneType, ...)]
+            is_literal = get_origin(hint) is Literal
+            value = inner[0] if inner and not is_literal else hint
+            if get_origin(value) is Literal:
+                details["choices"], value = get_args(value), str
+            details["flag"] = details["flag"] or f"--{item.name.replace('_', '-')}"
+            found.append(Option(item.name, value, item.default, many, **details))
+    return found
+
+
+def from_command_line(kind: type[T], given: Mapping[str, Any], **others: Any) -> T:
+    """An instance from the values of options by their names on the command line. others: fields that are no options."""
+    values = {one.name: given.get(one.parameter) for one in options(kind)}
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return kind(**{name: value for name, value in plain.items() if value is not None}, **others)
+
+
+def copied(kind: type[T], source: Any, **changes: Any) -> T:
+    """An instance with the fields that another one has too. changes: the values of other fields."""
+    shared = {item.name: getattr(source, item.name) for item in fields(kind) if hasattr(source, item.name)}  # type: ignore[arg-type]
+    return kind(**shared | changes)
+
+
+def encoding_names() -> tuple[str, ...]:
+    """The values of `--encoding`, from the file names of the encodings, since importing these would import numpy."""
+    folder = Path(__file__).parent / "convert" / "encodings"
+    return ("auto", *sorted(path.stem for path in folder.glob("[a-z]*.py")), "carrier")
+
+
+@dataclass(frozen=True)
+class OutputPlace:
+    """Where an output of `apply` is written. out: None for `./NAME-METHODFACTOR`."""
+
+    out: Path | None = option(
+        None, "Folder or GGUF file (default: here, named after SOURCE and method); of several outputs the folder that "
+        "they are put into.", "Output", short="-o", metavar="PATH",
+    )  # fmt: skip
+    in_place: bool = option(False, "Change the GGUF file itself; a kill at any moment can be undone.", "GGUF")
+    allow_hard_links: bool = option(
+        False, "With --in-place: also change a file that has other hard links.", "GGUF"
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """How and for whom an output is written: what its receipt records, and a plan of `run` has in [[targets]].
+
+    to: None for the format of the source. runtimes: by default transformers, and llama.cpp for GGUF. outtype: None and
+    "auto" for as stored, or f32 where a checkpoint is made from a quantised GGUF file. fold_into: None for "k", or "q"
+    (rows that make queries), or "qk" (both, each by its share). fold_dtype: None for "stored". dual_chunk: None keeps
+    it, and warns.
+    """
+
+    to: Format | None = option(
+        None, "Format of the output (default: that of SOURCE); repeatable.", "Output", metavar="[safetensors|gguf]",
+        repeatable=True,
+    )  # fmt: skip
+    encoding: str = option(
+        "auto", f"How to write it: {', '.join(encoding_names())}.", "Runtimes and encoding", metavar="NAME",
+        choices=encoding_names(),
+    )  # fmt: skip
+    runtimes: tuple[str, ...] = option(
+        (), "Must read it exactly: NAME or NAME@VERSION; repeatable.", "Runtimes and encoding", flag="--runtime",
+        metavar="NAME",
+    )  # fmt: skip
+    outtype: str | None = option(
+        None, "Of the weights: auto (as stored), f32, f16, bf16, q8_0, or q4_k_m and its like; repeatable.", "GGUF",
+        metavar="TYPE", only="gguf", repeatable=True,
+    )  # fmt: skip
+    pre: str | None = option(
+        None, "tokenizer.ggml.pre, for a pre-tokenizer not in the table.", "GGUF", metavar="NAME", only="gguf"
+    )
+    carrier: str | None = option(
+        None, "Host architecture: write the file as this one, which takes any frequencies.", "GGUF", metavar="ARCH",
+        only="gguf",
+    )  # fmt: skip
+    fold_into: FoldInto | None = option(
+        None, "With --encoding weights: which rows take the attention factor.", "Folding", only="folder"
+    )
+    fold_dtype: FoldDtype | None = option(
+        None, "Of scaled norms: stored (as they are) or f32.", "Folding", only="folder"
+    )
+    allow_approximate: bool = option(
+        False, "Take log-n in steps where the formula cannot be had.", "Runtimes and encoding"
+    )
+    all_files: bool = option(False, "Copy the same weights in other formats too.", "Output", only="folder")
+    replace: bool = option(False, "Start a scaled model from its unscaled RoPE.", "Output")
+    assume_arch_keys: bool = option(
+        False, "Take an unknown architecture, with keys that all others read.", "GGUF"
+    )  # fmt: skip
+    quantized_by: str | None = option(
+        None, "general.quantized_by of a conversion (default: OWNER of --push, where it quantises).", "GGUF",
+        metavar="NAME", only="gguf",
+    )  # fmt: skip
+    dual_chunk: DualChunk | None = option(
+        None, "Keep or drop dual chunk attention (Qwen2.5-1M), with which vLLM and SGLang do not compute the method.",
+        "Runtimes and encoding", metavar="HOW", only="folder",
+    )  # fmt: skip
+
+    def published_by(self: Written, owner: str) -> Written:
+        """The same, with the owner of a repository as who quantised it, where it quantises and nobody is named."""
+        quantises = owner and self.outtype not in (None, *FLOATS)
+        return replace(self, quantized_by=self.quantized_by or owner) if quantises else self

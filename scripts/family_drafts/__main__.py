@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="list every model type that rotates")
     parser.add_argument("--unknown", action="store_true", help="print the names of those that are unknown")
     parser.add_argument(
-        "--keys", action="store_true", help="write config_keys.json and rope_keys.json of ropeconv/families anew"
+        "--keys", action="store_true", help="write config_keys.json and rope_keys.json of ropeconv/models anew"
     )
     given = parser.parse_args()
     logging.disable(logging.WARNING)

@@ -48,7 +48,7 @@ def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("flat")
 def test_one_file_is_enough(llama: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    assert list(ENCODINGS)[-1] == "flat"
+    assert "flat" in ENCODINGS
     done = ropeconv.apply(make_plan(llama, LINEAR, tmp_path / "out", encoding="flat"))
     assert done.check is not None
     assert done.check.max_ulp <= 7

@@ -1,0 +1,128 @@
+"""Additions as CONTRIBUTING.md describes them, performed in a copy: the files of a row, one command, its tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import CONFIGS
+from .test_contributing import ROOT, table
+
+CONFIG = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
+METHOD = '''"""Frequencies halfway to those of position interpolation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..forms import Interpolated
+from ..schedule import Schedule
+from ..spec import RopeSpec
+from .method import ScaledMethod, register
+
+
+@register
+@dataclass(frozen=True)
+class Halfway(ScaledMethod):
+    """inv_freq_i = theta_i / sqrt(s). Positions are interpolated by the root of the factor."""
+
+    name = "halfway"
+    order = 45
+    summary = "position interpolation by the root of the factor"
+    paper = "Nobody 2026"
+    finetuning_note = "not tried"
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        factor = self.scale(spec)
+        return self.extended(spec, Interpolated(spec.rope_theta, factor**0.5), factor)
+'''
+ENCODING = '''"""Encoding `plain`: a schedule of `--linear` as the rope type linear, and nothing else."""
+
+from __future__ import annotations
+
+from ...errors import UnsupportedBake
+from ...models.family import Family
+from ...rope.forms import Interpolated
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
+from ..config_edit import RopeSetting
+from ..config_only import config_encoding
+
+
+@config_encoding("plain", order=90, max_ulp=7)
+def plain(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
+    """The schedule as a factor. Raises UnsupportedBake for one that has other frequencies than `--linear`."""
+    if not isinstance(schedule.form, Interpolated):
+        raise UnsupportedBake("these frequencies", "the plain encoding", "it holds one factor", "use --linear")
+    return RopeSetting({"rope_type": "linear", "factor": schedule.form.factor}, spec.rope_theta, schedule.context)
+'''
+RUNTIME = """name = "nimble"
+version = "1.0"
+title = "Nimble"
+source = "nimble 1.0, nimble/rope.py:10-60"
+custom_code = "refused"
+custom_code_reason = "it runs no code of a checkpoint"
+
+[rules.generic]
+schemas = ["rope_scaling"]
+theta = "top"
+other = "refused"
+
+[rules.generic.types.default]
+[rules.generic.types.linear]
+
+[[families]]
+names = ["llama"]
+rules = "generic"
+"""
+ADDITIONS = {
+    "method": ("halfway", (METHOD,), f"apply {CONFIG} --halfway 4 --dry-run", "halfway4", "docs/methods.md"),
+    "encoding (checkpoint)": (
+        "plain", (ENCODING,), f"apply {CONFIG} --linear 4 --encoding plain --dry-run", "Encoding: plain",
+        "docs/runtimes.md",
+    ),
+    "runtime": ("nimble", (RUNTIME,), "runtimes", "Nimble 1.0", "docs/runtimes.md"),
+}  # fmt: skip
+"""By the row: a name, the texts of its files, a command that uses it, what that prints, and a page that names it."""
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """What a contributor has: the checkout without its history."""
+    for name in ("ropeconv", "templates", "docs", "scripts", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("*.toml")):
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+def python(copy: Path, *words: str) -> str:
+    """What a program prints that runs with the copy as its ropeconv, and succeeds."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *words], cwd=copy, env=kept | {"PYTHONPATH": str(copy)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("thing", ADDITIONS)
+def test_an_addition_is_the_files_of_its_row_and_one_command(copy: Path, thing: str) -> None:
+    pytest.importorskip("matplotlib")
+    name, texts, command, printed, page = ADDITIONS[thing]
+    touched, _, tests = table()[thing]
+    for place, text in zip(re.findall(r"`([^`]+)`", touched), texts, strict=True):
+        path = copy / place.replace("NAME", name)
+        assert not path.exists()
+        path.write_text(text)
+    python(copy, "scripts/reference.py")
+    assert name in (copy / page).read_text().lower()
+    assert printed in python(copy, "-m", "ropeconv", *command.split())
+    python(copy, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *re.findall(r"`(tests/[^`]+)`", tests))

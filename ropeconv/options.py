@@ -99,11 +99,11 @@ def options(*kinds: type) -> list[Option]:
     return found
 
 
-def from_command_line(kind: type[T], given: Mapping[str, Any], **others: Any) -> T:
+def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any) -> T:
     """An instance from the values of options by their names on the command line. others: fields that are no options."""
     values = {one.name: given.get(one.parameter) for one in options(kind)}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return kind(**{name: value for name, value in plain.items() if value is not None}, **others)
+    return kind(**{name: value for name, value in plain.items() if value not in (None, "")}, **others)
 
 
 def copied(kind: type[T], source: Any, **changes: Any) -> T:

@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-
-if TYPE_CHECKING:
-    pass
+from ..options import option
 
 
 @dataclass(frozen=True)
-class PublishOptions:
-    """Options of publishing on the Hub.
+class PushOptions:
+    """How an output is published. create_pr, revision, exist_ok: as in huggingface_hub."""
 
-    private: None takes that of the source. create_pr, revision, exist_ok, token: as in huggingface_hub. message: of the
-    commit, empty for a default one. overwrite_card: replace a README.md that ropeconv has not written. base_model:
-    owner/name of the base model, empty for the one that the receipt or the files name. through_here: whether files that
-    the Hub cannot copy itself are fetched and uploaded. repo_id: owner/name. given: the flags of publishing that the
-    command line has.
+    private: bool = option(False, "Make the repository private.", "Hub")
+    public: bool = option(False, "Make it public though its source is gated or private.", "Hub")
+    create_pr: bool = option(False, "Open a pull request instead of committing.", "Hub")
+    revision: str | None = option(None, "Commit to this branch.", "Hub")
+    message: str = option("", "Message of the commit.", "Hub", flag="--commit-message")
+    exist_ok: bool = option(False, "Commit to a repository that exists.", "Hub")
+    overwrite_card: bool = option(False, "Replace a README.md that is not ropeconv's.", "Hub")
+    base_model: str = option("", "The base model, for a source that is not on the Hub.", "Hub")
+
+    def __post_init__(self) -> None:
+        if self.private and self.public:
+            raise UsageError("--private and --public contradict each other; give one")
+
+
+@dataclass(frozen=True)
+class PublishOptions(PushOptions):
+    """How and where an output is published.
+
+    through_here: whether files that the Hub cannot copy itself are fetched and uploaded. repo_id: owner/name. given:
+    the flags of publishing that the command line has.
     """
 
-    private: bool | None = None
-    create_pr: bool = False
-    revision: str | None = None
-    message: str = ""
-    exist_ok: bool = False
-    overwrite_card: bool = False
-    token: str | None = None
-    base_model: str = ""
+    token: str | None = option(None, "Used instead of HF_TOKEN and the stored login.", "Hub")
     through_here: bool = True
     repo_id: str = ""
     given: tuple[str, ...] = ()

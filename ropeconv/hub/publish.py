@@ -6,10 +6,10 @@ https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_co
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..models.hub import answers
 from ..rope.errors import RopeconvError
@@ -65,7 +65,7 @@ def client(how: PublishOptions) -> HfApi:
 
 def visibility(base: BaseModel, how: PublishOptions) -> bool:
     """Whether a new repository is private: as is asked for in `how`, else as the base model is. base: of the output."""
-    return base.closed if how.private is None else how.private
+    return how.private or (base.closed and not how.public)
 
 
 def kept_card(api: HfApi, what: UploadSet, how: PublishOptions) -> str:
@@ -97,7 +97,7 @@ def _publish(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> st
 
     base, what = _source(api, what, how, note)
     private = visibility(base, how)
-    if base.closed and how.private is None:
+    if base.closed and not (how.private or how.public):
         note(f"{base.name} is gated or private, so {how.repo_id} is made private; --public makes it public.")
     made = create(api, what, how, private)
     try:
@@ -148,11 +148,11 @@ def _commit(
 
     message = how.message or f"Bake {what.receipt.method} into {what.source or 'the model'} with ropeconv"
 
-    def adds() -> list[Any]:
+    def adds() -> list[CommitOperationAdd]:
         files = {name: str(path) for name, path in what.adds.items()} | written
         return [CommitOperationAdd(name, content) for name, content in files.items()]
 
-    def send(operations: list[Any]) -> str:
+    def send(operations: Sequence[CommitOperationAdd | CommitOperationCopy]) -> str:
         for wait in (*WAITS, None):
             try:
                 done = api.create_commit(

@@ -17,6 +17,7 @@ from ..evaluate.evaluation import UNITS, parse_duration
 from ..evaluate.opening import Sizes
 from ..evaluate.row import Row, parse_rows
 from ..formats.files import read_text
+from ..hub.options import PushOptions
 from ..options import TargetOptions, copied
 from ..rope.errors import RopeconvError
 
@@ -43,17 +44,11 @@ class TargetTable(TargetOptions):
         return copied(Target, self, out=out)
 
 
-class PushTable(Table, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class PushTable(PushOptions):
     """[push]: `to` with {name}, {recipe} and {target}, and the options of publishing."""
 
     to: str
-    private: bool | None = None
-    create_pr: bool = False
-    revision: str | None = None
-    message: str = ""
-    exist_ok: bool = False
-    overwrite_card: bool = False
-    base_model: str = ""
 
 
 class EvalTable(Table, frozen=True):

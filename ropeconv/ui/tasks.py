@@ -143,7 +143,7 @@ def _publication(form: BakeForm, desk: Desk) -> PublishOptions:
     if not form.repo_id:
         raise UsageError("no repository is named; write owner/name of the one that it is published in")
     return PublishOptions(
-        private=True if form.private else None, exist_ok=form.exist_ok, token=desk.token or None,
+        private=form.private, exist_ok=form.exist_ok, token=desk.token or None,
         through_here=desk.rules.weights, repo_id=repository(form.repo_id),
     )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,9 @@ import typer
 
 from ...errors import UsageError
 from ...hub.options import PublishOptions, repository
+from ...options import from_command_line, options
 from ...rope.errors import RopeconvError, counted
-from ...views.sheet import sentence
-from ..command import HUB, option_group
+from ..command import option_group, parameters
 from ..options import JsonOption, QuietOption
 from ..output import Output, printable
 
@@ -25,54 +24,20 @@ if TYPE_CHECKING:
     from ...hub.upload_set import UploadSet
     from ...inspection.receipts.receipt import CheckRecord
 
-OPTIONS: dict[str, tuple[Any, str]] = {
-    "private": (bool, "make the repository private"),
-    "public": (bool, "make it public though its source is gated or private"),
-    "create_pr": (bool, "open a pull request instead of committing"),
-    "revision": (str, "commit to this branch"),
-    "commit_message": (str, "message of the commit"),
-    "exist_ok": (bool, "commit to a repository that exists"),
-    "overwrite_card": (bool, "replace a README.md that is not ropeconv's"),
-    "base_model": (str, "the base model, for a source that is not on the Hub"),
-    "token": (str, "used instead of HF_TOKEN and the stored login"),
-}
-
-
-def _options() -> list[inspect.Parameter]:
-    found = []
-    for name, (kind, words) in OPTIONS.items():
-        option = typer.Option(
-            f"--{name.replace('_', '-')}", help=sentence(words), rich_help_panel=HUB, show_default=False
-        )
-        default: Any = False if kind is bool else ""
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        found.append(inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, option]))
-    return found
-
 
 def how_to_publish(given: dict[str, Any]) -> PublishOptions:
     """PublishOptions from the command line, without the repository. given: values of options by name.
 
     Raises UsageError for --private with --public.
     """
-    if given["private"] and given["public"]:
-        raise UsageError("--private and --public contradict each other; give one")
     if given["token"]:
         os.environ["HF_TOKEN"] = given["token"]  # for the source as well
-    return PublishOptions(
-        private=True if given["private"] else False if given["public"] else None,
-        create_pr=given["create_pr"],
-        revision=given["revision"] or None,
-        message=printable(given["commit_message"]),
-        exist_ok=given["exist_ok"],
-        overwrite_card=given["overwrite_card"],
-        token=given["token"] or None,
-        base_model=repository(given["base_model"]) if given["base_model"] else "",
-        given=tuple(f"--{name.replace('_', '-')}" for name in OPTIONS if given[name]),
-    )
+    flags = tuple(one.flag for one in options(PublishOptions) if given[one.parameter])
+    how = from_command_line(PublishOptions, given, given=flags)
+    return replace(how, message=printable(how.message), base_model=how.base_model and repository(how.base_model))
 
 
-with_publish = option_group("how", _options, how_to_publish)
+with_publish = option_group("how", lambda: parameters(PublishOptions), how_to_publish)
 
 
 def refuse_without_push(how: PublishOptions, repo_id: str) -> None:

@@ -115,3 +115,10 @@ def test_the_deviation_of_clamped_steps_where_the_second_begins(length: int, tim
     assert 100 * found == pytest.approx(percent, abs=0.01)
     assert found == pytest.approx(np.abs(steps.scale(everywhere) / formula.scale(everywhere) - 1).max(), rel=1e-12)
     assert deviation(formula, steps, length) == pytest.approx(0)
+
+
+def test_full_log_n_as_query_scaling_is_the_logarithm_of_the_number_of_keys() -> None:
+    positions = np.array([0, 1, 2, 63, 4095, 1_000_000], np.float64)
+    scaling = approximate_log_n(LogN("full", 4096))
+    np.testing.assert_allclose(scaling.scale(positions), np.log(positions + 1) / np.log(4096), atol=1e-3)
+    assert (scaling.length, scaling.gain * scaling.beta) == (1, pytest.approx(1 / np.log(4096)))

@@ -143,6 +143,7 @@ def test_other_dynamic_methods_have_the_length_over_the_trained_one(method: str,
     found, static = made("dynamic", f"{method}:4", at), made(method, factor)
     np.testing.assert_array_equal(found.inv_freq, static.inv_freq)
     assert (found.attention_factor, found.context) == (static.attention_factor, at)
+    assert (found.original_context, found.form) == (TRAINED, static.form)
 
 
 def test_a_dynamic_method_stops_at_its_factor() -> None:

@@ -75,6 +75,7 @@ def test_partial_rotation() -> None:
     assert first_violation(base_inv_freq(1e4, 96), 16, 1 << 20) == 18607
     found = reach(base_inv_freq(10.0, 32), 16, 10**6)
     assert found.automatic
+    assert found.to_dict()["automatic"]
     assert found.effective_length is None
 
 

@@ -12,13 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .errors import BadSource, sentence
 from .formats import jsontext
 from .formats.files import read_text
 from .formats.jsontext import JsonObject
 from .rope.errors import RopeconvError, shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
 """Ends of the names of files that Python may import, or libraries that those load."""
@@ -111,7 +115,7 @@ def needs_permission(folder: Path) -> bool:
     return bool(pickled_weights(folder)) or any(next(found(one), "") for one in configs for found in (mapped, kernels))
 
 
-def load_config(folder: Path, trust: bool) -> Any:
+def load_config(folder: Path, trust: bool) -> PretrainedConfig:
     """The config of a checkpoint, as the installed transformers reads it.
 
     folder: the checkpoint. trust: run the configuration file of the checkpoint. Raises BadSource where transformers
@@ -123,14 +127,14 @@ def load_config(folder: Path, trust: bool) -> Any:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust)
 
 
-def make_config(config: JsonObject, model_type: str) -> Any:
+def make_config(config: JsonObject, model_type: str) -> PretrainedConfig:
     """A config of transformers from the content of a config.json. model_type: takes the place of its own."""
     from transformers import AutoConfig
 
     return AutoConfig.for_model(**{**config, "model_type": model_type})
 
 
-def load_tokenizer(folder: Path, trust: bool, otherwise: str = "add its tokenizer files") -> Any:
+def load_tokenizer(folder: Path, trust: bool, otherwise: str = "add its tokenizer files") -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint.
 
     folder: the checkpoint. trust: run its tokenization file. otherwise: what to do where none loads, for the message.
@@ -151,7 +155,9 @@ def load_tokenizer(folder: Path, trust: bool, otherwise: str = "add its tokenize
         return tokenizer
 
 
-def load_model(auto_class: Any, folder: Path, trust: bool, pickles: bool, **given: Any) -> tuple[Any, JsonObject]:
+def load_model(
+    auto_class: type[PreTrainedModel], folder: Path, trust: bool, pickles: bool, **given: object
+) -> tuple[PreTrainedModel, JsonObject]:
     """A model with its weights, and what transformers says about loading it.
 
     auto_class: of transformers. folder: the checkpoint. trust: run its modelling file. pickles: load pickled weights
@@ -168,7 +174,7 @@ def load_model(auto_class: Any, folder: Path, trust: bool, pickles: bool, **give
             )
     safe = None if pickles else True
     with _sentences(folder, trust, f"transformers does not load {folder}"):
-        loaded: tuple[Any, JsonObject] = auto_class.from_pretrained(
+        loaded: tuple[PreTrainedModel, JsonObject] = auto_class.from_pretrained(
             folder, trust_remote_code=trust, use_safetensors=safe, weights_only=True, output_loading_info=True, **given
         )
         return loaded
@@ -181,7 +187,7 @@ def pickled_weights(folder: Path) -> str:
     return next((name for name in PICKLED_WEIGHTS if (folder / name).exists()), "")
 
 
-def make_model(model_class: Any, config: Any) -> Any:
+def make_model(model_class: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
     """A model without weights, whose attention is that of transformers itself. config: of transformers."""
     for key in ("_attn_implementation", "_experts_implementation"):
         if getattr(config, key, None) is not None:
@@ -189,18 +195,20 @@ def make_model(model_class: Any, config: Any) -> Any:
     return model_class._from_config(config)
 
 
-def load_class(config: Any, auto_class: str, folder: Path) -> Any:
+def load_class(config: PretrainedConfig, auto_class: str, folder: Path) -> type[PreTrainedModel]:
     """A class of the modelling file of a checkpoint, which is run. auto_class: its key in the `auto_map` of config."""
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    return get_class_from_dynamic_module(config.auto_map[auto_class], str(folder))
+    found: type[PreTrainedModel] = get_class_from_dynamic_module(config.auto_map[auto_class], str(folder))
+    return found
 
 
-def load_pickled(path: Path) -> Any:
+def load_pickled(path: Path) -> dict[str, Tensor]:
     """The tensors in a file that `torch.save` wrote, mapped into memory; torch refuses a file with other classes."""
     import torch
 
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    found: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return found
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -182,7 +182,7 @@ def leaders(found: list[Advice]) -> list[str]:
     if not found:
         return []
 
-    def least(question: str, key: Any, words: Any) -> str:
+    def least(question: str, key: Callable[[Advice], float], words: Callable[[float], str]) -> str:
         best = min(key(one) for one in found)
         names = [one.method.command for one in found if math.isclose(key(one), best, rel_tol=1e-9, abs_tol=1e-9)]
         return f"{question}: {'all' if len(names) == len(found) else ', '.join(names)} ({words(best)})."

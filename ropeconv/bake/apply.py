@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..convert.target import Target
@@ -39,6 +39,9 @@ from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
 from .plan import GgufOutput, Plan
 from .writing.execute import execute_plan
 from .writing.place import ApplyOptions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NOT_INSTALLED = "transformers is not installed; pip install 'ropeconv[validate]'"
 Query = Callable[[Path], JsonObject]
@@ -248,7 +251,7 @@ def _as_checkpoint(source: GgufSource, recipe: Recipe, target: Target) -> GgufCh
     return found
 
 
-def patch(model: Any, recipe_or_plan: Recipe | Plan) -> Undo:
+def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     """Makes a loaded model compute a context extension. Calling the returned function undoes it.
 
     model: a causal language model of transformers, loaded from the source of the plan, or unscaled for a recipe; its

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
@@ -89,7 +88,7 @@ def _put_thetas(part: Config, family: Family, theta: float) -> None:
         put(part, family.keys.layer_theta, [theta if base and kind == "global" else base for base, kind in bases])
 
 
-def put(part: Config, key: str, value: Any, after: str = "") -> None:
+def put(part: Config, key: str, value: object, after: str = "") -> None:
     """Sets a key of a config in place.
 
     part: the config, or the part of it that is changed. key, value: what to set. after: the key behind which a new key
@@ -120,11 +119,12 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
 
 
-def _number(key: str, value: Any) -> Any:
+def _number(key: str, value: object) -> object:
     if isinstance(value, list) and key.endswith("_factor"):
         return [float(entry) for entry in value]
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return (int(value) if key in LENGTHS else float(value)) if is_number else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    return int(value) if key in LENGTHS else float(value)
 
 
 def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:

@@ -38,7 +38,7 @@ class GgufModel:
     tensors: Mapping[str, TensorInfo]
     vectors: Mapping[str, Vector]
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """The value of a key by its full name, decoded; `default` where it is absent."""
         return self.header.get(key, default)
 

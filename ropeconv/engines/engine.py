@@ -5,9 +5,14 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, ClassVar, Literal, NoReturn
 
 from ..rope.errors import RopeconvError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 Output = Literal["hidden_states", "logits", "top_log_probs", "token_losses", "tokens"]
 LogProbs = dict[int, float]
@@ -36,8 +41,8 @@ class TokenLosses:
     [tokens].
     """
 
-    loss: Any
-    right: Any
+    loss: NDArray[np.float64]
+    right: NDArray[np.bool_]
 
 
 class Engine(ABC):
@@ -55,7 +60,7 @@ class Engine(ABC):
 
     def hidden_states(
         self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress | None = None
-    ) -> Any:
+    ) -> Tensor:
         """Final hidden states of some tokens, a float tensor [len(kept), hidden_size] on the host.
 
         ids: all tokens. positions: of every token, rising; gaps are allowed. kept: rising indices into `ids` of the
@@ -63,7 +68,7 @@ class Engine(ABC):
         """
         self._cannot("hidden_states")
 
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Any:
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Tensor:
         """Logits after some tokens, float32 [len(kept), vocabulary].
 
         ids: all tokens, from position 0 on. kept: rising indices into `ids`. progress: callbacks.

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -40,6 +40,9 @@ from .llamacpp_process import (
     environment,
     last_words,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -73,7 +76,7 @@ class LlamaCppEngine(Engine):
             finally:
                 self.process = None
 
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Any:
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Tensor:
         import numpy as np
 
         with scratch() as folder:

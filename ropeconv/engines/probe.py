@@ -19,7 +19,6 @@ import sys
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import msgspec
 
@@ -191,7 +190,7 @@ class SharedProbe(Probe):
         """The process, started on first use."""
         return Probe(self.python).process
 
-    def ask(self, folder: Any, context: int, own: bool = False, stands_for: str = "") -> JsonObject:
+    def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> JsonObject:
         """As in `Probe`; a process that has ended is started anew. folder, context, own, stands_for: as there."""
         if "process" in self.__dict__ and self.process.poll() is not None:
             del self.process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class Observation:
     weight: int = 1
 
     @property
-    def pair(self) -> tuple[Any, ...]:
+    def pair(self) -> tuple[object, ...]:
         """What two rows have to share for their numbers to be paired."""
         return self.measure, self.metric, self.column, self.document, self.window, self.depth
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FEWEST = 5
 """Groups with which an error between them can be given."""
 RESAMPLES = 2000
-Pairs = Mapping[tuple[Any, ...], Observation]
+Pairs = Mapping[tuple[object, ...], Observation]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -336,7 +336,7 @@ class CheckpointTokenizer(Tokenizer):
             ) from None
 
 
-def rendered(template: str, messages: list[dict[str, str]], variables: Mapping[str, Any]) -> str:
+def rendered(template: str, messages: list[dict[str, str]], variables: Mapping[str, object]) -> str:
     """The text of a chat template, rendered in a process of its own with limits of time and memory.
 
     template: in Jinja. messages: of the chat, with `role` and `content`. variables: further ones, such as `bos_token`.

@@ -50,7 +50,7 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
     return data
 
 
-def _check_unicode(data: Any, name: str) -> None:
+def _check_unicode(data: object, name: str) -> None:
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError as problem:

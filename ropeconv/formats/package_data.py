@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def typed(data: Any, kind: type[T], name: str) -> T:
+def typed(data: object, kind: type[T], name: str) -> T:
     """Decoded data as a typed value, without any conversion between strings, numbers and bools.
 
     data: lists, dicts, strings, numbers. kind: a Struct or another type that msgspec knows. name: of the file, for the
@@ -61,7 +61,7 @@ def described(entry: Traversable) -> Iterator[None]:
         ) from None
 
 
-def render(name: str, **values: Any) -> str:
+def render(name: str, **values: object) -> str:
     """The text of a template with its values. Raises jinja2.UndefinedError for a value that is not given."""
     return _environment().get_template(name).render(**values)
 

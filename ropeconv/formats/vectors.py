@@ -18,6 +18,7 @@ from .jsontext import JsonObject
 from .safetensors import read_header
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 LONGEST = 65_536
@@ -46,7 +47,7 @@ def read_lists(path: Path) -> dict[str, list[float]]:
     return found
 
 
-def _named(values: Any) -> JsonObject:
+def _named(values: object) -> JsonObject:
     """A list without a name, under the names that methods look for."""
     return {"inv_freq": values, "long_factor": values}
 
@@ -121,7 +122,7 @@ def _read_safetensors(path: Path) -> JsonObject:
     return found
 
 
-def _numbers(read: Callable[[int], bytes], dtype: Any, shape: tuple[int, ...], name: str) -> list[float]:
+def _numbers(read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[int, ...], name: str) -> list[float]:
     """The next numbers of a file. read: its method. dtype, shape: of the array. name: of it, for messages."""
     import numpy as np
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import BadSource
 from ..formats.durable import sha256
@@ -97,7 +97,7 @@ def holds(api: HfApi, what: UploadSet, how: PublishOptions) -> bool:
         return False
 
 
-def _plan_of(receipt: Receipt) -> tuple[Any, ...]:
+def _plan_of(receipt: Receipt) -> tuple[object, ...]:
     files = tuple((file.name, file.action, file.size) for file in receipt.files)
     return receipt.source, receipt.recipe, receipt.encoding, receipt.schedule, files
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import msgspec
 
@@ -111,7 +110,7 @@ def _baked(
     context: int,
     trained: int,
     two_lists: bool,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     family: Family,
     verdicts: Iterable[Verdict | RuntimeRecord],
 ) -> Baked:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ..bake.plan import Plan
 from ..errors import BadSource
@@ -93,13 +92,13 @@ def planned(plan: Plan) -> UploadSet:
     return replace(made, quantised=quantised_as(_config(plan)), sizes=sizes)
 
 
-def _config(plan: Plan) -> Mapping[str, Any]:
+def _config(plan: Plan) -> Mapping[str, object]:
     """The config.json that a plan writes; empty for a GGUF file."""
     text = next((file.text for file in plan.files if file.name == CONFIG), None)
     return parse(text, CONFIG) if text else {}
 
 
-def quantised_as(config: Mapping[str, Any]) -> str:
+def quantised_as(config: Mapping[str, object]) -> str:
     """How weights are quantised by a config.json: such as "awq", "mlx" for those of mlx-lm; empty for others."""
     if config.get("quantization"):
         return "mlx"
@@ -157,7 +156,7 @@ def stated_metadata(file: GgufFile) -> JsonObject:
     return {name: value for name, value in found.items() if value and _is_text(value)}
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
 
 

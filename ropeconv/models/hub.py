@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -141,7 +141,7 @@ def _patient(send: Callable[..., Any], whole: type) -> Callable[..., Any]:
     return again
 
 
-def _asked_to_wait(headers: Any, number: int) -> float:
+def _asked_to_wait(headers: Mapping[str, str], number: int) -> float:
     """Seconds that a busy Hub asks to wait; twice as long each time where it does not say."""
     after = re.fullmatch(r"\d{1,6}", headers.get("retry-after", ""))
     reset = re.search(r"\bt=(\d{1,6})", headers.get("ratelimit", ""))

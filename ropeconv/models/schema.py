@@ -20,7 +20,7 @@ from .family import Family
 Config = JsonObject
 
 
-def first_present(part: Config, keys: Iterable[str], default: Any = None) -> Any:
+def first_present(part: Config, keys: Iterable[str], default: object = None) -> Any:
     """The value of the first key that is present and not null; a dot stands between the keys of nested objects."""
     values = (_at(part, key.split(".")) for key in keys)
     return next((value for value in values if value is not None), default)
@@ -33,7 +33,7 @@ def text_config(config: Config) -> Config | None:
     return text if isinstance(text, dict) else None
 
 
-def _at(part: Any, path: list[str]) -> Any:
+def _at(part: object, path: list[str]) -> Any:
     for key in path:
         part = part.get(key) if isinstance(part, dict) else None
     return part
@@ -82,7 +82,7 @@ Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Divisors = Annotated[list[Annotated[float, Meta(gt=0, lt=3.5e38)]], Meta(max_length=WIDEST_HEAD)]
 Sections = Annotated[list[Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]], Meta(max_length=64)]
 
-WORDS: dict[Any, str] = {
+WORDS: dict[object, str] = {
     Name: "a name", Flag: "true or false", Switch: "true or false",
     Names: f"a list of at most {MOST_LAYERS:,} names", Flags: f"a list of at most {MOST_LAYERS:,} flags",
     Layers: f"a positive whole number there, at most {MOST_LAYERS:,}: published models have up to 128 layers",
@@ -107,7 +107,7 @@ PER_LAYER = "per_layer_config"
 DUAL_CHUNK = "dual_chunk_attention_config"
 SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 
-ROPE: dict[str, Any] = {
+ROPE: dict[str, object] = {
     "rope_type": Name, "type": Name, "rope_theta": Base, "factor": Factor, "attention_factor": Positive,
     "attn_factor": Positive, "beta_fast": Turns, "beta_slow": Turns, "mscale": Number, "mscale_all_dim": Number,
     "long_mscale": Positive, "short_mscale": Positive, "low_freq_factor": Factor, "high_freq_factor": Factor,
@@ -116,7 +116,7 @@ ROPE: dict[str, Any] = {
     "mrope_section": Sections,
 }  # fmt: skip
 """The keys of a RoPE dictionary."""
-TOP: dict[str, Any] = {
+TOP: dict[str, object] = {
     "layer_types": Names, "original_max_position_embeddings": Length, "max_sequence_length": Length,
     PER_LAYER: Object, DUAL_CHUNK: Object, "vocab_size": Size, "intermediate_size": Sizes, "alibi": Flag,
     "tie_word_embeddings": Flag,
@@ -149,19 +149,19 @@ def check_config(part: Config, family: Family) -> None:
                     _check_rope(found[name])
 
 
-def check_quantisation(config: Mapping[str, Any]) -> None:
+def check_quantisation(config: JsonObject) -> None:
     """Raises BadSource where the quantisation of the weights is not stated by an object with a name."""
     _check(config, {"quantization_config": Object}, "")
     _check(config.get("quantization_config") or {}, {"quant_method": Name}, " in its quantization_config")
 
 
-def _check_rope(found: Any) -> None:
+def _check_rope(found: object) -> None:
     if not isinstance(found, dict):
         raise BadSource(f"config.json has a RoPE setting of {shown(found)}; write an object there, or null")
     _check(found, ROPE, " in its RoPE settings")
 
 
-def _check(data: Mapping[str, Any], types: Mapping[str, Any], place: str) -> None:
+def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) -> None:
     try:
         msgspec.convert(data, _schema(tuple(types.items())))
     except msgspec.ValidationError:
@@ -178,7 +178,7 @@ def _schema(types: tuple[tuple[str, Any], ...]) -> Any:
     return msgspec.defstruct("Keys", [(key, kind | None, None) for key, kind in types])
 
 
-def _check_one(key: str, value: Any, kind: Any, place: str) -> None:
+def _check_one(key: str, value: object, kind: object, place: str) -> None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -196,11 +196,11 @@ def _is_number(text: str) -> bool:
     return len(text) < 40
 
 
-def _types_of(family: Family) -> dict[str, Any]:
+def _types_of(family: Family) -> dict[str, object]:
     """The types of the keys that are read for a family."""
     keys, layers, window = family.keys, family.layers, family.window
     found = dict(TOP)
-    groups: tuple[tuple[tuple[str, ...], Any], ...] = (
+    groups: tuple[tuple[tuple[str, ...], object], ...] = (
         (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
         (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
         (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),

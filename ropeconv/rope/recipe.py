@@ -188,7 +188,7 @@ class Recipe:
         return {"method": self.method.name, "parameters": set_fields, **modifiers}
 
     @classmethod
-    def from_dict(cls, data: Any) -> Recipe:
+    def from_dict(cls, data: object) -> Recipe:
         """The inverse of `to_dict`. Raises RecipeError for unknown names and wrong types."""
         if not isinstance(data, dict) or not isinstance(data.get("parameters", {}), dict):
             raise RecipeError('a recipe is a JSON object like {"method": "yarn", "parameters": {"factor": 16.0}}')
@@ -236,7 +236,7 @@ def flags(recipe: Recipe) -> list[str] | None:
     return words
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A number without needless digits, which reads back as the same; other values as they are."""
     if not isinstance(value, float):
         return str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .errors import RecipeError
 
@@ -24,7 +24,7 @@ class Registry(Mapping[str, T]):
         declared: the things of the modules that are imported so far.
     """
 
-    def __init__(self, kind: str, package: str, order: Callable[[T], Any] | None = None) -> None:
+    def __init__(self, kind: str, package: str, order: Callable[[T], float] | None = None) -> None:
         self.kind, self.package, self.order = kind, package, order
         self.declared: dict[str, T] = {}
         self._places: dict[str, str] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -174,7 +174,7 @@ def _mentioned(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
     return {*named, *stated, *needed, *ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types}
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     """The texts in data, with the keys of its objects."""
     if isinstance(value, str):
         yield value

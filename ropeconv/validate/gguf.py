@@ -6,7 +6,7 @@ How the reference is made is in `reading/gguf_reference.py`.
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine
@@ -29,6 +29,9 @@ from .validation import (
     spread_of,
     tolerance,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EACH = 128
 
@@ -98,11 +101,11 @@ def _rounded(comparison: Comparison) -> str:
 
 
 def _judged(
-    runs: list[Bucket], read: Logits, stock: Any, how: GgufReference, temperature: float = 1.0
+    runs: list[Bucket], read: Logits, stock: Tensor, how: GgufReference, temperature: float = 1.0
 ) -> list[BucketResult]:
     """The result of each bucket of positions."""
 
-    def kl(one: Any, other: Any, rows: slice) -> Figures:
+    def kl(one: Tensor, other: Tensor, rows: slice) -> Figures:
         return compare_logits(one[rows], other[rows, : one.shape[1]], temperature)
 
     edges = [0, *accumulate(len(run.positions) for run in runs)]

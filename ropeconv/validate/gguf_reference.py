@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, rope_te
 from .comparison import Comparison, Settings
 from .validation import KL_FLOOR, POWER, SAME_KERNELS, BucketResult, with_noise, with_rounded_weights
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 SPLIT = 8.0
 """The base of a reference with divisors, over that of its source: a runtime that ignores the divisors is far away."""
 
@@ -47,9 +50,9 @@ class Logits:
     source in the way in which the other of the two was read; None where both were read alike.
     """
 
-    control: Any
-    reference: Any
-    other_control: Any = None
+    control: Tensor
+    reference: Tensor
+    other_control: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class ByDivisors(GgufReference):
         read = [self._divided(schedule, ids, kept, progress) for schedule in schedules]
         return Logits(*(torch.as_tensor(found) for found in (control, *read)))
 
-    def _divided(self, schedule: Schedule, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Any:
+    def _divided(self, schedule: Schedule, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Tensor:
         """Logits of a copy of the source that computes a schedule. ids, kept, progress: as in `logits`."""
         file, keys = self.source.file, by_divisors(schedule, self.comparison.spec, self.source)
         base = Plain(SPLIT * self.comparison.spec.rope_theta).inv_freq(self.comparison.spec.rotary_dim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..engines.engine import Progress
 from ..engines.transformers.engine import TransformersEngine
@@ -13,6 +13,9 @@ from ..engines.transformers.patch import choose_all_keys, nudged, round_weights,
 from ..rope.schedule import LogN, QueryScaling, Schedule
 from .comparison import Comparison, Settings
 from .sampling import TokenRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PARTS = 3  # chunks of a spread run, for the noise floor
 
@@ -28,12 +31,12 @@ class HiddenStates:
     empty where a model has no softmax scale. baked: of the output. speed: tokens per second of whole runs.
     """
 
-    control: list[Any] = field(default_factory=list)
-    reference: list[Any] = field(default_factory=list)
-    noise_runs: list[tuple[TransformersEngine | None, list[Any]]] = field(default_factory=list)
-    formula: list[Any] = field(default_factory=list)
-    faint: list[Any] = field(default_factory=list)
-    baked: list[Any] = field(default_factory=list)
+    control: list[Tensor] = field(default_factory=list)
+    reference: list[Tensor] = field(default_factory=list)
+    noise_runs: list[tuple[TransformersEngine | None, list[Tensor]]] = field(default_factory=list)
+    formula: list[Tensor] = field(default_factory=list)
+    faint: list[Tensor] = field(default_factory=list)
+    baked: list[Tensor] = field(default_factory=list)
     speed: dict[str, float] = field(default_factory=dict)
 
     def by_precision(self, values: list[float]) -> tuple[list[float], list[float]]:
@@ -41,7 +44,7 @@ class HiddenStates:
         pairs = list(zip(self.noise_runs, values, strict=True))
         return [value for (own, _), value in pairs if own is None], [value for (own, _), value in pairs if own]
 
-    def timed(self, name: str, runs: list[TokenRun], read: Callable[[TokenRun], Any]) -> list[Any]:
+    def timed(self, name: str, runs: list[TokenRun], read: Callable[[TokenRun], Tensor]) -> list[Tensor]:
         """Reads every run, and keeps the speed of a whole run.
 
         name: the key in `speed`. runs: to read. read: from a run to its hidden states, which are returned.
@@ -76,7 +79,7 @@ class ComparisonSpec:
         chunk: int = 0,
         schedule: Schedule | None = None,
         scale: LogN | QueryScaling | None = None,
-    ) -> Any:
+    ) -> Tensor:
         """Hidden states of the source patched to the schedule, [len(run.kept), hidden_size]; the patch is undone.
 
         engine: the source. run: tokens to read. chunk: tokens at a time, 0 for the engine's own. schedule, scale: in
@@ -92,7 +95,7 @@ class ComparisonSpec:
             engine.chunk = own
             undo()
 
-    def plain(self, engine: TransformersEngine, run: TokenRun) -> Any:
+    def plain(self, engine: TransformersEngine, run: TokenRun) -> Tensor:
         """Hidden states of a model as it is, [len(run.kept), hidden_size]. Only whole runs can be stopped early."""
         heard = self.progress if run.kind == "whole" else Progress(advance=self.progress.advance)
         undone = [scale_scores(engine.model, self.score_factor)]
@@ -129,7 +132,7 @@ def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[Tok
 
 def read_noise_run(
     engine: TransformersEngine, spec: ComparisonSpec, runs: list[TokenRun]
-) -> tuple[TransformersEngine, list[Any]]:
+) -> tuple[TransformersEngine, list[Tensor]]:
     """An entry of `noise_runs` in another precision.
 
     engine: the source in that precision, of which only the head stays. spec: what is compared. runs: of which the

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import BadSource
 from ..pretrained import load_tokenizer
 from ..rope.schedule import Schedule
 from .comparison import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LONGEST = 8192
 
@@ -151,7 +154,7 @@ class TokenRun:
         stop = kept[-1] + 1 if kept else 0
         return replace(self, ids=self.ids[:stop], positions=self.positions[:stop], kept=kept, buckets=buckets)
 
-    def targets(self) -> Any:
+    def targets(self) -> Tensor:
         """The token after each compared one, int64 [len(kept)]; -1 after the last token of the run."""
         import torch
 

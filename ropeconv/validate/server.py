@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..engines.engine import LogProbs, Progress
@@ -39,6 +39,9 @@ from .validation import (
     summarise,
     with_rounded_weights,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 UNCHECKED = ("the files that it has loaded",)
 SERVER_RULE = (
@@ -159,7 +162,7 @@ def _judged(
 
         return in_blocks(measured, len(said), head.vocabulary)
 
-    def ours(engine: TransformersEngine, read: Any) -> Measures:
+    def ours(engine: TransformersEngine, read: Tensor) -> Measures:
         return compared(lambda rows: log_probs_of(engine.head(read[rows]), said[rows]))
 
     found, control = compared(lambda rows: said[rows]), ours(head, states.control[0])
@@ -188,5 +191,5 @@ def _same_model(served: Served, comparison: Comparison) -> None:
         raise RopeconvError(f"the server runs {path}, which is not {baked}; start it with that, or correct --server")
 
 
-def _identity(receipt: Receipt) -> tuple[Any, ...]:
+def _identity(receipt: Receipt) -> tuple[object, ...]:
     return receipt.recipe, receipt.schedule, receipt.source

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..engines.engine import Progress
 from ..engines.transformers.engine import TransformersEngine
@@ -35,6 +35,9 @@ from .validation import (
     spread_of,
     tolerance,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FAINT = 1.02  # by which attention scores are multiplied, for a fault that is small
 SPREAD_POSITIONS = 64  # of each run, for the spread of the logits
@@ -134,7 +137,7 @@ class SourceReading:
         part = 1.0 if folded else 1 / NOISE  # folded keys round to other numbers in low precision
         for number, (run, read) in enumerate(zip(self.runs, states.control, strict=False)):
 
-            def kl(other: TransformersEngine, read: Any, number: int = number) -> Any:
+            def kl(other: TransformersEngine, read: Tensor, number: int = number) -> Tensor:
                 wanted, targets = self.states.reference[number], self.runs[number].targets()
                 return self.measured(self.head, wanted, other, read, targets).kl
 
@@ -158,7 +161,7 @@ class SourceReading:
         return min(control.faint / control.allowed for control in self.controls[1:] or self.controls)
 
     def measured(
-        self, head: TransformersEngine, wanted: Any, other: TransformersEngine, read: Any, targets: Any
+        self, head: TransformersEngine, wanted: Tensor, other: TransformersEngine, read: Tensor, targets: Tensor
     ) -> Measures:
         """Measures between two sets of hidden states.
 
@@ -278,7 +281,7 @@ def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
     return max((best, *(best * step for step in AROUND)), key=detail)
 
 
-def _normalised(engine: TransformersEngine, wanted: Any, read: Any) -> Measures:
+def _normalised(engine: TransformersEngine, wanted: Tensor, read: Tensor) -> Measures:
     """Measures between hidden states of one model, by logits over their spread where it has any."""
     if not engine.has_logits:
         return measure_states(wanted, read)

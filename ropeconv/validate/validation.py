@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..engines.engine import LogProbs
 from ..formats.jsontext import JsonObject
 from .sampling import Bucket
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BLOCK_BYTES = 64 << 20  # of one matrix [positions, vocabulary] in float32
 SMALL = 0.1
@@ -25,13 +28,13 @@ class Measures:
     (see `measure_states`); None for logits.
     """
 
-    kl: Any
-    max_dlogit: Any
-    top1: Any
-    top5: Any
-    loss_reference: Any
-    loss_other: Any
-    cosine: Any = None
+    kl: Tensor
+    max_dlogit: Tensor
+    top1: Tensor
+    top5: Tensor
+    loss_reference: Tensor
+    loss_other: Tensor
+    cosine: Tensor | None = None
 
     def __getitem__(self, rows: slice) -> Measures:
         return Measures(*(None if values is None else values[rows] for values in vars(self).values()))
@@ -56,7 +59,7 @@ class Figures:
     cosine: float | None = None
 
 
-def measure(reference: Any, other: Any, targets: Any = None, temperature: float = 1.0) -> Measures:
+def measure(reference: Tensor, other: Tensor, targets: Tensor | None = None, temperature: float = 1.0) -> Measures:
     """Measures between logits of shape [positions, vocabulary].
 
     reference, other: the logits. targets: the next tokens, -1 where there is none. temperature: by which logits are
@@ -125,12 +128,12 @@ def _known(mean: float) -> float | None:
     return None if math.isnan(mean) else mean
 
 
-def compare_logits(reference: Any, other: Any, temperature: float = 1.0) -> Figures:
+def compare_logits(reference: Tensor, other: Tensor, temperature: float = 1.0) -> Figures:
     """The figures between two tensors of logits, [positions, vocabulary]. temperature: as in `measure`."""
     return summarise(measure(reference, other, temperature=temperature))
 
 
-def spread_of(logits: Any) -> float:
+def spread_of(logits: Tensor) -> float:
     """The standard deviation of logits [positions, vocabulary] over the vocabulary, as the mean square of positions.
 
     It is a temperature at which a softmax is neither one-hot nor uniform, so that its KL grows with the square of the
@@ -374,7 +377,7 @@ def otherwise(changes: Sequence[str]) -> str:
 LEAST = 1e-7  # of a rest: below, it is rounding
 
 
-def coarse(logits: Any, said: Sequence[LogProbs], targets: Sequence[int]) -> Measures:
+def coarse(logits: Tensor, said: Sequence[LogProbs], targets: Sequence[int]) -> Measures:
     """Measures between logits [positions, vocabulary] and log-probabilities of some tokens.
 
     logits: of the reference. said: one dict per position, from a server. targets: the next token per position. All
@@ -396,7 +399,7 @@ def coarse(logits: Any, said: Sequence[LogProbs], targets: Sequence[int]) -> Mea
     return Measures(*(torch.tensor(values, dtype=torch.float64) for values in zip(*rows, strict=True)))
 
 
-def log_probs_of(logits: Any, said: Sequence[LogProbs]) -> list[LogProbs]:
+def log_probs_of(logits: Tensor, said: Sequence[LogProbs]) -> list[LogProbs]:
     """The log-probabilities that a server with these logits would give for the tokens in `said`.
 
     logits: [positions, vocabulary]. said: one dict per position, of which only the ids are used.
@@ -413,7 +416,7 @@ def _rest(p: float, q: float) -> float:
     return 0.0 if min(p, q) < LEAST else max(0.0, p * math.log(p / q) - p + q)
 
 
-def measure_states(reference: Any, other: Any) -> Measures:
+def measure_states(reference: Tensor, other: Tensor) -> Measures:
     """Measures between hidden states of shape [positions, hidden_size].
 
     Half of the squared relative error, `|other - reference|^2 / (2 |reference|^2)`, stands for the KL: that is what the

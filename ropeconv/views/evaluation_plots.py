@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from .plot_style import ORANGE, SMALL, Picture, ink, line, literal
 from .plot_style import figure as drawn
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
@@ -34,7 +35,7 @@ class Curve:
     error: NDArray[np.float64]
 
 
-def losses(axes: Any, curves: Mapping[str, Curve], trained: int, title: str) -> None:
+def losses(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str) -> None:
     """Draws numbers over the length, with bands of one standard error to each side.
 
     axes: of matplotlib. curves: by row, the first one in grey. trained: the trained context in tokens, a vertical line.
@@ -45,7 +46,7 @@ def losses(axes: Any, curves: Mapping[str, Curve], trained: int, title: str) -> 
     axes.legend()
 
 
-def differences(axes: Any, curves: Mapping[str, Curve], trained: int, title: str) -> None:
+def differences(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str) -> None:
     """Draws differences to the first row over the length, with bands of three standard errors to each side.
 
     Near zero the axis is linear and beyond it logarithmic, since rows that break are nats away, others hundredths.
@@ -60,7 +61,7 @@ def differences(axes: Any, curves: Mapping[str, Curve], trained: int, title: str
     axes.legend()
 
 
-def _draw(axes: Any, curves: Mapping[str, Curve], trained: int, errors: float, first: bool) -> None:
+def _draw(axes: Axes, curves: Mapping[str, Curve], trained: int, errors: float, first: bool) -> None:
     for number, (name, curve) in enumerate(curves.items(), 0 if first else 1):
         style = {"color": ink(), "linestyle": "-"} if number == 0 else line(number - 1)
         few = len(curve.x) <= 12
@@ -82,7 +83,7 @@ def _draw(axes: Any, curves: Mapping[str, Curve], trained: int, errors: float, f
 
 
 def heat_map(
-    axes: Any, shares: NDArray[np.float64], lengths: Sequence[int], depths: Sequence[float], trained: int, title: str
+    axes: Axes, shares: NDArray[np.float64], lengths: Sequence[int], depths: Sequence[float], trained: int, title: str
 ) -> None:
     """Draws shares that are right by depth and length, dark for none and bright for all.
 

@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..rope.lengths import format_tokens
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, RED, VIOLET = "#3b82c4", "#c77420", "#3a9a5b", "#c9444d", "#9467bd"
@@ -52,7 +53,7 @@ def literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def in_tokens(axes: Any, name: Literal["x", "y"]) -> None:
+def in_tokens(axes: Axes, name: Literal["x", "y"]) -> None:
     """Makes the axis `name` of `axes` logarithmic, in tokens at powers of four: 1, 4, ..., 1k, 4k, ..., 1M."""
     from matplotlib.ticker import LogLocator, NullLocator
 

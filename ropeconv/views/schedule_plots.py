@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,13 +18,16 @@ from ..rope.lazy import Vector
 from ..rope.spec import RopeSpec
 from .plot_style import BLUE, ORANGE, SMALL, Picture, in_tokens, ink, line, literal
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 Curves = Mapping[str, Vector]
 Divisors = Mapping[str, Vector | Sequence[float]]
 POINTS = 300
 """Intervals of distances whose lowest sum is drawn."""
 
 
-def wavelengths(axes: Any, before: Vector, curves: Curves, lengths: Mapping[str, int]) -> None:
+def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str, int]) -> None:
     """Draws the wavelengths 2 pi / inv_freq per pair, in tokens, with horizontal lines for lengths.
 
     axes: of matplotlib. before: the frequencies of the unscaled model, curves: those of schedules by name; all radians
@@ -45,7 +48,7 @@ def wavelengths(axes: Any, before: Vector, curves: Curves, lengths: Mapping[str,
     axes.legend(loc="lower right")
 
 
-def ramp(axes: Any, before: Vector, curves: Curves) -> None:
+def ramp(axes: Axes, before: Vector, curves: Curves) -> None:
     """Draws theta_i / inv_freq_i per pair that rotates: 1 where a frequency stays, s where positions are interpolated.
 
     axes: of matplotlib. before: theta_i, curves: inv_freq_i by name; radians per token, float64 [rotary_dim / 2].
@@ -53,7 +56,7 @@ def ramp(axes: Any, before: Vector, curves: Curves) -> None:
     divided_by(axes, {name: divisors(before, inv_freq) for name, inv_freq in curves.items()})
 
 
-def divided_by(axes: Any, curves: Divisors, beside: Divisors = MappingProxyType({})) -> None:
+def divided_by(axes: Axes, curves: Divisors, beside: Divisors = MappingProxyType({})) -> None:
     """Draws divisors of frequencies per pair, NaN for those that do not rotate.
 
     axes: of matplotlib. curves: divisors by name. beside: the same, dashed, of what they are to be compared with.
@@ -69,7 +72,7 @@ def divided_by(axes: Any, curves: Divisors, beside: Divisors = MappingProxyType(
 
 
 def preference(
-    axes: Any, before: Vector | None, curves: Curves, unrotated: float, length: int, lengths: Mapping[str, int]
+    axes: Axes, before: Vector | None, curves: Curves, unrotated: float, length: int, lengths: Mapping[str, int]
 ) -> None:
     """Draws B(m) = (d - r)/2 + sum_i cos(m theta_i), its minimum over intervals of m, with negative values shaded.
 
@@ -102,7 +105,7 @@ def preference(
     axes.legend()
 
 
-def decay(axes: Any, before: Vector, curves: Curves, length: int, lengths: Mapping[str, int]) -> None:
+def decay(axes: Axes, before: Vector, curves: Curves, length: int, lengths: Mapping[str, int]) -> None:
     """Draws the bound on a score's size at distance m, the mean of |S_n|, S_n = sum_{i < n} exp(j m theta_i).
 
     axes: of matplotlib. before: the frequencies of the unscaled model. curves: those of schedules by name; all radians

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from .plot_style import figure as drawn
 from .schedule_plots import divided_by, preference, wavelengths
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FLOOR = 1e-14
@@ -70,7 +71,7 @@ def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[fl
     return x, y
 
 
-def _kl(axes: Any, result: Validation) -> None:
+def _kl(axes: Axes, result: Validation) -> None:
     shown = [bucket for bucket in result.buckets if bucket.run == "spread"]
     axes.plot(*_steps(shown, "control_kl"), color=RED, label="unscaled source")
     axes.plot(*_steps(shown, "tolerance"), color=ink(), linestyle="--", label="allowed")
@@ -89,7 +90,7 @@ def _kl(axes: Any, result: Validation) -> None:
     axes.legend(ncols=2, loc="upper left", columnspacing=1)
 
 
-def _agreement(axes: Any, result: Validation) -> None:
+def _agreement(axes: Axes, result: Validation) -> None:
     kind = "whole" if any(bucket.run == "whole" for bucket in result.buckets) else "spread"
     shown = [bucket for bucket in result.buckets if bucket.run == kind]
     if any(bucket.cosine is not None for bucket in shown):
@@ -105,7 +106,7 @@ def _agreement(axes: Any, result: Validation) -> None:
     axes.legend()
 
 
-def _trained(axes: Any, result: Validation) -> None:
+def _trained(axes: Axes, result: Validation) -> None:
     if "trained" in result.lengths:
         axes.axvline(result.lengths["trained"], color=ink(), linewidth=0.8)
 
@@ -118,12 +119,12 @@ def write_plot(tuned: Tuned, path: Path) -> None:
     )
 
 
-def divisors(axes: Any, tuned: Tuned) -> None:
+def divisors(axes: Axes, tuned: Tuned) -> None:
     """Draws theta_i / inv_freq_i of each pair that rotates. axes: of matplotlib. tuned: what was found."""
     divided_by(axes, {"tuned": tuned.divisors}, {tuned.best_formula: tuned.formula_divisors})
 
 
-def curves(axes: Any, tuned: Tuned) -> None:
+def curves(axes: Axes, tuned: Tuned) -> None:
     """Draws losses by position minus those of the best formula, on held-out text. axes, tuned: as in `divisors`."""
     rows = {row.name: row for row in tuned.rows}
     reference = rows[tuned.best_formula].curve

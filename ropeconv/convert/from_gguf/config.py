@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from ..to_gguf.conversions import names_in, solved
 from ..to_gguf.hparams import SIZES, gguf_rules
 from ..to_gguf.tensors import gguf_names
 from .tensors import Shape, shape_before
+
+if TYPE_CHECKING:
+    from gguf import TensorNameMap
 
 LAYER = "model.layers.{layer}."
 NAMES = (
@@ -68,7 +71,7 @@ def _fits(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
     return required and fixed and (len(windows) == 1 or has_window == bool(rules.window))
 
 
-def _is(found: Any, wanted: Any) -> bool:
+def _is(found: object, wanted: object) -> bool:
     """Whether a value of a header is the one of `fixed`, whose numbers become 32-bit floats in a file."""
     return bool(found == (float(np.float32(wanted)) if isinstance(wanted, float) else wanted))
 
@@ -123,7 +126,7 @@ class _Trace:
 
     file: GgufFile
     rules: Gguf
-    names: Any
+    names: TensorNameMap
 
     def forward(self, name: str, first: int = 0) -> _Traced | None:
         """What a tensor of this name becomes by the conversions from `first` on; None where a part is not there."""

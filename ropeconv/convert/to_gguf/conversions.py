@@ -59,7 +59,7 @@ def count(config: Config, text: str) -> int:
     return whole(value, text)
 
 
-def whole(value: Any, name: str) -> int:
+def whole(value: object, name: str) -> int:
     """A value as a whole number of 32 bits. name: of its key. Raises BadSource."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
         raise BadSource(f"config.json has {name} = {shown(value)}; write a whole number there")
@@ -73,7 +73,7 @@ def number(value: Any, name: str) -> Any:
     return value
 
 
-def solved(values: Mapping[str, Any]) -> Config:
+def solved(values: Mapping[str, object]) -> Config:
     """The config keys with which expressions have these values, the inverse of `value_of`.
 
     values: by expression. Of `a | b` both keys get the value. A key that several expressions do not tell is left out.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +28,11 @@ from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import composes_characters, tokenizer_keys
 from .write import FTYPES
 
+if TYPE_CHECKING:
+    from gguf import Metadata
+
+    from ...formats.safetensors import Header as StHeader
+
 MOST_TOKENS = 1 << 22
 OUTTYPES = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0}
 SMALL = (
@@ -50,7 +55,7 @@ class Exported:
 
     model: GgufModel
     tensors: list[OutTensor]
-    description: Any
+    description: Metadata
     outtype: str
     unlabelled: Header
     quantised: str = ""
@@ -102,7 +107,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
 
 
-def _described(source: Source, folder: Path, label: str, size: Parameters) -> Any:
+def _described(source: Source, folder: Path, label: str, size: Parameters) -> Metadata:
     """gguf-py's Metadata of a checkpoint. folder: with its small files. label: of a method, or empty."""
     repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
     return describe(folder, source.name, repository, label, size)
@@ -142,7 +147,7 @@ def _kind(outtype: str, dtypes: list[str]) -> int:
     return OUTTYPES[outtype]
 
 
-def _vocabulary(headers: list[tuple[Weights, Any]]) -> int:
+def _vocabulary(headers: list[tuple[Weights, StHeader]]) -> int:
     for _, header in headers:
         for name, tensor in header.tensors.items():
             if name.endswith(EMBEDDINGS):

@@ -8,12 +8,15 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...formats.gguf.values import ARRAY, FORMATS, STRING, Value, array, string, strings, u32
 
+if TYPE_CHECKING:
+    from gguf import GGUFWriter, Metadata
 
-def values_of(fill: Callable[[Any], None]) -> dict[str, Value]:
+
+def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, Value]:
     """The keys that `fill` adds to a gguf.GGUFWriter, without the architecture that every writer starts with."""
     import gguf
 
@@ -61,7 +64,7 @@ class Parameters:
         return str(gguf.size_label(self.total, self.total - self.expert * self.experts, self.expert, self.experts))
 
 
-def describe(folder: Path, name: str, repository: str | None, label: str, parameters: Parameters) -> Any:
+def describe(folder: Path, name: str, repository: str | None, label: str, parameters: Parameters) -> Metadata:
     """gguf-py's Metadata of a model, from its card and its name, with the method as fine-tune.
 
     folder: with the model card. name: of the source. repository: owner/name on the Hub, None for others. label: of the
@@ -102,7 +105,7 @@ def _readable(card: Path) -> bool:
     return end is not None and end.start() <= MOST_CARD and ANCHOR.search(text, 0, end.start()) is None
 
 
-def metadata_keys(found: Any, outtype: str, quantized_by: str | None = None) -> dict[str, Value]:
+def metadata_keys(found: Metadata, outtype: str, quantized_by: str | None = None) -> dict[str, Value]:
     """The general.* keys of a file.
 
     found: gguf-py's Metadata. outtype: type of most weights, such as F16. quantized_by: who quantised them, for
@@ -113,7 +116,7 @@ def metadata_keys(found: Any, outtype: str, quantized_by: str | None = None) -> 
     return keys | {"general.file_type": u32(FILE_TYPES[outtype]), "general.quantization_version": u32(2)}
 
 
-def file_name(found: Any, outtype: str) -> str:
+def file_name(found: Metadata, outtype: str) -> str:
     """The file name by GGUF's convention: base name, size, fine-tune, version and type of the weights.
 
     found: gguf-py's Metadata. outtype: such as F16.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...errors import BadSource, UnsupportedBake
 from ...formats.gguf.header import TensorInfo, padded
@@ -17,6 +17,9 @@ from ...models.family import Gguf
 from .conversions import Sizes, as_layer, convert, gguf_name, predicts
 from .demands import demands, general_name
 from .rows import DTYPES, OutTensor, Rows, Stored, Weights
+
+if TYPE_CHECKING:
+    from gguf import TensorNameMap
 
 UNUSED = re.compile(
     r"rotary_emb\.inv_freq$|attention\.(masked_)?bias$|^(model\.)?(vision_tower|multi_modal_projector|visual)\."
@@ -127,7 +130,7 @@ def _stacked(name: str, found: list[tuple[int, Stored]]) -> Stored:
 
 
 @lru_cache(4)
-def gguf_names(arch: str, layers: int) -> Any:
+def gguf_names(arch: str, layers: int) -> TensorNameMap:
     """gguf-py's map from names in checkpoints to those in GGUF. layers: of the model. Raises BadSource."""
     import gguf
 
@@ -137,7 +140,7 @@ def gguf_names(arch: str, layers: int) -> Any:
     return gguf.get_tensor_name_map(number, layers)
 
 
-def _out(tensor: Stored, names: Any, rules: Gguf, type: int) -> OutTensor:
+def _out(tensor: Stored, names: TensorNameMap, rules: Gguf, type: int) -> OutTensor:
     target = names.get_name(key=tensor.name, try_suffixes=(".weight", ".bias", ".scale")) or gguf_name(tensor.name)
     if target is None:
         raise BadSource(

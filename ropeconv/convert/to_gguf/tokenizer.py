@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,6 +31,9 @@ from .vocabulary import (
     from_model,
     read,
 )
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
 
 MOST_STEPS = 1 << 25
 """Of merging; the 200,000 tokens of gpt-oss take a third of them, in some seconds."""
@@ -204,7 +207,7 @@ def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, Value]:
 
     logging.getLogger("gguf").setLevel(logging.CRITICAL)
 
-    def fill(writer: Any) -> None:
+    def fill(writer: GGUFWriter) -> None:
         try:
             gguf.SpecialVocab(folder, merges, n_vocab=vocabulary).add_to_gguf(writer, quiet=True)
         except Exception as problem:  # of gguf-py, which does not check the types of what it reads

@@ -14,7 +14,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -62,7 +62,9 @@ class TooLarge(RopeconvError):
     """The body has more bytes than it may."""
 
 
-def send(client: httpx.Client, method: Literal["GET", "POST"], path: str, limits: Limits, body: Any = None) -> Response:
+def send(
+    client: httpx.Client, method: Literal["GET", "POST"], path: str, limits: Limits, body: object = None
+) -> Response:
     """The response to a request.
 
     client: of the server. method, path: of the request. limits: for the response. body: what is sent as JSON. Raises
@@ -92,7 +94,7 @@ def _read(
     method: str,
     path: str,
     limits: Limits,
-    body: Any,
+    body: object,
     reports: queue.Queue[Response | BaseException | None],
 ) -> None:
     """Reads a response, and reports None at its head and then the whole; or what went wrong."""
@@ -243,7 +245,7 @@ def ask(
     path: str,
     kind: type[T],
     limits: Limits = SHORT,
-    body: Any = None,
+    body: object = None,
 ) -> T:
     """The answer to a request, decoded and checked.
 
@@ -307,7 +309,7 @@ def _words(body: bytes) -> str:
     """What a server says of an error, in a few words."""
     text = body[:WORDS].decode("utf-8", "replace")
     try:
-        found: Any = msgspec.json.decode(body)
+        found: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return text[:300]
     error = found.get("error", found) if isinstance(found, dict) else found

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import BadSource
 from ...rope.errors import RopeconvError
@@ -18,8 +18,13 @@ from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from .patch import patch, rotary_modules
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PreTrainedModel
 
-def backbone_of(model: Any) -> Any:
+
+def backbone_of(model: PreTrainedModel) -> PreTrainedModel:
     """The backbone of a language model: all but its head."""
     if model.get_output_embeddings() is None:
         return model
@@ -27,20 +32,20 @@ def backbone_of(model: Any) -> Any:
     return model.model if base is model else base  # Llama 4 names a prefix that it does not have
 
 
-def has_decoder(model: Any) -> bool:
+def has_decoder(model: PreTrainedModel) -> bool:
     """Whether a model reads its input in an encoder, and gives states of a decoder that reads tokens of its own."""
     return "decoder_input_ids" in inspect.signature(backbone_of(model).forward).parameters
 
 
 def read(
-    model: Any,
+    model: PreTrainedModel,
     ids: Sequence[int],
     positions: Sequence[int],
     kept: Sequence[int],
     chunk: int,
     advance: Callable[[int], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[Any]:
+) -> Iterator[Tensor]:
     """Yields the final hidden states of some tokens chunk by chunk, [rows, hidden_size] in the model's dtype and place.
 
     model: a language model of transformers. ids: all tokens. positions: of every token, rising; gaps are allowed. kept:
@@ -60,7 +65,7 @@ def read(
     chunk = chunk if cached and not decodes else count
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
-        given: dict[str, Any] = {"input_ids": sequence[:, start:stop], "position_ids": places[:, start:stop]}
+        given: dict[str, object] = {"input_ids": sequence[:, start:stop], "position_ids": places[:, start:stop]}
         if gaps:  # without a mask, transformers takes a gap in the positions for the beginning of another sequence
             given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
         if decodes:  # both halves read the same tokens at the same places
@@ -80,14 +85,14 @@ def read(
 
 
 def hidden_states(
-    model: Any,
+    model: PreTrainedModel,
     ids: Sequence[int],
     positions: Sequence[int],
     kept: Sequence[int],
     chunk: int,
     advance: Callable[[int], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Any:
+) -> Tensor:
     """Final hidden states of some tokens, [len(kept), hidden_size] in the model's dtype, on the host.
 
     model, ids, positions, kept, chunk, advance, stopped: as in `read`.
@@ -97,7 +102,7 @@ def hidden_states(
     return torch.cat([rows.cpu() for rows in read(model, ids, positions, kept, chunk, advance, stopped)])
 
 
-def logits(model: Any, hidden: Any) -> Any:
+def logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """Logits of hidden states, float32 [positions, vocabulary]. model, hidden: as in `differentiable_logits`."""
     import torch
 
@@ -105,7 +110,7 @@ def logits(model: Any, hidden: Any) -> Any:
         return differentiable_logits(model, hidden)
 
 
-def differentiable_logits(model: Any, hidden: Any) -> Any:
+def differentiable_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """Logits of hidden states, float32 [positions, vocabulary], by the model's own forward with its backbone replaced.
 
     So the scales and caps that some families apply after the head are included. model: of transformers. hidden:
@@ -136,7 +141,7 @@ def differentiable_logits(model: Any, hidden: Any) -> Any:
     return found.logits[0].float()
 
 
-def keep_head(model: Any) -> Any:
+def keep_head(model: PreTrainedModel) -> Module:
     """Removes the layers of a model, which frees their memory, and returns it; `logits` still works."""
     from torch import nn
 
@@ -149,7 +154,7 @@ def keep_head(model: Any) -> Any:
     return model
 
 
-def first_not_finite(model: Any, ids: Sequence[int], chunk: int) -> str:
+def first_not_finite(model: PreTrainedModel, ids: Sequence[int], chunk: int) -> str:
     """The name of the module whose output is the first with an infinity or NaN in it; empty where all are finite.
 
     model: of transformers. ids: that it reads, from position 0 on. chunk: tokens at a time.
@@ -157,7 +162,7 @@ def first_not_finite(model: Any, ids: Sequence[int], chunk: int) -> str:
     found: list[str] = []
 
     def watch(name: str) -> Any:
-        def seen(module: Any, args: Any, output: Any) -> None:
+        def seen(module: Module, args: object, output: object) -> None:
             if not found and not all(bool(tensor.isfinite().all()) for tensor in _tensors(output)):
                 found.append(name)
 
@@ -175,7 +180,7 @@ def first_not_finite(model: Any, ids: Sequence[int], chunk: int) -> str:
     return found[0] if found else ""
 
 
-def _tensors(output: Any) -> Iterator[Any]:
+def _tensors(output: object) -> Iterator[Tensor]:
     """The tensors of numbers in the output of a module; key-value caches are left out."""
     import torch
 
@@ -202,10 +207,10 @@ class Differentiable:
     prefix of the names of their frequencies.
     """
 
-    def __init__(self, model: Any, parts: Sequence[tuple[Any, str]]) -> None:
+    def __init__(self, model: PreTrainedModel, parts: Sequence[tuple[Module, str]]) -> None:
         self.model, self._parts = model, parts
 
-    def use(self, inv_freq: Any, attention_factor: Any) -> None:
+    def use(self, inv_freq: Tensor, attention_factor: Tensor) -> None:
         """Takes tensors into the next pass.
 
         inv_freq: [rotary_dim / 2], radians per token. attention_factor: scalar, multiplies cos and sin.
@@ -217,7 +222,7 @@ class Differentiable:
             module._buffers[f"{prefix}inv_freq"] = inv_freq.to(device, torch.float32)
             setattr(module, f"{prefix}attention_scaling", attention_factor.to(device, torch.float32))
 
-    def losses(self, ids: Sequence[int], targets: Sequence[int]) -> Any:
+    def losses(self, ids: Sequence[int], targets: Sequence[int]) -> Tensor:
         """Losses in nats of some tokens of a text, float32 [targets], with a gradient.
 
         ids: all tokens, read in one pass. targets: rising indices into `ids`, from 1 on.
@@ -233,7 +238,7 @@ class Differentiable:
         kept = states[[index - 1 for index in targets]].to(head.weight.device)
         wanted = torch.tensor([ids[index] for index in targets], device=kept.device)
 
-        def block(rows: Any, tokens: Any) -> Any:
+        def block(rows: Tensor, tokens: Tensor) -> Tensor:
             return torch.nn.functional.cross_entropy(differentiable_logits(model, rows), tokens, reduction="none")
 
         size = max(1, ROWS // int(head.weight.shape[0]))
@@ -242,7 +247,7 @@ class Differentiable:
 
 
 @contextmanager
-def differentiable(model: Any, schedule: Schedule, spec: RopeSpec) -> Iterator[Differentiable]:
+def differentiable(model: PreTrainedModel, schedule: Schedule, spec: RopeSpec) -> Iterator[Differentiable]:
     """The model with a gradient, while it is entered, `backward` included; then it is as it was.
 
     model: of transformers, loaded from the source. schedule: that it computes at first. spec: the RoPE of the source.
@@ -274,7 +279,7 @@ def differentiable(model: Any, schedule: Schedule, spec: RopeSpec) -> Iterator[D
         undo()
 
 
-def _undecorated(module: Any) -> Callable[..., Any]:
+def _undecorated(module: Module) -> Callable[..., Any]:
     """The forward of a rotary module without `torch.no_grad` and what computes its frequencies anew at every pass."""
     forward = type(module).forward
     while hasattr(forward, "__wrapped__"):
@@ -283,7 +288,7 @@ def _undecorated(module: Any) -> Callable[..., Any]:
 
 
 @contextmanager
-def _recomputed(model: Any, wanted: bool) -> Iterator[None]:
+def _recomputed(model: PreTrainedModel, wanted: bool) -> Iterator[None]:
     """Computes the activations of each layer twice instead of keeping them, while it is entered."""
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...formats.jsontext import JsonObject
@@ -25,6 +25,10 @@ from ..engine import Engine, Progress, TokenLosses
 from .backbone import first_not_finite, has_decoder, hidden_states, keep_head, logits, read
 from .load import DeviceSpec, load_stock, stock_config
 from .patch import Undo, compresses, patch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 BLOCK = 512  # positions whose logits exist at a time
 LOGITS = {"cpu": 1 << 23, "gpu": 1 << 24}
@@ -44,7 +48,7 @@ class TransformersEngine(Engine):
 
     gives = frozenset({"hidden_states", "logits", "token_losses", "tokens"})
 
-    def __init__(self, model: Any, chunk: int = 4096) -> None:
+    def __init__(self, model: PreTrainedModel, chunk: int = 4096) -> None:
         import transformers
 
         self.model, self.chunk = model, chunk
@@ -65,16 +69,16 @@ class TransformersEngine(Engine):
 
     def hidden_states(
         self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress | None = None
-    ) -> Any:
+    ) -> Tensor:
         """As in `Engine`, with `chunk` tokens read at a time. ids, positions, kept, progress: as there."""
         heard = progress or Progress()
         return hidden_states(self.model, ids, positions, kept, self.chunk, heard.advance, heard.stopped)
 
-    def head(self, hidden: Any) -> Any:
+    def head(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states [positions, hidden_size], float32 [positions, vocabulary]."""
         return logits(self.model, hidden)
 
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Any:
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Tensor:
         import torch
 
         hidden = self.hidden_states(ids, range(len(ids)), kept, progress)
@@ -174,7 +178,7 @@ def parameters(schedule: Schedule, spec: RopeSpec) -> JsonObject:
     return {**found, "rope_theta": schedule.form.theta if schedule.form else spec.rope_theta}
 
 
-def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: RopeSpec) -> Any:
+def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: RopeSpec) -> PreTrainedModel:
     """The source as transformers loads it with the method in its config.
 
     folder: of the source. at: device and precision. schedule: to compute. spec: the RoPE of the source. Raises

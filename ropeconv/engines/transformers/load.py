@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ...environment import require
 from ...errors import BadSource, UsageError
 from ...formats.copying import human
 from ...formats.files import scratch
+from ...formats.jsontext import JsonObject
 from ...models.config import text_part
 from ...models.family import Family
 from ...models.folder import ConvertedSource
@@ -27,6 +28,11 @@ from ...models.schema import text_config
 from ...models.source import Source
 from ...pretrained import load_config, load_model, make_config, parsed
 from ...rope.errors import RopeconvError
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -77,7 +83,7 @@ def free_gpu_bytes() -> int:
     return sum(int(torch.cuda.mem_get_info(number)[0]) for number in range(torch.cuda.device_count()))
 
 
-def out_of_memory(work: Callable[[], Any]) -> Any:
+def out_of_memory(work: Callable[[], T]) -> T:
     """Runs `work` and returns its result. Raises RopeconvError, with what to change, where it runs out of memory."""
     try:
         return work()
@@ -116,7 +122,7 @@ def any_rank(stopped: Callable[[], bool]) -> Callable[[], bool]:
     return any_stopped
 
 
-def tp_kwargs() -> dict[str, Any]:
+def tp_kwargs() -> dict[str, object]:
     """The arguments with which `from_pretrained` loads a part of every layer in each process."""
     try:
         from transformers.distributed import DistributedConfig
@@ -126,7 +132,7 @@ def tp_kwargs() -> dict[str, Any]:
         return {"tp_plan": "auto"}
 
 
-def check_heads(config: dict[str, Any], family: Family) -> None:
+def check_heads(config: JsonObject, family: Family) -> None:
     """Raises RopeconvError where the number of processes does not divide the heads of a model.
 
     config: config.json. family: of the model.
@@ -145,7 +151,9 @@ SMALL = 64 << 20
 """Bytes of the largest file that a tokenizer is read from."""
 
 
-def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, config: Any = None) -> Any:
+def load_stock(
+    folder: Path, where: str | DeviceSpec, trust: bool = False, config: PretrainedConfig | None = None
+) -> PreTrainedModel:
     """A language model as the installed transformers loads it, with its weights in the wanted precision.
 
     Models without a class that gives logits of the next token, which are encoders, are loaded without any head.
@@ -161,7 +169,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
     logging.disable_progress_bar()
     # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
     key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
-    given: dict[str, Any] = {key: getattr(torch, at.dtype)}
+    given: dict[str, object] = {key: getattr(torch, at.dtype)}
     if world_size() > 1:
         given |= tp_kwargs()
     elif at.device_map or at.device != "cpu":
@@ -174,7 +182,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
     return model.eval()
 
 
-def _class_for(config: Any) -> Any:
+def _class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
     """The class that loads a model with its logits, else one without a head: an auto class where that knows the config.
 
     Those of Evolla miss it, which has two model types, so that the class in its `architectures` is taken.
@@ -188,10 +196,11 @@ def _class_for(config: Any) -> Any:
     fitting = [auto for auto in with_head if type(config) in auto._model_mapping or auto.__name__ in named]
     if not named and type(config) not in transformers.AutoModel._model_mapping:
         fitting += [getattr(transformers, name) for name in config.architectures or () if hasattr(transformers, name)]
-    return next(iter(fitting), transformers.AutoModel)
+    found: type[PreTrainedModel] = next(iter(fitting), transformers.AutoModel)
+    return found
 
 
-def _check_complete(found: dict[str, Any], folder: Path, stands_for: str) -> None:
+def _check_complete(found: JsonObject, folder: Path, stands_for: str) -> None:
     """Raises BadSource where the weights of a checkpoint are not those of the class that it was loaded with."""
     for kind, words in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has")):
         names = sorted(map(str, found.get(kind) or ()))
@@ -202,7 +211,7 @@ def _check_complete(found: dict[str, Any], folder: Path, stands_for: str) -> Non
             )
 
 
-def stock_config(folder: Path, stands_for: str, trust: bool = False) -> Any:
+def stock_config(folder: Path, stands_for: str, trust: bool = False) -> PretrainedConfig:
     """The config of a checkpoint, as the installed transformers reads it.
 
     folder: the checkpoint. stands_for: the model type to read it with where transformers lacks its own; empty for
@@ -217,7 +226,7 @@ def stock_config(folder: Path, stands_for: str, trust: bool = False) -> Any:
     return load_config(folder, trust)
 
 
-def load_widened(folder: Path, at: DeviceSpec) -> Any:
+def load_widened(folder: Path, at: DeviceSpec) -> PreTrainedModel:
     """A model that computes in float32, with weights rounded to the precision of `at`. folder: the checkpoint."""
     import torch
 
@@ -234,7 +243,7 @@ def fits_in_gpu(source: Source, width: int) -> bool:
     return not free or 1.1 * width * sum(math.prod(info.shape) for info in source.tensors.values()) < free
 
 
-def stored_dtype(config: dict[str, Any]) -> str:
+def stored_dtype(config: JsonObject) -> str:
     """The dtype that a config.json declares, "float32" where it declares none."""
     text = text_config(config)
     part = config if text is None else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,11 @@ from ...rope.errors import RopeconvError
 from ...rope.lazy import Vector
 from ...rope.schedule import LogN, QueryScaling, Schedule
 from ...rope.spec import RopeSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PreTrainedModel
 
 Undo = Callable[[], None]
 
@@ -27,7 +32,7 @@ ROUNDED_BY = 1.37  # any number that is no power of two
 
 
 def patch(
-    model: Any,
+    model: PreTrainedModel,
     schedule: Schedule,
     before: RopeSpec,
     scale: LogN | QueryScaling | None = None,
@@ -76,7 +81,7 @@ def _undo(undone: list[Undo]) -> None:
         undone.pop()()
 
 
-def rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
+def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
     """The rotary modules of the extended layers of a model, each with the prefix of the names of its frequencies."""
     for name, module in model.named_modules():
         if "RotaryEmbedding" not in type(module).__name__ or "vision" in name or "visual" in name:
@@ -88,7 +93,7 @@ def rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
             yield module, prefix
 
 
-def _extended_set(module: Any) -> str:
+def _extended_set(module: Module) -> str:
     """The prefix of the frequencies that an extension changes in a module with a set per layer type; empty for one set.
 
     These are the only ones, or those of the layers that see the whole context.
@@ -108,7 +113,7 @@ def nudged(schedule: Schedule) -> Schedule:
     return replace(schedule, inv_freq=moved.view(np.float32).astype(np.float64))
 
 
-def round_weights(model: Any, stored: Mapping[str, str]) -> None:
+def round_weights(model: PreTrainedModel, stored: Mapping[str, str]) -> None:
     """Rounds weights of a loaded model as a fold does: scaled, rounded to the stored dtype, and scaled back.
 
     model: of transformers. stored: the dtype of each weight in its file, as safetensors names it, by the name of the
@@ -123,7 +128,7 @@ def round_weights(model: Any, stored: Mapping[str, str]) -> None:
             weight.data = rounded.to(weight.dtype)
 
 
-def scale_queries(model: Any, scale: LogN | QueryScaling, queries: str) -> Undo:
+def scale_queries(model: PreTrainedModel, scale: LogN | QueryScaling, queries: str) -> Undo:
     """Multiplies the queries of every layer by a function of their position, at the output of the module `queries`.
 
     model: of transformers. scale: the query scaling. queries: the end of the module's name. A factor on a whole query
@@ -132,13 +137,13 @@ def scale_queries(model: Any, scale: LogN | QueryScaling, queries: str) -> Undo:
     """
     import torch
 
-    positions: list[Any] = []
+    positions: list[Tensor] = []
 
-    def remember(module: Any, args: Any, given: dict[str, Any]) -> None:
+    def remember(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         found = _positions(args, given)
         positions[:] = [found[0] if found.dim() > 2 else found]  # sections of positions, which are equal for text
 
-    def multiply(module: Any, args: Any, output: Any) -> Any:
+    def multiply(module: Module, args: tuple[object, ...], output: Tensor) -> Tensor:
         ids = positions[0]
         factor = torch.from_numpy(scale.scale(ids.cpu().numpy()).astype(np.float32)).to(output.device)
         return (output * factor.reshape(*factor.shape, *[1] * (output.dim() - 2))).to(output.dtype)
@@ -159,7 +164,7 @@ def scale_queries(model: Any, scale: LogN | QueryScaling, queries: str) -> Undo:
     return undo
 
 
-def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
+def _overwrite(module: Module, prefix: str, schedule: Schedule) -> Undo:
     """Overwrites frequencies and attention factor of one rotary module, and returns a function that undoes it.
 
     `rope_type` becomes "default", since the dynamic types write their own frequencies back at every forward pass.
@@ -201,13 +206,13 @@ def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
     return undo
 
 
-def _switch(module: Any, schedule: Schedule, use: Callable[[Vector], None]) -> Undo:
+def _switch(module: Module, schedule: Schedule, use: Callable[[Vector], None]) -> Undo:
     """Makes a module use LongRoPE's short list in forward passes in which no position reaches the original context."""
     short = schedule.short_inv_freq
     if short is None:
         return lambda: None
 
-    def before(module: Any, args: Any, given: dict[str, Any]) -> None:
+    def before(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         last = int(_positions(args, given).max())
         use(schedule.inv_freq if last >= schedule.original_context else short)
 
@@ -215,12 +220,12 @@ def _switch(module: Any, schedule: Schedule, use: Callable[[Vector], None]) -> U
     return lambda: handle.remove()
 
 
-def _positions(args: Any, given: dict[str, Any]) -> Any:
+def _positions(args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor:
     """The position ids among the arguments of a rotary module."""
     return given["position_ids"] if "position_ids" in given else args[1]
 
 
-def _rescale(model: Any, softmax_scale: float) -> Undo:
+def _rescale(model: PreTrainedModel, softmax_scale: float) -> Undo:
     """Sets the softmax scale of multi-head latent attention, and returns a function that undoes it."""
     old = [(m, m.scaling) for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "qk_head_dim")]
     for module, _ in old:
@@ -233,7 +238,7 @@ def _rescale(model: Any, softmax_scale: float) -> Undo:
     return undo
 
 
-def attention_modules(model: Any) -> list[Any]:
+def attention_modules(model: PreTrainedModel) -> list[Module]:
     """The attention modules of the text part of a model that have a softmax scale of their own, `scaling`."""
     return [
         module
@@ -243,7 +248,7 @@ def attention_modules(model: Any) -> list[Any]:
     ]
 
 
-def scale_scores(model: Any, factor: float) -> Undo:
+def scale_scores(model: PreTrainedModel, factor: float) -> Undo:
     """Multiplies all attention scores by `factor`, and returns a function that undoes it.
 
     The factor commutes with the rotation of queries and keys, so a model computes its RoPE as before.
@@ -262,12 +267,12 @@ def scale_scores(model: Any, factor: float) -> Undo:
 ALL = 1 << 31  # more keys than any cache holds
 
 
-def indexers(model: Any) -> list[Any]:
+def indexers(model: PreTrainedModel) -> list[Module]:
     """The indexers of a model: modules with the number of keys to choose, `index_topk`."""
     return [module for module in model.modules() if isinstance(getattr(module, "index_topk", None), int)]
 
 
-def compresses(model: Any) -> bool:
+def compresses(model: PreTrainedModel) -> bool:
     """Whether attention compresses runs of keys into one, by their index and not by their position (DeepSeek V4).
 
     A sequence with gaps in its positions is then another one in chunks.
@@ -275,7 +280,7 @@ def compresses(model: Any) -> bool:
     return any(hasattr(module, "compress_rate") for module in model.modules())
 
 
-def choose_all_keys(model: Any) -> Undo:
+def choose_all_keys(model: PreTrainedModel) -> Undo:
     """Makes every indexer choose all keys, and returns a function that undoes it.
 
     A choice is discrete: two right results whose scores differ by rounding may see other keys, and then differ by much.

@@ -174,7 +174,7 @@ class GgufFile:
         types = [info.type for info in self.tensors.values() if len(info.shape) > 1]
         return max(set(types), key=types.count)
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """The value of a key in the first header, decoded to Python's types."""
         return self.header.get(key, default)
 

@@ -73,7 +73,7 @@ class Header:
     data_start: int
     size: int
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """The value of a key, decoded to Python's types; `default` where the key is absent.
 
         Raises BadSource for arrays that are longer than any vocabulary.

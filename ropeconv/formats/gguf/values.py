@@ -87,7 +87,7 @@ def string(value: str) -> Value:
     return Value(STRING, struct.pack("<Q", len(data)) + data)
 
 
-def array(kind: int, values: Sequence[Any]) -> Value:
+def array(kind: int, values: Sequence[object]) -> Value:
     """An array of numbers or bools as a value. kind: the number of the type of its elements in GGUF."""
     return Value(ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values))
 

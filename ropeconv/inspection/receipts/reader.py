@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -112,7 +111,7 @@ def validations(gguf: Path) -> JsonObject:
     return {key: msgspec.to_builtins(value) for key in RESULTS if (value := getattr(found, key))}
 
 
-def _check_numbers(data: Any, name: str) -> None:
+def _check_numbers(data: object, name: str) -> None:
     """Raises BadSource for numbers that no receipt has, such as NaN, with which every comparison would be False."""
     level = [data]
     while level:
@@ -124,7 +123,7 @@ def _check_numbers(data: Any, name: str) -> None:
         level = [inner for item in level for inner in _inside(item)]
 
 
-def _inside(item: Any) -> Iterable[Any]:
+def _inside(item: object) -> Iterable[object]:
     if isinstance(item, dict):
         return item.values()
     return item if isinstance(item, list) else ()
@@ -151,18 +150,18 @@ def read_recipe(path: Path) -> Recipe:
     return Recipe.from_dict(data)
 
 
-def described(recipe: Mapping[str, Any]) -> str:
+def described(recipe: JsonObject) -> str:
     """A recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
     return ": ".join(filter(None, (str(recipe.get("method", "")), described_settings(recipe))))
 
 
-def described_settings(recipe: Mapping[str, Any]) -> str:
+def described_settings(recipe: JsonObject) -> str:
     """The settings of a recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
     given = {**recipe.get("parameters", {}), **{k: v for k, v in recipe.items() if k not in ("method", "parameters")}}
     return ", ".join(f"{name.replace('_', '-')} {_short(value)}" for name, value in given.items())
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, list):
         return f"of {counted(len(value), 'value')}"
     if isinstance(value, bool):

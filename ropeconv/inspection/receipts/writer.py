@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -85,7 +85,7 @@ def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> N
     _add(baked, receipt, "evaluations", (*others[1 - MOST_EVALUATIONS :], record))
 
 
-def _add(baked: Path, receipt: Receipt, field: str, value: Any) -> None:
+def _add(baked: Path, receipt: Receipt, field: str, value: object) -> None:
     if baked.suffix != ".gguf":
         write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
         return
@@ -256,7 +256,7 @@ def _header(header: Header) -> dict[str, str]:
     return found
 
 
-def _flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+def _flat(data: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
     for name, value in data.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{above}{name}.")
@@ -264,7 +264,7 @@ def _flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]
             yield above + name, _shown(value)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, list) and len(value) > 8:
         return f"{counted(len(value), 'value')}, {json.dumps(value[0])} to {json.dumps(value[-1])}"
     text = json.dumps(value, ensure_ascii=False)

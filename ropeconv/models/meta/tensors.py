@@ -10,13 +10,16 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import TOO_MANY, BadSource
 from ...formats.safetensors import tensor_bytes
 from ...pretrained import load_pickled
 from ...rope.errors import counted, shown
 from .params import DTYPES, Target
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PIECE = 8 << 20  # bytes of a tensor that are converted at a time
 MOST_DIRECTORY, MOST_PICKLE = 2 << 20, 1 << 20
@@ -161,7 +164,7 @@ class PthFiles:
             found = _halves(found, target.head)[first - begin : stop - begin]
         return memoryview(found.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
 
-    def _pieces(self, target: Target) -> tuple[list[Any], int | None]:
+    def _pieces(self, target: Target) -> tuple[list[Tensor], int | None]:
         """The tensor in each part, and the axis along which they are concatenated."""
         if any(target.origin not in part for part in self.parts):
             raise BadSource(f"the .pth files have no {target.origin}; download the checkpoint again")
@@ -187,7 +190,7 @@ def _row_bytes(target: Target) -> int:
     return tensor_bytes(target.dtype, target.shape[1:])
 
 
-def _plain(piece: Any, dtype: str) -> bool:
+def _plain(piece: Tensor, dtype: str) -> bool:
     """Whether an object of a .pth file is a tensor of a dtype with its numbers in memory."""
     import torch
 
@@ -206,7 +209,7 @@ def _joined(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
     return (*first[:join], sum(shape[join] for shape in shapes), *first[join + 1 :])
 
 
-def _halves(rows: Any, head: int) -> Any:
+def _halves(rows: Tensor, head: int) -> Tensor:
     """Rows of each head from pairs (0, 1), (2, 3), ... to halves (0, r/2), (1, r/2 + 1), ..."""
     pairs = rows.view(-1, head // 2, 2, rows.shape[1])
     return pairs.transpose(1, 2).reshape(rows.shape)

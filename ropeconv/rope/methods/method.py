@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
 from ..errors import RecipeError, shown
 from ..forms import Form
@@ -19,7 +19,7 @@ from ..registry import Registry
 from ..schedule import Schedule
 from ..spec import RopeSpec
 
-Check = Callable[[Any], str | None]
+Check = Callable[[object], str | None]
 LARGEST, LARGEST_SCALE = 1e30, 1e6
 """The largest numbers that methods take, so that what they compute stays within float64."""
 M = TypeVar("M", bound="type[Method]")
@@ -36,64 +36,64 @@ class Value(Enum):
     SWITCH = "switch"
 
 
-def positive(value: Any) -> str | None:
+def positive(value: object) -> str | None:
     """Check: a positive finite number."""
     return None if _finite(value) and value >= 1 / LARGEST else "must be a positive number"
 
 
-def scale(value: Any) -> str | None:
+def scale(value: object) -> str | None:
     """Check: a finite number of at least 1, for scale factors."""
     return None if _finite(value) and 1 <= value <= LARGEST_SCALE else "must be a number of at least 1, up to 1e6"
 
 
-def factor_or_length(value: Any) -> str | None:
+def factor_or_length(value: object) -> str | None:
     """Check: a finite number of at least 1, or a length with its suffix, such as "128k"."""
     good = is_length(value) or scale(value) is None
     return None if good else "must be a number of at least 1, up to 1e6, or a length such as 128k"
 
 
-def share(value: Any) -> str | None:
+def share(value: object) -> str | None:
     """Check: a number from 0 to 1."""
     return None if _finite(value) and 0 <= value <= 1 else "must be a number from 0 to 1"
 
 
-def number(value: Any) -> str | None:
+def number(value: object) -> str | None:
     """Check: a number that is finite, of any sign."""
     return None if _finite(value) else "must be a finite number"
 
 
-def switch(value: Any) -> str | None:
+def switch(value: object) -> str | None:
     """Check: a bool, True or False."""
     return None if isinstance(value, bool) else "must be true or false"
 
 
-def tokens(value: Any) -> str | None:
+def tokens(value: object) -> str | None:
     """Check: a whole positive number of tokens."""
     good = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS
     return None if good else f"must be a token count, up to {MOST_TOKENS:,}"
 
 
-def positive_list(value: Any) -> str | None:
+def positive_list(value: object) -> str | None:
     """Check: a list of positive finite numbers."""
     good = isinstance(value, tuple) and value and all(positive(entry) is None for entry in value)
     return None if good else "must be a list of positive numbers"
 
 
-def not_negative_list(value: Any) -> str | None:
+def not_negative_list(value: object) -> str | None:
     """Check: a list of finite numbers of which none is negative."""
     good = isinstance(value, tuple) and value and all(_zero_or_positive(entry) for entry in value)
     return None if good else "must be a list of numbers that are finite and not negative"
 
 
-def _zero_or_positive(value: Any) -> bool:
+def _zero_or_positive(value: object) -> bool:
     return positive(value) is None or (_finite(value) and value == 0)
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
-def param(check: Check, help: str, default: Any = dataclasses.MISSING) -> Any:
+def param(check: Check, help: str, default: object = dataclasses.MISSING) -> Any:
     """A field of a method, with its check and the sentence that `--help` shows."""
     return field(default=default, metadata={"check": check, "help": help})
 

@@ -29,7 +29,7 @@ class Pool(ABC):
     """Workers that have been started, or start when they are needed."""
 
     @abstractmethod
-    def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+    def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
         """The index and the result of each item as they end; a `Failure` of one that failed.
 
         items: that can be pickled. Where the iterator is closed, what has not started is dropped.
@@ -68,7 +68,7 @@ def lost(times: int, log: str = "") -> Failure:
 _kept: dict[bytes, Worker] = {}
 
 
-def call(made: bytes, item: Any) -> Any:
+def call(made: bytes, item: object) -> Any:
     """Runs an item in the worker of this process, which the first call makes.
 
     made: the pickled factory. item: to run. Returns the result, or a `Failure`.

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,10 +78,10 @@ class Processes(Pool):
     ) -> None:
         self.processes, self.made, self.retries, self.longest = pool, made, retries, longest
 
-    def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+    def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
         """As in `Pool`."""
         tries = [0] * len(items)
-        pending: dict[Any, int] = {}
+        pending: dict[Future[Any], int] = {}
 
         def start(index: int) -> None:
             tries[index] += 1

@@ -10,11 +10,15 @@ import os
 import pickle
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ...environment import require
 from ...rope.errors import RopeconvError
 from .executor import Executor, Factory, Pool, call, lost
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
 
 AHEAD = 512
 """Items that Ray has at a time."""
@@ -53,7 +57,7 @@ class RayCluster(Executor):
         finally:
             ray.shutdown()  # ends the connection, and a cluster only where it was started above
 
-    def _connect(self, ray: Any) -> None:
+    def _connect(self, ray: ModuleType) -> None:
         own, before = self.address == OWN, ray.is_initialized()
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -88,15 +92,15 @@ def _reason(problem: Exception) -> str:
 class Tasks(Pool):
     """Tasks of a cluster. ray: the module. at: the cluster. made: the pickled factory. retries: as in `Executor`."""
 
-    def __init__(self, ray: Any, at: RayCluster, made: bytes, retries: int) -> None:
+    def __init__(self, ray: ModuleType, at: RayCluster, made: bytes, retries: int) -> None:
         self.ray, self.retries, self.made = ray, retries, ray.put(made)
         # a process with a GPU would end after each task without max_calls
         options = {"num_cpus": at.cpus, "num_gpus": at.gpus, "max_retries": retries, "max_calls": 0}
         self.call = ray.remote(**options)(call)
 
-    def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+    def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
         """As in `Pool`."""
-        pending: dict[Any, int] = {}
+        pending: dict[ObjectRef, int] = {}
         left = iter(range(len(items)))
         try:
             while True:

@@ -6,11 +6,11 @@ import os
 import pickle
 import subprocess
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...environment import require
 from ...errors import UsageError
@@ -18,6 +18,10 @@ from ...evaluate.evaluation import parse_duration
 from ...rope.errors import RopeconvError
 from ..plan_file import DAYS
 from .executor import Executor, Factory, Pool, call, lost
+
+if TYPE_CHECKING:
+    from submitit import Executor as SubmititExecutor
+    from submitit import Job
 
 LOOK = 20.0
 """Seconds between two questions to Slurm; a result has as long to be seen here after its job has left the queue."""
@@ -36,14 +40,14 @@ NEVER = {
 class Watch:
     """Jobs as submitit knows them."""
 
-    def ended(self, jobs: Mapping[int, Any]) -> list[int]:
+    def ended(self, jobs: Mapping[int, Job]) -> list[int]:
         """The numbers of those that have ended, with a result or without.
 
         jobs: of submitit, by number. Raises RopeconvError where one will never start.
         """
         return [number for number, job in jobs.items() if job.done()]
 
-    def cancel(self, jobs: Sequence[Any]) -> None:
+    def cancel(self, jobs: Sequence[Job]) -> None:
         """Ends jobs. jobs: of submitit."""
         for job in jobs:
             job.cancel(check=False)
@@ -59,7 +63,7 @@ class Queue(Watch):
     def __init__(self) -> None:
         self.next, self.missed = time.monotonic() + LOOK, set[str]()
 
-    def ended(self, jobs: Mapping[int, Any]) -> list[int]:
+    def ended(self, jobs: Mapping[int, Job]) -> list[int]:
         gone: set[str] = set()
         if time.monotonic() >= self.next:
             self.next = time.monotonic() + LOOK
@@ -75,7 +79,7 @@ class Queue(Watch):
                 folder.chmod(folder.stat().st_mode)
         return [number for number, job in jobs.items() if job.job_id in gone or job.paths.result_pickle.exists()]
 
-    def cancel(self, jobs: Sequence[Any]) -> None:
+    def cancel(self, jobs: Sequence[Job]) -> None:
         if jobs:
             subprocess.run(["scancel", *sorted(job.job_id for job in jobs)], capture_output=True, check=False)
 
@@ -108,7 +112,7 @@ class Slurm(Executor):
         at_once: int = 0,
         cpus: float = 1,
         gpus: float = 0,
-        given: Mapping[str, Any] | None = None,
+        given: Mapping[str, object] | None = None,
         timeout: str = "2h",
         cluster: str = "slurm",
     ) -> None:
@@ -151,11 +155,13 @@ class Arrays(Pool):
     executor: of submitit. call: with an item. retries: as in `Executor.pool`. watch: of its jobs.
     """
 
-    def __init__(self, executor: Any, call: Any, retries: int, watch: Watch) -> None:
+    def __init__(
+        self, executor: SubmititExecutor, call: Callable[[object], object], retries: int, watch: Watch
+    ) -> None:
         self.executor, self.call, self.retries, self.watch = executor, call, retries, watch
-        self.pending: dict[int, Any] = {}
+        self.pending: dict[int, Job] = {}
 
-    def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+    def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
         """As in `Pool`."""
         left = list(range(len(items)))
         for number in range(self.retries + 1):
@@ -177,7 +183,7 @@ class Arrays(Pool):
             if not left:
                 return
 
-    def _submitted(self, items: Sequence[Any]) -> list[Any]:
+    def _submitted(self, items: Sequence[object]) -> list[Job]:
         from submitit.core.utils import FailedJobError
 
         try:

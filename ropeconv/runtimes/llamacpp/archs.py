@@ -21,7 +21,7 @@ from ...rope.errors import shown
 class Keys(Protocol):
     """An object with the keys of a GGUF header, such as Header, GgufFile or GgufModel."""
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """The value of a key by its full name, decoded; `default` where it is absent."""
 
 

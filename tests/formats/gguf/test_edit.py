@@ -238,3 +238,19 @@ def test_rows_reordered_by_head(shape: tuple[int, ...], kind: int, code: str, he
     assert (there.unit, there.interleaved, back.interleaved) == (head_dim * rows[0].nbytes, head_dim, 0)
     assert there.whole(rows.tobytes()) == rows[order].tobytes()
     assert back.whole(rows[order].tobytes()) == rows.tobytes()
+
+
+def test_two_edits_as_one_change_a_tensor_by_both_and_take_the_later_architecture() -> None:
+    def plus(name: str, number: int) -> dict[str, Change]:
+        return {name: Change(1, lambda old: bytes(byte + number for byte in old))}
+
+    first = Edit({"a": u32(1), "b": u32(2)}, arch="llama", changes=plus("both", 1) | plus("first", 2), base={})
+    later = Edit({"a": u32(3)}, dropped=frozenset({"b"}), changes=plus("both", 10))
+    both = first.then(later)
+    assert {name: change.whole(b"\0\5") for name, change in both.changes.items()} == {
+        "both": b"\x0b\x10", "first": b"\2\7",
+    }  # fmt: skip
+    assert (both.values, both.base) == (later.values, {})
+    merged = first.merged(later)
+    assert (merged.values, merged.dropped, merged.arch) == ({"a": u32(3)}, {"b"}, "llama")
+    assert first.merged(Edit(arch="qwen2")).arch == "qwen2"

@@ -81,15 +81,19 @@ other = "refused"
 names = ["llama"]
 rules = "generic"
 """
+OPTION = '    margin: int | None = option(None, "Tokens to leave unused.", "Output", metavar="TOKENS")\n\n'
+AFTER_OPTIONS = "    def published_by("
 ADDITIONS = {
-    "method": ("halfway", (METHOD,), f"apply {CONFIG} --halfway 4 --dry-run", "halfway4", "docs/methods.md"),
-    "encoding (checkpoint)": (
-        "plain", (ENCODING,), f"apply {CONFIG} --linear 4 --encoding plain --dry-run", "Encoding: plain",
-        "docs/runtimes.md",
+    "option of an output": (
+        "margin", OPTION, f"apply {CONFIG} --yarn 4 --margin 16 --dry-run", "commands.md", "--margin",
     ),
-    "runtime": ("nimble", (RUNTIME,), "runtimes", "Nimble 1.0", "docs/runtimes.md"),
+    "method": ("halfway", METHOD, f"apply {CONFIG} --halfway 4 --dry-run", "methods.md", "| `--halfway FACTOR` |"),
+    "encoding (checkpoint)": (
+        "plain", ENCODING, f"apply {CONFIG} --linear 4 --encoding plain --dry-run", "runtimes.md", "| `plain` |",
+    ),
+    "runtime": ("nimble", RUNTIME, "runtimes --runtime nimble", "runtimes.md", "| Nimble 1.0 |"),
 }  # fmt: skip
-"""By the row: a name, the texts of its files, a command that uses it, what that prints, and a page that names it."""
+"""By the row: a name, the text of its file, a command that uses it, and a page that gets a certain text."""
 
 
 @pytest.fixture
@@ -116,13 +120,14 @@ def python(copy: Path, *words: str) -> str:
 @pytest.mark.parametrize("thing", ADDITIONS)
 def test_an_addition_is_the_files_of_its_row_and_one_command(copy: Path, thing: str) -> None:
     pytest.importorskip("matplotlib")
-    name, texts, command, printed, page = ADDITIONS[thing]
+    name, text, command, page, written = ADDITIONS[thing]
     touched, _, tests = table()[thing]
-    for place, text in zip(re.findall(r"`([^`]+)`", touched), texts, strict=True):
-        path = copy / place.replace("NAME", name)
-        assert not path.exists()
-        path.write_text(text)
+    (place,) = re.findall(r"`([^`]+)`", touched)
+    path, described = copy / place.replace("NAME", name), copy / "docs" / page
+    assert written not in described.read_text()
+    before, after = path.read_text().split(AFTER_OPTIONS) if path.exists() else ("", "")
+    path.write_text(before + text + AFTER_OPTIONS * bool(before) + after)
     python(copy, "scripts/reference.py")
-    assert name in (copy / page).read_text().lower()
-    assert printed in python(copy, "-m", "ropeconv", *command.split())
+    assert written in described.read_text()
+    python(copy, "-m", "ropeconv", *command.split())
     python(copy, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *re.findall(r"`(tests/[^`]+)`", tests))

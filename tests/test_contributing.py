@@ -20,8 +20,8 @@ from ropeconv.run.tasks import TASKS
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ropeconv"
 THINGS = {
-    "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "GGUF architecture",
-    "version of a runtime", "server protocol", "command", "measure",
+    "option of an output", "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)",
+    "GGUF architecture", "version of a runtime", "server protocol", "command", "measure",
     "trainer", "task of `run`", "executor of `run`", "file or key that limits a prompt",
 }  # fmt: skip
 

@@ -100,7 +100,7 @@ ADDITIONS = {
 def copy(tmp_path: Path) -> Path:
     """What a contributor has: the checkout without its history."""
     for name in ("ropeconv", "templates", "docs", "scripts", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name)
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.pyc.*"))
     for path in (*ROOT.glob("*.md"), *ROOT.glob("*.toml")):
         shutil.copy(path, tmp_path)
     return tmp_path

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ropeconv"
 THINGS = {
     "option of an output", "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)",
-    "GGUF architecture", "version of a runtime", "server protocol", "command", "measure",
+    "GGUF architecture", "version of a runtime", "server protocol", "engine", "command", "measure",
     "trainer", "task of `run`", "executor of `run`", "file or key that limits a prompt",
 }  # fmt: skip
 

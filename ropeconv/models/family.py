@@ -98,7 +98,7 @@ class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How tensors of a checkpoint are changed. Rules are applied in their order, each to what those before it left.
 
-    match: a regular expression that is searched in the names. how: the name of a conversion in `export/conversions.py`.
+    match: a regular expression that is searched in the names. how: name of a conversion in `to_gguf/conversions.py`.
     names: what stands in place of the matched part, for each tensor that comes out. times: config keys of factors that
     it is multiplied by; KEY.N for the N-th of a list.
     """
@@ -131,9 +131,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How this family's checkpoints become GGUF.
 
     arch: the value of general.architecture. u32, f32, flag: metadata keys, and the expressions of config keys that they
-    come from (`export/expression.py`); absent or null ones are left out. fixed: metadata keys with values that are no
+    come from (`to_gguf/hparams.py`); absent or null ones are left out. fixed: metadata keys with values that are no
     settings. layer_flags: metadata keys that say of every layer whether it is of a type. codes: metadata keys that are
-    numbers for names. computed: metadata keys, and the functions in `export/computed.py` that give them. scalars:
+    numbers for names. computed: metadata keys, and the functions in `to_gguf/hparams.py` that give them. scalars:
     metadata keys that are lists, and the tensors of each layer that have their single numbers. defaults: of the class,
     for config keys that are absent. convert: what happens to tensors. tied: the architecture has no output weights.
     copy_output: it needs them, so that those of tied models are written twice. stacked: prefixes of numbered tensors

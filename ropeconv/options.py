@@ -7,7 +7,7 @@ a plan, the receipt, the command that is made from it, and docs/commands.md foll
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -26,8 +26,21 @@ FLOATS = ("auto", "f32", "f16", "bf16")
 class Option:
     """A field as an option.
 
-    name: of the field. kind: the type of one value. default: of the field. many: whether the field is a tuple, so that
-    the option can be repeated. help, group, flag, short, metavar, choices, only, repeatable: as in `option`.
+    Attributes:
+        name: Of the field.
+        kind: The type of one value.
+        default: Of the field.
+        many: Whether the field is a tuple, so that the option can be repeated.
+        help: A sentence.
+        group: The panel of the help.
+        flag: By default `--` and the name of the field.
+        short: A second spelling, such as `-o`.
+        metavar: What stands for the value in the help.
+        choices: The values that it can have, by default those of a Literal.
+        only: "gguf" or "folder" where it goes with that output alone; it is refused with the other one.
+        repeatable: Whether the command line makes one output per value.
+        least: The smallest number.
+        shown: Whether the help has the default, where that is not empty.
     """
 
     name: str
@@ -37,11 +50,13 @@ class Option:
     help: str
     group: str
     flag: str
-    short: str
-    metavar: str | None
-    choices: tuple[str, ...]
-    only: str
-    repeatable: bool
+    short: str = ""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    only: str = ""
+    repeatable: bool = False
+    least: int | None = None
+    shown: bool = True
 
     @property
     def parameter(self) -> str:
@@ -49,33 +64,9 @@ class Option:
         return self.flag.removeprefix("--").replace("-", "_")
 
 
-def option(
-    default: Any,
-    help: str,
-    group: str,
-    *,
-    flag: str = "",
-    short: str = "",
-    metavar: str | None = None,
-    choices: tuple[str, ...] = (),
-    only: Literal["", "gguf", "folder"] = "",
-    repeatable: bool = False,
-) -> Any:
-    """A field of a dataclass that is an option.
-
-    Args:
-        default: Of the field; the help shows one that is not empty.
-        help: A sentence.
-        group: The panel of the help.
-        flag: Where it is not `--` and the name of the field.
-        short: A second spelling, such as `-o`.
-        metavar: What stands for the value in the help.
-        choices: The values that it can have, where its type does not list them.
-        only: The format of output that it goes with; it is refused with the other one.
-        repeatable: Whether the command line makes one output per value. A tuple can be repeated anyway.
-    """
-    details = {"help": help, "group": group, "flag": flag, "short": short, "metavar": metavar, "choices": choices}
-    return field(default=default, metadata={"option": {**details, "only": only, "repeatable": repeatable}})
+def option(default: Any, help: str, group: str, **details: Any) -> Any:
+    """A field of a dataclass that is an option. details: other attributes of `Option`."""
+    return field(default=default, metadata={"option": {"help": help, "group": group, **details}})
 
 
 def options(*kinds: type) -> list[Option]:
@@ -94,7 +85,7 @@ def options(*kinds: type) -> list[Option]:
             value = inner[0] if inner and not is_literal else hint
             if get_origin(value) is Literal:
                 details["choices"], value = get_args(value), str
-            details["flag"] = details["flag"] or f"--{item.name.replace('_', '-')}"
+            details.setdefault("flag", f"--{item.name.replace('_', '-')}")
             found.append(Option(item.name, value, item.default, many, **details))
     return found
 
@@ -192,3 +183,54 @@ class TargetOptions:
         """The same, with the owner of a repository as who quantised it, where it quantises and nobody is named."""
         quantises = owner and self.outtype not in (None, *FLOATS)
         return replace(self, quantized_by=self.quantized_by or owner) if quantises else self
+
+
+@dataclass(frozen=True)
+class SizeOptions:
+    """What an evaluation measures, as users write it: the options of `eval`, and a plan of `run` has them in [eval]."""
+
+    measures: str = option(
+        "growth", "What to measure (see docs/evaluating.md).", "Running", flag="--measure", metavar="NAMES"
+    )
+    lengths: str = option(
+        "1/4T,1T,2T,4T", "Of the sequences: tokens (8k,32k), or multiples of the trained context T.",
+        "Length and attention factor", metavar="LENGTHS",
+    )  # fmt: skip
+    windows: int = option(8, "Sequences of each length.", "Running", metavar="N", least=1)
+    targets: int = option(256, "Tokens predicted at the end of each sequence.", "Running", metavar="N", least=1)
+    depths: int = option(5, "Places of a fact in a text.", "Running", metavar="N", least=1)
+    seed: int = option(0, "Of random choices.", "Running", metavar="N", least=0)
+    generate: bool = option(False, "Generate answers instead of comparing tokens.", "Running")
+    chat: bool = option(False, "With --generate: ask in the chat template of the model.", "Running")
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What `tune` searches for, as users write it. held_windows: 0 for as many as `windows`."""
+
+    context: str = option(MISSING, "The context to reach.", "Length and attention factor", metavar="TOKENS")
+    start: str = option(
+        "", "The formula to begin with (default: the one that loses least).", "Model", metavar="METHOD"
+    )  # fmt: skip
+    attention_factor: float | None = option(
+        None, "Keep cos and sin times A, instead of tuning that too.", "Length and attention factor", metavar="A"
+    )
+    windows: int = option(16, "Windows that the search reads.", "Running", metavar="N", least=2)
+    held_windows: int = option(
+        0, "Windows of held-out text (default: as many).", "Running", metavar="N", least=0, shown=False
+    )  # fmt: skip
+    targets: int = option(
+        256, "Tokens predicted in a window, inside the trained context and beyond it alike.", "Running", metavar="N",
+        least=1,
+    )  # fmt: skip
+    inside: float = option(
+        0.3, "Weight of the loss inside the trained context, beside that beyond it.", "Running", metavar="WEIGHT"
+    )
+    needles: float = option(
+        0.0, "Weight of the loss of a number hidden in each window.", "Running", metavar="WEIGHT"
+    )  # fmt: skip
+    steps: int = option(60, "Most steps of the search.", "Running", metavar="N", least=1)
+    regularise: float = option(
+        0.0, "Weight of the squared distance of log divisors to the formula.", "Running", metavar="WEIGHT"
+    )
+    seed: int = option(0, "Of random choices.", "Running", metavar="N", least=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING
 from enum import Enum
 from functools import wraps
 from pathlib import Path
@@ -112,18 +113,19 @@ def option_group(
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != name]
-        options = added()
-        names = {parameter.name for parameter in options}
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        group = added()
+        names = {parameter.name for parameter in group}
 
         @wraps(command)
         def wrapper(**given: Any) -> Any:
             chosen = {key: value for key, value in given.items() if key in names}
             return command(**{name: build(chosen)}, **{k: v for k, v in given.items() if k not in names})
 
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *options)]
-        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        shown = [one for p in own for one in (group if p.name == name else [p])]
+        shown = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shown]
+        wrapper.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
         return wrapper
 
     return decorate
@@ -144,11 +146,14 @@ def _parameter(one: Option) -> inspect.Parameter:
         kind = Enum(one.name, named) if one.repeatable else Literal.__getitem__(one.choices)
     if one.many or one.repeatable:
         kind = list[kind]
-    default = one.default or (False if kind is bool else None)
+    default = None if one.default in ("", ()) else one.default
     spellings = [one.flag, *([one.short] if one.short else [])]
+    shown = one.shown and default is not None and default is not False
     details = typer.Option(
-        *spellings, help=one.help, metavar=one.metavar, rich_help_panel=one.group, show_default=bool(default)
+        *spellings, help=one.help, metavar=one.metavar, rich_help_panel=one.group, min=one.least, show_default=shown
     )
+    if default is MISSING:
+        default = inspect.Parameter.empty
     annotation: Any = Annotated[kind if default is not None else kind | None, details]
     return inspect.Parameter(one.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

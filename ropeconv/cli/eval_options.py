@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from .command import LENGTH, MODEL, OUTPUT, RUNNING, Rule
+from ..options import SizeOptions, from_command_line
+from .command import MODEL, OUTPUT, RUNNING, Rule, option_group, parameters
 
 ModelArgument = Annotated[
     str,
@@ -59,38 +60,6 @@ FieldOption = Annotated[
     str, typer.Option("--field", metavar="NAME", rich_help_panel=MODEL, help="The column of --dataset with the text.")
 ]
 NEEDS_DATASET: Rule = (lambda given: given["dataset"], "is a column of --dataset; add that, or leave it out")
-MeasureOption = Annotated[
-    str,
-    typer.Option(
-        "--measure", metavar="NAMES", rich_help_panel=RUNNING, help="What to measure (see docs/evaluating.md)."
-    ),
-]
-LengthsOption = Annotated[
-    str,
-    typer.Option(
-        "--lengths", metavar="LENGTHS", rich_help_panel=LENGTH,
-        help="Of the sequences: tokens (8k,32k), or multiples of the trained context T.",
-    ),
-]  # fmt: skip
-WindowsOption = Annotated[
-    int, typer.Option("--windows", min=1, metavar="N", rich_help_panel=RUNNING, help="Sequences of each length.")
-]
-TargetsOption = Annotated[
-    int,
-    typer.Option(
-        "--targets", min=1, metavar="N", rich_help_panel=RUNNING, help="Tokens predicted at the end of each sequence."
-    ),
-]
-DepthsOption = Annotated[
-    int, typer.Option("--depths", min=1, metavar="N", rich_help_panel=RUNNING, help="Places of a fact in a text.")
-]
-GenerateOption = Annotated[
-    bool, typer.Option("--generate", rich_help_panel=RUNNING, help="Generate answers instead of comparing tokens.")
-]
-ChatOption = Annotated[
-    bool,
-    typer.Option("--chat", rich_help_panel=RUNNING, help="With --generate: ask in the chat template of the model."),
-]
 BudgetOption = Annotated[
     str,
     typer.Option(
@@ -98,9 +67,6 @@ BudgetOption = Annotated[
         help="Refuse a run that takes longer (90s, 20m, 2h), and say what fits.",
     ),
 ]  # fmt: skip
-SeedOption = Annotated[
-    int, typer.Option("--seed", min=0, metavar="N", rich_help_panel=RUNNING, help="Of random choices.")
-]
 JournalOption = Annotated[
     Path | None,
     typer.Option(
@@ -130,6 +96,9 @@ FailIfOption = Annotated[
         help="Exit with 3 where it holds by three standard errors: 'yarn:4 > base @2T' (repeatable).",
     ),
 ]  # fmt: skip
+
+
+with_sizes = option_group("sizes", lambda: parameters(SizeOptions), lambda given: from_command_line(SizeOptions, given))
 
 
 def texts_of(names: list[str], dataset: str, field: str) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..engines.engine import Progress
 from ..formats.journal import Journal, default_path
+from ..options import SizeOptions
 from .cases import EVAL, Asked, parse_lengths
 from .evaluation import Evaluation, parse_measures
 from .result import Result
@@ -25,21 +26,8 @@ SOME = 4096
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What is measured, as users write it.
-
-    measures: names, such as "growth,passkey". lengths: of the sequences, such as "1T,2T" or "8k,32k". windows, targets,
-    depths, seed, generate, chat: as in `Asked`.
-    """
-
-    measures: str = "growth"
-    lengths: str = "1/4T,1T,2T,4T"
-    windows: int = 8
-    targets: int = 256
-    depths: int = 5
-    seed: int = 0
-    generate: bool = False
-    chat: bool = False
+class Sizes(SizeOptions):
+    """What is measured, as users write it: the fields are those of `SizeOptions` in ropeconv/options.py."""
 
     def asked(self, trained: int) -> Asked:
         """The sizes in tokens. trained: the trained context. Raises UsageError and RecipeError for wrong values."""

@@ -18,7 +18,7 @@ from ..evaluate.opening import Sizes
 from ..evaluate.row import Row, parse_rows
 from ..formats.files import read_text
 from ..hub.options import PushOptions
-from ..options import TargetOptions, copied
+from ..options import SizeOptions, TargetOptions, copied
 from ..rope.errors import RopeconvError
 
 TaskName = Literal["apply", "validate", "eval", "push"]
@@ -51,25 +51,18 @@ class PushTable(PushOptions):
     to: str
 
 
-class EvalTable(Table, frozen=True):
-    """[eval]: files of text, the fields of `Sizes`, and how the model is run."""
+@dataclass(frozen=True, kw_only=True)
+class EvalTable(SizeOptions):
+    """[eval]: files of text, what is measured, and how the model is run."""
 
     text: list[str]
-    measures: str = Sizes.measures
-    lengths: str = Sizes.lengths
-    windows: int = Sizes.windows
-    targets: int = Sizes.targets
-    depths: int = Sizes.depths
-    seed: int = Sizes.seed
-    generate: bool = Sizes.generate
-    chat: bool = Sizes.chat
     device: str = "auto"
     dtype: str = "auto"
     chunk: int = 4096
 
     def sizes(self) -> Sizes:
         """What is measured."""
-        return Sizes(**{name: getattr(self, name) for name in Sizes.__dataclass_fields__})
+        return copied(Sizes, self)
 
 
 class ValidateTable(Table, frozen=True):

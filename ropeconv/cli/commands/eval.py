@@ -12,31 +12,25 @@ import msgspec
 import typer
 
 from ...errors import Interrupted
+from ...options import SizeOptions, copied
 from ...rope.errors import counted
 from ..command import needs
 from ..eval_options import (
     NEEDS_DATASET,
     AgainstOption,
     BudgetOption,
-    ChatOption,
     DatasetOption,
-    DepthsOption,
     FailIfOption,
     FieldOption,
     FreshOption,
-    GenerateOption,
     JournalOption,
-    LengthsOption,
-    MeasureOption,
     MethodsOption,
     ModelArgument,
     OutOption,
-    SeedOption,
     ServersOption,
-    TargetsOption,
     TextOption,
-    WindowsOption,
     WorkersOption,
+    with_sizes,
 )
 from ..options import DryRunOption, FamilyOption, JsonOption, QuietOption
 from ..output import Output
@@ -89,7 +83,9 @@ def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
     chunk=(lambda given: not given["server"], "is for models that are loaded here; leave it out"),
     family=(lambda given: given["model"] or not given["server"], "is that of MODEL, and none is given; leave it out"),
 )
+@with_sizes
 def eval_command(
+    sizes: SizeOptions,
     model: ModelArgument = "",
     methods: MethodsOption = "",
     against: AgainstOption = "",
@@ -97,19 +93,11 @@ def eval_command(
     text: TextOption = None,
     dataset: DatasetOption = "",
     field: FieldOption = "text",
-    measure: MeasureOption = "growth",
-    lengths: LengthsOption = "1/4T,1T,2T,4T",
-    windows: WindowsOption = 8,
-    targets: TargetsOption = 256,
-    depths: DepthsOption = 5,
-    generate: GenerateOption = False,
-    chat: ChatOption = False,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     device_map: DeviceMapOption = "",
     chunk: ChunkOption = 4096,
     budget: BudgetOption = "",
-    seed: SeedOption = 0,
     workers: WorkersOption = "",
     journal: JournalOption = None,
     fresh: FreshOption = False,
@@ -142,12 +130,11 @@ def eval_command(
     check_places(report, plot, out)
     seconds = parse_duration(budget) if budget else 0.0
     conditions = [parse_condition(one) for one in fail_if or ()]
-    sizes = Sizes(measure, lengths, windows, targets, depths, seed, generate, chat)
     opening = Opening(
         model, parse_rows(methods) if methods else [], against, tuple(server or ()), device, dtype, device_map, chunk,
         family, trust_remote_code,
     )  # fmt: skip
-    with _opened(workers, opening, sizes, texts_of(text or [], dataset, field)) as (evaluation, spread):
+    with _opened(workers, opening, copied(Sizes, sizes), texts_of(text or [], dataset, field)) as (evaluation, spread):
         rows, names = evaluation.rows, [one.name for one in evaluation.measures]
         for condition in conditions:
             condition.check([row.name for row in rows], names, evaluation.asked)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...engines.engine import Progress
 from ...errors import UsageError
+from ...options import TuneOptions
 from ...rope.errors import counted
 from ...rope.lengths import format_tokens, parse_tokens
 from ...rope.methods.method import positive
@@ -26,27 +27,8 @@ from .windows import Size, split, windows
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is searched for, as users write it.
-
-    context: to reach, such as "32k". start: the method to begin with; empty for the one that loses least.
-    attention_factor: None to tune it too. windows, targets: how many windows are read, and tokens predicted on each
-    side of the trained context. held_windows: read at the end, 0 for as many. inside, needles: weights of the loss
-    inside the trained context, and of hidden numbers. steps: at most. regularise: weight of the squared distance of log
-    divisors to the method to begin with. seed: of random choices.
-    """
-
-    context: str
-    start: str = ""
-    attention_factor: float | None = None
-    windows: int = 16
-    held_windows: int = 0
-    targets: int = 256
-    inside: float = 0.3
-    needles: float = 0.0
-    steps: int = 60
-    regularise: float = 0.0
-    seed: int = 0
+class Wanted(TuneOptions):
+    """What is searched for, as users write it: the fields are those of `TuneOptions` in ropeconv/options.py."""
 
     def check(self) -> None:
         """Raises UsageError and RecipeError for values that cannot be taken."""

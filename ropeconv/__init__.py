@@ -2,19 +2,16 @@
 
 import ropeconv
 
-source = ropeconv.open_source("./Llama-2-7b-hf")
-recipe = ropeconv.Recipe(ropeconv.METHODS["yarn"](16.0))
-plan = ropeconv.make_plan(source, recipe, ropeconv.Target(runtimes=("transformers", "vllm")))
-for verdict in plan.result.verdicts:
-    print(verdict.display_name, verdict.status, verdict.reason)
-done = ropeconv.apply(plan)  # writes, and checks what it wrote
-comparison = ropeconv.Comparison.open(done.path, "./Llama-2-7b-hf")
-print(ropeconv.validate_checkpoint(comparison).sentence)
+done = ropeconv.apply("./Llama-2-7b-hf", yarn=16, runtime=["transformers", "vllm"])  # writes, and checks what it wrote
+print(done)
+print(ropeconv.validate(done).sentence)
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
@@ -32,9 +29,9 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .bake.advice import advise
-    from .bake.apply import Applied, apply, make_plan, patch
+    from .bake.apply import Applied, make_plan
     from .bake.plan import Plan
-    from .bake.restore import restore, restore_plan
+    from .bake.restore import restore_plan
     from .convert.target import Target
     from .evaluate.opening import Sizes, evaluate_model
     from .evaluate.result import Result
@@ -55,12 +52,14 @@ if TYPE_CHECKING:
     from .validate.comparison import Comparison, Settings
     from .validate.gguf import validate_gguf
     from .validate.server import validate_server
+    from .verbs import Output, apply, compare, evaluate, inspect, patch, restore, validate
 
 _LAZY = {
     "Applied": ("bake.apply", "Applied"),
     "Comparison": ("validate.comparison", "Comparison"),
     "Inspection": ("inspection.inspection", "Inspection"),
     "METHODS": ("rope.methods.method", "REGISTRY"),
+    "Output": ("verbs", "Output"),
     "Plan": ("bake.plan", "Plan"),
     "Receipt": ("inspection.receipts.receipt", "Receipt"),
     "Recipe": ("rope.recipe", "Recipe"),
@@ -73,19 +72,23 @@ _LAZY = {
     "Tuned": ("evaluate.tune.result", "Tuned"),
     "Wanted": ("evaluate.tune.tuning", "Wanted"),
     "advise": ("bake.advice", "advise"),
-    "apply": ("bake.apply", "apply"),
+    "apply": ("verbs", "apply"),
     "bound": ("rope.bound.answer", "bound"),
+    "compare": ("verbs", "compare"),
+    "evaluate": ("verbs", "evaluate"),
     "evaluate_model": ("evaluate.opening", "evaluate_model"),
+    "inspect": ("verbs", "inspect"),
     "inspect_source": ("inspection.inspection", "inspect_source"),
     "make_plan": ("bake.apply", "make_plan"),
     "open_source": ("models.open", "open_source"),
-    "patch": ("bake.apply", "patch"),
+    "patch": ("verbs", "patch"),
     "reach": ("rope.bound.reach", "reach"),
     "read_receipt": ("inspection.receipts.reader", "read_receipt"),
-    "restore": ("bake.restore", "restore"),
+    "restore": ("verbs", "restore"),
     "restore_plan": ("bake.restore", "restore_plan"),
     "side_by_side": ("inspection.side_by_side", "side_by_side"),
     "tune_model": ("evaluate.tune.tuning", "tune_model"),
+    "validate": ("verbs", "validate"),
     "validate_checkpoint": ("validate.checkpoint", "validate_checkpoint"),
     "validate_gguf": ("validate.gguf", "validate_gguf"),
     "validate_server": ("validate.server", "validate_server"),
@@ -102,6 +105,7 @@ __all__ = [
     "Inspection",
     "Interrupted",
     "NotFinite",
+    "Output",
     "Plan",
     "Receipt",
     "Recipe",
@@ -122,7 +126,10 @@ __all__ = [
     "advise",
     "apply",
     "bound",
+    "compare",
+    "evaluate",
     "evaluate_model",
+    "inspect",
     "inspect_source",
     "make_plan",
     "open_source",
@@ -133,6 +140,7 @@ __all__ = [
     "restore_plan",
     "side_by_side",
     "tune_model",
+    "validate",
     "validate_checkpoint",
     "validate_gguf",
     "validate_server",
@@ -149,3 +157,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """The module, whose verbs stay where the package of the same name (`ropeconv.validate`) is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _LAZY and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -83,11 +83,11 @@ SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
 }  # fmt: skip
 """Documents by their headings: what they are, and their types."""
 GROUPS: dict[str, tuple[str, ...]] = {
+    "Verbs": ("apply", "validate", "inspect", "compare", "patch", "evaluate", "restore", "Output"),
     "Sources": ("open_source", "inspect_source", "Inspection", "side_by_side", "RopeSpec"),
     "Recipes and schedules": ("METHODS", "Recipe", "Schedule", "bound", "reach", "advise"),
     "Plans and outputs": (
-        "make_plan", "Target", "Plan", "apply", "Applied", "read_receipt", "Receipt",
-        "restore_plan", "restore", "patch",
+        "make_plan", "Target", "Plan", "Applied", "read_receipt", "Receipt", "restore_plan",
     ),
     "Validating": ("Comparison", "Settings", "validate_checkpoint", "validate_gguf", "validate_server"),
     "Evaluating": ("evaluate_model", "Sizes", "Result"),

@@ -16,6 +16,7 @@ import pytest
 import ropeconv
 from ropeconv import BadSource, inspect_source, pretrained
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
+from ropeconv.evaluate import texts
 from ropeconv.evaluate.texts import CheckpointTokenizer, rendered
 
 from .support.corruptions import edit
@@ -168,7 +169,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", sample(list(HOSTILE), 3))
 def test_a_hostile_chat_template_ends(case: str, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template, said = HOSTILE[case]
-    monkeypatch.setattr("ropeconv.evaluate.texts.CPU", 2)
+    monkeypatch.setattr(texts, "CPU", 2)
     with pytest.raises(ValueError, match=said):
         rendered(template, CHAT, {"mark": str(mark)})
     assert not mark.exists()

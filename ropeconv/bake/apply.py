@@ -33,6 +33,7 @@ from ..runtimes.llamacpp.archs import assumed_keys
 from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import RUNS, SILENT
 from ..runtimes.verdict import describe
+from ..summary import Summary
 from ..validate.checks import compare
 from .checkpoint import CheckpointPlan, checkpoint_plan
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
@@ -166,7 +167,7 @@ def change_in_place(source: GgufSource, edit: Edit, hard_links: bool = False) ->
 
 
 @dataclass(frozen=True)
-class Applied:
+class Applied(Summary):
     """An output that has been written. It can be passed wherever a path is expected.
 
     path: a folder, or a GGUF file (of several shards the first). check: what the installed transformers computes from a
@@ -179,6 +180,11 @@ class Applied:
 
     def __fspath__(self) -> str:
         return str(self.path)
+
+    def summary(self) -> dict[str, str]:
+        """What is shown, by name."""
+        checked = "transformers computes the schedule" if self.check else self.reason
+        return {"path": str(self.path), "check": checked}
 
 
 def apply(

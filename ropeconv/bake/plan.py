@@ -32,9 +32,11 @@ from ..inspection.receipts.receipt import (
     Receipt,
 )
 from ..models.source import Origin
-from ..rope.recipe import Recipe
+from ..rope.errors import counted
+from ..rope.recipe import Recipe, flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..summary import Summary
 from ..version import SCHEMA
 from .record import receipt_of
 
@@ -61,7 +63,7 @@ class PlannedFile:
 
 
 @dataclass(frozen=True)
-class FilePlan:
+class FilePlan(Summary):
     """The files of an output.
 
     source: what it is made from. out: a folder, or a GGUF file (of several shards the first). files: to write. skipped:
@@ -96,6 +98,11 @@ class FilePlan:
     def bytes(self) -> int:
         """Size of all files of the output in bytes."""
         return sum(file.size for file in self.files)
+
+    def summary(self) -> dict[str, str]:
+        """What is shown, by name."""
+        size = f"{counted(len(self.files), 'file')}, {self.bytes:,} bytes"
+        return {"source": self.source.reference, "out": str(self.out), "size": size}
 
     def origin(self, file: PlannedFile) -> Path | None:
         """The local path of the file that a planned file is copied from; None where it is not copied."""
@@ -178,6 +185,16 @@ class Plan(FilePlan):
             self.source, self.target, self.family, self.recipe, self.source_spec, self.schedule, self.result,
             self.original,
         )  # fmt: skip
+
+    def summary(self) -> dict[str, str]:
+        """What is shown, by name."""
+        return super().summary() | {
+            "method": " ".join(flags(self.recipe) or [self.recipe.method.flag()]),
+            "context": f"{self.source_spec.context:,} -> {self.schedule.context:,} tokens",
+            "encoding": self.result.encoding,
+            "runtimes": self.result.exact_share,
+            "warnings": " ".join(self.warnings),
+        }
 
     def document(self) -> PlanDocument:
         """The plan as a JSON document."""

@@ -17,6 +17,7 @@ from ..formats.package_data import typed
 from ..inspection.receipts.reader import read_receipt
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
 from ..inspection.receipts.writer import add_evaluation
+from ..summary import Summary
 from ..version import SCHEMA, __version__
 from .cases import Metric, in_trained, metric_of
 from .measures.measure import REGISTRY
@@ -81,7 +82,7 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     holds_to: int | None = None
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Result(Summary, msgspec.Struct, frozen=True, kw_only=True):
     """An evaluation.
 
     source: how the user named the model. identity: what tells it from others. runtime, device, dtype: which computed
@@ -112,6 +113,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """The cell over all depths of a row, a measure, a metric and a column; None where it was not measured."""
         wanted = (row, measure, metric, column, None)
         return next((c for c in self.cells if (c.row, c.measure, c.metric, c.column, c.depth) == wanted), None)
+
+    def summary(self) -> dict[str, str]:
+        """What is shown, by name: of each row its cells over all depths."""
+        shown = {"source": self.source, "runtime": f"{self.runtime}, {self.device}, {self.dtype}"}
+        for row in self.rows:
+            cells = [c for c in self.cells if c.row == row.name and c.depth is None]
+            numbers = (f"{c.measure} @{c.column} {c.value:.4g}" for c in cells)
+            shown[row.name] = f"refused: {row.refused}" if row.refused else ", ".join(numbers)
+        return shown
 
     def to_dict(self) -> JsonObject:
         """The result as JSON-ready data, with every key."""

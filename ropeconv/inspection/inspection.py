@@ -25,7 +25,8 @@ from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
-from ..runtimes.verdict import Verdict, difference, judge_all
+from ..runtimes.verdict import Verdict, describe, difference, judge_all
+from ..summary import Summary
 from .document import (
     CodeFileDocument,
     InspectionDocument,
@@ -82,7 +83,7 @@ PLANNED = ("context", "original", "schemas", "ignored-key")
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Summary):
     """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
 
     name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
@@ -104,6 +105,19 @@ class Inspection:
     code_files: tuple[CodeFile, ...] = ()
     first: RopeSpec | None = None
     encoder: bool = False
+
+    def summary(self) -> dict[str, str]:
+        """What is shown, by name."""
+        spec = self.spec
+        return {
+            "source": self.source.reference,
+            "family": self.display_name,
+            "RoPE": describe(spec.form),
+            "context": f"{spec.context:,} tokens, {spec.original_context:,} trained",
+            "head_dim": f"{spec.head_dim}, of which {spec.rotary_dim} rotate",
+            "problems": " ".join(problem.message for problem in self.problems),
+            "refused": self.refuse,
+        }
 
     @property
     def first_spec(self) -> RopeSpec:

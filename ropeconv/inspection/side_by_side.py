@@ -20,6 +20,7 @@ from ..runtimes.llamacpp.archs import arch_table, find_arch
 from ..runtimes.llamacpp.read_header import read_file
 from ..runtimes.runtime import runtimes
 from ..runtimes.verdict import TOLERANCE, describe
+from ..summary import Summary
 from .inspection import Inspection
 from .receipts.reader import parse_receipt
 from .receipts.receipt import Receipt
@@ -136,7 +137,7 @@ class RuntimePair:
 
 
 @dataclass(frozen=True)
-class RopeDifference:
+class RopeDifference(Summary):
     """The RoPE of two models, compared.
 
     first, second: the models. frequencies: of layers that see the whole context, None where the numbers of pairs
@@ -168,6 +169,11 @@ class RopeDifference:
         if first.context != second.context:
             return f"They compute the same RoPE, and declare {first.context:,} and {second.context:,} tokens."
         return "They compute the same RoPE."
+
+    def summary(self) -> dict[str, str]:
+        """What is shown, by name."""
+        sides = {"A": self.first, "B": self.second}
+        return {name: side.seen.source.reference for name, side in sides.items()} | {"result": self.sentence}
 
     def _phrase(self, name: str) -> str:
         vector = getattr(self, name, None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..engines.engine import LogProbs
 from ..formats.jsontext import JsonObject
+from ..summary import Summary
 from .sampling import Bucket
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ class BucketResult:
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Summary):
     """The result of a comparison over all buckets.
 
     transformers: version, or empty. device: that it ran on. digest: of the schedule. tokens: of a spread run. seed: of
@@ -266,6 +267,15 @@ class Validation:
     score_factor: float = 1.0
     temperature: float = 1.0
     rule: str = RULE
+
+    def summary(self) -> dict[str, str]:
+        """What is shown, by name."""
+        return {
+            "agrees": "yes" if self.agrees else "no",
+            "result": self.sentence,
+            "runtime": f"{self.runtime} {self.transformers}".strip(),
+            "device": f"{self.device}, {self.dtype}",
+        }
 
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data; keys stay within a schema."""

@@ -1,0 +1,353 @@
+"""The verbs of the library: the commands of the same names, with their flags as keywords."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from .bake import apply as baking
+from .bake import restore as restoring
+from .bake.apply import Applied
+from .bake.plan import FilePlan, Plan
+from .convert.target import Target
+from .errors import UsageError
+from .evaluate.opening import Sizes, evaluate_model
+from .evaluate.result import Result
+from .evaluate.runners.runner import Opening
+from .inspection.inspection import Inspection, inspect_source
+from .inspection.receipts.reader import read_receipt
+from .inspection.side_by_side import RopeDifference, side_by_side
+from .models.gguf import GgufSource
+from .models.open import open_source
+from .models.source import Source
+from .options import OutputPlace, TargetOptions, options
+from .rope.lengths import parse_tokens
+from .rope.methods.method import REGISTRY, Value
+from .rope.recipe import MODIFIERS, SWITCHES, Recipe
+from .validate.comparison import Comparison, Settings
+from .validate.validation import Validation
+
+if TYPE_CHECKING:
+    from .cli.output import Output as Screen
+    from .engines.transformers.patch import Undo
+
+RUN = ("link", "force", "checksum", "staged", "fsync", "check", "advance", "probe")
+"""Keywords of `bake.apply.apply`."""
+
+
+@dataclass(frozen=True)
+class Output(Applied):
+    """An output that `apply` or `restore` has written. It can be passed wherever a path is expected.
+
+    path, check, reason: as in `Applied`. plan: what was written. against: the source, for `validate`.
+    """
+
+    plan: FilePlan | None = None
+    against: str = ""
+
+    def summary(self) -> dict[str, str]:
+        """What is shown, by name."""
+        checked = "transformers computes the schedule" if self.check else self.reason
+        planned = self.plan.summary() if self.plan else {}
+        return {"path": str(self.path), **{k: v for k, v in planned.items() if k != "out"}, "check": checked}
+
+
+@overload
+def apply(model: object, recipe: object = None, *, dry_run: Literal[True], **keywords: Any) -> Plan: ...
+@overload
+def apply(model: object, recipe: object = None, *, dry_run: Literal[False] = False, **keywords: Any) -> Output: ...
+def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keywords: Any) -> Output | Plan:
+    """Bakes a context extension into a checkpoint, as `ropeconv apply` does: `apply("Qwen/Qwen3-8B", yarn=4)`.
+
+    Args:
+        model: A path, an id on the Hub, a loaded model, a source, or a plan of `make_plan`.
+        recipe: A `Recipe` or the path of one, in place of a method among the keywords.
+        dry_run: Return the plan and write nothing.
+        keywords: The flags of the command with underscores: a method with its settings and modifiers (`yarn=4`,
+            `beta_fast=16`, `context="128k"`), those of the output (`out`, `to`, `outtype`, `runtime`, `encoding`, ...),
+            `family`, and `link`, `force`, `checksum`, `fsync`, `check`, `advance`.
+
+    Raises:
+        UsageError: For keywords that do not exist or do not go together.
+        RopeconvError: As `make_plan` and `bake.apply.apply` do.
+    """
+    run = {name: keywords.pop(name) for name in RUN if name in keywords}
+    if isinstance(model, Plan):
+        plan = model
+        if keywords or recipe is not None:
+            given = "recipe" if recipe is not None else next(iter(keywords))
+            raise UsageError(f"apply() of a plan takes no {given}, which the plan has decided; pass it to make_plan")
+    else:
+        names = {one.parameter: one for one in options(OutputPlace, TargetOptions)}
+        keywords |= {"runtime": keywords.pop("runtimes")} if "runtimes" in keywords else {}
+        _known("apply", keywords, [*_recipe_names(), *names, "family", *RUN, "dry_run"])
+        chosen = _recipe("apply", recipe, {k: v for k, v in keywords.items() if k in _recipe_names()})
+        target = _target({name: keywords[name] for name in names if keywords.get(name) is not None})
+        if target.in_place and not dry_run:
+            from .cli.execution import recovered
+
+            recovered(_reference("apply", model), _screen())
+        plan = baking.make_plan(_source("apply", model, keywords.get("family", "")), chosen, target)
+    if dry_run:
+        return plan
+    done = baking.apply(plan, **run)
+    return Output(done.path, done.check, done.reason, plan, plan.source.reference)
+
+
+def validate(output: object, against: object = None, **keywords: Any) -> Validation:
+    """Proves on logits that the stock runtime computes the method, and records it, as `ropeconv validate` does.
+
+    Args:
+        output: What `apply` returned, or the path of a folder or GGUF file that it wrote.
+        against: The source. It may be left out for what `apply` returned, and for a source on the Hub.
+        keywords: The flags of the command: `length`, `text`, `tokens`, `device`, `dtype`, `server`, `quick`, ...
+
+    Raises:
+        UsageError: For keywords that do not exist, and where the receipt does not say where the source is.
+        RopeconvError: Where the output or its source cannot be read or run.
+    """
+    from .bake.verify.findings import Options
+    from .cli.execution import run_validation
+    from .environment import require
+
+    require("torch", "validating", "validate")
+    require("transformers", "validating", "validate")
+    own = {item.name for item in fields(Settings)} - {"config_reference", "dequantised"}
+    _known("validate", keywords, [*own, "server", "model", "reference", "quick", "ignore_receipt"])
+    settings = {name: value for name, value in keywords.items() if name in own}
+    settings |= {"length": parse_tokens(str(settings["length"]))} if settings.get("length") else {}
+    settings |= {"text": Path(settings["text"])} if settings.get("text") else {}
+    reference = keywords.get("reference", "patched")
+    if reference not in ("patched", "config", "dequantised"):
+        raise UsageError(f"reference={reference!r} is not known; choose patched, config or dequantised")
+    how = Settings(**settings, config_reference=reference == "config", dequantised=reference == "dequantised")
+    baked = Path(_reference("validate", output))
+    comparison = Comparison.open(baked, _against(output, baked, against))
+    checked = Options(
+        keywords.get("quick", False), keywords.get("ignore_receipt", False), settings.get("trust_remote_code", False)
+    )
+    server, named = keywords.get("server", ""), keywords.get("model", "")
+    return run_validation(comparison, how, server, named, checked, _screen())[0]
+
+
+def inspect(model: object, family: str = "") -> Inspection:
+    """The RoPE of a checkpoint, what each runtime does with it, and its problems, as `ropeconv inspect` shows them.
+
+    model: a path, an id on the Hub, a loaded model, or a source. family: that it is of, whatever its model_type.
+    """
+    return model if isinstance(model, Inspection) else inspect_source(_source("inspect", model, family))
+
+
+def compare(first: object, second: object, family: str = "") -> RopeDifference:
+    """The RoPE of two models side by side, as `ropeconv compare` shows it. first, second, family: as in `inspect`."""
+    return side_by_side(inspect(first, family), inspect(second, family))
+
+
+def patch(model: Any, recipe: object = None, **keywords: Any) -> Undo:
+    """Makes a loaded model of transformers compute a method: `undo = patch(model, yarn=4)`.
+
+    model: from `from_pretrained`. recipe: a `Recipe`, the path of one, or a plan, in place of a method among the
+    keywords. keywords: a method, its settings and modifiers, as in `apply`. Calling what is returned undoes it.
+    Raises UsageError for keywords that do not exist, RopeconvError as `bake.apply.patch` does.
+    """
+    if not _is_loaded(model):
+        raise UsageError(
+            f"patch() takes a loaded model, and got {_described(model)}; load it with "
+            "AutoModelForCausalLM.from_pretrained, or pass a path to apply()"
+        )
+    if isinstance(recipe, Plan) and not keywords:
+        return baking.patch(model, recipe)
+    _known("patch", keywords, _recipe_names())
+    return baking.patch(model, _recipe("patch", recipe, keywords))
+
+
+def evaluate(model: object, methods: str | Iterable[str] = "", text: object = (), **keywords: Any) -> Result:
+    """Measures what methods do to a model, before anything is written, as `ropeconv eval` does.
+
+    model: as in `inspect`. methods: the rows, such as "base,yarn:4,mixed:4" or a list of them. text: a file or pattern,
+    or several. keywords: the flags of the command: `measure`, `lengths`, `windows`, `targets`, `depths`, `seed`,
+    `generate`, `chat`, `journal`, `against`, `server`, `device`, `dtype`, `chunk`, ... Raises UsageError for keywords
+    that do not exist, RopeconvError where a model or a text cannot be read.
+    """
+    keywords = {{"measure": "measures", "server": "servers"}.get(name, name): v for name, v in keywords.items()}
+    sizes = {item.name for item in fields(Sizes)}
+    rows = {item.name for item in fields(Opening)} - {"model", "rows"}
+    _known("evaluate", keywords, [*sizes, *rows, "journal", "progress"])
+    texts = [text] if isinstance(text, str | os.PathLike) else text
+    if not isinstance(texts, Iterable) or not all(isinstance(one, str | os.PathLike) for one in texts):
+        raise UsageError(f"text={text!r} is not the path of a text, or a list of these")
+    if isinstance(keywords.get("servers"), str | list):
+        keywords["servers"] = tuple(_names("server", keywords["servers"]))
+    if "against" in keywords:
+        keywords["against"] = _reference("evaluate", keywords["against"])
+    return evaluate_model(
+        _reference("evaluate", model),
+        ",".join(_names("methods", methods)),
+        list(texts),
+        Sizes(**{name: value for name, value in keywords.items() if name in sizes}),
+        **{name: value for name, value in keywords.items() if name not in sizes},
+    )
+
+
+def restore(
+    output: object,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    in_place: bool = False,
+    allow_hard_links: bool = False,
+    force: bool = False,
+    fsync: bool = True,
+) -> Output:
+    """Brings the source of an output back, as `ropeconv restore` does.
+
+    output: what `apply` returned, its path or its name on the Hub, or a plan of `restore_plan`. out: where to, by
+    default `./NAME-restored`. in_place, allow_hard_links, force, fsync: as the flags. Raises RopeconvError where the
+    receipt does not say what the source had.
+    """
+    if isinstance(output, restoring.RestorePlan):
+        plan = output
+    else:
+        if in_place:
+            from .cli.execution import recovered
+
+            recovered(_reference("restore", output), _screen())
+        plan = restoring.restore_plan(_source("restore", output), None if out is None else Path(out), in_place)
+    path = restoring.restore(plan, force=force, fsync=fsync, allow_hard_links=allow_hard_links)
+    return Output(path, plan=plan, against=plan.source.reference)
+
+
+def _screen() -> Screen:
+    """Where progress goes: to stderr, where that is a terminal."""
+    from .cli.output import Output as Screen
+
+    return Screen(as_json=True)
+
+
+def _recipe_names() -> list[str]:
+    """The keywords of a recipe: methods, their settings, and modifiers."""
+    from .cli.options import method_settings, variable
+
+    return [*map(variable, REGISTRY), *method_settings(), *MODIFIERS]
+
+
+def _known(verb: str, keywords: Iterable[str], names: Iterable[str]) -> None:
+    """Raises UsageError for a keyword that is not among `names`."""
+    names = sorted(names)
+    for name in keywords:
+        if name not in names:
+            near = get_close_matches(name, names, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"help(ropeconv.{verb}) lists them"
+            raise UsageError(f"{verb}() has no keyword {name}; {hint}")
+
+
+def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
+    """The recipe of a verb. Raises UsageError for none and for several methods, RecipeError for wrong values."""
+    from .cli.options import build_recipe, chosen_methods, variable
+
+    given = {name: value for name, value in keywords.items() if value is not None}
+    if isinstance(recipe, Recipe):
+        if given:
+            raise UsageError(f"{verb}() got a recipe and {next(iter(given))}; give it to the recipe, or leave one out")
+        return recipe
+    if recipe is not None and not isinstance(recipe, str | os.PathLike):
+        raise UsageError(f"{verb}() takes a Recipe or the path of one, and got {_described(recipe)}; or pass yarn=4")
+    if recipe is None and not chosen_methods(given):
+        raise UsageError(f"{verb}() needs a method, such as yarn=4 (`ropeconv methods` lists them)")
+    switches = {variable(name) for name, kind in REGISTRY.items() if kind.value is Value.SWITCH} | {*SWITCHES}
+    numbers = {variable(name) for name, kind in REGISTRY.items() if kind.value is Value.NUMBER}
+    for name, value in given.items():
+        allowed: Any = bool if name in switches else str | Real | os.PathLike
+        if not isinstance(value, allowed) or (name in numbers and isinstance(value, str)):
+            kind = "True or False" if name in switches else "a number" if name in numbers else "a number or a text"
+            raise UsageError(f"{name}={value!r} is not {kind}")
+    as_text = {variable(name) for name, kind in REGISTRY.items() if kind.value not in (Value.SWITCH, Value.NUMBER)}
+    as_text |= {"context", "original_context", "log_n_length"}
+    given = {name: f"{value}" if name in as_text else value for name, value in given.items()}
+    return build_recipe(given | ({} if recipe is None else {"recipe_file": os.fspath(recipe)}))
+
+
+def _target(keywords: dict[str, Any]) -> Target:
+    """The target of an output. Raises UsageError for values of a wrong type."""
+    from .cli.output_options import build_target
+
+    for one in options(OutputPlace, TargetOptions):
+        value = keywords.get(one.parameter)
+        if value is None:
+            continue
+        if one.many:
+            keywords[one.parameter] = _names(one.parameter, value)
+        elif not isinstance(value, str | os.PathLike if one.kind is Path else one.kind):
+            again = "; call apply() once for each" if one.repeatable and isinstance(value, list | tuple) else ""
+            kind = "True or False" if one.kind is bool else "a path" if one.kind is Path else "a text"
+            raise UsageError(f"{one.parameter}={value!r} is not {kind}{again}")
+    return build_target(keywords)
+
+
+def _names(name: str, value: object) -> list[str]:
+    """A text or several of them as a list. name: of the keyword, for the message."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, Iterable) or not all(isinstance(one, str) for one in found):
+        raise UsageError(f"{name}={value!r} is not a text, or a list of these")
+    return list(found)
+
+
+def _is_loaded(model: Any) -> bool:
+    """Whether something is a model of transformers."""
+    return hasattr(getattr(model, "config", None), "to_dict") and hasattr(model, "named_modules")
+
+
+def _described(thing: object) -> str:
+    """The kind of a wrong argument, for a message."""
+    return repr(thing) if isinstance(thing, str | int | float) or thing is None else f"a {type(thing).__name__}"
+
+
+def _reference(verb: str, model: Any) -> str:
+    """What `open_source` opens for an argument. Raises UsageError where it names no model."""
+    if isinstance(model, Inspection):
+        model = model.source
+    if isinstance(model, Source | GgufSource):
+        return model.reference
+    if isinstance(model, FilePlan):
+        raise UsageError(f"{verb}() takes a model, and got a plan, which is not written yet; apply() it first")
+    if _is_loaded(model):
+        if not model.config._name_or_path:
+            raise UsageError(f"the model does not say what it was loaded from; pass its path to {verb}()")
+        return str(model.config._name_or_path)
+    if isinstance(model, str | os.PathLike) and isinstance(os.fspath(model), str) and os.fspath(model):
+        return str(os.fspath(model))
+    raise UsageError(
+        f"{verb}() takes a path, an id on the Hub, a loaded model or a source, and got {_described(model)}"
+    )
+
+
+def _source(verb: str, model: Any, family: str = "") -> Source | GgufSource:
+    """The source that an argument stands for. Raises UsageError where it is none."""
+    if isinstance(model, Source | GgufSource) and not family:
+        return model
+    reference = _reference(verb, model)
+    return open_source(reference, "" if verb == "inspect" and reference.endswith(".gguf") else family)
+
+
+def _against(output: object, baked: Path, against: object) -> str:
+    """The source of an output: as given, else as `apply` or the receipt knows it.
+
+    Raises UsageError where the receipt does not say where it is.
+    """
+    if against is not None:
+        return _reference("validate", against)
+    if isinstance(output, Output) and output.against:
+        return output.against
+    first = read_receipt(baked).source
+    if first.repository and first.reference and "@" not in first.reference:
+        found = first.reference.removeprefix(first.repository)
+        return f"{first.repository}@{first.commit}{found}"
+    if first.reference:
+        return first.reference
+    raise UsageError(
+        f"the receipt of {baked} names {first.name}, a local model, without its place; pass against='PATH'"
+    )

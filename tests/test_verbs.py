@@ -1,0 +1,140 @@
+"""The verbs in Python: what they take, what they return, and that every mistake is a sentence."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+import ropeconv
+from ropeconv import METHODS, Recipe, RopeconvError, Target, UsageError
+from ropeconv.convert.target import Target as Expected
+from ropeconv.verbs import _target
+
+from .support.llamacpp import tokenizer_json
+
+GOOD: dict[str, Callable[[Path, Any], Any]] = {
+    "apply, a str": lambda model, _: ropeconv.apply(str(model), yarn=4),
+    "apply, a Path and out": lambda model, _: ropeconv.apply(model, linear=2.0, out="other"),
+    "apply, a Source": lambda model, _: ropeconv.apply(ropeconv.open_source(str(model)), ntk="4"),
+    "apply, a loaded model": lambda _, loaded: ropeconv.apply(loaded, yarn=4, beta_fast=16),
+    "apply, a Plan": lambda model, _: ropeconv.apply(ropeconv.apply(model, yarn=4, dry_run=True), link=True),
+    "apply, a Recipe": lambda model, _: ropeconv.apply(model, Recipe(METHODS["yarn"](4.0)), runtime=["vllm"]),
+    "apply, lengths": lambda model, _: ropeconv.apply(model, theta_for=4096, context="4k", runtime="transformers"),
+    "inspect, a str": lambda model, _: ropeconv.inspect(str(model)),
+    "inspect, a Source": lambda model, _: ropeconv.inspect(ropeconv.open_source(str(model))),
+    "inspect, a loaded model": lambda _, loaded: ropeconv.inspect(loaded),
+    "inspect, an Output": lambda model, _: ropeconv.inspect(ropeconv.apply(model, yarn=4)),
+    "compare, a Path and a model": lambda model, loaded: ropeconv.compare(model, loaded),
+    "compare, inspections": lambda model, _: ropeconv.compare(ropeconv.inspect(model), ropeconv.inspect(model)),
+    "patch, a loaded model": lambda _, loaded: ropeconv.patch(loaded, yarn=4),
+    "restore, an Output": lambda model, _: ropeconv.restore(ropeconv.apply(model, yarn=4), out="again"),
+    "validate, an Output": lambda model, _: ropeconv.validate(ropeconv.apply(model, yarn=4), device="cpu"),
+    "validate, two strings": lambda model, _: ropeconv.validate(
+        str(ropeconv.apply(model, yarn=4).path), str(model), device="cpu", length="128"
+    ),
+}
+WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
+    "apply, no method": (lambda model, _: ropeconv.apply(model), "needs a method, such as yarn=4"),
+    "apply, two methods": (lambda m, _: ropeconv.apply(m, yarn=4, linear=2), "two methods; choose one"),
+    "apply, a near name": (lambda m, _: ropeconv.apply(m, yarm=4), "no keyword yarm; did you mean yarn?"),
+    "apply, a far name": (lambda m, _: ropeconv.apply(m, yarn=4, q0=1), "help\\(ropeconv.apply\\) lists them"),
+    "apply, a wrong value": (lambda m, _: ropeconv.apply(m, yarn=[4]), r"yarn=\[4\] is not a number or a text"),
+    "apply, a wrong text": (lambda m, _: ropeconv.apply(m, yarn="four"), "neither"),
+    "apply, a wrong number": (lambda m, _: ropeconv.apply(m, theta="1e6"), "theta='1e6' is not a number"),
+    "apply, a wrong switch": (lambda m, _: ropeconv.apply(m, as_is=1), "as_is=1 is not True or False"),
+    "apply, a wrong context": (lambda m, _: ropeconv.apply(m, yarn=4, context={}), "context={} is not a number"),
+    "apply, a wrong recipe": (lambda m, _: ropeconv.apply(m, {"yarn": 4}), "takes a Recipe or the path of one"),
+    "apply, a recipe and more": (lambda m, _: ropeconv.apply(m, Recipe(METHODS["yarn"](4.0)), context=9), "got a rec"),
+    "apply, two formats": (lambda m, _: ropeconv.apply(m, yarn=4, to=["gguf"]), "call apply\\(\\) once for each"),
+    "apply, a wrong runtime": (lambda m, _: ropeconv.apply(m, yarn=4, runtime=7), "runtime=7 is not a text"),
+    "apply, None": (lambda *_: ropeconv.apply(None, yarn=4), "takes a path, an id on the Hub, .* and got None"),
+    "apply of a plan with a method": (
+        lambda m, _: ropeconv.apply(ropeconv.apply(m, yarn=4, dry_run=True), yarn=2), "of a plan takes no yarn"
+    ),
+    "inspect, a number": (lambda *_: ropeconv.inspect(7), "and got 7"),
+    "inspect, a plan": (lambda m, _: ropeconv.inspect(ropeconv.apply(m, yarn=4, dry_run=True)), "not written yet"),
+    "compare, a list": (lambda m, _: ropeconv.compare(m, [m]), "and got a list"),
+    "patch, a path": (lambda m, _: ropeconv.patch(str(m), yarn=4), "patch\\(\\) takes a loaded model, and got '"),
+    "patch, nothing": (lambda _, loaded: ropeconv.patch(loaded), "patch\\(\\) needs a method"),
+    "patch, an output option": (lambda _, loaded: ropeconv.patch(loaded, yarn=4, out="x"), "no keyword out"),
+    "restore, a source": (lambda m, _: ropeconv.restore(m), "ropeconv.json"),
+    "validate, a source": (lambda m, _: ropeconv.validate(m), "not an output of ropeconv"),
+    "validate, a local one": (
+        lambda m, _: ropeconv.validate(ropeconv.apply(m, yarn=4).path), "pass against='PATH'"
+    ),
+    "validate, a near name": (lambda m, _: ropeconv.validate(m, m, lenght=4), "did you mean length?"),
+    "validate, a reference": (lambda m, _: ropeconv.validate(m, m, reference="no"), "choose patched, config or"),
+    "evaluate, a wrong text": (lambda m, _: ropeconv.evaluate(m, "base", 3), "text=3 is not the path of a text"),
+    "evaluate, wrong methods": (lambda m, _: ropeconv.evaluate(m, 4, "book.txt"), "methods=4 is not a text"),
+    "evaluate, a near name": (lambda m, _: ropeconv.evaluate(m, "base", "b", length=1), "did you mean lengths?"),
+    "evaluate, no such text": (lambda m, _: ropeconv.evaluate(m, "base", "none.txt"), "none.txt"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny Llama, in a folder of the test's own, where outputs without a name go."""
+    monkeypatch.chdir(tmp_path)
+    return llama
+
+
+@pytest.fixture
+def loaded(model: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(model)
+
+
+@pytest.mark.parametrize("call", GOOD)
+def test_a_natural_call_works(call: str, model: Path, loaded: Any) -> None:
+    found = GOOD[call](model, loaded)
+    if isinstance(found, ropeconv.Output):
+        assert found.path.exists()
+        assert str(found.path) in repr(found)
+    if hasattr(found, "_repr_html_"):
+        assert len(repr(found).splitlines()) < 20
+        assert found._repr_html_().startswith("<table>")
+    assert getattr(found, "agrees", True)
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_a_mistake_is_a_sentence(call: str, model: Path, loaded: Any) -> None:
+    made, sentence = WRONG[call]
+    with pytest.raises(RopeconvError, match=sentence):
+        made(model, loaded)
+
+
+def test_the_keywords_are_those_of_the_command() -> None:
+    found = _target({"runtime": "vllm", "to": "gguf", "outtype": "q8_0", "out": "a.gguf"})
+    assert found == Expected(to="gguf", outtype="q8_0", out=Path("a.gguf"), runtimes=("vllm",)) == Target(**vars(found))
+    with pytest.raises(UsageError, match="out=3 is not a path"):
+        _target({"out": 3})
+
+
+def test_a_package_does_not_take_the_place_of_a_verb() -> None:
+    for name in ("validate.comparison", "validate", "evaluate.texts", "evaluate"):
+        importlib.import_module(f"ropeconv.{name}")
+        assert [callable(getattr(ropeconv, verb)) for verb in ("validate", "evaluate")] == [True, True]
+
+
+def blocks() -> list[str]:
+    """The ten tasks of docs/python.md."""
+    text = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
+    tasks = text.partition("## Ten tasks")[2].partition("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", tasks, re.DOTALL)
+
+
+def test_the_ten_tasks_of_the_docs_run(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    llama.rename(tmp_path / "Llama-2-7b-hf")
+    (tmp_path / "Llama-2-7b-hf" / "tokenizer.json").write_text(tokenizer_json())
+    (tmp_path / "book.txt").write_text("the cat sat on the mat " * 4000)
+    assert len(blocks()) == 10
+    names: dict[str, Any] = {}
+    for block in blocks():
+        assert len(block.splitlines()) <= 4, block
+        exec(compile(block, block, "exec"), names)

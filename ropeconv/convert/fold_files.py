@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ def scale_ranges(path: Path, scalings: Iterable[tuple[str, tuple[tuple[int, int]
         os.close(file)
 
 
-def scaled(old: NDArray[Any], dtype: str, factor: float, plus_one: bool = False) -> NDArray[Any]:
+def scaled(old: NDArray[np.generic], dtype: str, factor: float, plus_one: bool = False) -> NDArray[np.generic]:
     """Stored numbers times a factor, rounded to nearest, ties to even, in the shape and type of `old`.
 
     old: as numpy reads them, BF16 as uint16. dtype: "F64", "F32", "F16" or "BF16". factor: to multiply by. plus_one:

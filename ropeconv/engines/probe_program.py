@@ -10,6 +10,8 @@ position of the context and at the first ones, taken from its buffers after a fo
 a decoder is asked as a whole, and both have to compute the same.
 """
 
+from __future__ import annotations
+
 import gc
 
 gc.disable()  # halves the time of the imports
@@ -24,11 +26,17 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 sys.path.append(str(Path(__file__).parents[2]))  # behind the packages that the installation has
 from ropeconv.pretrained import load_class, load_config, make_config, make_model
 from ropeconv.rope.errors import RopeconvError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from torch.nn import Module
+    from transformers import PretrainedConfig
 
 
 def main() -> None:
@@ -70,7 +78,7 @@ def version() -> str:
     return str(transformers.__version__)
 
 
-def ask(path: str, context: int, stands_for: str) -> dict[str, Any]:
+def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
     """The answer for a folder: frequencies and attention factor per rotary module of the text model of its config.
 
     stands_for: the model type of a config whose own is not known here; empty to read it as it is.
@@ -86,7 +94,7 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, Any]:
         model = build(shrunk(text), torch)
     except ValueError:  # a class that misses, in few layers, a module it names
         model = build(text, torch)
-    modules: dict[str, Any] = {}
+    modules: dict[str, object] = {}
     for name, module in model.named_modules():
         if "RotaryEmbedding" in type(module).__name__:
             found = dict(look(module, name, context, torch))
@@ -99,7 +107,7 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, Any]:
     return {"modules": modules, "class": type(model).__name__, "read_as": read_as}
 
 
-def read(path: str, stands_for: str) -> tuple[Any, str]:
+def read(path: str, stands_for: str) -> tuple[PretrainedConfig, str]:
     """The config in a folder, and the model type that was put in the place of its own. stands_for: as for `ask`."""
     from transformers import CONFIG_MAPPING
 
@@ -119,7 +127,7 @@ def read(path: str, stands_for: str) -> tuple[Any, str]:
         raise LookupError(f"it has no model type {model_type}") from None
 
 
-def ask_own(path: str, context: int) -> dict[str, Any]:
+def ask_own(path: str, context: int) -> dict[str, object]:
     """The answer for a folder whose frequencies are stored in a tensor and read by its own modelling file."""
     import torch
     from safetensors.torch import load_file
@@ -133,7 +141,7 @@ def ask_own(path: str, context: int) -> dict[str, Any]:
     return {"modules": dict(look(rotary, "model.rotary_emb", context, torch)), "class": model.__name__}
 
 
-def build(text: Any, torch: Any) -> Any:
+def build(text: PretrainedConfig, torch: ModuleType) -> Module:
     """The text model of a config on the meta device, without weights, but with its rotary modules on the CPU."""
     from transformers import PreTrainedModel
 
@@ -149,14 +157,15 @@ def build(text: Any, torch: Any) -> Any:
         return make_model(model_class, text)
 
 
-def class_of(text: Any) -> Any:
+def class_of(text: PretrainedConfig) -> type[Module]:
     """The class of the text model of a config: of AutoModel, or the one in its modelling file that takes the config."""
     from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
     for auto in (AutoModel, AutoModelForCausalLM):
         with contextlib.suppress(KeyError, ValueError):  # it names classes that are not there (Voxtral Realtime)
             known = auto._model_mapping[type(text)]
-            return known[0] if isinstance(known, (tuple, list)) else known
+            first: type[Module] = known[0] if isinstance(known, (tuple, list)) else known
+            return first
     code = importlib.import_module(type(text).__module__.replace(".configuration_", ".modeling_"))
     return next(
         thing
@@ -166,13 +175,13 @@ def class_of(text: Any) -> Any:
     )  # fmt: skip
 
 
-def on_cpu(rotary: Any, torch: Any) -> None:
+def on_cpu(rotary: type[Module], torch: ModuleType) -> None:
     """Makes a rotary class compute its frequencies on the CPU, also inside a meta device."""
     made = rotary.__init__
     if getattr(made, "on_cpu", False):
         return
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: Module, *args: object, **kwargs: object) -> None:
         with torch.device("cpu"):
             made(self, *args, **kwargs)
 
@@ -180,7 +189,7 @@ def on_cpu(rotary: Any, torch: Any) -> None:
     rotary.__init__ = init
 
 
-def shrunk(text: Any) -> Any:
+def shrunk(text: PretrainedConfig) -> PretrainedConfig:
     """A copy of a text config, or of one with an encoder and a decoder, with as few layers as show every kind."""
     text = copy.deepcopy(text)
     halves = (
@@ -191,7 +200,7 @@ def shrunk(text: Any) -> Any:
     return text
 
 
-def shrink(text: Any) -> None:
+def shrink(text: PretrainedConfig) -> None:
     """Leaves a text config as few layers as contain every kind of layer."""
     kinds = getattr(text, "layer_types", None)
     count = getattr(text, "num_hidden_layers", 1)
@@ -203,7 +212,7 @@ def shrink(text: Any) -> None:
                 setattr(text, name, getattr(text, name)[:keep])
 
 
-def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def look(module: Module, name: str, context: int, torch: ModuleType) -> Iterator[tuple[str, dict[str, object]]]:
     """Yields (label, answer) per set of frequencies in a rotary module; the label is "global" or "local".
 
     module: the rotary module. name: in its model, which shows whether it is local. context: in tokens. torch: the
@@ -219,7 +228,7 @@ def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str
         yield "local" if local else "global", run(module, kind, context, torch)
 
 
-def run(module: Any, kind: str | None, context: int, torch: Any) -> dict[str, Any]:
+def run(module: Module, kind: str | None, context: int, torch: ModuleType) -> dict[str, object]:
     """The answer for one set of frequencies: at the end of the context, at position 1, and the attention factor.
 
     module: the rotary module. kind: the layer type of the set, None for a module with one set. context: in tokens.
@@ -236,7 +245,7 @@ def run(module: Any, kind: str | None, context: int, torch: Any) -> dict[str, An
     }
 
 
-def forward(module: Any, kind: str | None, positions: list[int], torch: Any) -> float:
+def forward(module: Module, kind: str | None, positions: list[int], torch: ModuleType) -> float:
     """Runs a rotary module and returns its attention factor, which is cos at position 0.
 
     module: the rotary module. kind: the layer type, None for a module with one set of frequencies. positions: from 0

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import Annotated, BinaryIO, TypeVar
 
 import msgspec
 import numpy as np
@@ -156,7 +156,7 @@ def write_stream(path: Path, header: bytes, blocks: Iterator[memoryview]) -> Non
 STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # dtype: what numpy reads; it has no bfloat16
 
 
-def widened(stored: NDArray[Any], dtype: str) -> NDArray[np.float32]:
+def widened(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
     """A new array of the same shape with the numbers as 32-bit floats.
 
     stored: as numpy reads them. dtype: "F64", "F32", "F16" or "BF16", as safetensors names it.

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -264,7 +264,7 @@ class _Reader:
         file, header = self.files[tensor.name]
         size = np.dtype(STORED[tensor.dtype]).itemsize
         place = header.data_start + tensor.start
-        stored: NDArray[Any] = np.frombuffer(
+        stored: NDArray[np.generic] = np.frombuffer(
             self.source.read(file, place + start * size, place + stop * size), STORED[tensor.dtype]
         )
         self.advance(stored.nbytes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import gradio as gr
+from gradio.components import Component
 
 from ..bake.advice import matrix
 from ..convert.encoding import ENCODINGS
@@ -41,7 +42,9 @@ def heading(title: str, words: str) -> None:
     gr.HTML(f"<h1>{title}</h1><p>{words}</p>", elem_classes=["head"], apply_default_css=False)
 
 
-def model(rules: Rules, dropped: str = "config.json or GGUF file", kinds: tuple[str, ...] = (".json", ".gguf")) -> Any:
+def model(
+    rules: Rules, dropped: str = "config.json or GGUF file", kinds: tuple[str, ...] = (".json", ".gguf")
+) -> dict[str, Any]:
     """The two ways to name a model: its name, and a dropped file. dropped: what it may be. kinds: its suffixes."""
     source = gr.Textbox(label="Model", info=SOURCE if rules.public else LOCAL_SOURCE, max_lines=1, elem_id="source")
     with gr.Accordion(f"Or drop a {dropped}", open=False):
@@ -96,7 +99,7 @@ class Page:
         last: answer also the last trigger that comes while another one is answered, instead of none of them.
         """
 
-        def asked(given: dict[Any, Any], request: gr.Request, token: str) -> Iterator[str]:
+        def asked(given: dict[Component, object], request: gr.Request, token: str) -> Iterator[str]:
             values = {name: given.get(component) for name, component in self.fields.items()}
             yield from answers(filled(self.kind, values), request, token)
 
@@ -115,7 +118,7 @@ class Page:
         """Fills the components from the address when a page is opened, and answers where it is `complete`."""
         names = kept(self.kind)
 
-        def opened(request: gr.Request, token: str) -> Iterator[Any]:
+        def opened(request: gr.Request, token: str) -> Iterator[list[object]]:
             form = from_address(self.kind, dict(request.query_params))
             untouched = [gr.skip() for _ in names]
             values = [list(one) if isinstance(one := getattr(form, name), tuple) else one for name in names]
@@ -130,11 +133,11 @@ class Page:
         outputs = [*(self.fields[name] for name in names), self.answer]
         if self.front.rules.public:
 
-            def load(request: gr.Request, token: gr.OAuthToken | None) -> Iterator[Any]:
+            def load(request: gr.Request, token: gr.OAuthToken | None) -> Iterator[list[object]]:
                 yield from opened(request, token.token if token else "")
         else:
 
-            def load(request: gr.Request) -> Iterator[Any]:  # type: ignore[misc]
+            def load(request: gr.Request) -> Iterator[list[object]]:  # type: ignore[misc]
                 yield from opened(request, "")
 
         page.load(
@@ -146,22 +149,22 @@ class Page:
         """The answers of a task. name: of it."""
         return lambda form, request, token: self.front.answers(name, form, request.session_hash or "", token)
 
-    def _with_login(self, asked: Callable[[dict[Any, Any], gr.Request, str], Iterator[str]]) -> Any:
+    def _with_login(self, asked: Callable[[dict[Component, object], gr.Request, str], Iterator[str]]) -> Any:
         """A function of Gradio: with the login of the visitor in a Space, without it on one's own machine."""
         if not self.front.rules.public:
 
-            def local(given: dict[Any, Any], request: gr.Request) -> Iterator[str]:
+            def local(given: dict[Component, object], request: gr.Request) -> Iterator[str]:
                 yield from asked(given, request, "")
 
             return local
 
-        def public(given: dict[Any, Any], request: gr.Request, token: gr.OAuthToken | None) -> Iterator[str]:
+        def public(given: dict[Component, object], request: gr.Request, token: gr.OAuthToken | None) -> Iterator[str]:
             yield from asked(given, request, token.token if token else "")
 
         return public
 
 
-def _known(component: Any, value: Any) -> Any:
+def _known(component: Component, value: object) -> object:
     """The value of a component from an address; what a list of choices does not have is left out."""
     choices = getattr(component, "choices", None)
     if choices is None or getattr(component, "allow_custom_value", False):

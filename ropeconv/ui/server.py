@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..environment import require
 from ..formats.files import scratch
@@ -32,6 +32,7 @@ from .rules import KEPT, LOCAL, SPACE, UPLOADS_OF_ALL, UPLOADS_OF_ONE, Rules
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+    from starlette.types import ASGIApp
 
 BUSY = "a bake is running on this page; cancel it, or wait for it"
 MOST_CANCELLED = 10_000
@@ -127,7 +128,7 @@ def serving(rules: Rules, port: int | None = None, renewed: Ready = lambda addre
         def address(key: str) -> str:
             return f"http://{HOST}:{number}/?{PARAMETER}={key}"
 
-        def closed(app: Any) -> Any:
+        def closed(app: ASGIApp) -> ASGIApp:
             cookie = f"ropeconv-{number}"
             return OriginMiddleware(KeyMiddleware(app, path, key, cookie, lambda key: renewed(address(key))), LOOPBACK)
 
@@ -161,7 +162,7 @@ def serve_space(weights: bool = False, minutes: float = 5.0, memory: int = 4 << 
     name, port = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0"), int(os.environ.get("GRADIO_SERVER_PORT", PORT))
     uploads = Uploads(upload * UPLOADS_OF_ONE, upload * UPLOADS_OF_ALL, sum(KEPT))
 
-    def bounded(app: Any) -> Any:
+    def bounded(app: ASGIApp) -> ASGIApp:
         return OriginMiddleware(BodyMiddleware(app, upload, uploads), hosts=None)
 
     with _listening(name, port) as listener, _served(rules, listener, "/", bounded) as thread:
@@ -193,7 +194,7 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
 
 @contextmanager
 def _served(
-    rules: Rules, listener: socket.socket, path: str, guarded: Callable[[Any], Any]
+    rules: Rules, listener: socket.socket, path: str, guarded: Callable[[ASGIApp], ASGIApp]
 ) -> Iterator[threading.Thread]:
     """Serve the pages in a thread. path: below which they are. guarded: what stands before all that Gradio answers."""
     require("gradio", "the page")

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,7 +101,7 @@ def check_fold(comparison: Comparison) -> None:
             )
 
 
-def _numbers(source: Source, name: str) -> tuple[NDArray[Any], str]:
+def _numbers(source: Source, name: str) -> tuple[NDArray[np.generic], str]:
     """The flat numbers of a tensor as numpy reads them, and their dtype as safetensors names it."""
     for shard, header in source.headers.items():
         if name in header.tensors:

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -246,7 +245,7 @@ def _multiplied(
     def make(start: int, size: int) -> bytes:
         first, count = start // unit, size // unit
         begins = place + first * stored.itemsize
-        old: NDArray[Any] = np.frombuffer(read(begins, begins + count * stored.itemsize), stored)
+        old: NDArray[np.generic] = np.frombuffer(read(begins, begins + count * stored.itemsize), stored)
         new = widened(old, tensor.dtype) if wide else old.copy()
         for one in scalings:
             for begin, end in one.spans:

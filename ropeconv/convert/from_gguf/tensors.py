@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, OutTensor, Weights
 from ..to_gguf.tensors import out_tensors
 from ..to_gguf.write import PIECE, encode
 
+S = TypeVar("S", bound=np.generic)
 Shape = tuple[int, ...]
 
 
@@ -214,7 +215,7 @@ def blocks(file: GgufFile, tensors: Sequence[Restored]) -> Iterator[memoryview]:
     """Yields the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut off."""
     file.fetch()
     workers = threads()
-    pending: deque[tuple[int, Future[NDArray[Any]]]] = deque()
+    pending: deque[tuple[int, Future[NDArray[np.generic]]]] = deque()
     waiting, most = 0, 2 * workers * PIECE
     with ThreadPoolExecutor(workers) as pool:
         for tensor in tensors:
@@ -257,7 +258,7 @@ def type_of(file: GgufFile, part: Part) -> int:
     return file.tensors[part.origin].type if part.origin in file.tensors else F32
 
 
-def _bytes(array: NDArray[Any]) -> memoryview:
+def _bytes(array: NDArray[np.generic]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -275,7 +276,7 @@ def _pieces(tensor: Restored) -> Iterator[Region]:
             yield Region(rows * part.columns, (replace(part, first=part.first + first * part.columns, rows=rows),))
 
 
-def _gathered(file: GgufFile, region: Region, dtype: str) -> NDArray[Any]:
+def _gathered(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
     """The elements of a region in the dtype of the checkpoint."""
     if region.parts[0].is_packed:
         return _converted(file, region.parts[0], dtype)
@@ -287,7 +288,7 @@ def _gathered(file: GgufFile, region: Region, dtype: str) -> NDArray[Any]:
     return out
 
 
-def _converted(file: GgufFile, piece: Part, dtype: str) -> NDArray[Any]:
+def _converted(file: GgufFile, piece: Part, dtype: str) -> NDArray[np.generic]:
     """A piece in the dtype and the order of the checkpoint."""
     if FLOATS.get(type_of(file, piece)) == dtype and not piece.values:
         return _in_order(_stored(file, piece), piece)
@@ -309,7 +310,7 @@ def _values(file: GgufFile, piece: Part) -> NDArray[np.float32]:
     return _in_order(values.reshape(piece.rows, piece.columns), piece)
 
 
-def _stored(file: GgufFile, piece: Part) -> NDArray[Any]:
+def _stored(file: GgufFile, piece: Part) -> NDArray[np.generic]:
     """A piece as it is in the file: floats [rows, columns], or the bytes of blocks [rows, bytes of a row]."""
     if piece.origin not in file.tensors:
         return np.array(file.get(piece.origin), "<f4")[piece.first :][:1].reshape(1, 1)
@@ -322,7 +323,7 @@ def _stored(file: GgufFile, piece: Part) -> NDArray[Any]:
     return raw.reshape(piece.rows, -1)
 
 
-def _in_order(values: NDArray[Any], piece: Part) -> NDArray[Any]:
+def _in_order(values: NDArray[S], piece: Part) -> NDArray[S]:
     """Rows of each head from pairs (2i, 2i + 1) to (i, i + d/2), and columns from (block, group) to (group, block)."""
     if piece.interleave:
         half = piece.interleave // 2

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +41,7 @@ class Weights:
         assert self.source is not None, self.name
         return self.source.read(self.name, start, stop)
 
-    def numbers(self, dtype: str, start: int, count: int, sparse: bool = False) -> NDArray[Any]:
+    def numbers(self, dtype: str, start: int, count: int, sparse: bool = False) -> NDArray[np.generic]:
         """Numbers of the file as numpy reads them.
 
         dtype: of numpy. start: where they begin, in bytes. count: how many. sparse: whether few of them are needed, so

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,7 +121,7 @@ def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
     return size
 
 
-def _array(piece: Piece) -> NDArray[Any]:
+def _array(piece: Piece) -> NDArray[np.generic]:
     """A piece converted to the type of its tensor, as a contiguous array."""
     rows, tensor = piece.rows, piece.tensor
     if rows.dtype == "MXFP4":
@@ -142,7 +142,7 @@ def _array(piece: Piece) -> NDArray[Any]:
     return np.ascontiguousarray(encode(values, tensor.type))
 
 
-def _read(rows: Rows) -> NDArray[Any]:
+def _read(rows: Rows) -> NDArray[np.generic]:
     """Rows as a file has them, [rows, columns]; of others than packed ones only what is needed is read."""
     dtype = np.dtype(STORED[rows.dtype])
     if rows.zeros:
@@ -175,7 +175,7 @@ def mxfp4(rows: Rows) -> NDArray[np.uint8]:
     return out
 
 
-def encode(values: NDArray[np.float32], type: int) -> NDArray[Any]:
+def encode(values: NDArray[np.float32], type: int) -> NDArray[np.generic]:
     """Rows of 32-bit floats in another type, as an array whose bytes are those of the file. type: ggml's number."""
     if type == F32:
         return values
@@ -186,7 +186,7 @@ def encode(values: NDArray[np.float32], type: int) -> NDArray[Any]:
         return q8_0(values)
     import gguf
 
-    quantised: NDArray[Any] = gguf.quants.quantize(values, gguf.GGMLQuantizationType(type))
+    quantised: NDArray[np.generic] = gguf.quants.quantize(values, gguf.GGMLQuantizationType(type))
     return quantised
 
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from math import frexp, prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +68,7 @@ def _pieces(header: Header, tensor: Tensor, one: ScaledRecord) -> Iterator[tuple
             yield header.data_start + tensor.start + at * size, (min(at + CHUNK, stop) - at) * size
 
 
-def _divided(old: NDArray[Any], dtype: str, one: ScaledRecord) -> bytes:
+def _divided(old: NDArray[np.generic], dtype: str, one: ScaledRecord) -> bytes:
     """Stored numbers divided by a power of two. Only normal numbers were surely multiplied without rounding."""
     values = widened(old, dtype)
     new = values / np.float32(one.factor)

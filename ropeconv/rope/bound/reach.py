@@ -229,7 +229,9 @@ class HeadReach:
         return int((self.first_violation > 0).sum())
 
 
-def weighted_sums(inv_freq: Vector, weights: PairWeights, heads: NDArray[Any], distances: NDArray[Any]) -> Vector:
+def weighted_sums(
+    inv_freq: Vector, weights: PairWeights, heads: NDArray[np.integer], distances: NDArray[np.integer]
+) -> Vector:
     """B_w(m) for pairs (head, m), in float64 [n].
 
     inv_freq: radians per token, float64 [rotary_dim / 2]. weights: of all heads. heads: which of them, int64 [n].

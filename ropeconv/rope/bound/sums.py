@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from decimal import Decimal, localcontext
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..lazy import np
 
@@ -111,7 +111,7 @@ def values(inv_freq: Vector, unrotated: float, distances: Distances) -> Vector:
     return np.asarray(np.cos(np.multiply.outer(distances, inv_freq)).sum(axis=1) + unrotated)
 
 
-def rough(inv_freq: Vector, unrotated: float, distances: NDArray[Any]) -> Single:
+def rough(inv_freq: Vector, unrotated: float, distances: NDArray[np.number]) -> Single:
     """f at `distances`, float32 [n], within 1e-6 r: phases are reduced in float64 first. Parameters as in `values`."""
     return np.asarray(np.cos(phases(distances, inv_freq)).sum(axis=1) + np.float32(unrotated))
 
@@ -188,7 +188,7 @@ def cos_sin(angle: Decimal) -> tuple[Decimal, Decimal]:
     return ((cosine, sine), (-sine, cosine), (-cosine, -sine), (sine, -cosine))[turns % 4]
 
 
-def phases(distances: NDArray[Any], inv_freq: Vector) -> Single:
+def phases(distances: NDArray[np.number], inv_freq: Vector) -> Single:
     """m theta within half a turn of zero, float32, shape [n, r/2]: numpy's float32 cosine is ten times as fast."""
     turns = np.multiply.outer(distances, inv_freq / math.tau)
     turns -= np.rint(turns)
@@ -196,7 +196,7 @@ def phases(distances: NDArray[Any], inv_freq: Vector) -> Single:
     return np.asarray(turns, dtype=np.float32)
 
 
-def score_bound(inv_freq: Vector, distances: NDArray[Any]) -> Vector:
+def score_bound(inv_freq: Vector, distances: NDArray[np.number]) -> Vector:
     """(1/(r/2)) sum_{n = 1}^{r/2} |S_n|, S_n = sum_{i < n} exp(j m theta_i), at some distances m, float64 [n].
 
     inv_freq: theta_i in radians per token, float64 [r/2], in the order of the pairs. distances: in tokens, [n]. With

@@ -133,10 +133,7 @@ def carry(model: GgufModel, to: str) -> Edit:
 
 
 def _interleaved(model: GgufModel) -> dict[str, Change]:
-    """The changes that reorder rows of queries and keys from pairs (i, i + d/2) to (2i, 2i + 1), by tensor.
-
-    Blocks of quantised weights are within rows, so that whole rows move and nothing is requantised.
-    """
+    """The changes that reorder whole rows of queries and keys from pairs (i, i + d/2) to (2i, 2i + 1), by tensor."""
     prefix = model.get("general.architecture")
     heads = model.get(f"{prefix}.attention.head_count")
     kv = model.get(f"{prefix}.attention.head_count_kv", heads)

@@ -191,10 +191,7 @@ def _commit(
 
 
 def _passes(problem: Exception) -> bool:
-    """Whether a failure may be temporary: an overloaded Hub, or a broken connection.
-
-    If the commit did arrive, the second attempt is refused since its parent has changed, and the repository `holds` it.
-    """
+    """Whether a failure may be temporary; a commit that did arrive is found by `holds` at the next attempt."""
     response = getattr(problem, "response", None)
     if response is not None:
         return bool(response.status_code >= 500)

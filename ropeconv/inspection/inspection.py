@@ -255,10 +255,7 @@ def inspect_config(source: Source) -> ConfigInspection:
 
 
 def _unplanned(problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None) -> tuple[Problem, ...]:
-    """The problems without those that are what a bake was asked for.
-
-    spec: the RoPE as it is. receipt: of an output of ropeconv, None for others.
-    """
+    """The problems without those that are what the bake of a receipt was asked for."""
     if receipt is None:
         return tuple(problems)
     planned = PLANNED if spec.context == spec.original_context else (*PLANNED, "trained")
@@ -266,10 +263,7 @@ def _unplanned(problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | N
 
 
 def _trained(spec: RopeSpec, receipt: Receipt, first: RopeSpec | None) -> RopeSpec:
-    """The RoPE of an output with the trained context that its receipt states: files alone may not say it.
-
-    A bake may declare less than the trained context, but none makes that longer than what it or its first source has.
-    """
+    """The RoPE of an output with the trained context of its receipt, unless that is longer than any it had."""
     trained = receipt.schedule.original_context
     longest = max(tokens for one in (spec, first) if one for tokens in (one.context, one.original_context))
     if not 0 < trained <= longest:

@@ -141,11 +141,7 @@ class HubShard(Shard):
         return bytes(response.content)
 
     def _fetched(self) -> Path:
-        """Its path in the cache, where it is fetched to.
-
-        By its branch, where that is at the same commit, so that the cache knows where the branch is when it is used
-        offline.
-        """
+        """Its path in the cache, by its branch where that is at its commit, so that it is found offline too."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
         with answers(self.reference, self._size):

@@ -102,10 +102,7 @@ def failure(message: str) -> Answer:
 
 
 def _separate(folder: Path, token: str) -> None:
-    """Takes login, cache and working folder of this machine away from the process of a stranger.
-
-    folder: an empty one, which takes their places. token: of the visitor's login; empty without one.
-    """
+    """Takes login, cache and working folder of this machine away from a stranger's process; `folder` is its own."""
     for name in LOGIN:
         os.environ.pop(name, None)
     os.environ |= {"HF_HOME": str(folder / "hub"), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TMPDIR": str(folder)}

@@ -93,10 +93,7 @@ def stock_version() -> str:
 
 @dataclass(frozen=True)
 class _Compared:
-    """The hidden states of both sides and their measures.
-
-    reading: of the source, with the hidden states of the output. runs: as far as both sides were read.
-    """
+    """The hidden states of both sides and their measures. runs: as far as both sides were read."""
 
     reading: SourceReading
     runs: list[TokenRun]

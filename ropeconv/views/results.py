@@ -46,10 +46,7 @@ def show_result(result: Result, sheet: Sheet) -> None:
 
 
 def _show(table: Table, sheet: Sheet) -> None:
-    """Errors stand behind their numbers where the terminal is wide enough, else below them.
-
-    Where that is too wide too, columns are shown in several tables.
-    """
+    """Errors stand behind their numbers in a wide terminal, else below; columns that do not fit, in more tables."""
     columns = ("", *table.columns)
     wide = [(name, *(_text(entry, sheet.colours, entry.error) for entry in entries)) for name, entries in table.lines]
     styles = {

@@ -111,11 +111,7 @@ class LlamaServer(Server):
         return self.post("/detokenize", {"tokens": list(ids)}, Detokenized, for_prompt(len(ids))).content
 
     def _after(self, prefix: Sequence[int], generated: int) -> tuple[Said, ...]:
-        """Entries with the log-probabilities after `prefix` of the likeliest tokens, and of the token `generated`.
-
-        A bias makes the sampler take that token; the log-probabilities are from before the bias. Empty where the server
-        reports none, since the token alone is not valid UTF-8.
-        """
+        """Entries with the log-probabilities of the likeliest tokens after `prefix`, and of `generated`, by a bias."""
         body = {
             "model": self.served.model, "prompt": list(prefix), "n_predict": 1, "n_probs": TOP, "temperature": -1,
             "id_slot": 0, "cache_prompt": True, "logit_bias": [[generated, BIAS]],

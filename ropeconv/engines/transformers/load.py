@@ -183,10 +183,7 @@ def load_stock(
 
 
 def _class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
-    """The class that loads a model with its logits, else one without a head: an auto class where that knows the config.
-
-    Those of Evolla miss it, which has two model types, so that the class in its `architectures` is taken.
-    """
+    """The class that loads a model with its logits, else one without a head; Evolla's by its `architectures`."""
     import transformers
 
     named = getattr(config, "auto_map", None) or {}

@@ -94,10 +94,7 @@ def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
 
 
 def _extended_set(module: Module) -> str:
-    """The prefix of the frequencies that an extension changes in a module with a set per layer type; empty for one set.
-
-    These are the only ones, or those of the layers that see the whole context.
-    """
+    """The prefix of the frequencies of the layers that see the whole context; empty where a module has one set."""
     ends = "inv_freq"
     buffers = [str(name) for name, _ in module.named_buffers()]
     names = [name[: -len(ends)] for name in buffers if name.endswith(ends) and "original" not in name]

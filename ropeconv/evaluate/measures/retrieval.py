@@ -106,10 +106,7 @@ class Haystack:
         return ids + tail, [len(ids) + index for index in targets]
 
     def _tail(self, prompt: Prompt) -> tuple[list[int], list[int]]:
-        """The tokens from the question to the end, and the indices of the answer's tokens in them.
-
-        Question and answer are one text for the tokenizer, as they are for a model that generates.
-        """
+        """The tokens from the question to the end, as one text, and the indices of the answer's tokens in them."""
         front = [] if not self.after else self.tokens(prompt.question) + self.after
         text = prompt.lead.lstrip() if self.after else prompt.question + prompt.lead
         tail = self.tokens(f"{text} {prompt.answer}")

@@ -107,10 +107,7 @@ def _in_transformers(
 
 
 def _folder(row: Row, two_lists: bool, source: Source, at: DeviceSpec, trust: bool = False, chunk: int = 4096) -> Model:
-    """A checkpoint in transformers.
-
-    One with two lists reads a sequence at once, since transformers takes a list anew for every chunk.
-    """
+    """A checkpoint in transformers, which takes one of two lists anew for every chunk and so reads them at once."""
     if two_lists:
         chunk = MOST_TOKENS
 
@@ -159,10 +156,7 @@ def _exported(source: Source, receipt: Receipt, how: HowToRun) -> Model:
 
 
 def _found(baked: Path, receipt: Receipt) -> Comparison | None:
-    """The comparison with the source that a receipt names, where that can be opened; else None.
-
-    A local source is looked for beside the output. baked: the output.
-    """
+    """The comparison with the source that a receipt names, on the Hub or beside `baked`; None without it."""
     named = receipt.source
     beside = [baked.parent / name for name in (named.name, f"{named.name}.gguf")]
     places = [str(path) for path in beside if path.exists() and path.resolve() != baked.resolve()]

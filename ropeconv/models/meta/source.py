@@ -78,10 +78,7 @@ class MetaSource(ConvertedSource[Target]):
 
     @cached_property
     def _above(self) -> tuple[Path, FileIdentity | None] | None:
-        """tokenizer.model one level above, as it was found; None where there is none, or one in the folder.
-
-        Raises BadSource for one of another number of tokens than params.json states.
-        """
+        """tokenizer.model one level above, None without one; BadSource for one of other tokens than params.json."""
         inside = any(file.name == TOKENIZER for file in self.inner.files())
         if inside or not isinstance(self.inner, FolderSource):
             return None

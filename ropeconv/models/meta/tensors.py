@@ -90,10 +90,7 @@ def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
 
 
 def _stored(operations: Any) -> Iterator[tuple[str, str]]:
-    """Yields (name, dtype) of tensors of a dictionary: its key, then "storage" and the class of its numbers.
-
-    operations: of the pickle, from pickletools. A class or text that was there before stands as its place in the memo.
-    """
+    """Yields the key of each tensor in a pickle and the class of its numbers; `memo` holds what was there before."""
     memo: dict[int, str] = {}
     texts, last = ("", ""), ""
     for code, argument, _ in operations:

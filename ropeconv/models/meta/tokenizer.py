@@ -45,10 +45,7 @@ def vocabulary_size(path: Path) -> int:
 
 
 def _ranks(path: Path) -> int:
-    """Number of tokens of a tiktoken vocabulary. Raises BadSource for lines that are not base64 and rank in order.
-
-    Converting takes the square of the length of a token; those of Llama 3 have up to 128 bytes.
-    """
+    """Number of tokens of a tiktoken vocabulary. Raises BadSource for lines that are not base64 and rank in order."""
     with path.open("rb") as file:
         lines = [line.split() for line in file if line.strip()]
     for rank, line in enumerate(lines):

@@ -234,3 +234,25 @@ class TuneOptions:
         0.0, "Weight of the squared distance of log divisors to the formula.", "Running", metavar="WEIGHT"
     )
     seed: int = option(0, "Of random choices.", "Running", metavar="N", least=0)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How `validate` and `eval` run a model."""
+
+    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps.", "Running", metavar="DEVICE")
+    dtype: str = option(
+        "auto", "auto: float32 on a CPU, elsewhere as stored.", "Running",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )  # fmt: skip
+    chunk: int = option(4096, "Tokens that the model sees at a time.", "Running", least=1)
+
+
+@dataclass(frozen=True)
+class ValidateOptions(RunOptions):
+    """How `validate` runs an output and its reference."""
+
+    tokens: int | None = option(
+        None, "Tokens of each spread run (512; for GGUF 4 x trained, to 8192).", "Running", least=16
+    )
+    seed: int = option(0, "Seed of the synthetic tokens.", "Running")

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import UsageError
-from ..options import Option, options
+from ..options import Option, from_command_line, options
 from .output import trimmed_stdout
 
 METHOD = "Method (one of them)"
@@ -137,6 +137,11 @@ def parameters(*kinds: type) -> list[inspect.Parameter]:
     An option without a default, or with an empty one, is None or False unless it is given.
     """
     return [_parameter(one) for one in options(*kinds)]
+
+
+def typed_group(name: str, kind: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: replaces a parameter of a command by the options of a dataclass, which it gets an instance of."""
+    return option_group(name, lambda: parameters(kind), lambda given: from_command_line(kind, given))
 
 
 def _parameter(one: Option) -> inspect.Parameter:

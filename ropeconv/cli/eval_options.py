@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from ..options import SizeOptions, from_command_line
-from .command import MODEL, OUTPUT, RUNNING, Rule, option_group, parameters
+from .command import MODEL, OUTPUT, RUNNING, Rule
 
 ModelArgument = Annotated[
     str,
@@ -96,9 +95,6 @@ FailIfOption = Annotated[
         help="Exit with 3 where it holds by three standard errors: 'yarn:4 > base @2T' (repeatable).",
     ),
 ]  # fmt: skip
-
-
-with_sizes = option_group("sizes", lambda: parameters(SizeOptions), lambda given: from_command_line(SizeOptions, given))
 
 
 def texts_of(names: list[str], dataset: str, field: str) -> list[tuple[str, str]]:

@@ -82,9 +82,6 @@ DeviceMapOption = Annotated[
         show_default=False,
     ),
 ]
-ChunkOption = Annotated[
-    int, typer.Option("--chunk", min=1, help="Tokens that the model sees at a time.", rich_help_panel=RUNNING)
-]
 ReportOption = Annotated[
     Path | None,
     typer.Option(

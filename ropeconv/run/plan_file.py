@@ -18,7 +18,7 @@ from ..evaluate.opening import Sizes
 from ..evaluate.row import Row, parse_rows
 from ..formats.files import read_text
 from ..hub.options import PushOptions
-from ..options import SizeOptions, TargetOptions, copied
+from ..options import RunOptions, SizeOptions, TargetOptions, ValidateOptions, copied
 from ..rope.errors import RopeconvError
 
 TaskName = Literal["apply", "validate", "eval", "push"]
@@ -52,28 +52,21 @@ class PushTable(PushOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalTable(SizeOptions):
+class EvalTable(SizeOptions, RunOptions):
     """[eval]: files of text, what is measured, and how the model is run."""
 
     text: list[str]
-    device: str = "auto"
-    dtype: str = "auto"
-    chunk: int = 4096
 
     def sizes(self) -> Sizes:
         """What is measured."""
         return copied(Sizes, self)
 
 
-class ValidateTable(Table, frozen=True):
+@dataclass(frozen=True)
+class ValidateTable(ValidateOptions):
     """[validate]: how outputs are run, as in `Settings`."""
 
-    device: str = "auto"
-    dtype: str = "auto"
-    tokens: int | None = None
     length: int = 0
-    chunk: int = 4096
-    seed: int = 0
 
 
 class LimitsTable(Table, frozen=True):

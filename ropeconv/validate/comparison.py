@@ -18,6 +18,7 @@ from ..inspection.receipts.writer import add_validation
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
+from ..options import ValidateOptions
 from ..rope.recipe import Recipe
 from ..rope.schedule import LogN, QueryScaling, Schedule, effective_scaling
 from ..rope.spec import RopeSpec
@@ -152,24 +153,18 @@ def _is_first_bake(receipt: Receipt) -> bool:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(ValidateOptions):
     """Options of a validation.
 
-    device, dtype, device_map: as in `device_spec`. tokens: of each spread run (by default 512, fewer with `length`);
-    for GGUF the length of the sequence. length: tokens of a run over every position, 0 for none. chunk: tokens that the
-    backbone reads at a time. seed: of the synthetic tokens. text: a file to read in their place. trust_remote_code: run
-    code of the output, of tokenizers and of kernels that ropeconv has not written, and load pickled weights.
-    config_reference: also run the source with the method in its config. dequantised: run the source of a GGUF file in
-    transformers, with its weights dequantised.
+    device_map: as in `device_spec`. tokens: of each spread run (by default 512, fewer with `length`); for GGUF the
+    length of the sequence. length: tokens of a run over every position, 0 for none. text: a file to read in place of
+    synthetic tokens. trust_remote_code: run code of the output, of tokenizers and of kernels that ropeconv has not
+    written, and load pickled weights. config_reference: also run the source with the method in its config. dequantised:
+    run the source of a GGUF file in transformers, with its weights dequantised. The others are in `ValidateOptions`.
     """
 
-    device: str = "auto"
-    dtype: str = "auto"
     device_map: str = ""
-    tokens: int | None = None
     length: int = 0
-    chunk: int = 4096
-    seed: int = 0
     text: Path | None = None
     trust_remote_code: bool = False
     config_reference: bool = False

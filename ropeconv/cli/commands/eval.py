@@ -12,9 +12,9 @@ import msgspec
 import typer
 
 from ...errors import Interrupted
-from ...options import SizeOptions, copied
+from ...options import RunOptions, SizeOptions, copied
 from ...rope.errors import counted
-from ..command import needs
+from ..command import needs, typed_group
 from ..eval_options import (
     NEEDS_DATASET,
     AgainstOption,
@@ -30,15 +30,11 @@ from ..eval_options import (
     ServersOption,
     TextOption,
     WorkersOption,
-    with_sizes,
 )
 from ..options import DryRunOption, FamilyOption, JsonOption, QuietOption
 from ..output import Output
 from ..output_options import (
-    ChunkOption,
     DeviceMapOption,
-    DeviceOption,
-    DtypeOption,
     PlotOption,
     ReportOption,
     TrustOption,
@@ -83,9 +79,11 @@ def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
     chunk=(lambda given: not given["server"], "is for models that are loaded here; leave it out"),
     family=(lambda given: given["model"] or not given["server"], "is that of MODEL, and none is given; leave it out"),
 )
-@with_sizes
+@typed_group("sizes", SizeOptions)
+@typed_group("running", RunOptions)
 def eval_command(
     sizes: SizeOptions,
+    running: RunOptions,
     model: ModelArgument = "",
     methods: MethodsOption = "",
     against: AgainstOption = "",
@@ -93,10 +91,7 @@ def eval_command(
     text: TextOption = None,
     dataset: DatasetOption = "",
     field: FieldOption = "text",
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
     device_map: DeviceMapOption = "",
-    chunk: ChunkOption = 4096,
     budget: BudgetOption = "",
     workers: WorkersOption = "",
     journal: JournalOption = None,
@@ -131,8 +126,8 @@ def eval_command(
     seconds = parse_duration(budget) if budget else 0.0
     conditions = [parse_condition(one) for one in fail_if or ()]
     opening = Opening(
-        model, parse_rows(methods) if methods else [], against, tuple(server or ()), device, dtype, device_map, chunk,
-        family, trust_remote_code,
+        model, parse_rows(methods) if methods else [], against, tuple(server or ()), running.device, running.dtype,
+        device_map, running.chunk, family, trust_remote_code,
     )  # fmt: skip
     with _opened(workers, opening, copied(Sizes, sizes), texts_of(text or [], dataset, field)) as (evaluation, spread):
         rows, names = evaluation.rows, [one.name for one in evaluation.measures]

@@ -9,8 +9,8 @@ import msgspec
 import typer
 
 from ...errors import Interrupted
-from ...options import TuneOptions, copied, from_command_line
-from ..command import OUTPUT, needs, option_group, parameters
+from ...options import TuneOptions, copied
+from ..command import OUTPUT, needs, typed_group
 from ..eval_options import NEEDS_DATASET, DatasetOption, FieldOption, FreshOption, JournalOption, TextOption
 from ..options import FamilyOption, JsonOption, QuietOption
 from ..output import Output
@@ -33,7 +33,7 @@ ropeconv apply ./model --recipe tuned.json
 
 
 @needs(field=NEEDS_DATASET)
-@option_group("options", lambda: parameters(TuneOptions), lambda given: from_command_line(TuneOptions, given))
+@typed_group("options", TuneOptions)
 def tune_command(
     model: CheckpointArgument,
     options: TuneOptions,

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import Interrupted, UsageError
+from ...options import ValidateOptions, copied
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
-from ..command import RUNNING, Reference, needs
+from ..command import RUNNING, Reference, needs, typed_group
 from ..options import JsonOption, QuietOption
 from ..output import Output
 from ..output_options import (
-    ChunkOption,
     DeviceMapOption,
-    DeviceOption,
-    DtypeOption,
     PlotOption,
     ReportOption,
     TrustOption,
@@ -56,14 +54,14 @@ def _on_checkpoint(given: Mapping[str, Any]) -> bool:
     seed=(lambda given: not given["text"], "is that of synthetic tokens, which --text replaces; leave one out"),
     model=(lambda given: given["server"], "names one of a server's models; add --server URL, or leave it out"),
 )
+@typed_group("options", ValidateOptions)
 def validate_command(
     baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
     against: Annotated[
         str,
         typer.Option("--against", metavar="SOURCE", help="The checkpoint it was made from.", rich_help_panel=RUNNING),
     ],
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
+    options: ValidateOptions,
     device_map: DeviceMapOption = "",
     length: Annotated[
         str,
@@ -75,21 +73,10 @@ def validate_command(
             show_default=False,
         ),
     ] = "",
-    chunk: ChunkOption = 4096,
-    tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--tokens",
-            min=16,
-            help="Tokens of each spread run (512; for GGUF 4 x trained, to 8192).",
-            rich_help_panel=RUNNING,
-        ),
-    ] = None,
     text: Annotated[
         Path | None,
         typer.Option("--text", metavar="FILE", help="Read this instead of synthetic tokens.", rich_help_panel=RUNNING),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the synthetic tokens.", rich_help_panel=RUNNING)] = 0,
     server: Annotated[
         str,
         typer.Option(
@@ -145,16 +132,16 @@ def validate_command(
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
     output = Output(as_json, quiet or not is_main_process())
-    settings = Settings(
-        device=device, dtype=dtype, device_map=device_map, tokens=tokens, length=parse_tokens(length) if length else 0,
-        chunk=chunk, seed=seed, text=text, trust_remote_code=trust_remote_code,
-        config_reference=reference == "config", dequantised=reference == "dequantised",
+    settings = copied(
+        Settings, options, device_map=device_map, length=parse_tokens(length) if length else 0, text=text,
+        trust_remote_code=trust_remote_code, config_reference=reference == "config",
+        dequantised=reference == "dequantised",
     )  # fmt: skip
     _check_flags(settings, baked.suffix == ".gguf", server)
     check_places(report, plot)
     comparison = Comparison.open(baked, against)
-    options = Options(quick, ignore_receipt, trust_remote_code)
-    result, files = run_validation(comparison, settings, server, model, options, output)
+    checks = Options(quick, ignore_receipt, trust_remote_code)
+    result, files = run_validation(comparison, settings, server, model, checks, output)
     if is_main_process():
         if as_json:
             output.data(result.to_dict() | {"files": files and files.to_dict()})

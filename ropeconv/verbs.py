@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_origin, get_type_hints, overload
 
 from .bake import apply as baking
 from .bake import restore as restoring
@@ -23,7 +24,7 @@ from .inspection.inspection import Inspection, inspect_source
 from .inspection.receipts.reader import read_receipt
 from .inspection.side_by_side import RopeDifference, side_by_side
 from .models.gguf import GgufSource
-from .models.open import open_source
+from .models.open import HUB_FILE, open_source
 from .models.source import Source
 from .options import OutputPlace, TargetOptions, options
 from .rope.lengths import parse_tokens
@@ -119,9 +120,9 @@ def validate(output: object, against: object = None, **keywords: Any) -> Validat
     require("transformers", "validating", "validate")
     own = {item.name for item in fields(Settings)} - {"config_reference", "dequantised"}
     _known("validate", keywords, [*own, "server", "model", "reference", "quick", "ignore_receipt"])
-    settings = {name: value for name, value in keywords.items() if name in own}
-    settings |= {"length": parse_tokens(str(settings["length"]))} if settings.get("length") else {}
-    settings |= {"text": Path(settings["text"])} if settings.get("text") else {}
+    keywords |= {"length": parse_tokens(f"{keywords['length']}")} if keywords.get("length") else {}
+    keywords |= {"text": Path(_reference("validate", keywords["text"]))} if keywords.get("text") else {}
+    settings = _values(Settings, keywords)
     reference = keywords.get("reference", "patched")
     if reference not in ("patched", "config", "dequantised"):
         raise UsageError(f"reference={reference!r} is not known; choose patched, config or dequantised")
@@ -185,11 +186,15 @@ def evaluate(model: object, methods: str | Iterable[str] = "", text: object = ()
         keywords["servers"] = tuple(_names("server", keywords["servers"]))
     if "against" in keywords:
         keywords["against"] = _reference("evaluate", keywords["against"])
+    for name in ("measures", "lengths"):
+        value = keywords.get(name, "")
+        keywords |= {name: ",".join(map(str, value if isinstance(value, list | tuple) else [value]))} if value else {}
+    _values(Opening, keywords)
     return evaluate_model(
         _reference("evaluate", model),
         ",".join(_names("methods", methods)),
         list(texts),
-        Sizes(**{name: value for name, value in keywords.items() if name in sizes}),
+        Sizes(**_values(Sizes, keywords)),
         **{name: value for name, value in keywords.items() if name not in sizes},
     )
 
@@ -242,6 +247,7 @@ def _known(verb: str, keywords: Iterable[str], names: Iterable[str]) -> None:
         if name not in names:
             near = get_close_matches(name, names, 1, 0.5)
             hint = f"did you mean {near[0]}?" if near else f"help(ropeconv.{verb}) lists them"
+            hint = "pass the output to `ropeconv push`" if name == "push" else hint
             raise UsageError(f"{verb}() has no keyword {name}; {hint}")
 
 
@@ -269,6 +275,17 @@ def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
     as_text |= {"context", "original_context", "log_n_length"}
     given = {name: f"{value}" if name in as_text else value for name, value in given.items()}
     return build_recipe(given | ({} if recipe is None else {"recipe_file": os.fspath(recipe)}))
+
+
+def _values(kind: type, keywords: dict[str, Any]) -> dict[str, Any]:
+    """The keywords that are fields of a dataclass. Raises UsageError for values of another type."""
+    hints = get_type_hints(kind)
+    found = {name: value for name, value in keywords.items() if name in hints}
+    for name, value in found.items():
+        if get_origin(hints[name]) is not tuple and not isinstance(value, hints[name]):
+            words = {bool: "True or False", str: "a text"}.get(hints[name], "a whole number")
+            raise UsageError(f"{name}={value!r} is not {words}")
+    return found
 
 
 def _target(keywords: dict[str, Any]) -> Target:
@@ -343,11 +360,9 @@ def _against(output: object, baked: Path, against: object) -> str:
     if isinstance(output, Output) and output.against:
         return output.against
     first = read_receipt(baked).source
-    if first.repository and first.reference and "@" not in first.reference:
-        found = first.reference.removeprefix(first.repository)
-        return f"{first.repository}@{first.commit}{found}"
-    if first.reference:
-        return first.reference
+    if first.repository:
+        file = re.fullmatch(HUB_FILE, first.reference or "")
+        return f"{first.repository}@{first.commit}" + (f"/{file[3]}" if file else "")
     raise UsageError(
         f"the receipt of {baked} names {first.name}, a local model, without its place; pass against='PATH'"
     )

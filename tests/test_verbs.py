@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import transformers
 import ropeconv
 from ropeconv import METHODS, Recipe, RopeconvError, Target, UsageError
 from ropeconv.convert.target import Target as Expected
-from ropeconv.verbs import _target
+from ropeconv.inspection.receipts.receipt import SourceRecord
+from ropeconv.verbs import _against, _target
 
 from .support.llamacpp import tokenizer_json
 
@@ -73,6 +75,9 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "evaluate, a wrong text": (lambda m, _: ropeconv.evaluate(m, "base", 3), "text=3 is not the path of a text"),
     "evaluate, wrong methods": (lambda m, _: ropeconv.evaluate(m, 4, "book.txt"), "methods=4 is not a text"),
     "evaluate, a near name": (lambda m, _: ropeconv.evaluate(m, "base", "b", length=1), "did you mean lengths?"),
+    "evaluate, a wrong number": (lambda m, _: ropeconv.evaluate(m, "base", "b", windows="8"), "not a whole number"),
+    "validate, a wrong number": (lambda m, _: ropeconv.validate(m, m, tokens="9"), "tokens='9' is not a whole number"),
+    "apply, push": (lambda m, _: ropeconv.apply(m, yarn=4, push="me/x"), "pass the output to `ropeconv push`"),
     "evaluate, no such text": (lambda m, _: ropeconv.evaluate(m, "base", "none.txt"), "none.txt"),
 }  # fmt: skip
 
@@ -113,6 +118,23 @@ def test_the_keywords_are_those_of_the_command() -> None:
     assert found == Expected(to="gguf", outtype="q8_0", out=Path("a.gguf"), runtimes=("vllm",)) == Target(**vars(found))
     with pytest.raises(UsageError, match="out=3 is not a path"):
         _target({"out": 3})
+
+
+@pytest.mark.parametrize(
+    ("reference", "found"),
+    [
+        ("me/a", "me/a@c0"),
+        ("me/a@v1", "me/a@c0"),
+        ("me/a/b.gguf", "me/a@c0/b.gguf"),
+        ("me/a@v1/b.gguf", "me/a@c0/b.gguf"),
+    ],
+)
+def test_a_source_on_the_hub_is_found_by_its_commit(
+    reference: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = SourceRecord("a", "gguf" if "gguf" in reference else "hub", reference, "c0")
+    monkeypatch.setattr("ropeconv.verbs.read_receipt", lambda baked: SimpleNamespace(source=record))
+    assert _against("out", Path("out"), None) == found
 
 
 def test_a_package_does_not_take_the_place_of_a_verb() -> None:

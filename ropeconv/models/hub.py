@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -28,6 +28,10 @@ from ..formats.safetensors import Header, parse_header, read_header, safe_name
 from ..rope.errors import RopeconvError, shown
 from .folder import FolderSource
 from .source import MOST_FILES, Source, SourceFile, whole
+
+if TYPE_CHECKING:
+    from httpx import Request, Response
+    from huggingface_hub import ModelInfo
 
 CONNECT, READ = 10.0, 60.0
 """Seconds until a connection is there, and until the next bytes come."""
@@ -126,10 +130,10 @@ class LimitedClients:
         return client
 
 
-def _patient(send: Callable[..., Any], whole: type) -> Callable[..., Any]:
+def _patient(send: Callable[..., Response], whole: type) -> Callable[..., Response]:
     """A client's `send` that waits as long as a busy Hub asks to. whole: of bodies that can be sent again."""
 
-    def again(request: Any, **options: Any) -> Any:
+    def again(request: Request, **options: object) -> Response:
         for number in range(patience):
             response = send(request, **options)
             if response.status_code != TOO_MANY or not isinstance(request.stream, whole):
@@ -149,7 +153,7 @@ def _asked_to_wait(headers: Mapping[str, str], number: int) -> float:
     return min(float(found), LONGEST_WAIT)
 
 
-def _hook(httpx: Any) -> Any:
+def _hook(httpx: Any) -> Callable[[Response], None]:
     class Limited(httpx.SyncByteStream):  # type: ignore[misc]
         """A body that ends. stream: the body. most: its bytes. download: a file, and no answer about a repository."""
 
@@ -172,7 +176,7 @@ def _hook(httpx: Any) -> Any:
         def close(self) -> None:
             self.stream.close()
 
-    def check(response: Any) -> None:
+    def check(response: Response) -> None:
         for name, pattern in HEADERS.items() if "/resolve" in response.url.path else ():
             value = response.headers.get(name)
             if value and not pattern.fullmatch(value):
@@ -216,7 +220,7 @@ class Listing(msgspec.Struct, frozen=True):
     files: Annotated[tuple[ListedFile, ...], msgspec.Meta(max_length=MOST_FILES)]
 
 
-def read_listing(info: Any, reference: str) -> Listing:
+def read_listing(info: ModelInfo, reference: str) -> Listing:
     """The listing in an answer of the Hub.
 
     info: a ModelInfo of huggingface_hub, whose fields have whatever types the answer had. reference: for messages.

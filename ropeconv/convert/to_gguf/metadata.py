@@ -8,12 +8,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...formats.gguf.values import ARRAY, FORMATS, STRING, Value, array, string, strings, u32
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter, Metadata
+    from gguf.gguf_writer import GGUFValue
 
 
 def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, Value]:
@@ -27,7 +28,7 @@ def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, Value]:
     return found
 
 
-def _value(entry: Any) -> Value:
+def _value(entry: GGUFValue) -> Value:
     import gguf
 
     kind, value = int(entry.type), entry.value

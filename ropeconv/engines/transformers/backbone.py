@@ -161,7 +161,7 @@ def first_not_finite(model: PreTrainedModel, ids: Sequence[int], chunk: int) -> 
     """
     found: list[str] = []
 
-    def watch(name: str) -> Any:
+    def watch(name: str) -> Callable[[Module, object, object], None]:
         def seen(module: Module, args: object, output: object) -> None:
             if not found and not all(bool(tensor.isfinite().all()) for tensor in _tensors(output)):
                 found.append(name)

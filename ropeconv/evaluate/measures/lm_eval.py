@@ -6,7 +6,7 @@ https://github.com/EleutherAI/lm-evaluation-harness
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from ...rope.errors import RopeconvError
 from ..cases import Asked, Case, Observation
 from ..texts import CheckpointTokenizer, Texts, Tokenizer
 from .measure import Measure
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LM_EVAL = "lm-eval:"
 """Before the name of a task."""
@@ -69,7 +72,9 @@ class LmEval(Measure):
     def placed(self, case: Case, found: Observation) -> Observation:
         return found  # its documents are those of the task
 
-    def _samples(self, model: Any, tokenizer: Any, case: Case) -> dict[str, list[JsonObject]]:
+    def _samples(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, case: Case
+    ) -> dict[str, list[JsonObject]]:
         """The documents of each task with their metrics. Raises RopeconvError where lm_eval does not run the task."""
         import lm_eval
         from lm_eval.models.huggingface import HFLM

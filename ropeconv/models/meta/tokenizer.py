@@ -11,7 +11,7 @@ from ...errors import BadSource
 from ...formats.jsontext import JsonObject
 
 SPECIALS = 256
-MOST_LETTERS = 2048  # of base64, for one token
+MOST_LETTERS = 2048  # of base64, for one token; conversion takes the square of the length
 MOST_BYTES = 1 << 24
 """Of a tokenizer.model: that of Llama 3 has 2 million."""
 PATTERN = (

@@ -78,6 +78,11 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
         RopeconvError: As `make_plan` and `bake.apply.apply` do.
     """
     run = {name: keywords.pop(name) for name in RUN if name in keywords}
+    for name, value in run.items():
+        if not isinstance(value, bool) and name not in ("advance", "probe"):
+            raise UsageError(f"{name}={value!r} is not True or False")
+    if not callable(run.get("advance", print)):
+        raise UsageError(f"advance={run['advance']!r} is not a function of the bytes done")
     if isinstance(model, Plan):
         plan = model
         if keywords or recipe is not None:
@@ -214,6 +219,8 @@ def restore(
     default `./NAME-restored`. in_place, allow_hard_links, force, fsync: as the flags. Raises RopeconvError where the
     receipt does not say what the source had.
     """
+    if not isinstance(out, str | os.PathLike | None):
+        raise UsageError(f"out={out!r} is not a path")
     if isinstance(output, restoring.RestorePlan):
         plan = output
     else:
@@ -344,6 +351,8 @@ def _reference(verb: str, model: Any) -> str:
 
 def _source(verb: str, model: Any, family: str = "") -> Source | GgufSource:
     """The source that an argument stands for. Raises UsageError where it is none."""
+    if not isinstance(family, str):
+        raise UsageError(f"family={family!r} is not a text")
     if isinstance(model, Source | GgufSource) and not family:
         return model
     reference = _reference(verb, model)

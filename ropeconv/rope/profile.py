@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from .bound.reach import FARTHEST, MOST_COUNTED, Reach, reach
 from .forms import base_inv_freq, divisors
@@ -35,7 +34,7 @@ class Profile:
     fast_change: float
     not_rotating: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The fields as JSON-ready data, those of `reach` among them; keys stay within a schema."""
         own = asdict(self)
         del own["reach"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from .errors import RecipeError, RopeconvError, shown
 from .forms import LongRope, base_inv_freq, count_zero, divisors, temperature_attention_factor
@@ -180,7 +180,7 @@ class Recipe:
         """Names of the modifiers that are set."""
         return [name for name in MODIFIERS if getattr(self, name) not in (None, False)]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """JSON-ready data: the method's name, its parameters, and the modifiers that are set."""
         fields = {item.name: getattr(self.method, item.name) for item in dataclasses.fields(self.method)}
         set_fields = {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items() if v is not None}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import RecipeError
 from ..lazy import np
@@ -102,7 +102,7 @@ class Reach:
         """L_theta in tokens, one less than the first violation; None where no violation was found."""
         return None if self.first_violation is None else self.first_violation - 1
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The fields as JSON-ready data, with the effective length; keys stay within a schema."""
         return {
             "effective_length": self.effective_length,

@@ -30,7 +30,7 @@ from .folder import FolderSource
 from .source import MOST_FILES, Source, SourceFile, whole
 
 if TYPE_CHECKING:
-    from httpx import Request, Response
+    from httpx2 import Request, Response
     from huggingface_hub import ModelInfo
 
 CONNECT, READ = 10.0, 60.0

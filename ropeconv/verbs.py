@@ -19,7 +19,7 @@ from .convert.target import Target
 from .errors import UsageError
 from .evaluate.opening import Sizes, evaluate_model
 from .evaluate.result import Result
-from .evaluate.runners.runner import Opening
+from .evaluate.runners.runner import RunnerRequest
 from .inspection.inspection import Inspection, inspect_source
 from .inspection.receipts.reader import read_receipt
 from .inspection.side_by_side import RopeDifference, side_by_side
@@ -182,7 +182,7 @@ def evaluate(model: object, methods: str | Iterable[str] = "", text: object = ()
     """
     keywords = {{"measure": "measures", "server": "servers"}.get(name, name): v for name, v in keywords.items()}
     sizes = {item.name for item in fields(Sizes)}
-    rows = {item.name for item in fields(Opening)} - {"model", "rows"}
+    rows = {item.name for item in fields(RunnerRequest)} - {"model", "rows"}
     _known("evaluate", keywords, [*sizes, *rows, "journal", "progress"])
     texts = [text] if isinstance(text, str | os.PathLike) else text
     if not isinstance(texts, Iterable) or not all(isinstance(one, str | os.PathLike) for one in texts):
@@ -194,7 +194,7 @@ def evaluate(model: object, methods: str | Iterable[str] = "", text: object = ()
     for name in ("measures", "lengths"):
         value = keywords.get(name, "")
         keywords |= {name: ",".join(map(str, value if isinstance(value, list | tuple) else [value]))} if value else {}
-    _values(Opening, keywords)
+    _values(RunnerRequest, keywords)
     return evaluate_model(
         _reference("evaluate", model),
         ",".join(_names("methods", methods)),

@@ -21,7 +21,7 @@ import msgspec
 
 import ropeconv
 from ropeconv.bake.plan import PlanDocument
-from ropeconv.bake.writing.hidden import Begun, Finished, Moves
+from ropeconv.bake.writing.hidden import Begun, FinishedFile, Moves
 from ropeconv.cli.app import COMMANDS
 from ropeconv.evaluate.cases import EvalLine
 from ropeconv.evaluate.result import Result
@@ -78,7 +78,7 @@ SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
     "The journal of apply": (
         "A file of JSON lines with `crc32` in the hidden folder in which an output is written, until it has its name "
         "([Writing](writing.md)).",
-        (Begun, Finished, Moves),
+        (Begun, FinishedFile, Moves),
     ),
 }  # fmt: skip
 """Documents by their headings: what they are, and their types."""

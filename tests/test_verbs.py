@@ -162,5 +162,5 @@ def test_the_ten_tasks_of_the_docs_run(llama: Path, tmp_path: Path, monkeypatch:
     assert len(blocks()) == 10
     names: dict[str, Any] = {}
     for block in blocks():
-        assert len(block.splitlines()) <= 4, block
+        assert len([line for line in block.splitlines() if line]) <= 4, block
         exec(compile(block, block, "exec"), names)

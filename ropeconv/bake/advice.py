@@ -41,7 +41,7 @@ CRITERION = (
 
 
 @dataclass(frozen=True)
-class Writing:
+class FormatAdvice:
     """The planned output of one format: its encoding and verdicts, or the reason why it cannot hold the schedule."""
 
     encoding: str
@@ -83,7 +83,7 @@ class Advice:
     schedule: Schedule
     profile: Profile
     works_untuned: bool
-    writings: dict[str, Writing]
+    writings: dict[str, FormatAdvice]
     command: str
     context: int | None = None
     replace: bool = False
@@ -160,19 +160,19 @@ def advise(
 
 def _writings(
     source: Source | GgufSource, recipe: Recipe, wanted: Sequence[Format] | None
-) -> tuple[dict[str, Writing], Schedule | None]:
+) -> tuple[dict[str, FormatAdvice], Schedule | None]:
     """The planned output of a recipe per format, and the planned schedule, None where every format refuses."""
     known: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
     outputs = known if wanted is None else wanted
-    found: dict[str, Writing] = {}
+    found: dict[str, FormatAdvice] = {}
     schedule = None
     for name in outputs:
         try:
             plan = make_plan(source, recipe, Target(to=name, replace=True))
         except RopeconvError as problem:
-            found[name] = Writing("", (), str(problem))
+            found[name] = FormatAdvice("", (), str(problem))
         else:
-            found[name] = Writing(plan.result.encoding, plan.result.verdicts)
+            found[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
             schedule = schedule or plan.schedule
     return found, schedule
 

@@ -96,7 +96,7 @@ class OutputCheck:
 
 
 @dataclass
-class Decoding:
+class DecodingCheck:
     """The check of a converted file by the installed llama.cpp, called with the folder that it is in.
 
     plan: of the file. reason: why it was not checked, or empty.
@@ -213,7 +213,7 @@ def apply(
     if isinstance(plan, GgufPlan) and plan.target.in_place:
         return Applied(change_in_place(plan.source, plan.edit, plan.target.allow_hard_links))
     if isinstance(plan, ExportPlan) and check:
-        decoding = Decoding(plan)
+        decoding = DecodingCheck(plan)
         return Applied(execute_plan(plan, options, decoding, advance), reason=decoding.reason)
     if not isinstance(plan, CheckpointPlan) or not check:
         return Applied(execute_plan(plan, options, advance=advance))

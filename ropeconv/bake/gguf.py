@@ -9,12 +9,12 @@ from pathlib import Path
 from ..convert.gguf_encoding import GgufModel
 from ..convert.selection import select_gguf
 from ..convert.target import Target
-from ..convert.to_gguf.export import SMALL, Exported, export
+from ..convert.to_gguf.export import SMALL, GgufExport, export
 from ..convert.to_gguf.metadata import file_name
 from ..convert.to_gguf.write import FTYPES, quantise, write_tensors
 from ..errors import UnsupportedBake, UsageError
 from ..formats.copying import Advance
-from ..formats.gguf.edit import Edit, Rewritten, new_size, rewrite, write_changes, write_new
+from ..formats.gguf.edit import Edit, RewrittenHeader, new_size, rewrite, write_changes, write_new
 from ..formats.gguf.values import string
 from ..formats.safetensors import INDEX
 from ..inspection.inspection import ConfigInspection, inspect_gguf
@@ -147,7 +147,7 @@ class ExportPlan(GgufOutput):
     """
 
     source: Source
-    exported: Exported
+    exported: GgufExport
     edit: Edit
 
     @property
@@ -197,12 +197,12 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     )
 
 
-def _file(name: str, size: int, exported: Exported, made: Rewritten, edit: Edit) -> PlannedFile:
+def _file(name: str, size: int, exported: GgufExport, made: RewrittenHeader, edit: Edit) -> PlannedFile:
     write = partial(_write_export, exported, made, edit)
     return PlannedFile("convert", name, size, make=write, estimated=bool(exported.quantised))
 
 
-def _size(exported: Exported, made: Rewritten) -> int:
+def _size(exported: GgufExport, made: RewrittenHeader) -> int:
     """Size of the output in bytes; an estimate where llama.cpp quantises it."""
     head, last = len(made.place(0)), max(info.offset + info.size for info in made.tensors.values())
     if not exported.quantised:
@@ -211,7 +211,7 @@ def _size(exported: Exported, made: Rewritten) -> int:
     return head + round(elements * FTYPES[exported.quantised][1] / 8)
 
 
-def _write_export(exported: Exported, made: Rewritten, edit: Edit, target: Path, advance: Advance) -> None:
+def _write_export(exported: GgufExport, made: RewrittenHeader, edit: Edit, target: Path, advance: Advance) -> None:
     if not exported.quantised:
         return _write_floats(exported, made, edit, target, advance)
     floats = target.with_name(target.name + ".floats")
@@ -222,7 +222,7 @@ def _write_export(exported: Exported, made: Rewritten, edit: Edit, target: Path,
         floats.unlink(missing_ok=True)
 
 
-def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path, advance: Advance) -> None:
+def _write_floats(exported: GgufExport, made: RewrittenHeader, edit: Edit, target: Path, advance: Advance) -> None:
     head = made.place(0)
     target.write_bytes(head)
     advance(len(head))
@@ -234,7 +234,7 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
             file.write(item.data)
 
 
-def _notes(source: Source, seen: ConfigInspection, exported: Exported) -> list[str]:
+def _notes(source: Source, seen: ConfigInspection, exported: GgufExport) -> list[str]:
     found = []
     spec, arch = seen.spec, arch_of_header(exported.model)
     if arch.window is None and any(size is not None and size < spec.context for size in spec.windows):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import frexp
 
 from ..convert.fold import NEGLIGIBLE, Fold
-from ..convert.to_gguf.export import Exported
+from ..convert.to_gguf.export import GgufExport
 from ..convert.to_gguf.write import converted
 from ..formats.gguf.edit import Edit
 from ..formats.safetensors import Tensor
@@ -54,7 +54,7 @@ def original_of_gguf(source: GgufSource, spec: RopeSpec, edit: Edit, replaced: b
     return OriginalRecord(receipt.original.source, gguf=record, steps=() if replaced else _steps(receipt))
 
 
-def original_of_export(source: Source, exported: Exported, edit: Edit) -> OriginalRecord:
+def original_of_export(source: Source, exported: GgufExport, edit: Edit) -> OriginalRecord:
     """The record of a conversion, whose original is the same conversion without scaling.
 
     source: the checkpoint. exported: its conversion. edit: what the encoding changes, without the receipt.

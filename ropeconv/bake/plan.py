@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..convert.gguf_encoding import GgufResult
-from ..convert.target import Considered, EncodeResult, Target
+from ..convert.target import ConsideredEncoding, EncodeResult, Target
 from ..formats.copying import Splice
 from ..formats.durable import FileIdentity
 from ..formats.jsontext import JsonObject
@@ -142,7 +142,7 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     effective_length: int | None
     runtimes: tuple[VerdictDocument, ...]
     out: str
-    considered: tuple[Considered, ...]
+    considered: tuple[ConsideredEncoding, ...]
     files: tuple[FileDocument, ...]
     skipped: tuple[str, ...]
     bytes: int

@@ -23,13 +23,13 @@ from .execution import execute, recovered
 from .output import Output
 from .output_options import build_target
 from .process import complain, explained, reader_gone, traced
-from .units import Flags, Unit, make_folder, refuse_collisions
+from .units import Flags, OutputUnit, make_folder, refuse_collisions
 
 if TYPE_CHECKING:
     from ..engines.probe import Probe
 
 
-Made = list[tuple[Unit, Plan]]
+Made = list[tuple[OutputUnit, Plan]]
 DISAGREES = 3
 
 
@@ -41,10 +41,10 @@ class Batch:
     fail with the same one, else 1.
     """
 
-    def __init__(self, units: Sequence[Unit], flags: Flags, output: Output) -> None:
+    def __init__(self, units: Sequence[OutputUnit], flags: Flags, output: Output) -> None:
         self.units, self.flags, self.output = units, flags, output
         self.several = len(units) > 1
-        self.failed: list[tuple[Unit, str, int]] = []
+        self.failed: list[tuple[OutputUnit, str, int]] = []
 
     @property
     def code(self) -> int:
@@ -84,7 +84,7 @@ class Batch:
         refuse_collisions(made, self.units)
         return [(unit, plan) for unit, plan in made if self._has_place(unit, plan)]
 
-    def _has_place(self, unit: Unit, plan: Plan) -> bool:
+    def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
         """Whether the place of one of several outputs is free, or has what the same command wrote; reports the rest."""
         if not self.several or self.flags.dry_run or self.flags.how or plan.target.in_place:
             return True
@@ -154,7 +154,7 @@ class Batch:
             show_plan(plan, self.output, self.flags.explain)
             show_outcome(plan, done, self.output)
 
-    def _gap(self, unit: Unit, made: Made) -> None:
+    def _gap(self, unit: OutputUnit, made: Made) -> None:
         """Prints an empty line before all outputs but the first."""
         if unit is not made[0][0] and not (self.output.quiet or self.output.as_json):
             self.output.say("")
@@ -189,7 +189,7 @@ class Batch:
         self.output.data({"outputs": documents, "failed": failed} | more)
 
     @contextmanager
-    def _failing(self, unit: Unit, finished: int = 0) -> Iterator[None]:
+    def _failing(self, unit: OutputUnit, finished: int = 0) -> Iterator[None]:
         """Reports a failure of one of several outputs, and goes on. finished: how many outputs are there."""
         try:
             yield

@@ -16,7 +16,7 @@ from .units import Flags
 
 if TYPE_CHECKING:
     from ..bake.plan import Plan
-    from ..bake.verify.findings import Options, Verified
+    from ..bake.verify.findings import Options, Verification
     from ..engines.engine import Progress
     from ..engines.probe import Probe
     from ..validate.comparison import Comparison, Settings
@@ -110,7 +110,7 @@ Run = Callable[["Progress"], "Validation"]
 
 def run_validation(
     comparison: Comparison, settings: Settings, server: str, model: str, options: Options, output: Output
-) -> tuple[Validation, Verified | None]:
+) -> tuple[Validation, Verification | None]:
     """Compares the files of an output, and then what runs it: transformers, llama.cpp, or a server.
 
     comparison: the output and its source. settings: how to run. server: the URL of a server, or empty. model: which of
@@ -133,7 +133,7 @@ def run_validation(
     return run_checkpoint(comparison, settings, output, files), files
 
 
-def compare_files(comparison: Comparison, options: Options, output: Output) -> Verified | None:
+def compare_files(comparison: Comparison, options: Options, output: Output) -> Verification | None:
     """Compares the files of an output with what its recipe and its source give, which the first process does for all.
 
     comparison: the output and its source. options: how. output: for progress and notes.
@@ -150,7 +150,9 @@ def compare_files(comparison: Comparison, options: Options, output: Output) -> V
     return found
 
 
-def run_checkpoint(comparison: Comparison, settings: Settings, output: Output, files: Verified | None) -> Validation:
+def run_checkpoint(
+    comparison: Comparison, settings: Settings, output: Output, files: Verification | None
+) -> Validation:
     """Compares frequencies and logits of a checkpoint with the reference, and writes the result into the receipt.
 
     comparison: the output and its source. settings: how to run. output: for progress and notes. files: how they were
@@ -171,7 +173,7 @@ def run_checkpoint(comparison: Comparison, settings: Settings, output: Output, f
     return _run(comparison, run, output, files, stoppable)
 
 
-def run_gguf(comparison: Comparison, settings: Settings, output: Output, files: Verified | None) -> Validation:
+def run_gguf(comparison: Comparison, settings: Settings, output: Output, files: Verification | None) -> Validation:
     """Compares a GGUF file in llama.cpp with the reference, and writes the result beside the file.
 
     comparison, settings, output, files: as in `run_checkpoint`.
@@ -182,7 +184,7 @@ def run_gguf(comparison: Comparison, settings: Settings, output: Output, files: 
 
 
 def run_server(
-    comparison: Comparison, url: str, model: str, settings: Settings, output: Output, files: Verified | None
+    comparison: Comparison, url: str, model: str, settings: Settings, output: Output, files: Verification | None
 ) -> Validation:
     """Compares a running server with the reference, and writes the result into the receipt.
 
@@ -201,7 +203,7 @@ def _run(
     comparison: Comparison,
     run: Run,
     output: Output,
-    files: Verified | None,
+    files: Verification | None,
     stoppable: bool = False,
     server: bool = False,
 ) -> Validation:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Unit:
+class OutputUnit:
     """One output to make.
 
     source: as the user named it. given: options of its target, by name. folder: that it is put into, None for the place
@@ -55,7 +55,7 @@ class Unit:
         return replace(plan, out=out, target=replace(plan.target, out=out))
 
 
-def units_of(sources: Sequence[str], given: dict[str, Any]) -> list[Unit]:
+def units_of(sources: Sequence[str], given: dict[str, Any]) -> list[OutputUnit]:
     """The outputs that a command line asks for, in its order.
 
     sources: as the user named them. given: options of the target, by name; of several outputs `out` is the folder.
@@ -67,7 +67,7 @@ def units_of(sources: Sequence[str], given: dict[str, Any]) -> list[Unit]:
     if folder is not None and (folder.suffix == ".gguf" or folder.is_file()):
         raise UsageError(f"-o {folder} is one file, and there are several outputs; give a folder for them")
     return [
-        Unit(
+        OutputUnit(
             source,
             own if folder is None else own | {"out": None},
             folder,
@@ -98,7 +98,7 @@ def _label(source: str, own: dict[str, Any], several: bool) -> str:
     return f"{source} ({what})" if what else source
 
 
-def refuse_push(units: Sequence[Unit]) -> None:
+def refuse_push(units: Sequence[OutputUnit]) -> None:
     """Raises UsageError where the outputs are not those of one repository: a folder, or GGUF files of one source."""
     if len({unit.source for unit in units}) > 1:
         raise UsageError("--push takes the output of one SOURCE, and there are several; run it for each repository")
@@ -109,12 +109,12 @@ def refuse_push(units: Sequence[Unit]) -> None:
         )
 
 
-def refuse_collisions(made: Sequence[tuple[Unit, Plan]], units: Sequence[Unit]) -> None:
+def refuse_collisions(made: Sequence[tuple[OutputUnit, Plan]], units: Sequence[OutputUnit]) -> None:
     """Raises UsageError where an output would have the place of another one or of a source.
 
     made: units with their plans. units: all of them.
     """
-    taken: dict[str, Unit] = {}
+    taken: dict[str, OutputUnit] = {}
     sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
     for unit, plan in made:
         for name in [plan.out.name] if plan.is_folder else [file.name for file in plan.files]:
@@ -133,7 +133,7 @@ def refuse_collisions(made: Sequence[tuple[Unit, Plan]], units: Sequence[Unit]) 
                 )
 
 
-def make_folder(units: Sequence[Unit]) -> None:
+def make_folder(units: Sequence[OutputUnit]) -> None:
     """Makes the folder of several outputs. Raises RopeconvError where it cannot be, or lies within a source."""
     folder = units[0].folder
     if folder is None or folder.is_dir():
@@ -166,7 +166,7 @@ class Flags:
     ollama: bool = False
 
 
-def check_flags(units: Sequence[Unit], flags: Flags) -> None:
+def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
     """Raises UsageError for options that have no effect on any of the outputs."""
     folder, gguf = not all(unit.to_gguf for unit in units), any(unit.to_gguf for unit in units)
     if flags.validate != "off" and not folder:

@@ -37,7 +37,7 @@ Float = TypeVar("Float", np.float32, np.float64)
 PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
 
 
-class Piece(NamedTuple):
+class TensorPiece(NamedTuple):
     """A range of a file to scale.
 
     place, length: in bytes. dtype: of its numbers, as safetensors names it. factor, plus_one: as in `scaled`.
@@ -83,16 +83,16 @@ def scaled(old: NDArray[np.generic], dtype: str, factor: float, plus_one: bool =
 
 def _pieces(
     header: Header, name: str, spans: tuple[tuple[int, int], ...], factor: float, plus_one: bool
-) -> Iterator[Piece]:
+) -> Iterator[TensorPiece]:
     tensor = header.tensors[name]
     size = np.dtype(STORED[tensor.dtype]).itemsize
     for start, stop in spans:
         for at in range(start, stop, PIECE):
             place = header.data_start + tensor.start + at * size
-            yield Piece(place, min(PIECE, stop - at) * size, tensor.dtype, factor, plus_one)
+            yield TensorPiece(place, min(PIECE, stop - at) * size, tensor.dtype, factor, plus_one)
 
 
-def _scale(file: int, piece: Piece) -> None:
+def _scale(file: int, piece: TensorPiece) -> None:
     old = np.frombuffer(os.pread(file, piece.length, piece.place), STORED[piece.dtype])
     new = scaled(old, piece.dtype, piece.factor, piece.plus_one)
     write_at(file, np.ascontiguousarray(new).data, piece.place)

@@ -13,7 +13,7 @@ import re
 import numpy as np
 
 from ..errors import UnsupportedBake
-from ..formats.gguf.edit import Added, Change, Edit, interleave
+from ..formats.gguf.edit import AddedTensor, Change, Edit, interleave
 from ..formats.gguf.values import F32, f32, u32
 from ..rope.lazy import Vector
 from ..rope.schedule import Schedule
@@ -77,7 +77,7 @@ def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
     """The edit that sets a rope tensor: overwritten where the model has it, else appended."""
     if name in model.vectors:
         return Edit(changes={name: overwrite(vector)})
-    return Edit(added=(Added(name, np.asarray(vector, "<f4").tobytes()),))
+    return Edit(added=(AddedTensor(name, np.asarray(vector, "<f4").tobytes()),))
 
 
 def take_back(model: GgufModel, edit: Edit) -> Edit:

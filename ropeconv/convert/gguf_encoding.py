@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import UnsupportedBake
 from ..formats.gguf.edit import Edit, rewrite
-from ..formats.gguf.header import Header, TensorInfo
+from ..formats.gguf.header import GgufHeader, TensorInfo
 from ..inspection.problems import refused_tensors
 from ..rope.lazy import Vector
 from ..rope.registry import Registry
@@ -34,7 +34,7 @@ class GgufModel:
     [rotary_dim / 2], by name.
     """
 
-    header: Header
+    header: GgufHeader
     tensors: Mapping[str, TensorInfo]
     vectors: Mapping[str, Vector]
 
@@ -49,7 +49,7 @@ class GgufModel:
     def after(self, edit: Edit) -> GgufModel:
         """The model after an edit, without writing anything."""
         made = rewrite(self.header, edit)
-        header = Header(3, made.values, made.tensors, made.alignment, 0, 0)
+        header = GgufHeader(3, made.values, made.tensors, made.alignment, 0, 0)
         vectors = {name: vector for name, vector in self.vectors.items() if name not in edit.removed}
         for name in ROPE_TENSORS:
             if name in edit.changes and name in vectors:

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from ..errors import UnsupportedBake, UsageError
-from ..formats.gguf.edit import Added, Change, Edit
+from ..formats.gguf.edit import AddedTensor, Change, Edit
 from ..formats.gguf.values import F32, f32, u32
 from ..models.config import text_part
 from ..rope.schedule import QueryScaling, Schedule, approximate_log_n, deviation
@@ -30,7 +30,7 @@ from .encoding import ENCODINGS, CheckpointResult, EncodeRequest
 from .encodings.tensor import tensor
 from .gguf_edits import NOTE, carry, take_back
 from .gguf_encoding import GGUF_ENCODINGS, GgufModel, GgufResult, judged, nothing_suits
-from .target import Considered, Target, refuse_approximate, refuse_attention_factor
+from .target import ConsideredEncoding, Target, refuse_approximate, refuse_attention_factor
 
 
 def select(request: EncodeRequest) -> CheckpointResult:
@@ -96,7 +96,9 @@ class _Search:
         return self._selected(near[0])
 
     def _selected(self, result: CheckpointResult) -> CheckpointResult:
-        considered = tuple(Considered(name, name == result.encoding, self._why(name, result)) for name in ENCODINGS)
+        considered = tuple(
+            ConsideredEncoding(name, name == result.encoding, self._why(name, result)) for name in ENCODINGS
+        )
         return replace(result, considered=considered)
 
     def _why(self, name: str, selected: CheckpointResult) -> str:
@@ -173,7 +175,7 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
             raise UnsupportedBake(
                 "full log-n", "this file", f"{name} is fused, or has a scale of its own", "choose --log-n clamped"
             )
-        added.append(Added(f"{name}.scale", struct.pack("<f", gain)))
+        added.append(AddedTensor(f"{name}.scale", struct.pack("<f", gain)))
         if bias is not None:
             if bias.type != F32:
                 raise UnsupportedBake("full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped")
@@ -274,7 +276,7 @@ def _considered(
     found: dict[str, GgufResult],
     refusals: dict[str, UnsupportedBake],
     readers: tuple[Reader, ...],
-) -> tuple[Considered, ...]:
+) -> tuple[ConsideredEncoding, ...]:
     """The encodings that were tried, each with the reason why it was selected or not."""
     reasons = {name: refusal.reason for name, refusal in refusals.items()}
     for name, result in found.items():
@@ -286,7 +288,7 @@ def _considered(
         else:
             reasons[name] = f"no more readers read it exactly; {result.exact_share}"
     order = [name for name in (*GGUF_ENCODINGS, "carrier") if name in reasons]
-    return tuple(Considered(name, name == selected.encoding, reasons[name]) for name in order)
+    return tuple(ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in order)
 
 
 def _suited(result: GgufResult, others: dict[str, Callable[[], GgufResult]], readers: tuple[Reader, ...]) -> GgufResult:

@@ -108,7 +108,7 @@ class Target(TargetOptions, OutputPlace):
 
 
 @dataclass(frozen=True)
-class Considered:
+class ConsideredEncoding:
     """An encoding that "auto" looked at: whether it was selected, and the reason."""
 
     encoding: str
@@ -127,7 +127,7 @@ class EncodeResult:
 
     encoding: str
     verdicts: tuple[Verdict, ...]
-    considered: tuple[Considered, ...] = ()
+    considered: tuple[ConsideredEncoding, ...] = ()
     notes: tuple[str, ...] = ()
     log_n_approximation: QueryScaling | None = None
     deviation: float = 0.0

@@ -22,7 +22,7 @@ import msgspec
 
 from ..formats.copying import cores, human
 from ..formats.files import scratch
-from ..rope.forms import Interpolated, Plain, Yarn
+from ..rope.forms import InterpolatedForm, Plain, Yarn
 from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.archs import find_arch
 from .engine import Engine, Progress, TokenLosses
@@ -31,12 +31,12 @@ from .llamacpp_process import (
     Generate,
     Job,
     Load,
-    Logits,
-    Losses,
+    LogitsJob,
+    LossesJob,
     Lost,
     Override,
     Process,
-    Tokens,
+    TokensJob,
     environment,
     last_words,
 )
@@ -81,17 +81,17 @@ class LlamaCppEngine(Engine):
 
         with scratch() as folder:
             out = folder / "logits.npy"
-            self._ask(Logits(list(ids), list(kept), str(out)), Done, (progress or Progress()).advance)
+            self._ask(LogitsJob(list(ids), list(kept), str(out)), Done, (progress or Progress()).advance)
             return np.load(out)
 
     def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
         import numpy as np
 
-        found = self._ask(Losses(list(ids), list(targets)), Lost, (progress or Progress()).advance)
+        found = self._ask(LossesJob(list(ids), list(targets)), Lost, (progress or Progress()).advance)
         return TokenLosses(np.frombuffer(found.loss), np.frombuffer(found.right, bool))
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
-        return self._ask(Generate(list(ids), count), Tokens).tokens
+        return self._ask(Generate(list(ids), count), TokensJob).tokens
 
     def _ask(self, job: Job, kind: type[T], advance: Callable[[int], None] = lambda count: None) -> T:
         if self.process is not None:
@@ -185,7 +185,7 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     """
     form, attention_factor = schedule.form, schedule.attention_factor
     theta_key = find_arch(arch, assumed=True).theta_key
-    if not isinstance(form, (Plain, Interpolated, Yarn)):
+    if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         return None
     found: dict[str, Override] = {theta_key: ("float", form.theta), "context_length": ("int", schedule.context)}
     if isinstance(form, Plain):

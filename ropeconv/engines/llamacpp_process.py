@@ -41,7 +41,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary_only: bool = False
 
 
-class Logits(msgspec.Struct, frozen=True, tag="logits"):
+class LogitsJob(msgspec.Struct, frozen=True, tag="logits"):
     """Logits after some tokens, for a file. tokens: all. wanted: rising indices. out: .npy, float32."""
 
     tokens: list[int]
@@ -49,7 +49,7 @@ class Logits(msgspec.Struct, frozen=True, tag="logits"):
     out: str
 
 
-class Losses(msgspec.Struct, frozen=True, tag="losses"):
+class LossesJob(msgspec.Struct, frozen=True, tag="losses"):
     """Losses of some tokens, each given those before it. tokens: all. targets: rising indices, from 1 on."""
 
     tokens: list[int]
@@ -75,10 +75,10 @@ class Decode(msgspec.Struct, frozen=True, tag="decode"):
     tokens: list[int]
 
 
-Job = Logits | Losses | Generate | Encode | Decode
+Job = LogitsJob | LossesJob | Generate | Encode | Decode
 
 
-class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
+class LoadedModel(msgspec.Struct, frozen=True, tag="loaded"):
     """The model is loaded.
 
     vocabulary: number of tokens. prefix: that the tokenizer puts before every text. offloads: whether this build of
@@ -107,7 +107,7 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
     right: bytes
 
 
-class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
+class TokensJob(msgspec.Struct, frozen=True, tag="tokens"):
     """Tokens that were generated, or of a text."""
 
     tokens: list[int]
@@ -119,7 +119,7 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
     text: str
 
 
-Answer = Loaded | Read | Done | Lost | Tokens | Text
+Answer = LoadedModel | Read | Done | Lost | TokensJob | Text
 
 
 PATIENCE = 3600.0
@@ -153,7 +153,7 @@ class Process:
         threading.Thread(target=_hand_on, args=(self.process.stdout, self.lines), daemon=True).start()
         try:
             self._send(load)
-            self.loaded = self._answer(Loaded)
+            self.loaded = self._answer(LoadedModel)
         except BaseException:
             self.stop()
             raise

@@ -25,14 +25,14 @@ from .llamacpp_process import (
     Generate,
     Job,
     Load,
-    Loaded,
-    Logits,
-    Losses,
+    LoadedModel,
+    LogitsJob,
+    LossesJob,
     Lost,
     Override,
     Read,
     Text,
-    Tokens,
+    TokensJob,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def overrides(llama: Any, wanted: Mapping[str, Override]) -> Any:
     return found
 
 
-class Model:
+class LlamaModel:
     """A loaded model.
 
     load: which, and how it runs. width: size of the vocabulary. rows: positions whose logits exist at a time. Raises
@@ -93,12 +93,12 @@ class Model:
         self.context: Any = None
         self.size = 0
 
-    def loaded(self) -> Loaded:
+    def loaded(self) -> LoadedModel:
         """What the caller has to know of the model."""
         llama = self.llama
         first = int(llama.llama_vocab_bos(self.vocabulary))
         prefix = (first,) if llama.llama_vocab_get_add_bos(self.vocabulary) and first >= 0 else ()
-        return Loaded(self.width, prefix, bool(llama.llama_supports_gpu_offload()))
+        return LoadedModel(self.width, prefix, bool(llama.llama_supports_gpu_offload()))
 
     def ends(self, token: int) -> bool:
         """Whether a token ends generation."""
@@ -183,26 +183,26 @@ class Model:
             room = -count
 
 
-def answer(model: Model, job: Job, advance: Callable[[int], None]) -> Answer:
+def answer(model: LlamaModel, job: Job, advance: Callable[[int], None]) -> Answer:
     """The answer to a job.
 
     model: that is loaded. job: to do. advance: called with the tokens read since the last call. Raises RuntimeError
     where llama.cpp refuses.
     """
     match job:
-        case Logits():
+        case LogitsJob():
             return logits(model, job, advance)
-        case Losses():
+        case LossesJob():
             return losses(model, job, advance)
         case Generate():
             return generated(model, job)
         case Encode():
-            return Tokens(model.encode(job.text))
+            return TokensJob(model.encode(job.text))
         case Decode():
             return Text(model.text(job.tokens))
 
 
-def logits(model: Model, job: Logits, advance: Callable[[int], None]) -> Done:
+def logits(model: LlamaModel, job: LogitsJob, advance: Callable[[int], None]) -> Done:
     """Writes logits, float32 [wanted, vocabulary]. Parameters are those of `answer`."""
     rows = np.empty((len(job.wanted), model.width), np.float32)
     model.begin(len(job.tokens))
@@ -212,7 +212,7 @@ def logits(model: Model, job: Logits, advance: Callable[[int], None]) -> Done:
     return Done()
 
 
-def losses(model: Model, job: Losses, advance: Callable[[int], None]) -> Lost:
+def losses(model: LlamaModel, job: LossesJob, advance: Callable[[int], None]) -> Lost:
     """Losses in float64, and whether the token was the likeliest. Parameters are those of `answer`."""
     found, right = np.empty(len(job.targets)), np.zeros(len(job.targets), bool)
     tokens = job.tokens[: job.targets[-1]]  # what comes behind the last target changes nothing
@@ -228,7 +228,7 @@ def losses(model: Model, job: Losses, advance: Callable[[int], None]) -> Lost:
     return Lost(found.tobytes(), right.tobytes())
 
 
-def generated(model: Model, job: Generate) -> Tokens:
+def generated(model: LlamaModel, job: Generate) -> TokensJob:
     """The next tokens of greedy decoding."""
     given, first, found = job.tokens, 0, list[int]()
     model.begin(len(given) + job.count)
@@ -239,7 +239,7 @@ def generated(model: Model, job: Generate) -> Tokens:
         if model.ends(found[-1]):
             break
         given, first = found[-1:], last + 1
-    return Tokens(found)
+    return TokensJob(found)
 
 
 def main() -> None:
@@ -253,7 +253,7 @@ def main() -> None:
     def say(message: msgspec.Struct) -> None:
         answers.write(msgspec.json.encode(message) + b"\n")
 
-    model = Model(msgspec.json.decode(lines.get(), type=Load))
+    model = LlamaModel(msgspec.json.decode(lines.get(), type=Load))
     say(model.loaded())
     while True:
         job: Job = msgspec.json.decode(lines.get(), type=Job)

@@ -96,7 +96,7 @@ class Module(msgspec.Struct, frozen=True):
     attention_factor: float
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ProbeAnswer(msgspec.Struct, frozen=True):
     """What transformers computes, by "global" and "local".
 
     transformers: its version. read_as: the model type that was put in the place of one that it does not have.
@@ -107,7 +107,7 @@ class Answer(msgspec.Struct, frozen=True):
     read_as: str = ""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ProbeFailure(msgspec.Struct, frozen=True):
     """Why it computes nothing."""
 
     error: str
@@ -115,7 +115,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 def parsed(text: str) -> JsonObject | None:
     """An answer as JSON-ready data; None for a text that is none, such as one with NaN among its numbers."""
-    for kind in (Failure, Answer):
+    for kind in (ProbeFailure, ProbeAnswer):
         try:
             msgspec.json.decode(text, type=kind)
         except (msgspec.DecodeError, UnicodeError, RecursionError):

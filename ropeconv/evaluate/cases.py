@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import UsageError
-from ..formats.journal import Kind, Line
+from ..formats.journal import JournalKind, Line
 from ..rope.lengths import format_tokens, parse_tokens
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class EvalLine(Line, frozen=True):
     observations: list[Observation]
 
 
-EVAL = Kind("eval", 3, EvalLine)
+EVAL = JournalKind("eval", 3, EvalLine)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def metric_of(name: str) -> Metric:
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationSizes:
     """The sizes of an evaluation.
 
     lengths: of the sequences, in tokens, rising. trained: the trained context in tokens. windows: sequences of each

@@ -16,12 +16,12 @@ from ..formats.journal import Journal
 from ..formats.jsontext import JsonObject
 from ..rope.errors import RopeconvError
 from ..version import __version__
-from .cases import Asked, Case, EvalLine, in_trained
+from .cases import Case, EvalLine, EvaluationSizes, in_trained
 from .measures.lm_eval import LmEval
 from .measures.measure import REGISTRY, Measure
 from .result import Result
 from .row import Row
-from .run import Outcome, Unit, all_cases, plan_units, run_units
+from .run import EvaluationUnit, RunOutcome, all_cases, plan_units, run_units
 from .runners.runner import Runner
 from .statistics import summarise
 from .texts import Texts
@@ -140,7 +140,7 @@ def estimate(cases: Sequence[Case], costs: Costs) -> Estimate:
     return Estimate(seconds, sum(len(case.ids) for case in cases), len(cases), costs)
 
 
-def what_fits(cases: Sequence[Case], costs: Costs, asked: Asked, budget: float) -> str:
+def what_fits(cases: Sequence[Case], costs: Costs, asked: EvaluationSizes, budget: float) -> str:
     """Options with which an evaluation stays within a budget, for a message.
 
     cases: of all rows. costs: of one of them. asked: the sizes. budget: in seconds.
@@ -175,7 +175,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def within(budget: float, found: Estimate, cases: Sequence[Case], asked: Asked) -> None:
+def within(budget: float, found: Estimate, cases: Sequence[Case], asked: EvaluationSizes) -> None:
     """Raises UsageError, with what would fit, for an evaluation that takes longer than its budget.
 
     budget: in seconds, 0 for none. found: the estimate. cases: of all rows. asked: the sizes.
@@ -187,7 +187,7 @@ def within(budget: float, found: Estimate, cases: Sequence[Case], asked: Asked) 
         )
 
 
-RunUnits = Callable[[Sequence[Unit], Runner, Journal[EvalLine], Progress, Outcome], None]
+RunUnits = Callable[[Sequence[EvaluationUnit], Runner, Journal[EvalLine], Progress, RunOutcome], None]
 
 
 @dataclass
@@ -201,12 +201,12 @@ class Evaluation:
     rows: Sequence[Row]
     measures: Sequence[Measure]
     texts: Texts
-    asked: Asked
+    asked: EvaluationSizes
     runner: Runner
-    outcome: Outcome = field(default_factory=lambda: Outcome({}))
+    outcome: RunOutcome = field(default_factory=lambda: RunOutcome({}))
 
     @cached_property
-    def units(self) -> list[Unit]:
+    def units(self) -> list[EvaluationUnit]:
         """All units to run, in order. Raises UsageError where no row can be run, with the first reason."""
         cases = all_cases(self.measures, self.texts, self.asked)
         found = plan_units(self.rows, cases, self.runner, self.outcome)
@@ -233,7 +233,7 @@ class Evaluation:
         """What some cases cost, by default all of them. Tasks of lm_eval are not in it."""
         return estimate([unit.case for unit in self.units] if cases is None else cases, self.costs())
 
-    def run(self, journal: Journal[EvalLine], progress: Progress | None = None, by: RunUnits = run_units) -> Outcome:
+    def run(self, journal: Journal[EvalLine], progress: Progress | None = None, by: RunUnits = run_units) -> RunOutcome:
         """Runs what the journal does not have, and returns everything that was measured.
 
         journal: of finished units. progress: callbacks; the total is in tokens. by: runs them, by default in this

@@ -22,7 +22,7 @@ from ..options import Format
 from ..rope.errors import RecipeError, RopeconvError
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
-from .cases import Asked, in_trained, metric_of, parse_lengths
+from .cases import EvaluationSizes, in_trained, metric_of, parse_lengths
 from .measures.lm_eval import LM_EVAL
 from .measures.measure import REGISTRY
 from .result import GROWTH, POSITION, Cell, Result, RowResult, decided, derived, headline, read_result
@@ -122,7 +122,7 @@ def _alike(one: Schedule, other: Schedule) -> bool:
 
 
 @dataclass(frozen=True)
-class Advised:
+class RankedMethods:
     """Advice on a model.
 
     seen: the model. context: the wanted length in tokens. found: advice, the best first. passed: the reason per method
@@ -163,7 +163,7 @@ class Advised:
 
 def advised(
     source: Source | GgufSource, context: int, measured: Path | None = None, outputs: Sequence[Format] | None = None
-) -> Advised:
+) -> RankedMethods:
     """Advice on a model.
 
     source: the model. context: in tokens. measured: a result of `ropeconv eval` to sort by, None without one.
@@ -172,13 +172,13 @@ def advised(
     found, passed = advise(source, context, outputs)
     seen = inspect_source(source)
     if measured is None:
-        return Advised(seen, context, found, passed)
+        return RankedMethods(seen, context, found, passed)
     result, reference = read_result(measured), source.reference
     ranking = ranked(found, result, seen, context, mscale_of(source, seen))
     criterion = f"the loss at {ranking.column:,} tokens in {measured}, then methods without one: {CRITERION}"
     other = Path(result.source).name != Path(reference).name
     note = f"{measured} is an evaluation of {result.source}, and this is {reference}." if other else ""
-    return Advised(seen, context, ranking.found, passed, criterion, ranking, note)
+    return RankedMethods(seen, context, ranking.found, passed, criterion, ranking, note)
 
 
 PATTERN = re.compile(r"(?P<left>[^<>]+)(?P<sign>[<>])(?P<right>[^<>=@][^<>@]*)@(?P<length>[^<>@]+)")
@@ -186,7 +186,7 @@ EXAMPLE = "write it like 'yarn:4 > base @2T' or 'passkey yarn:4 < 0.9 @2T'"
 
 
 @dataclass(frozen=True)
-class Judged:
+class ConditionResult:
     """Whether a condition is true beyond three standard errors, and the numbers in a sentence."""
 
     met: bool
@@ -208,7 +208,7 @@ class Condition:
     right: str | float
     length: str
 
-    def check(self, rows: Collection[str], measures: Collection[str], asked: Asked) -> None:
+    def check(self, rows: Collection[str], measures: Collection[str], asked: EvaluationSizes) -> None:
         """Raises UsageError where an evaluation will not have the numbers.
 
         rows, measures: names of those that run. asked: sizes.
@@ -232,7 +232,7 @@ class Condition:
             raise UsageError(f"--fail-if {self.text!r} has several lengths; give --fail-if once for each")
         return columns[0]
 
-    def judge(self, result: Result) -> Judged:
+    def judge(self, result: Result) -> ConditionResult:
         """Whether it is true beyond three errors. Raises RopeconvError where numbers that it needs are missing.
 
         Rows of which neither is the first are compared by their differences to it, with the sum of both errors, which
@@ -251,7 +251,7 @@ class Condition:
         met, metric = (apart > 0) == self.above and decided(apart, error), metric_of(left.metric)
         unit = f" {metric.unit}" if metric.unit else ""
         place = f"{self.measure} at {in_trained(left.column, result.trained)}"
-        return Judged(
+        return ConditionResult(
             met,
             f"{self.text} is {'true' if met else 'not shown'}: {place}, the difference is "
             f"{metric.difference(apart)} ± {metric.error(error)}{unit}.",

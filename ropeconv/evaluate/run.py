@@ -13,7 +13,7 @@ from ..errors import NotFinite
 from ..formats.durable import text_digest
 from ..formats.journal import Journal
 from ..rope.errors import RopeconvError
-from .cases import Asked, Case, EvalLine, Observation, in_trained
+from .cases import Case, EvalLine, EvaluationSizes, Observation, in_trained
 from .measures.measure import Measure
 from .row import Row
 from .runners.runner import Runner
@@ -35,7 +35,7 @@ class Refusal:
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """What was measured.
 
     observations: by the name of the row. refusals: what was not run, and why. seconds: that the cases took, also in
@@ -74,7 +74,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Unit:
+class EvaluationUnit:
     """A case to run for a row. key: of both and of what computes them, in the journal."""
 
     row: Row
@@ -83,7 +83,7 @@ class Unit:
     key: str
 
 
-def all_cases(measures: Sequence[Measure], texts: Texts, asked: Asked) -> list[tuple[Measure, Case]]:
+def all_cases(measures: Sequence[Measure], texts: Texts, asked: EvaluationSizes) -> list[tuple[Measure, Case]]:
     """The cases of all measures, in turn, so that a run that is stopped early has some of each."""
     streams = [(measure, list(measure.cases(texts, asked))) for measure in measures]
     longest = max(len(cases) for _, cases in streams)
@@ -96,8 +96,8 @@ def all_cases(measures: Sequence[Measure], texts: Texts, asked: Asked) -> list[t
 
 
 def plan_units(
-    rows: Sequence[Row], cases: Sequence[tuple[Measure, Case]], runner: Runner, outcome: Outcome
-) -> list[Unit]:
+    rows: Sequence[Row], cases: Sequence[tuple[Measure, Case]], runner: Runner, outcome: RunOutcome
+) -> list[EvaluationUnit]:
     """All units in the order in which they are run. What cannot be run is noted in `outcome.refusals`.
 
     rows: of the evaluation. cases: as `all_cases` gives them. runner: of the rows. outcome: where refusals are noted.
@@ -118,8 +118,10 @@ def plan_units(
                 without.add(measure.name)
         possible.append((row, digest, without))
 
-    def unit(row: Row, digest: str, measure: Measure, case: Case) -> Unit:
-        return Unit(row, measure, case, text_digest(runner.runtime, runner.device, runner.dtype, digest, case.digest))
+    def unit(row: Row, digest: str, measure: Measure, case: Case) -> EvaluationUnit:
+        return EvaluationUnit(
+            row, measure, case, text_digest(runner.runtime, runner.device, runner.dtype, digest, case.digest)
+        )
 
     if runner.swaps:
         return [unit(r, d, m, c) for m, c in cases for r, d, without in possible if m.name not in without]
@@ -127,7 +129,7 @@ def plan_units(
 
 
 def run_units(
-    units: Sequence[Unit], runner: Runner, journal: Journal[EvalLine], progress: Progress, outcome: Outcome
+    units: Sequence[EvaluationUnit], runner: Runner, journal: Journal[EvalLine], progress: Progress, outcome: RunOutcome
 ) -> None:
     """Runs units that the journal does not have, and adds what was measured to `outcome`.
 
@@ -150,7 +152,12 @@ def run_units(
 
 
 def _run_row(
-    missing: Sequence[Unit], row: Row, runner: Runner, journal: Journal[EvalLine], progress: Progress, outcome: Outcome
+    missing: Sequence[EvaluationUnit],
+    row: Row,
+    runner: Runner,
+    journal: Journal[EvalLine],
+    progress: Progress,
+    outcome: RunOutcome,
 ) -> None:
     """Runs units of one row. Its engine is let go at the end, before that of another row is loaded."""
     with runner.engine(row) as engine:
@@ -166,11 +173,11 @@ def _run_row(
                 return
 
 
-def _refused(unit: Unit, outcome: Outcome) -> bool:
+def _refused(unit: EvaluationUnit, outcome: RunOutcome) -> bool:
     return bool(outcome.refused(unit.row.name, unit.measure.name, unit.case.column))
 
 
-def gather(units: Sequence[Unit], journal: Journal[EvalLine], outcome: Outcome) -> None:
+def gather(units: Sequence[EvaluationUnit], journal: Journal[EvalLine], outcome: RunOutcome) -> None:
     """Adds what the journal has of units to an outcome, in their order."""
     for unit in units:
         found = journal.lines.get(unit.key)
@@ -181,9 +188,9 @@ def gather(units: Sequence[Unit], journal: Journal[EvalLine], outcome: Outcome) 
             outcome.cases += 1
 
 
-def _by_row(units: Sequence[Unit]) -> Iterator[tuple[Row, list[Unit]]]:
+def _by_row(units: Sequence[EvaluationUnit]) -> Iterator[tuple[Row, list[EvaluationUnit]]]:
     """Consecutive units of the same row."""
-    part: list[Unit] = []
+    part: list[EvaluationUnit] = []
     for unit in units:
         if part and part[-1].row is not unit.row:
             yield part[-1].row, part
@@ -194,7 +201,7 @@ def _by_row(units: Sequence[Unit]) -> Iterator[tuple[Row, list[Unit]]]:
 
 
 def measured(
-    unit: Unit,
+    unit: EvaluationUnit,
     engine: Engine,
     tokenizer: Tokenizer,
     clock: Callable[[], float] = time.perf_counter,
@@ -218,7 +225,7 @@ def measured(
     return EvalLine(unit.key, clock() - start, list(found))
 
 
-def _not_finite(unit: Unit, engine: Engine, losses: TokenLosses) -> NotFinite:
+def _not_finite(unit: EvaluationUnit, engine: Engine, losses: TokenLosses) -> NotFinite:
     case = unit.case
     first = int(case.targets[~np.isfinite(losses.loss)][0])
     where = engine.not_finite_in(case.ids.tolist())

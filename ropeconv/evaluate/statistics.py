@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..rope.errors import counted
-from .cases import Asked, Observation, metric_of
+from .cases import EvaluationSizes, Observation, metric_of
 from .result import ERRORS, GROWTH, Cell, RowResult, decided
 from .row import Row
-from .run import Outcome
+from .run import RunOutcome
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -180,7 +180,7 @@ Key = tuple[str, str, int, float | None]
 
 
 @dataclass(frozen=True)
-class Summarised:
+class CellSummary:
     """A cell, and the degrees of freedom of the error of its difference."""
 
     cell: Cell
@@ -189,7 +189,7 @@ class Summarised:
 
 def cells_of(
     row: str, found: Sequence[Observation], first: Sequence[Observation] | None, seed: int
-) -> list[Summarised]:
+) -> list[CellSummary]:
     """The cells of a row, over all depths and for each.
 
     row: its name. found: its observations. first: those of the first row; None in that row. seed: of the bootstrap.
@@ -208,7 +208,7 @@ def _by_key(found: Sequence[Observation]) -> dict[Key, dict[tuple[object, ...], 
     return dict(sorted(cells.items(), key=lambda item: (order.index(item[0][:2]), item[0][2], item[0][3] or -1.0)))
 
 
-def _cell(row: str, key: Key, own: Pairs, first: Pairs, seed: int) -> Summarised:
+def _cell(row: str, key: Key, own: Pairs, first: Pairs, seed: int) -> CellSummary:
     measure, metric, column, depth = key
     sample = sample_of(list(own.values()), seed)
     paired = differences(own, first, seed)
@@ -221,7 +221,7 @@ def _cell(row: str, key: Key, own: Pairs, first: Pairs, seed: int) -> Summarised
         windows=len(set(sample.windows.tolist())), documents=len(set(sample.documents.tolist())),
         difference=paired.mean if paired else None, difference_error=spread(paired) if paired else None,
     )  # fmt: skip
-    return Summarised(cell, math.inf if share else (paired or sample).count - 1)
+    return CellSummary(cell, math.inf if share else (paired or sample).count - 1)
 
 
 def price(cells: Sequence[Cell], row: str, trained: int) -> tuple[float | None, float | None]:
@@ -262,13 +262,13 @@ def holds_to(found: Sequence[Observation], seed: int) -> int | None:
     return held
 
 
-def notes(found: Sequence[Summarised]) -> list[str]:
+def notes(found: Sequence[CellSummary]) -> list[str]:
     """The sentences for the cells of all rows. found: cells with their degrees of freedom."""
     whole = [one for one in found if one.cell.depth is None]
     return [*_texts(whole), *_single(whole), *_multiplicity(whole)]
 
 
-def _texts(found: Sequence[Summarised]) -> list[str]:
+def _texts(found: Sequence[CellSummary]) -> list[str]:
     """What the errors are between, where that is not documents."""
     counts: dict[int, dict[str, None]] = {}
     for one in found:
@@ -284,14 +284,14 @@ def _texts(found: Sequence[Summarised]) -> list[str]:
     return said
 
 
-def _single(found: Sequence[Summarised]) -> list[str]:
+def _single(found: Sequence[CellSummary]) -> list[str]:
     alone = dict.fromkeys(one.cell.measure for one in found if one.cell.error is None)
     return (
         [f"{', '.join(alone)}: one window, so no error is known; give more --windows or longer texts."] if alone else []
     )
 
 
-def _multiplicity(found: Sequence[Summarised]) -> list[str]:
+def _multiplicity(found: Sequence[CellSummary]) -> list[str]:
     chances = [beyond(one.freedom) for one in found if one.cell.difference_error is not None]
     if not chances:
         return []
@@ -310,14 +310,14 @@ class Summary:
     notes: list[str]
 
 
-def summarise(outcome: Outcome, rows: Sequence[Row], asked: Asked) -> Summary:
+def summarise(outcome: RunOutcome, rows: Sequence[Row], asked: EvaluationSizes) -> Summary:
     """Means, errors, differences to the first row that ran, and what follows from them.
 
     outcome: of the run, which may have been stopped. rows: of the evaluation. asked: its sizes.
     """
     seen = outcome.observations
     first = next((row.name for row in rows if seen.get(row.name)), None)
-    found: list[Summarised] = []
+    found: list[CellSummary] = []
     for row in rows:
         against = seen[first] if first is not None and row.name != first else None
         found += cells_of(row.name, seen.get(row.name, []), against, asked.seed)
@@ -326,7 +326,7 @@ def summarise(outcome: Outcome, rows: Sequence[Row], asked: Asked) -> Summary:
     return Summary(results, cells, [*_run_notes(outcome, rows, first, asked.trained), *notes(found)])
 
 
-def _row(row: Row, outcome: Outcome, cells: Sequence[Cell], asked: Asked) -> RowResult:
+def _row(row: Row, outcome: RunOutcome, cells: Sequence[Cell], asked: EvaluationSizes) -> RowResult:
     paid, error = price(cells, row.name, asked.trained)
     return RowResult(
         name=row.name,
@@ -338,7 +338,7 @@ def _row(row: Row, outcome: Outcome, cells: Sequence[Cell], asked: Asked) -> Row
     )
 
 
-def _run_notes(outcome: Outcome, rows: Sequence[Row], first: str | None, trained: int) -> list[str]:
+def _run_notes(outcome: RunOutcome, rows: Sequence[Row], first: str | None, trained: int) -> list[str]:
     """What the run itself did not give."""
     said = outcome.sentences(trained, [row.name for row in rows])
     if first is not None and first != rows[0].name:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engines.llamacpp_process import Decode, Encode, Load, Process, Text, Tokens
+from ..engines.llamacpp_process import Decode, Encode, Load, Process, Text, TokensJob
 from ..engines.servers.protocol import Server
 from ..environment import require, without_secrets
 from ..errors import BadSource, UsageError
 from ..pretrained import load_tokenizer
 from ..rope.lengths import format_tokens
-from .cases import Asked
+from .cases import EvaluationSizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +63,7 @@ def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, .
 
 
 @dataclass(frozen=True, eq=False)
-class Document:
+class TextDocument:
     """One text. name: of its file, or a number in a dataset. ids: its tokens, without a prefix, int32."""
 
     name: str
@@ -76,7 +76,7 @@ class Texts:
     little.
     """
 
-    documents: tuple[Document, ...]
+    documents: tuple[TextDocument, ...]
     tokenizer: Tokenizer
     notes: tuple[str, ...] = ()
 
@@ -197,7 +197,7 @@ def tokenized(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
         ids = np.array(tokenizer.encode(text), np.int32)
         if len(ids) < 2:
             raise BadSource(f"{name} has {len(ids)} tokens; give a --text with more")
-        documents.append(Document(name, ids))
+        documents.append(TextDocument(name, ids))
     return Texts(tuple(documents), tokenizer, tuple(filter(None, notes)))
 
 
@@ -244,7 +244,7 @@ def long_enough(texts: Texts, length: int) -> list[int]:
     return found
 
 
-def window_ends(texts: Texts, asked: Asked, apart: int) -> list[tuple[int, int]]:
+def window_ends(texts: Texts, asked: EvaluationSizes, apart: int) -> list[tuple[int, int]]:
     """(document, end) of windows of the longest length, in turn from all documents that are long enough.
 
     In each document they are spread evenly, and end at least `apart` tokens from each other; so there are fewer than
@@ -368,7 +368,7 @@ class GgufTokenizer(Tokenizer):
         self.process, self.prefix = process, process.loaded.prefix
 
     def encode(self, text: str) -> list[int]:
-        return self.process.ask(Encode(text), Tokens).tokens
+        return self.process.ask(Encode(text), TokensJob).tokens
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.process.ask(Decode(list(ids)), Text).text

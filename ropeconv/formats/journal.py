@@ -43,7 +43,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Kind(Generic[L]):
+class JournalKind(Generic[L]):
     """A kind of journal.
 
     command: that writes it. format: of its lines, as a number; a journal of another format is not read. line: their
@@ -80,7 +80,7 @@ class Journal(Generic[L]):
     that it has, by key. notes: sentences for the user on damaged lines, and on what `fresh` moved.
     """
 
-    def __init__(self, path: Path, kind: Kind[L], source: str = "", fresh: bool = False) -> None:
+    def __init__(self, path: Path, kind: JournalKind[L], source: str = "", fresh: bool = False) -> None:
         """Opens a journal.
 
         fresh: begin a new one, and move one that is there to another name. Raises BadSource for a file that is not such

@@ -33,7 +33,7 @@ TO_GGUF = f"{NO_GGUF}; leave --to gguf out, train the checkpoint, and convert wh
 
 
 @dataclass(frozen=True)
-class Baked:
+class TrainingFacts:
     """A baked checkpoint, for a trainer.
 
     path: what the trainer loads, a folder or a Hub id. method: the name of the method. context, trained: tokens that
@@ -60,7 +60,7 @@ class Baked:
         return self.verdicts.get(row.key if row else "", ("unknown", "nobody looked"))
 
 
-def baked_plan(plan: Plan, path: str = "") -> Baked:
+def baked_plan(plan: Plan, path: str = "") -> TrainingFacts:
     """The checkpoint that a plan will write.
 
     path: what the trainer loads, where that is not the output of the plan. Raises UsageError for GGUF output.
@@ -75,7 +75,7 @@ def baked_plan(plan: Plan, path: str = "") -> Baked:
     )  # fmt: skip
 
 
-def baked_output(source: Source | GgufSource, path: str = "") -> Baked:
+def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
     """An output of `ropeconv apply`, from its receipt.
 
     source: the output. path: what the trainer loads, where that is another place. Raises UsageError for a GGUF file,
@@ -113,10 +113,10 @@ def _baked(
     config: Mapping[str, object],
     family: Family,
     verdicts: Iterable[Verdict | RuntimeRecord],
-) -> Baked:
+) -> TrainingFacts:
     rules = newest(TRANSFORMERS).rule_set(family.name, str(config.get("model_type", "")))
     found, _ = rope_dict(text_part(dict(config), family), family, rules)
-    return Baked(
+    return TrainingFacts(
         path=path,
         method=method,
         context=context,
@@ -208,7 +208,7 @@ class Snippet:
     """
 
     trainer: Trainer
-    baked: Baked
+    baked: TrainingFacts
     text: str
     status: str
     notes: tuple[str, ...]
@@ -225,7 +225,7 @@ class Snippet:
         }  # fmt: skip
 
 
-def make_snippet(trainer: Trainer, baked: Baked) -> Snippet:
+def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
     """The file that trains a checkpoint at its whole context, with RoPE as it is baked.
 
     trainer: that runs it. baked: the checkpoint. Raises RopeconvError where the trainer would compute another RoPE
@@ -241,7 +241,7 @@ def make_snippet(trainer: Trainer, baked: Baked) -> Snippet:
     return Snippet(trainer, baked, text, status, tuple(_notes(trainer, baked, status)))
 
 
-def _notes(trainer: Trainer, baked: Baked, status: str) -> list[str]:
+def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> list[str]:
     """What a user should know beside the file."""
     found = []
     if status == UNSEEN:
@@ -255,7 +255,7 @@ def _notes(trainer: Trainer, baked: Baked, status: str) -> list[str]:
     return found
 
 
-def _check(trainer: Trainer, baked: Baked) -> None:
+def _check(trainer: Trainer, baked: TrainingFacts) -> None:
     """Raises RopeconvError for a checkpoint that a trainer would train with another RoPE, or not at all."""
     reason = _refusal(trainer, baked)
     if not reason:
@@ -266,7 +266,7 @@ def _check(trainer: Trainer, baked: Baked) -> None:
     raise RopeconvError(f"{trainer.display_name} cannot train this checkpoint with its RoPE: {reason}; {repair}")
 
 
-def _refusal(trainer: Trainer, baked: Baked) -> str:
+def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
     """Why a trainer cannot train a checkpoint with its RoPE; empty where it can."""
     if baked.encoder:
         return "it is an encoder, and the trainers here train the next token"

@@ -15,7 +15,7 @@ from ..models.family import Family
 from ..models.layer_cache import CachedLayers, cache_geometry
 from ..models.schema import Config
 from ..rope.errors import counted
-from ..runtimes.llamacpp.archs import Arch, Keys
+from ..runtimes.llamacpp.archs import Arch, HeaderKeys
 from ..runtimes.llamacpp.layers import cached_layers
 from .document import KvCacheDocument, RepeatedDocument, SizeDocument
 
@@ -103,7 +103,7 @@ def config_cache(config: Config, family: Family) -> KvCache | None:
     return KvCache(found.layers, dtypes, found.states, found.repeated, found.repeated_by)
 
 
-def gguf_cache(keys: Keys, arch: Arch) -> KvCache:
+def gguf_cache(keys: HeaderKeys, arch: Arch) -> KvCache:
     """The cache of a GGUF model in llama.cpp. keys: of its header. arch: its architecture."""
     order = ("f16", "q8_0", "q4_0")
     return KvCache(cached_layers(keys, arch), tuple(OF_GGUF[name] for name in order))

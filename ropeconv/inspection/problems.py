@@ -24,7 +24,7 @@ from ..models.schema import DUAL_CHUNK, Config
 from ..models.source import Source
 from ..models.suggest import layer_prefix, layer_prefixes
 from ..rope.errors import counted, shown
-from ..rope.forms import DynamicNtk, Interpolated, LongRope, Yarn
+from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Yarn
 from ..rope.lazy import Vector
 from ..rope.spec import RopeSpec
 from ..runtimes.evidence import stated_key
@@ -86,7 +86,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     if isinstance(form, DynamicNtk):
         repair = f"--dynamic ntk:{form.factor:g} --at {round(form.factor * form.original_context)} --replace"
         yield Problem("dynamic", "dynamic scaling changes with the sequence, and files hold fixed frequencies", repair)
-    if isinstance(form, (Interpolated, Yarn)):
+    if isinstance(form, (InterpolatedForm, Yarn)):
         yield from _reach(form.factor, spec)
     if isinstance(form, Yarn):
         yield from _yarn(form, spec, found)
@@ -253,7 +253,7 @@ def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector
         keys = ", ".join(reading.dead)
         yield Problem("dead-keys", f"llama.cpp does not read {keys} of {arch.name} here; what they say has no effect")
     yield from _tensors(reading, vectors, file.get(f"{prefix}type"))
-    if isinstance(spec.form, (Yarn, Interpolated)):
+    if isinstance(spec.form, (Yarn, InterpolatedForm)):
         original = spec.form.original_context if isinstance(spec.form, Yarn) else spec.original_context
         reach = round(spec.form.factor * original)
         if reach != spec.context:

@@ -48,7 +48,7 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     null_is_none: bool = False
 
 
-class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WindowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sliding window or chunk in which some layers see.
 
     key: the config key of its size in tokens, where null means none; empty for families without windows. default: that
@@ -198,7 +198,7 @@ InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-on
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
 
 
-class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConfigKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of config.json for each quantity; the first that is present counts.
 
     layer_theta: a list with the base of each layer, which counts in place of `theta`; 0 for a layer that does not
@@ -246,7 +246,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scaling: JsonObject | None = None
 
 
-class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TrainedContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A context that configs declare and that is not the trained one. Both in tokens.
 
     source: where the trained one is stated. doubt: whether it is uncertain, so that it is only mentioned. when: other
@@ -260,7 +260,7 @@ class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     when: JsonObject = {}
 
 
-class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConfigWriting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the RoPE of this family is written into a config.
 
     types: the rope types its stock class takes. nested: rope_parameters per layer type, under the names of
@@ -298,7 +298,7 @@ class FurtherNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: Literal["first", "last"] = "first"
 
 
-class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WeightNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the tensors that make queries and keys, for folding factors into them and for measuring them.
 
     layer: prefixes of names, with {layer} for the number and {block} for that of the attention block in it. block:
@@ -416,14 +416,14 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refuse: str = ""
     no_gguf: str = ""
     since: dict[str, str] = {}
-    keys: Keys = Keys()
+    keys: ConfigKeys = ConfigKeys()
     defaults: Defaults = Defaults()
     layers: Layers = Layers()
-    window: Window = Window()
+    window: WindowRule = WindowRule()
     query_temperature: QueryTemperature | None = None
-    trained: tuple[Trained, ...] = ()
-    writing: Writing = Writing()
-    weights: Weights = Weights()
+    trained: tuple[TrainedContext, ...] = ()
+    writing: ConfigWriting = ConfigWriting()
+    weights: WeightNames = WeightNames()
     cache: Cache = Cache()
     gguf: Gguf | None = None
     code: Code | None = None

@@ -148,7 +148,7 @@ T = TypeVar("T", bound=ConvertedTensor)
 
 
 @dataclass(frozen=True)
-class Shard(Generic[T]):
+class ConvertedShard(Generic[T]):
     """One safetensors file that a conversion makes. tensors: in order."""
 
     name: str
@@ -183,7 +183,7 @@ class ConvertedSource(Source, Generic[T]):
 
     @property
     @abstractmethod
-    def shards(self) -> tuple[Shard[T], ...]:
+    def shards(self) -> tuple[ConvertedShard[T], ...]:
         """The safetensors files, in order."""
 
     @property
@@ -261,10 +261,10 @@ class ConvertedSource(Source, Generic[T]):
         tokenizer = self.tokenizer()
         return tuple(made) if tokenizer is None else (*made, tokenizer)
 
-    def _shard(self, name: str) -> Shard[T]:
+    def _shard(self, name: str) -> ConvertedShard[T]:
         return next(shard for shard in self.shards if shard.name == name)
 
-    def _write(self, shard: Shard[T], target: Path, advance: Callable[[int], None]) -> None:
+    def _write(self, shard: ConvertedShard[T], target: Path, advance: Callable[[int], None]) -> None:
         def counted() -> Iterator[memoryview]:
             for block in self.blocks(shard.tensors):
                 yield block
@@ -272,6 +272,6 @@ class ConvertedSource(Source, Generic[T]):
 
         write_stream(target, shard.head, counted())
 
-    def _stream(self, shard: Shard[T]) -> Iterator[bytes | memoryview]:
+    def _stream(self, shard: ConvertedShard[T]) -> Iterator[bytes | memoryview]:
         yield shard.head
         yield from self.blocks(shard.tensors)

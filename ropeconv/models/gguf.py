@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from ..errors import BadSource
 from ..formats.durable import FileIdentity, text_digest, weights_digest
 from ..formats.gguf.file import SHARD, GgufFile, LocalShard, Shard
-from ..formats.gguf.header import MAX_HEADER, Beyond, Header, parse_header
+from ..formats.gguf.header import MAX_HEADER, Beyond, GgufHeader, parse_header
 from ..formats.gguf.recovery import refuse_changing
 from .hub import LARGEST, READ, BadAnswer, answers
 from .source import Origin
@@ -36,7 +36,7 @@ class HubShard(Shard):
         self.reference, self.name = f"{repo_id}/{place}", PurePosixPath(place).name
         cached = _cached(repo_id, place, commit)
         self._local = None if cached is None else LocalShard(cached)
-        self._header: Header | None = None
+        self._header: GgufHeader | None = None
         self._head, self._size = b"", 0
         self._ranges: dict[tuple[int, int], bytes] = {}
         self._asked = 0
@@ -68,12 +68,12 @@ class HubShard(Shard):
             raise BadSource(f"the Hub tells no commit of {repo_id}/{place}; check HF_ENDPOINT, or give a local file")
         return cls(repo_id, place, commit, revision)
 
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         if self._header is None:
             self._header = self._read_header() if self._local is None else self._local.header()
         return self._header
 
-    def _read_header(self) -> Header:
+    def _read_header(self) -> GgufHeader:
         """The header, for which more of the file is asked for until it is whole."""
         stop = FIRST
         while True:

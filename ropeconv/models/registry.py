@@ -140,7 +140,7 @@ def by_model_type() -> dict[str, Family]:
     return {model_type: family for family in families() for model_type in family.model_types}
 
 
-class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RefusedType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Model types that are refused for one reason. reason: what follows "model_type NAME" in the message."""
 
     reason: str
@@ -150,7 +150,7 @@ class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RefusedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The schema of refused.toml."""
 
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedType, ...]
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..errors import BadSource
 from ..formats.package_data import package_data
-from .family import Family, Weights
+from .family import Family, WeightNames
 from .registry import LAYOUTS, by_name, families
 from .schema import Config, first_present, positive_int, text_config
 
@@ -200,7 +200,7 @@ def _other_heads(part: Config, family: Family, q_rows: int, k_rows: int) -> bool
     return isinstance(heads, int) and isinstance(kv_heads, int) and q_rows * kv_heads != k_rows * heads
 
 
-def _misfit_norms(weights: Weights, prefix: str, query_rows: Sequence[int], shapes: Shapes) -> int:
+def _misfit_norms(weights: WeightNames, prefix: str, query_rows: Sequence[int], shapes: Shapes) -> int:
     """How many norms of queries and keys are not as in a family. query_rows: the first dimension of their matrix."""
     norms = {name: shapes.get(f"{prefix}{name}.weight") for name in (weights.q_norm, weights.k_norm) if name}
     found = sum(shape is None for shape in norms.values())

@@ -193,7 +193,7 @@ class Plain(Form):
 
 
 @dataclass(frozen=True)
-class Interpolated(Form):
+class InterpolatedForm(Form):
     """`theta^(-2i/r) / factor`: position interpolation (Chen et al. 2023)."""
 
     kind: ClassVar[str] = "linear"

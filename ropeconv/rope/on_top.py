@@ -26,7 +26,18 @@ from dataclasses import replace
 
 from .bound.reach import first_violation
 from .errors import RecipeError
-from .forms import NO_ROTATION, DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn, base_inv_freq, divisors
+from .forms import (
+    NO_ROTATION,
+    DynamicNtk,
+    Form,
+    InterpolatedForm,
+    Llama3,
+    LongRope,
+    Plain,
+    Yarn,
+    base_inv_freq,
+    divisors,
+)
 from .lazy import Vector, np
 from .lengths import format_tokens
 from .methods.bases import ThetaBound
@@ -75,7 +86,7 @@ def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
     theta = round(theta, 6) if abs(round(theta, 6) - theta) <= ROUND * theta else theta
     if isinstance(form, Plain):
         return Proportional(theta, 1.0, spec.rotating_share)
-    if isinstance(form, Interpolated):
+    if isinstance(form, InterpolatedForm):
         return Proportional(theta, form.factor, spec.rotating_share)
     if isinstance(form, Proportional):
         return Proportional(theta, form.factor, form.partial_rotary_factor * spec.rotating_share)
@@ -87,7 +98,7 @@ def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
     return None
 
 
-Scaled = Interpolated | Llama3 | Yarn
+Scaled = InterpolatedForm | Llama3 | Yarn
 """Forms that a method can widen."""
 
 

@@ -15,8 +15,8 @@ from ..evaluate.cases import Case, EvalLine
 from ..evaluate.evaluation import Costs, Estimate, Evaluation, estimate
 from ..evaluate.opening import Sizes, open_evaluation
 from ..evaluate.row import Row
-from ..evaluate.run import Outcome, Refusal, Unit, gather, measured
-from ..evaluate.runners.runner import Opening, Runner
+from ..evaluate.run import EvaluationUnit, Refusal, RunOutcome, gather, measured
+from ..evaluate.runners.runner import Runner, RunnerRequest
 from ..formats.files import expanded
 from ..formats.journal import Journal
 from ..rope.errors import RopeconvError
@@ -37,7 +37,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRow:
     """A unit that was not measured. reason: in a sentence. whole: whether the row cannot be had at all."""
 
     reason: str
@@ -47,7 +47,7 @@ class Refused:
 class EvalWorker:
     """Measures units by their keys, with the model and the row of the unit before."""
 
-    def __init__(self, opening: Opening, sizes: Sizes, files: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]) -> None:
         self.stack = ExitStack()
         self.evaluation = self.stack.enter_context(open_evaluation(opening, sizes, files))
         self.units = {unit.key: unit for unit in self.evaluation.units}
@@ -55,7 +55,7 @@ class EvalWorker:
         self.of_row = self.stack.enter_context(ExitStack())
         self.loaded: Engine | None = None
 
-    def __call__(self, item: str) -> About | EvalLine | Refused:
+    def __call__(self, item: str) -> About | EvalLine | RefusedRow:
         """What a worker is, or what it measured. item: ABOUT, or the key of a unit."""
         runner = self.evaluation.runner
         if item == ABOUT:
@@ -69,12 +69,12 @@ class EvalWorker:
         try:
             engine = self._engine(unit.row)
         except RopeconvError as problem:
-            return Refused(str(problem), True)
+            return RefusedRow(str(problem), True)
         try:
             line: EvalLine = out_of_memory(lambda: measured(unit, engine, runner.tokenizer))
             return line
         except RopeconvError as problem:
-            return Refused(str(problem), False)
+            return RefusedRow(str(problem), False)
 
     def _engine(self, row: Row) -> Engine:
         if self.loaded is None or self.row is not row:
@@ -96,7 +96,12 @@ class Spread:
         return replace(found, seconds=found.seconds / self.at_once)
 
     def run_units(
-        self, units: Sequence[Unit], runner: Runner, journal: Journal[EvalLine], progress: Progress, outcome: Outcome
+        self,
+        units: Sequence[EvaluationUnit],
+        runner: Runner,
+        journal: Journal[EvalLine],
+        progress: Progress,
+        outcome: RunOutcome,
     ) -> None:
         """As `run_units` of one process, with the same outcome. Parameters are those of it."""
         missing = [unit for unit in units if unit.key not in journal.lines]
@@ -122,13 +127,13 @@ class Spread:
         gather(units, journal, outcome)
 
 
-def _refusal(unit: Unit, found: Refused | Failure) -> Refusal:
-    if isinstance(found, Refused) and found.whole:
+def _refusal(unit: EvaluationUnit, found: RefusedRow | Failure) -> Refusal:
+    if isinstance(found, RefusedRow) and found.whole:
         return Refusal(unit.row.name, found.reason)
     return Refusal(unit.row.name, found.reason, unit.measure.name, unit.case.column)
 
 
-def _absolute(opening: Opening) -> Opening:
+def _absolute(opening: RunnerRequest) -> RunnerRequest:
     """The same for a worker, which runs in another folder."""
 
     def found(name: str) -> str:
@@ -141,7 +146,7 @@ def _absolute(opening: Opening) -> Opening:
 
 @contextmanager
 def open_spread(
-    executor: Executor, opening: Opening, sizes: Sizes, files: Sequence[tuple[str, str]]
+    executor: Executor, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[Evaluation, Spread]]:
     """An evaluation and its workers, while it is entered. No weights are loaded in this process.
 

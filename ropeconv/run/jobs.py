@@ -46,9 +46,9 @@ class NamedRecipe(msgspec.Struct, frozen=True):
 class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One task, with everything that decides its result.
 
-    task: its name. source: reference, with the commit. name, identity: of the source, as in `Named`. family: that it
-    is treated as, or empty. recipes: one, or for eval all rows. target: of the output; None for eval. out: the output,
-    or for eval the file of the result. settings: of the task.
+    task: its name. source: reference, with the commit. name, identity: of the source, as in `NamedSource`. family: that
+    it is treated as, or empty. recipes: one, or for eval all rows. target: of the output; None for eval. out: the
+    output, or for eval the file of the result. settings: of the task.
     """
 
     task: str
@@ -95,7 +95,7 @@ MODELS = ("*.gguf", "config.json", "params.json")
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedSource:
     """A source of a plan.
 
     reference: as `open_source` takes it, with the commit. name: in outputs and tables. identity: as sources have it.
@@ -108,7 +108,7 @@ class Named:
     problem: str = ""
 
 
-def named_sources(listed: Sequence[str], folder: Path) -> list[Named]:
+def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
     """The sources that a plan lists, each once.
 
     listed: as in the file. folder: that paths are relative to. A source that cannot be had has a `problem`. Raises
@@ -163,25 +163,25 @@ def _query(text: str) -> list[str]:
         return sorted(one.id for one in found)
 
 
-def _named(reference: str) -> Named:
+def _named(reference: str) -> NamedSource:
     path = Path(reference)
     name = (path.stem if reference.endswith(".gguf") else path.name) or reference
     try:
         if path.exists():
-            return Named(reference, name, open_source(reference).identity)
+            return NamedSource(reference, name, open_source(reference).identity)
         found = re.fullmatch(HUB_FILE, reference) or re.fullmatch(HUB_ID, reference)
         if found is None:
-            return Named(reference, name, problem=f"{reference} is neither a path nor a Hub id; correct it")
+            return NamedSource(reference, name, problem=f"{reference} is neither a path nor a Hub id; correct it")
         source = HubSource(found[1], found[2])
         identity = source.identity
         file = f"/{found[3]}" if found.re.groups > 2 else ""
         name = Path(file).stem if file else source.name
-        return Named(f"{found[1]}@{source.commit}{file}", name, identity)
+        return NamedSource(f"{found[1]}@{source.commit}{file}", name, identity)
     except Exception as problem:
-        return Named(reference, name, problem=reason(problem))
+        return NamedSource(reference, name, problem=reason(problem))
 
 
-def _told_apart(found: list[Named]) -> list[Named]:
+def _told_apart(found: list[NamedSource]) -> list[NamedSource]:
     """Sources of which no two have one name: the owner or the folder stands before it where they would."""
     counts = Counter(one.name for one in found)
     parents = {one.reference: Path(one.reference.split("@")[0]).parent.name for one in found}
@@ -200,7 +200,7 @@ CHAIN = ("apply", "validate", "push")
 """Tasks on one output, in their order."""
 
 
-def jobs_of(plan: RunPlan, sources: Sequence[Named], folder: Path, out: Path) -> list[Job]:
+def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Path) -> list[Job]:
     """The jobs of a plan: for each source one for every output, and one for its evaluation.
 
     plan: of the user. sources: of it. folder: that paths of the plan are relative to. out: of outputs. Raises
@@ -227,7 +227,9 @@ def jobs_of(plan: RunPlan, sources: Sequence[Named], folder: Path, out: Path) ->
     return found
 
 
-def _chain(plan: RunPlan, source: Named, row: Row, label: str, target: TargetTable, out: Path) -> tuple[Unit, ...]:
+def _chain(
+    plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path
+) -> tuple[Unit, ...]:
     """The units of one output."""
     stem = "-".join(filter(None, (source.name, label, target.name)))
     gguf = target.to == "gguf" or (target.to is None and source.reference.endswith(".gguf"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..bake.verify.findings import is_document
 from ..bake.verify.output import made_from, verify_output
 from ..formats.durable import sha256, text_digest
-from ..formats.journal import Journal, Kind, Line
+from ..formats.journal import Journal, JournalKind, Line
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.reader import read_receipt
 from ..models.gguf import GgufSource
@@ -41,7 +41,7 @@ class RunLine(Line, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-RUN = Kind("run", 2, RunLine, "give the plan another `out`")
+RUN = JournalKind("run", 2, RunLine, "give the plan another `out`")
 
 
 class RunJournal(Journal[RunLine]):

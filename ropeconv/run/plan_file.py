@@ -29,7 +29,7 @@ DAYS = UNITS | {"d": 24 * 3600}
 BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlanTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file."""
 
 
@@ -69,7 +69,7 @@ class ValidateTable(ValidateOptions):
     length: int = 0
 
 
-class LimitsTable(Table, frozen=True):
+class LimitsTable(PlanTable, frozen=True):
     """[limits]: jobs at once (0 for what the machine has), how often the work of a killed worker is tried again, hours
     after which the run ends, the time that a unit may take, bytes that outputs may have."""
 
@@ -88,7 +88,7 @@ class LimitsTable(Table, frozen=True):
             raise UsageError(f"limits.unit_timeout: {problem}") from None
 
 
-class ExecutorTable(Table, frozen=True):
+class ExecutorTable(PlanTable, frozen=True):
     """[executor]: where units run. gpus, cpus: of each worker on Ray and Slurm. timeout: of each job of Slurm.
     slurm: parameters of submitit."""
 
@@ -99,7 +99,7 @@ class ExecutorTable(Table, frozen=True):
     timeout: str = "2h"
 
 
-class RunPlan(Table, frozen=True):
+class RunPlan(PlanTable, frozen=True):
     """The file. Paths are relative to its folder. out: folder of outputs, journal and report."""
 
     sources: list[str]

@@ -22,7 +22,7 @@ from ..rope.errors import RopeconvError
 from ..version import __version__
 from ..views.evaluation_plots import evaluation_pictures
 from ..views.plot_style import Drawn, drawn
-from .jobs import CHAIN, Job, Named, Unit
+from .jobs import CHAIN, Job, NamedSource, Unit
 from .journal import RunJournal, RunLine
 from .plan_file import RunPlan
 from .runner import states
@@ -89,7 +89,7 @@ class RunTable:
         return {**numbers, "rows": [row.to_dict() for row in self.rows]}
 
 
-def table_of(plan: RunPlan, jobs: Sequence[Job], sources: Sequence[Named], journal: RunJournal) -> RunTable:
+def table_of(plan: RunPlan, jobs: Sequence[Job], sources: Sequence[NamedSource], journal: RunJournal) -> RunTable:
     """The table of a run. plan, jobs, sources: as they were made. journal: of the run."""
     problems = {one.reference: one.problem for one in sources}
     rows = []
@@ -113,7 +113,7 @@ def table_of(plan: RunPlan, jobs: Sequence[Job], sources: Sequence[Named], journ
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationSection:
     """The evaluation of a source.
 
     name: of the source. result, tables, pictures: of it; no pictures without matplotlib.
@@ -145,7 +145,7 @@ def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
     path.write_text(page, "utf-8")
 
 
-def _evaluated(table: RunTable) -> list[Evaluated]:
+def _evaluated(table: RunTable) -> list[EvaluationSection]:
     found = []
     for number, row in enumerate(table.rows):
         if "eval" not in row.results or row.states["eval"] != "done":
@@ -155,7 +155,9 @@ def _evaluated(table: RunTable) -> list[Evaluated]:
         except RopeconvError:
             continue
         shown = drawn(evaluation_pictures(result)) if installed("matplotlib") else []
-        found.append(Evaluated(row.source, result, tables(result), [_of(one, f"eval-{number}") for one in shown]))
+        found.append(
+            EvaluationSection(row.source, result, tables(result), [_of(one, f"eval-{number}") for one in shown])
+        )
     return found
 
 
@@ -166,7 +168,7 @@ def _of(picture: Drawn, prefix: str) -> Drawn:
 
 
 @dataclass(frozen=True)
-class Planned:
+class JobPreview:
     """A job before it is run.
 
     job: what is left of it. bytes: of its output, 0 where it has none or that is not known. encoding: of it. problem:
@@ -190,20 +192,20 @@ class Planned:
         }  # fmt: skip
 
 
-def planned(job: Job, problem: str = "") -> Planned:
+def planned(job: Job, problem: str = "") -> JobPreview:
     """A job with the plan of its output. Nothing is written. problem: why its source cannot be had, or empty."""
     last, first = job.units[-1], job.units[0]
     publishes = last.settings["to"] if last.task == "push" else ""
     if problem or first.target is None:
-        return Planned(job, problem=problem, publishes=publishes)
+        return JobPreview(job, problem=problem, publishes=publishes)
     try:
         plan = first.plan()
     except Exception as failure:
-        return Planned(job, problem=reason(failure), publishes=publishes)
-    return Planned(job, plan.bytes, plan.result.encoding, publishes=publishes)
+        return JobPreview(job, problem=reason(failure), publishes=publishes)
+    return JobPreview(job, plan.bytes, plan.result.encoding, publishes=publishes)
 
 
-def check_bytes(plan: RunPlan, found: Sequence[Planned]) -> None:
+def check_bytes(plan: RunPlan, found: Sequence[JobPreview]) -> None:
     """Raises UsageError where outputs have more bytes than the plan allows. found: all jobs."""
     total, most = kept_bytes(found), plan.most_bytes
     if most is not None and total > most:
@@ -213,7 +215,7 @@ def check_bytes(plan: RunPlan, found: Sequence[Planned]) -> None:
         )
 
 
-def kept_bytes(found: Sequence[Planned]) -> int:
+def kept_bytes(found: Sequence[JobPreview]) -> int:
     """The bytes of outputs that stay on this disk."""
     return sum(one.bytes for one in found if one.job.units[0].task == "apply")
 
@@ -263,6 +265,6 @@ class Costs:
         return found
 
 
-def problems_of(sources: Sequence[Named]) -> dict[str, str]:
+def problems_of(sources: Sequence[NamedSource]) -> dict[str, str]:
     """Why sources cannot be had, by reference."""
     return {one.reference: one.problem for one in sources if one.problem}

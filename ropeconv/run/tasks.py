@@ -21,7 +21,7 @@ from ..evaluate.cases import EVAL, metric_of
 from ..evaluate.evaluation import Evaluation
 from ..evaluate.opening import open_evaluation
 from ..evaluate.result import Result, headline, measures_of, write_result
-from ..evaluate.runners.runner import Opening
+from ..evaluate.runners.runner import RunnerRequest
 from ..evaluate.texts import read_files
 from ..formats.files import scratch
 from ..formats.journal import Journal
@@ -94,7 +94,7 @@ def apply_unit(unit: Unit, tools: Tools) -> JsonObject:
 def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
     """The evaluation of a unit, which can be estimated and run while it is entered."""
     table = msgspec.convert({name: value for name, value in unit.settings.items() if name != "sha256"}, EvalTable)
-    opening = Opening(
+    opening = RunnerRequest(
         unit.source, [one.row() for one in unit.recipes], device=table.device, dtype=table.dtype, chunk=table.chunk,
         family=unit.family,
     )  # fmt: skip

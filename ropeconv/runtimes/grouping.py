@@ -16,7 +16,7 @@ UNREAD = ("unsupported", "unknown")
 VERSIONS = re.compile(r"(?P<title>.+) (?P<first>[\d.]+)(?:-(?P<last>[\d.]+))?")
 
 
-class Stated(Protocol):
+class VerdictLike(Protocol):
     """A verdict, or the record of one in a receipt."""
 
     @property
@@ -50,7 +50,7 @@ class _Range:
         return self.first if self.first == self.last else f"{self.first}-{self.last}"
 
 
-def grouped(verdicts: Iterable[Stated], read_as: str = "") -> list[tuple[str, str]]:
+def grouped(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[tuple[str, str]]:
     """Pairs of a status, best first, and its runtimes: `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`.
 
     verdicts: in the order of `runtimes()`. Consecutive versions become a range. What was executed comes first. read_as:
@@ -86,7 +86,7 @@ def _titled(ranges: list[_Range]) -> str:
     return ", ".join(f"{title} {versions}".rstrip() for title, versions in named)
 
 
-def _range(verdict: Stated) -> _Range:
+def _range(verdict: VerdictLike) -> _Range:
     name = verdict.display_name or verdict.runtime.replace("@", " ")
     parts, read = VERSIONS.fullmatch(name), verdict.grade == "read"
     if parts is None:

@@ -19,7 +19,7 @@ from ..rope.errors import ImpossibleSize, RecipeError, RopeconvError, shown
 from ..rope.forms import (
     DynamicNtk,
     Form,
-    Interpolated,
+    InterpolatedForm,
     Llama3,
     LongRope,
     Plain,
@@ -75,7 +75,7 @@ def read_form(kind: str, found: JsonObject, theta: float, rules: TypeRules, part
         return LongRope(theta, *lists.get(rules.lists, (short, long)), original)
     if kind == "linear":
         number(found, "factor")
-        return Interpolated(theta, _factor(found, rules, original, sizes))
+        return InterpolatedForm(theta, _factor(found, rules, original, sizes))
     if kind == "dynamic" and rules.alpha and found.get("alpha"):
         return Plain(_alpha_base(theta, number(found, "alpha"), sizes.rotary_dim))
     if kind == "proportional":
@@ -344,7 +344,7 @@ def _trained(
         return form.original_context, "config" if stated else "declared", ""
     if isinstance(form, LongRope) and form.original_context < sizes.context:
         return form.original_context, "config", ""
-    if isinstance(form, Interpolated):
+    if isinstance(form, InterpolatedForm):
         stated = found.get("original_max_position_embeddings")
         if stated:
             return int(stated), "config", ""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import msgspec
 
 from ..formats.copying import Advance
-from .forms import Form
+from .forms import PageForm
 from .rules import Rules
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
+class PageProgress(msgspec.Struct, frozen=True, tag="progress"):
     """How far it is. title: what is done. done, total: in bytes; total 0 where it is not known."""
 
     title: str
@@ -22,14 +22,14 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     total: int = 0
 
 
-class Answer(msgspec.Struct, frozen=True, tag="answer"):
+class PageAnswer(msgspec.Struct, frozen=True, tag="answer"):
     """The end: what the page shows. failed: whether it is about a failure."""
 
     html: str
     failed: bool = False
 
 
-Message = Progress | Answer
+Message = PageProgress | PageAnswer
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 encode = msgspec.json.encode
 
@@ -51,7 +51,7 @@ class Desk:
     """
 
     rules: Rules
-    tell: Callable[[Progress], None]
+    tell: Callable[[PageProgress], None]
     token: str = ""
     finish: Callable[[], None] = lambda: None
 
@@ -59,26 +59,26 @@ class Desk:
     def progress(self, title: str, total: int = 0) -> Iterator[Advance]:
         """Says how far something is, which is called with the bytes done since the last call."""
         done, last = 0, time.monotonic()
-        self.tell(Progress(title, 0, total))
+        self.tell(PageProgress(title, 0, total))
 
         def advance(more: int) -> None:
             nonlocal done, last
             done += more
             if time.monotonic() - last > SECONDS:
                 last = time.monotonic()
-                self.tell(Progress(title, done, total))
+                self.tell(PageProgress(title, done, total))
 
         yield advance
 
 
 @dataclass(frozen=True)
-class Asked:
+class PageRequest:
     """A task for a process.
 
     task: its name in the registry. form: what was typed. rules: for visitors. token: of the visitor's login.
     """
 
     task: str
-    form: Form
+    form: PageForm
     rules: Rules
     token: str = ""

@@ -29,14 +29,14 @@ MOST = 2000
 """Characters of a field."""
 UPLOADS = ("upload", "measured", "recipe")
 """Fields that are dropped files, by their path on this machine; addresses do not keep them."""
-F = TypeVar("F", bound="Form")
+F = TypeVar("F", bound="PageForm")
 
 
-class Form(msgspec.Struct, frozen=True, kw_only=True):
+class PageForm(msgspec.Struct, frozen=True, kw_only=True):
     """What was typed on a page."""
 
 
-class ModelForm(Form, frozen=True, kw_only=True):
+class ModelForm(PageForm, frozen=True, kw_only=True):
     """A page about a model. source: as for `open_source`. upload: a dropped config.json, GGUF file or result."""
 
     source: str = ""
@@ -54,7 +54,7 @@ class CompareForm(ModelForm, frozen=True, kw_only=True):
     measured: str = ""
 
 
-class RuntimesForm(Form, frozen=True, kw_only=True):
+class RuntimesForm(PageForm, frozen=True, kw_only=True):
     """The matrix. family, runtime: what is shown of it, empty for all."""
 
     family: str = ""
@@ -88,12 +88,12 @@ class ResultsForm(ModelForm, frozen=True, kw_only=True):
     """What is known of an output: its receipt, validations and evaluations."""
 
 
-def names(kind: type[Form]) -> tuple[str, ...]:
+def names(kind: type[PageForm]) -> tuple[str, ...]:
     """The fields of a form, in their order."""
     return kind.__struct_fields__
 
 
-def kept(kind: type[Form]) -> tuple[str, ...]:
+def kept(kind: type[PageForm]) -> tuple[str, ...]:
     """The fields that an address keeps."""
     return tuple(name for name in names(kind) if name not in UPLOADS)
 
@@ -112,7 +112,7 @@ def filled(kind: type[F], values: Mapping[str, Any]) -> F:
     return msgspec.structs.replace(fresh, **found)
 
 
-def refuse_long(form: Form) -> None:
+def refuse_long(form: PageForm) -> None:
     """Raises UsageError for a form with a field that is too long."""
     for name in names(type(form)):
         value = getattr(form, name)
@@ -193,7 +193,7 @@ def place_of(form: BakeForm) -> Path | None:
     return expanded(form.out) if form.out else None
 
 
-def to_page(page: str, form: Form) -> str:
+def to_page(page: str, form: PageForm) -> str:
     """The address of a page with a form, relative to the other pages. page: its name in lower case."""
     values = {name: getattr(form, name) for name in kept(type(form))}
     texts = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in values.items() if value}

@@ -19,8 +19,8 @@ from types import FrameType
 from ..environment import redacted
 from ..errors import Stopped, reason
 from ..formats.files import scratch
-from .desk import Answer, Asked, Desk, Message, Progress, decode, encode
-from .forms import UPLOADS, Form, refuse_long
+from .desk import Desk, Message, PageAnswer, PageProgress, PageRequest, decode, encode
+from .forms import UPLOADS, PageForm, refuse_long
 from .sheet import HtmlSheet
 
 CANCELLED = "cancelled: nothing was kept"
@@ -36,7 +36,7 @@ SIGN_IN = "sign in on the page Bake with a login that may do it"
 """What visitors of a Space can do in its place."""
 
 
-def work(connection: Connection, asked: Asked) -> None:
+def work(connection: Connection, asked: PageRequest) -> None:
     """Does a task and sends its messages, the last of which is an answer.
 
     connection: to the page. Whatever comes from it, and its end, stop the task. asked: the task.
@@ -53,7 +53,7 @@ def work(connection: Connection, asked: Asked) -> None:
     os._exit(0)  # without waiting for the thread of a download that hangs
 
 
-def _answer(connection: Connection, asked: Asked) -> Answer:
+def _answer(connection: Connection, asked: PageRequest) -> PageAnswer:
     """The answer of a task, also where it fails."""
     try:
         threading.Thread(target=_watch, args=(connection,), daemon=True).start()
@@ -70,7 +70,7 @@ def _answer(connection: Connection, asked: Asked) -> Answer:
         return failure(COMMAND_LINE_LOGIN.sub(SIGN_IN, words) if asked.rules.public else words)
 
 
-def _done(connection: Connection, asked: Asked) -> Answer:
+def _done(connection: Connection, asked: PageRequest) -> PageAnswer:
     from .tasks import TASKS
 
     def tell(message: Message) -> None:
@@ -82,10 +82,10 @@ def _done(connection: Connection, asked: Asked) -> Answer:
     refuse_long(asked.form)
     sheet = HtmlSheet()
     TASKS[asked.task](asked.form, Desk(asked.rules, tell, asked.token, finish), sheet)
-    return Answer(without_places(sheet.html(), asked.form))
+    return PageAnswer(without_places(sheet.html(), asked.form))
 
 
-def without_places(text: str, form: Form) -> str:
+def without_places(text: str, form: PageForm) -> str:
     """A text in which dropped files have their names alone, and not their places on this machine."""
     for name in UPLOADS:
         place = getattr(form, name, "")
@@ -94,11 +94,11 @@ def without_places(text: str, form: Form) -> str:
     return text
 
 
-def failure(message: str) -> Answer:
+def failure(message: str) -> PageAnswer:
     """The answer that says in a sentence what went wrong."""
     sheet = HtmlSheet()
     sheet.problem(message if message.endswith(".") else f"{message}.")
-    return Answer(sheet.html(), failed=True)
+    return PageAnswer(sheet.html(), failed=True)
 
 
 def _separate(folder: Path, token: str) -> None:
@@ -150,10 +150,10 @@ def prepare() -> None:
     ensure_running()
 
 
-class Job:
+class PageJob:
     """A request that runs. asked: the task. seconds: that it may take, None for no limit. baking: whether it writes."""
 
-    def __init__(self, asked: Asked, seconds: float | None, baking: bool = False) -> None:
+    def __init__(self, asked: PageRequest, seconds: float | None, baking: bool = False) -> None:
         self.seconds, self.baking = seconds, baking
         self._stopped_at: float | None = None
         self._connection, theirs = CONTEXT.Pipe()
@@ -170,9 +170,9 @@ class Job:
     def messages(self) -> Iterator[Message]:
         """The messages of the process; the last one is an Answer. To end the iteration earlier stops the process."""
         begun, late = time.monotonic(), False
-        answer: Answer | None = None
+        answer: PageAnswer | None = None
         try:
-            yield Progress("Reading")  # also so that the same answer once more is seen to be a new one
+            yield PageProgress("Reading")  # also so that the same answer once more is seen to be a new one
             while answer is None and not self._overdue():
                 if self.seconds is not None and not late and time.monotonic() - begun > self.seconds:
                     late = True
@@ -183,7 +183,7 @@ class Job:
                     message = decode(self._connection.recv_bytes())
                 except (EOFError, OSError):  # it has ended
                     break
-                if isinstance(message, Answer):
+                if isinstance(message, PageAnswer):
                     answer = message
                 else:
                     yield message

@@ -21,8 +21,8 @@ from .forms import (
     METHODS,
     BakeForm,
     CompareForm,
-    Form,
     InspectForm,
+    PageForm,
     ResultsForm,
     RuntimesForm,
     filled,
@@ -68,7 +68,7 @@ ADDRESS = """(...values) => {
   window.history.replaceState(null, "", address);
 }"""
 """Keeps the values of components in the address. %s: their names, as a list."""
-Answers = Callable[[Form, gr.Request, str], Iterator[str]]
+Answers = Callable[[PageForm, gr.Request, str], Iterator[str]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Page:
     """The components of a page. kind: of the form. fields: components by name. answer: where answers stand."""
 
     front: Front
-    kind: type[Form]
+    kind: type[PageForm]
     fields: Mapping[str, Any]
     answer: gr.HTML
 
@@ -86,7 +86,7 @@ class Page:
         def begin(request: gr.Request) -> None:
             self.front.begin(request.session_hash or "")
 
-        def answers(form: Form, request: gr.Request, token: str) -> Iterator[str]:
+        def answers(form: PageForm, request: gr.Request, token: str) -> Iterator[str]:
             yield from self.front.answers(task, form, request.session_hash or "", token, baking)
 
         if baking:  # at once, while the bake itself may have to wait

@@ -25,9 +25,9 @@ from ..models.hub import answers
 from ..rope.errors import RopeconvError
 from ..version import __version__
 from .access import LOOPBACK, PARAMETER, BodyMiddleware, KeyMiddleware, OriginMiddleware, Uploads, new_key
-from .desk import Answer, Asked, Progress
-from .forms import Form
-from .job import CANCELLED, Job, failure, prepare
+from .desk import PageAnswer, PageProgress, PageRequest
+from .forms import PageForm
+from .job import CANCELLED, PageJob, failure, prepare
 from .rules import KEPT, LOCAL, SPACE, UPLOADS_OF_ALL, UPLOADS_OF_ONE, Rules
 
 if TYPE_CHECKING:
@@ -44,25 +44,25 @@ class Front:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, PageJob] = {}
         self._cancelled: dict[str, None] = {}
         self._lock = threading.Lock()
 
-    def answers(self, task: str, form: Form, session: str, token: str = "", baking: bool = False) -> Iterator[str]:
+    def answers(self, task: str, form: PageForm, session: str, token: str = "", baking: bool = False) -> Iterator[str]:
         """What a page shows while a task runs, as HTML; the last is its answer.
 
         task: its name. form: what was typed. session: of the visitor's page. token: of the visitor's login. baking:
         whether it may take as long as a bake.
         """
         seconds = self.rules.baking_seconds if baking else self.rules.seconds
-        asked = Asked(task, form, self.rules, token)
-        job: Job | None = None
+        asked = PageRequest(task, form, self.rules, token)
+        job: PageJob | None = None
         with self._lock:  # and nothing is yielded here: whoever leaves then would keep it
             before = self._jobs.get(session)
             busy = before is not None and before.baking
             cancelled = baking and session in self._cancelled
             if not busy and not cancelled:
-                job = self._jobs[session] = Job(asked, seconds, baking)
+                job = self._jobs[session] = PageJob(asked, seconds, baking)
         if job is None:
             yield failure(CANCELLED if cancelled else BUSY).html
             return
@@ -71,7 +71,7 @@ class Front:
         try:
             for message in job.messages():
                 if self._jobs.get(session) is job:
-                    yield message.html if isinstance(message, Answer) else _shown(message)
+                    yield message.html if isinstance(message, PageAnswer) else _shown(message)
         finally:
             with self._lock:
                 if self._jobs.get(session) is job:
@@ -94,7 +94,7 @@ class Front:
             job.stop()
 
 
-def _shown(message: Progress) -> str:
+def _shown(message: PageProgress) -> str:
     return render("ui/progress.html.jinja", progress=message)
 
 

@@ -18,7 +18,7 @@ MOST_ROWS = 300
 
 
 @dataclass(frozen=True)
-class Cell:
+class HtmlCell:
     """A cell of a table. mark: a class of the style sheet, or empty. right: whether it is set flush right."""
 
     text: str
@@ -35,8 +35,8 @@ class Block:
     mark: Mark = "plain"
     name: str = ""
     data: str = ""
-    columns: tuple[Cell, ...] = ()
-    rows: tuple[tuple[Cell, ...], ...] = ()
+    columns: tuple[HtmlCell, ...] = ()
+    rows: tuple[tuple[HtmlCell, ...], ...] = ()
     drawn: tuple[Drawn, ...] = ()
     ways: tuple[tuple[str, str], ...] = ()
 
@@ -59,10 +59,10 @@ class HtmlSheet:
     ) -> tuple[str, ...]:
         """As in `Sheet`. A page has room for all columns, since its tables can be scrolled."""
         body = list(rows)
-        head = tuple(Cell(name, "", name in right) for name in columns)
+        head = tuple(HtmlCell(name, "", name in right) for name in columns)
         cells = tuple(
             tuple(
-                Cell(text, MARKS.get(text, styles.get((number, place), "")), columns[place] in right)
+                HtmlCell(text, MARKS.get(text, styles.get((number, place), "")), columns[place] in right)
                 for place, text in enumerate(row)
             )
             for number, row in enumerate(body[:MOST_ROWS])

@@ -13,7 +13,7 @@ from ..bake.apply import apply, make_plan
 from ..bake.checkpoint import CheckpointPlan
 from ..bake.plan import Plan
 from ..bake.warnings import repairs_of, run_commands
-from ..bake.writing.hidden import Hidden, discard
+from ..bake.writing.hidden import HiddenFolder, discard
 from ..errors import BadSource, UsageError
 from ..evaluate.ranking import advised
 from ..evaluate.result import read_result
@@ -42,7 +42,7 @@ from ..views.results import show_result, show_validation
 from ..views.schedule_plots import pictures_of
 from ..views.sheet import statuses
 from ..views.validation_plots import validation_pictures
-from .desk import Desk, Progress
+from .desk import Desk, PageProgress
 from .forms import (
     BakeForm,
     CompareForm,
@@ -84,7 +84,7 @@ def write(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     if desk.rules.public:
         raise UsageError("nothing is written to the disk of this page; publish it, or run the command on your machine")
     made = _planned(form, desk)
-    earlier = Hidden.beside(made.out).root.exists()  # of a run that goes on from it
+    earlier = HiddenFolder.beside(made.out).root.exists()  # of a run that goes on from it
     try:
         with desk.progress(f"Writing {made.out}", made.bytes) as advance:
             done = apply(made, advance=advance)
@@ -133,7 +133,7 @@ def _planned(form: BakeForm, desk: Desk) -> Plan:
     out = None if desk.rules.public else place_of(form)  # no place of a machine of others
     recipe, target = recipe_of(form), target_of(form, out)
     if recipe.method.slow_note:
-        desk.tell(Progress(recipe.method.slow_note))
+        desk.tell(PageProgress(recipe.method.slow_note))
     source = opened(form, desk.rules)
     target.check(recipe, source.kind == "gguf")
     return make_plan(source, recipe, target)

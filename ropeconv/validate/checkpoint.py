@@ -56,7 +56,7 @@ def _validated(asked: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     cut = [run.until(len(read)) for run, read in zip(runs, states.reference, strict=True)]
     states.baked = states.timed("baked", cut, lambda run: spec.plain(stock, run))
     cut = [run.until(len(read)) for run, read in zip(cut, states.baked, strict=True)]
-    compared = _Compared(reading, cut)
+    compared = _ComparedModels(reading, cut)
     results, curve = compared.buckets(stock)
     agrees, sentence = conclusion(results, comparison.unchanged)
     config_reference_kl = None
@@ -92,7 +92,7 @@ def stock_version() -> str:
 
 
 @dataclass(frozen=True)
-class _Compared:
+class _ComparedModels:
     """The hidden states of both sides and their measures. runs: as far as both sides were read."""
 
     reading: SourceReading

@@ -14,7 +14,7 @@ from ..errors import BadSource
 from ..models.gguf import GgufSource
 from ..rope.schedule import QueryScaling
 from .comparison import Comparison, Settings
-from .gguf_reference import GgufReference, Logits, gguf_reference, weights_type
+from .gguf_reference import GgufReference, ReferenceLogits, gguf_reference, weights_type
 from .sampling import Bucket, tail_buckets, usual_length
 from .validation import (
     POWER,
@@ -101,7 +101,7 @@ def _rounded(comparison: Comparison) -> str:
 
 
 def _judged(
-    runs: list[Bucket], read: Logits, stock: Tensor, how: GgufReference, temperature: float = 1.0
+    runs: list[Bucket], read: ReferenceLogits, stock: Tensor, how: GgufReference, temperature: float = 1.0
 ) -> list[BucketResult]:
     """The result of each bucket of positions."""
 

@@ -22,7 +22,7 @@ from ..engines.transformers.load import DeviceSpec, folder_of
 from ..errors import BadSource
 from ..formats.copying import human
 from ..formats.files import scratch
-from ..formats.gguf.edit import Added, Edit, write_new
+from ..formats.gguf.edit import AddedTensor, Edit, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.values import F32, TYPES
 from ..models.gguf import GgufSource
@@ -43,7 +43,7 @@ SPLIT = 8.0
 
 
 @dataclass(frozen=True)
-class Logits:
+class ReferenceLogits:
     """Logits after some tokens, [positions, vocabulary].
 
     control: of the unscaled source, and reference: of the source with the schedule. other_control: of the unscaled
@@ -82,7 +82,7 @@ class GgufReference(ABC):
         return result
 
     @abstractmethod
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
         """Logits after the tokens `kept` of `ids`. progress: callbacks."""
 
 
@@ -93,11 +93,11 @@ class ByKeys(GgufReference):
     source: GgufSource
     keys: dict[str, Override]
 
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
         import torch
 
         engines = (LlamaCppEngine(self.source.path, keys) for keys in ({}, self.keys))
-        return Logits(*(torch.as_tensor(engine.logits(ids, kept, progress)) for engine in engines))
+        return ReferenceLogits(*(torch.as_tensor(engine.logits(ids, kept, progress)) for engine in engines))
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,13 @@ class ByDivisors(GgufReference):
     def judged(self, result: BucketResult, noise: float) -> BucketResult:
         return with_noise(result, noise, 1 / POWER) if weights_type(self.source.file) else result
 
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
         import torch
 
         schedules = [self.comparison.schedule, self.comparison.spec.current()][: self.runs - 2]
         control = LlamaCppEngine(self.source.path).logits(ids, kept, progress)
         read = [self._divided(schedule, ids, kept, progress) for schedule in schedules]
-        return Logits(*(torch.as_tensor(found) for found in (control, *read)))
+        return ReferenceLogits(*(torch.as_tensor(found) for found in (control, *read)))
 
     def _divided(self, schedule: Schedule, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Tensor:
         """Logits of a copy of the source that computes a schedule. ids, kept, progress: as in `logits`."""
@@ -136,7 +136,7 @@ class ByDivisors(GgufReference):
         rotates = schedule.inv_freq > 0
         divisors = np.where(rotates, base / np.where(rotates, schedule.inv_freq, 1.0), 1e30).astype("<f4")
         removed = frozenset({FREQS} & file.tensors.keys())
-        edit = Edit(added=(Added(FREQS, divisors.tobytes()),), removed=removed)
+        edit = Edit(added=(AddedTensor(FREQS, divisors.tobytes()),), removed=removed)
         with scratch() as folder:
             for shard, path in enumerate(file.paths):
                 write_new(file, shard, edit, folder / path.name)
@@ -144,7 +144,7 @@ class ByDivisors(GgufReference):
 
 
 @dataclass(frozen=True)
-class Patched(GgufReference):
+class PatchedReference(GgufReference):
     """A checkpoint in transformers in float32, with rotary modules patched from the schedule."""
 
     floor: ClassVar[float] = KL_FLOOR
@@ -152,12 +152,12 @@ class Patched(GgufReference):
     def judged(self, result: BucketResult, noise: float) -> BucketResult:
         return with_rounded_weights(result) if weights_type(GgufSource(self.comparison.baked).file) else result
 
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
         return self._read(self.comparison.checkpoint, "float32", ids, kept, progress)
 
     def _read(
         self, checkpoint: Source, dtype: str, ids: Sequence[int], kept: Sequence[int], progress: Progress
-    ) -> Logits:
+    ) -> ReferenceLogits:
         """Logits of a checkpoint. dtype: in which it computes. ids, kept, progress: as in `logits`."""
         with folder_of(checkpoint, dtype) as folder:
             at = DeviceSpec("cpu", dtype, stands_for=self.comparison.stands_for)
@@ -165,11 +165,11 @@ class Patched(GgufReference):
             control = engine.logits(ids, kept, progress)
             scale, comparison = self.comparison.scale, self.comparison
             engine.patch(comparison.schedule, comparison.spec, scale, comparison.queries if scale else "")
-            return Logits(control, engine.logits(ids, kept, progress))
+            return ReferenceLogits(control, engine.logits(ids, kept, progress))
 
 
 @dataclass(frozen=True)
-class Dequantised(Patched):
+class DequantisedReference(PatchedReference):
     """A source in GGUF in transformers, with its weights dequantised; the noise is that of the unscaled source."""
 
     said: ClassVar[str] = " The reference has the dequantised weights of the source, in transformers."
@@ -185,7 +185,7 @@ class Dequantised(Patched):
     def judged(self, result: BucketResult, noise: float) -> BucketResult:
         return with_noise(result, noise)
 
-    def check(self) -> Dequantised:
+    def check(self) -> DequantisedReference:
         """This way, where the source can be converted. Raises BadSource where it cannot, with the reason."""
         try:
             self.comparison.convertible.files()
@@ -196,7 +196,7 @@ class Dequantised(Patched):
             ) from None
         return self
 
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
         import torch
 
         dtype = "float32" if self.settings.dtype == "auto" else self.settings.dtype
@@ -215,9 +215,9 @@ def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
     """
     source, schedule = comparison.source, comparison.schedule
     if not isinstance(source, GgufSource):
-        return Patched(comparison, settings)
+        return PatchedReference(comparison, settings)
     if settings.dequantised or _needs_transformers(comparison, source):
-        return Dequantised(comparison, settings).check()
+        return DequantisedReference(comparison, settings).check()
     arch, spec = arch_of(source.file), comparison.spec
     keys = overrides(schedule, arch.name)
     if keys is not None and not rope_tensors(source.file) and comparison.receipt.encoding == "keys":
@@ -227,7 +227,7 @@ def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
         return ByDivisors(comparison, settings, source)
     if keys is not None and not rope_tensors(source.file):
         return ByKeys(comparison, settings, source, keys)
-    return Dequantised(comparison, settings).check()
+    return DequantisedReference(comparison, settings).check()
 
 
 def by_divisors(schedule: Schedule, spec: RopeSpec, source: GgufSource) -> dict[str, Override]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..engines.engine import LogProbs, Progress
 from ..engines.servers import connect
-from ..engines.servers.protocol import Served, Server
+from ..engines.servers.protocol import ServedModel, Server
 from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.load import folder_of, load_stock, load_widened, stored_dtype
 from ..errors import BadSource
@@ -21,7 +21,7 @@ from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..rope.errors import RopeconvError
 from .comparison import Comparison, Settings
-from .gguf_reference import Dequantised, weights_type
+from .gguf_reference import DequantisedReference, weights_type
 from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .sampling import KEPT, TokenRun, of_text, spread_buckets, synthetic, usual_length
 from .validation import (
@@ -113,7 +113,7 @@ def _validated(asked: ComparisonSpec, server: Server, source: Source, folder: Pa
     if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
         sentence += " The server is further away than the unscaled source is, as another model would be."
     if isinstance(comparison.source, GgufSource):
-        sentence += Dequantised.said
+        sentence += DequantisedReference.said
     return Validation(
         "", f"{at.device}, the server at {server.client.base_url}", comparison.schedule.digest, len(run.ids),
         settings.seed, tuple(results), agrees, sentence, runtime=server.runtime, dtype=at.dtype, length=len(run.ids),
@@ -122,7 +122,7 @@ def _validated(asked: ComparisonSpec, server: Server, source: Source, folder: Pa
     )  # fmt: skip
 
 
-def _text_run(asked: ComparisonSpec, served: Served, source: Source, folder: Path) -> TokenRun:
+def _text_run(asked: ComparisonSpec, served: ServedModel, source: Source, folder: Path) -> TokenRun:
     """The run for a server: a text over every position from 0 on."""
     settings, schedule = asked.settings, asked.comparison.schedule
     wanted = settings.length or usual_length(schedule.original_context, schedule.context)
@@ -177,7 +177,7 @@ def _judged(
     return results, tuple(zip(run.kept, found.kl.tolist(), strict=True))
 
 
-def _same_model(served: Served, comparison: Comparison) -> None:
+def _same_model(served: ServedModel, comparison: Comparison) -> None:
     """Raises RopeconvError where the server has loaded another model from the disk of this machine."""
     baked = comparison.baked
     path = Path(served.path) if served.path else baked

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..bake.advice import Advice, MatrixCell, counts, leaders, letters
-from ..evaluate.ranking import Advised, Ranking
+from ..evaluate.ranking import RankedMethods, Ranking
 from ..formats.jsontext import JsonObject
 from ..runtimes.runtime import Runtime
 from .sheet import RUNTIMES, Sheet, legend
 
 
-def show_advice(advice: Advised, sheet: Sheet) -> None:
+def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
     """Shows advice: a row per method, what the columns mean, and the command for the first."""
     found, ranking, cache = advice.found, advice.ranking, advice.seen.kv_cache
     sheet.note(advice.note and f"Note: {advice.note}")
@@ -38,7 +38,7 @@ def show_advice(advice: Advised, sheet: Sheet) -> None:
         sheet.copyable(found[0].command)
 
 
-def show_methods(advice: Advised, sheet: Sheet) -> None:
+def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
     """Shows a paragraph per method, the best methods by each number, and the reasons of methods that do not fit."""
     found = advice.found
     for one in found:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..evaluate.cases import metric_of
 from ..evaluate.result import GROWTH, Entry, Result, Table, decided, tables
-from ..evaluate.tune.result import Measured, Tuned
+from ..evaluate.tune.result import Tuned, WindowMeasurement
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
 from ..validate.validation import BucketResult, Validation
 from .sheet import GROWTH as COLUMNS
@@ -113,7 +113,7 @@ def show_tuned(found: Tuned, out: Path | None, sheet: Sheet) -> None:
         sheet.say(f"Next: ropeconv apply {found.source} --recipe {out}")
 
 
-def _difference(one: Measured) -> str:
+def _difference(one: WindowMeasurement) -> str:
     if one.difference is None:
         return "-"
     if one.error is None:

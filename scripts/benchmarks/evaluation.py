@@ -23,7 +23,7 @@ from ropeconv.evaluate.cases import EVAL
 from ropeconv.evaluate.evaluation import Evaluation
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners.runner import Opening
+from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.formats.journal import Journal
 
 from .measure import seconds
@@ -55,7 +55,7 @@ def checkpoint(folder: Path, hidden: int = 512, layers: int = 8, vocabulary: int
 
 @contextlib.contextmanager
 def opened(model: Path, rows: str, **sizes: Any) -> Iterator[Evaluation]:
-    asked = Opening(str(model), parse_rows(rows), device="cpu", dtype="float32")
+    asked = RunnerRequest(str(model), parse_rows(rows), device="cpu", dtype="float32")
     with open_evaluation(asked, Sizes(**sizes), [("manual", text())]) as found:
         yield found
 

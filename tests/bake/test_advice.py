@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ropeconv.bake import advice
-from ropeconv.bake.advice import CRITERION, PUBLISHED_ORDER, Advice, Writing, advise, leaders
+from ropeconv.bake.advice import CRITERION, PUBLISHED_ORDER, Advice, FormatAdvice, advise, leaders
 from ropeconv.errors import UsageError
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.models.open import open_source
@@ -72,7 +72,9 @@ def one(name: str, value: Any = 4.0, untuned: bool = True, **numbers: Any) -> Ad
     reach = SimpleNamespace(first_violation=first, effective_length=None if first is None else first - 1)
     profile: Any = SimpleNamespace(reach=reach, to_dict=lambda: {"outside": given["outside"]}, **given)
     schedule: Any = SimpleNamespace(context=4096, attention_factor=1.1)
-    return Advice(REGISTRY[name](value), schedule, profile, untuned, {"gguf": Writing("", (), "no")}, "ropeconv apply")
+    return Advice(
+        REGISTRY[name](value), schedule, profile, untuned, {"gguf": FormatAdvice("", (), "no")}, "ropeconv apply"
+    )
 
 
 def order(*found: Advice) -> list[str]:

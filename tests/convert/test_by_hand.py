@@ -16,7 +16,7 @@ from ropeconv.convert.encodings.native import native
 from ropeconv.convert.target import Target
 from ropeconv.errors import UnsupportedBake
 from ropeconv.models.registry import by_model_type
-from ropeconv.rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.forms import Form, InterpolatedForm, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.schedule import QueryScaling, Schedule
 from ropeconv.rope.spec import Proportional, RopeSpec
 from ropeconv.runtimes.read_config import read_spec
@@ -41,7 +41,7 @@ FORMULA = 0.1 * math.log(4) + 1
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        (of_form(Interpolated(10000.0, 4.0)), {"rope_type": "linear", "factor": 4.0}),
+        (of_form(InterpolatedForm(10000.0, 4.0)), {"rope_type": "linear", "factor": 4.0}),
         (of_form(Llama3(10000.0, 4.0, 64, 1.5, 5.0)), {
             "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.5, "high_freq_factor": 5.0,
             "original_max_position_embeddings": 64}),
@@ -123,7 +123,7 @@ def setting(schedule: Schedule, family: str = "llama", of: RopeSpec | None = Non
          "give one list: leave --keep-short out"),
         (of_form(Llama3(1e4, 4.0, 64), 1.1), "llama", spec(), "rope_type llama3.* no such"),
         (of_form(Plain(1e4), 1.1), "llama", spec(), "it has no such key"),
-        (of_form(Interpolated(1e4, 4.0), 1.1), "llama", spec(), "attention_factor 1.1 .*rope_type linear.* no such"),
+        (of_form(InterpolatedForm(1e4, 4.0), 1.1), "llama", spec(), "factor 1.1 .*rope_type linear.* no such"),
         (of_form(Proportional(1e4, 1.0, 0.5)), "llama", spec(rotary_dim=4), "another meaning there"),
         (of_form(Proportional(1e4, 1.0, 0.5)), "phi", spec(), "another meaning there"),
         (of_form(Yarn(1e4, 4.0, 64), FORMULA), "ministral3", spec(original_context=32), "has to stay 32"),

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import ropeconv
-from ropeconv.cli import command as choices
 from ropeconv.convert import encodings as folder
 from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.errors import UsageError
+from ropeconv.options import encoding_names
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
@@ -65,4 +65,4 @@ def test_without_the_file_it_is_not_known(llama: Path) -> None:
 
 def test_the_command_line_lists_every_encoding_by_the_names_of_files() -> None:
     """`--help` does not import them."""
-    assert set(choices.encoding_names()) == {"auto", *ENCODINGS, *GGUF_ENCODINGS, choices.CARRIER}
+    assert set(encoding_names()) == {"auto", *ENCODINGS, *GGUF_ENCODINGS, "carrier"}

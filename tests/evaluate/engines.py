@@ -11,7 +11,7 @@ from ropeconv import RecipeError
 from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.runners.runner import Runner
-from ropeconv.evaluate.texts import Document, Texts, Tokenizer
+from ropeconv.evaluate.texts import TextDocument, Texts, Tokenizer
 
 Loss = Callable[[Sequence[int], int], float]
 
@@ -31,7 +31,7 @@ class Letters(Tokenizer):
 
 def numbered(*sizes: int, prefix: tuple[int, ...] = ()) -> Texts:
     """Texts whose tokens are 1000 times their number plus their place."""
-    documents = [Document(f"text {n}", 1000 * n + np.arange(size, dtype=np.int32)) for n, size in enumerate(sizes)]
+    documents = [TextDocument(f"text {n}", 1000 * n + np.arange(size, dtype=np.int32)) for n, size in enumerate(sizes)]
     return Texts(tuple(documents), Letters(prefix))
 
 

@@ -9,7 +9,7 @@ from pydoc_data.topics import topics
 
 import numpy as np
 
-from ropeconv.evaluate.texts import Document, Texts, Tokenizer
+from ropeconv.evaluate.texts import TextDocument, Texts, Tokenizer
 
 
 @dataclass
@@ -39,4 +39,6 @@ class WordTokenizer(Tokenizer):
 def prose(tokenizer: Tokenizer, count: int = 6) -> Texts:
     """Pages of Python's own manual."""
     names = sorted(topics, key=lambda name: len(topics[name]))[-count:]
-    return Texts(tuple(Document(name, np.array(tokenizer.encode(topics[name]), np.int32)) for name in names), tokenizer)
+    return Texts(
+        tuple(TextDocument(name, np.array(tokenizer.encode(topics[name]), np.int32)) for name in names), tokenizer
+    )

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ropeconv.evaluate.cases import Asked, Observation
+from ropeconv.evaluate.cases import EvaluationSizes, Observation
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.row import Row, parse_rows
-from ropeconv.evaluate.run import Outcome
+from ropeconv.evaluate.run import RunOutcome
 from ropeconv.evaluate.statistics import summarise
 
 TRAINED = 8192
@@ -34,7 +34,7 @@ def made(
     """A result. rows: as for --methods. measures: their names. documents: texts. trained: context in tokens."""
     parsed = parse_rows(rows)
     found = {row.name: [one for name in measures for one in MEASURES[name](row, documents)] for row in parsed}
-    summary = summarise(Outcome(found), parsed, Asked(LENGTHS, trained))
+    summary = summarise(RunOutcome(found), parsed, EvaluationSizes(LENGTHS, trained))
     texts = ["moby-dick.txt"] if documents == 1 else [f"essays/{number}.txt" for number in range(documents)]
     return Result(
         source="SmolLM2-135M-Instruct", identity="0" * 64, runtime="transformers@5.23.0", device="cpu",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ropeconv import METHODS, Recipe, RopeconvError, UsageError
-from ropeconv.evaluate.cases import Asked, parse_lengths
+from ropeconv.evaluate.cases import EvaluationSizes, parse_lengths
 from ropeconv.evaluate.evaluation import parse_duration, parse_measures
 from ropeconv.evaluate.row import parse_rows
 
@@ -39,7 +39,7 @@ def test_lengths_are_sorted_and_each_once(text: str, lengths: tuple[int, ...]) -
 )
 def test_sizes_out_of_range_are_refused(sizes: dict[str, Any], said: str) -> None:
     with pytest.raises(RopeconvError, match=said):
-        Asked((64,), 64, **sizes)
+        EvaluationSizes((64,), 64, **sizes)
 
 
 def test_times_are_parsed() -> None:

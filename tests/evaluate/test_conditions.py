@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ropeconv.errors import UsageError
-from ropeconv.evaluate.cases import Asked
+from ropeconv.evaluate.cases import EvaluationSizes
 from ropeconv.evaluate.ranking import Condition, parse_condition
 from ropeconv.evaluate.result import Cell, Result
 from ropeconv.rope.errors import RopeconvError
@@ -16,7 +16,7 @@ from .results import LENGTHS, ROWS, TRAINED, made
 
 def parsed(text: str) -> Condition:
     found = parse_condition(text)
-    found.check(list(ROWS), ["growth", "position"], Asked(LENGTHS, TRAINED))
+    found.check(list(ROWS), ["growth", "position"], EvaluationSizes(LENGTHS, TRAINED))
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.errors import UsageError
-from ropeconv.evaluate.cases import Asked, Case
+from ropeconv.evaluate.cases import Case, EvaluationSizes
 from ropeconv.evaluate.evaluation import Cost, estimate, probe, within
 
 TRUE = Cost(0.01, 2e-4, 3e-8, 1e-3)
@@ -63,7 +63,7 @@ def test_an_estimate_is_the_sum_over_cases() -> None:
 
 
 def test_a_budget_says_what_fits() -> None:
-    asked, cost = Asked((100, 400), 100, windows=4), {False: Cost(0.0, 1.0, 0.0, 0.0)}
+    asked, cost = EvaluationSizes((100, 400), 100, windows=4), {False: Cost(0.0, 1.0, 0.0, 0.0)}
     cases = [case(length, window=window) for window in range(4) for length in asked.lengths]  # 2000 s
     for budget in (2001, 0):
         within(budget, estimate(cases, cost), cases, asked)

@@ -11,10 +11,10 @@ import pytest
 
 from ropeconv.engines.engine import Progress
 from ropeconv.errors import UsageError
-from ropeconv.evaluate.cases import EVAL, Asked
+from ropeconv.evaluate.cases import EVAL, EvaluationSizes
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.run import Outcome, Refusal
+from ropeconv.evaluate.run import Refusal, RunOutcome
 from ropeconv.evaluate.texts import Texts
 from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
@@ -22,19 +22,19 @@ from ropeconv.rope.errors import RopeconvError
 from .engines import ByHand, Loss, numbered
 from .reading import prose
 
-ASKED = Asked((16, 32), 16, windows=3, targets=4)
+ASKED = EvaluationSizes((16, 32), 16, windows=3, targets=4)
 ROWS: dict[str, Loss] = {"base": lambda ids, at: 2.0, "better": lambda ids, at: 1.5}
 
 
 def evaluation(
-    runner: ByHand, measures: str = "growth", texts: Texts | None = None, asked: Asked = ASKED
+    runner: ByHand, measures: str = "growth", texts: Texts | None = None, asked: EvaluationSizes = ASKED
 ) -> Evaluation:
     rows, texts = [Row(name) for name in (*runner.engines, *runner.refused)], texts or numbered(100)
     runner.tokenizer = texts.tokenizer
     return Evaluation(rows, parse_measures(measures)[0], texts, asked, runner)
 
 
-def run(runner: ByHand, folder: Path, progress: Progress | None = None, **options: Any) -> Outcome:
+def run(runner: ByHand, folder: Path, progress: Progress | None = None, **options: Any) -> RunOutcome:
     found = evaluation(runner, **options)
     with Journal(folder / "journal", EVAL, runner.source) as journal:
         return found.run(journal, progress)
@@ -98,7 +98,7 @@ def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, t
     from ropeconv.evaluate.texts import CheckpointTokenizer
 
     engine = TransformersEngine.load(tiny_llama, DeviceSpec("cpu", "float32"))
-    texts, asked = prose(CheckpointTokenizer(tiny_llama)), Asked((300,), 64, windows=1, depths=1)
+    texts, asked = prose(CheckpointTokenizer(tiny_llama)), EvaluationSizes((300,), 64, windows=1, depths=1)
     runner = ByHand({"base": engine})
     assert not run(runner, tmp_path / "finite", measures="passkey", texts=texts, asked=asked).refusals
     with torch.no_grad():

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from ropeconv.evaluate.cases import Asked, Observation
+from ropeconv.evaluate.cases import EvaluationSizes, Observation
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.run import Outcome, Refusal
+from ropeconv.evaluate.run import Refusal, RunOutcome
 from ropeconv.evaluate.statistics import (
     Sample,
     Summary,
@@ -53,7 +53,9 @@ def by_depth(values: Mapping[float, list[float]], metric: str = "accuracy") -> l
 def summary(rows: Mapping[str, list[Observation]], trained: int = 1024, **outcome: object) -> Summary:
     """The summary of rows by name."""
     lengths = sorted({one.column for found in rows.values() for one in found} | {trained})
-    return summarise(Outcome(dict(rows), **outcome), [Row(name) for name in rows], Asked(tuple(lengths), trained))
+    return summarise(
+        RunOutcome(dict(rows), **outcome), [Row(name) for name in rows], EvaluationSizes(tuple(lengths), trained)
+    )
 
 
 def answers(values: object) -> Sample:

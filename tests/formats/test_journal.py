@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.journal import Head, Journal, Kind, Line, default_path, encoded
+from ropeconv.formats.journal import Head, Journal, JournalKind, Line, default_path, encoded
 
 
 class Number(Line, frozen=True):
     value: int
 
 
-KIND = Kind("count", 1, Number)
+KIND = JournalKind("count", 1, Number)
 
 
 def opened(path: Path, of: str = "a", fresh: bool = False) -> Journal[Number]:

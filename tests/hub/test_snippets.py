@@ -12,19 +12,19 @@ import pytest
 
 from ropeconv import RopeconvError
 from ropeconv.cli.command import trainer_names
-from ropeconv.hub.training import Baked, Trainer, find_trainer, make_snippet, trainers
+from ropeconv.hub.training import Trainer, TrainingFacts, find_trainer, make_snippet, trainers
 from ropeconv.runtimes.runtime import runtimes
 
 yaml = pytest.importorskip("yaml")
 TEMPLATES = Path(__file__).parents[2] / "templates" / "training"
-BAKED = Baked(
+BAKED = TrainingFacts(
     path="./Qwen3-8B-yarn4", method="yarn", context=131072, trained=32768, model_type="qwen3", rope_type="yarn",
     two_lists=False, own_code=False, encoder=False, verdicts={},
 )  # fmt: skip
 of_each = pytest.mark.parametrize("trainer", trainers().values(), ids=lambda one: one.name)
 
 
-def baked(status: str = "exact", **changes: Any) -> Baked:
+def baked(status: str = "exact", **changes: Any) -> TrainingFacts:
     same = dict.fromkeys([row.key for row in runtimes()], (status, "it computes other frequencies"))
     return replace(BAKED, verdicts=same, **changes)
 
@@ -94,7 +94,7 @@ def test_what_its_transformers_does_not_compute_is_refused(trainer: Trainer) -> 
     ("made_from", "note"),
     [(BAKED, "^nobody has looked"), (baked(two_lists=True, rope_type="longrope"), "within 32,768 tokens")],
 )
-def test_a_note_says_what_to_know(made_from: Baked, note: str) -> None:
+def test_a_note_says_what_to_know(made_from: TrainingFacts, note: str) -> None:
     (found,) = make_snippet(find_trainer("trl"), made_from).notes
     assert re.search(note, found)
 

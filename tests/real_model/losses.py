@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.evaluate.cases import EVAL, Asked, Observation
+from ropeconv.evaluate.cases import EVAL, EvaluationSizes, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners.opening import open_runner
-from ropeconv.evaluate.runners.runner import Opening, Runner
+from ropeconv.evaluate.runners.runner import Runner, RunnerRequest
 from ropeconv.evaluate.texts import read_files, tokenized
 from ropeconv.formats.journal import Journal
 from scripts.real_model import RealModel
@@ -27,11 +27,14 @@ LENGTH = 768
 
 @pytest.fixture(scope="module")
 def runner(real: RealModel) -> Iterator[Runner]:
-    with open_runner(Opening(str(real.checkpoint), parse_rows(ROWS), device="cpu", dtype="float32")) as (opened, _):
+    with open_runner(RunnerRequest(str(real.checkpoint), parse_rows(ROWS), device="cpu", dtype="float32")) as (
+        opened,
+        _,
+    ):
         yield opened
 
 
-def evaluation(runner: Runner, real: RealModel, rows: str, measure: str, asked: Asked) -> Evaluation:
+def evaluation(runner: Runner, real: RealModel, rows: str, measure: str, asked: EvaluationSizes) -> Evaluation:
     names = [str(real.texts / f"{name}.txt") for name in ("typesseq", "specialnames", "class")]
     measures, _ = parse_measures(measure)
     return Evaluation(parse_rows(rows), measures, tokenized(read_files(names), runner.tokenizer), asked, runner)
@@ -52,7 +55,7 @@ def measured(
     runner: Runner, real: RealModel, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Evaluation, dict[str, float]]:
     """Six rows over one window, and the mean loss of each."""
-    asked = evaluation(runner, real, ROWS, "position", Asked((LENGTH,), runner.trained, windows=1))
+    asked = evaluation(runner, real, ROWS, "position", EvaluationSizes((LENGTH,), runner.trained, windows=1))
     return asked, losses(run(asked, tmp_path_factory.mktemp("losses")))
 
 
@@ -70,8 +73,8 @@ def test_llama_cpp_measures_the_same_with_the_quantised_file(
     measured: tuple[Evaluation, dict[str, float]], real: RealModel, tmp_path: Path
 ) -> None:
     here = measured[1]
-    with open_runner(Opening(str(real.gguf), [])) as (runner, _):
-        asked = evaluation(runner, real, ROWS, "position", Asked((LENGTH,), runner.trained, windows=1))
+    with open_runner(RunnerRequest(str(real.gguf), [])) as (runner, _):
+        asked = evaluation(runner, real, ROWS, "position", EvaluationSizes((LENGTH,), runner.trained, windows=1))
         there = losses(run(asked, tmp_path))
     assert list(there) == list(here)
     assert [np.exp(there[row] - here[row]) for row in here] == pytest.approx([1.0] * 6, abs=0.01)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ropeconv.rope.bound.reach import first_violation
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, Plain, Yarn, base_inv_freq
+from ropeconv.rope.forms import DynamicNtk, InterpolatedForm, Llama3, Plain, Yarn, base_inv_freq
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
@@ -158,7 +158,7 @@ def test_dynamic_scaling_is_not_kept_as_it_is() -> None:
     assert dynamic.form.inv_freq(8) == pytest.approx(BASE)
     with pytest.raises(RecipeError, match=r"freeze it with --dynamic ntk:2 --at TOKENS --replace"):
         Recipe(REGISTRY["as-is"]()).schedule(dynamic)
-    linear = spec(form=Interpolated(10000.0, 2.0))
+    linear = spec(form=InterpolatedForm(10000.0, 2.0))
     assert Recipe(REGISTRY["as-is"]()).schedule(linear).inv_freq == pytest.approx([value / 2 for value in BASE])
 
 

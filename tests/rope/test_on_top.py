@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.forms import DynamicNtk, Form, InterpolatedForm, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe, keep_short
 from ropeconv.rope.schedule import Schedule
@@ -20,7 +20,7 @@ from .small_head import BASE, THETA, TRAINED, spec
 
 LLAMA_3_1 = RopeSpec(128, 128, Llama3(500000.0, 8.0, 8192), 8192, 131072)
 QWEN = RopeSpec(128, 128, Yarn(1e6, 4.0, 32768), 32768, 131072, attention_factor=0.1 * math.log(4) + 1)
-ALPACA = RopeSpec(128, 128, Interpolated(10000.0, 4.0), 4096, 16384)
+ALPACA = RopeSpec(128, 128, InterpolatedForm(10000.0, 4.0), 4096, 16384)
 
 
 def on_top(spec: RopeSpec, method: str, value: object, settings: dict[str, Any] | None = None, **more: Any) -> Schedule:
@@ -51,8 +51,8 @@ THROUGH = math.floor(10000 ** (math.log(16384 / math.tau) / math.log(4096 / math
         (LLAMA_3_1, "llama3", "512k", {}, Llama3(500000.0, 32.0, 8192), 524288, 1, 1),
         (QWEN, "yarn", 4.0, {}, Yarn(1e6, 16.0, 32768), 524288, law(16), 1),
         (QWEN, "yarn", "512k", {}, Yarn(1e6, 16.0, 32768), 524288, law(16), 1),
-        (ALPACA, "linear", 2.0, {}, Interpolated(10000.0, 8.0), 32768, 1, 1),
-        (PLAIN, "linear", 2.0, {}, Interpolated(10000.0, 2.0), 32768, 1.2, 1),
+        (ALPACA, "linear", 2.0, {}, InterpolatedForm(10000.0, 8.0), 32768, 1, 1),
+        (PLAIN, "linear", 2.0, {}, InterpolatedForm(10000.0, 2.0), 32768, 1.2, 1),
         (replace(LLAMA_3_1, form=RAMP), "by-parts", 2.0, {}, replace(RAMP, factor=16.0), 262144, 1, 1),
         (LLAMA_3_1, "by-parts", 2.0, {}, None, 262144, 1, 1),
         # settings follow the scaling unless they are given
@@ -66,7 +66,7 @@ THROUGH = math.floor(10000 ** (math.log(16384 / math.tau) / math.log(4096 / math
         (LLAMA_3_1, "yarn", 2.0, {}, None, 262144, law(2), 1), (HOT, "yarn", 2.0, {}, None, 32768, 1.1 * law(2), 1),
         (MLA, "yarn", 2.0, PAIR, None, 32768, 1, 1.5 * law(2) ** 2),
         # 64k on linear 4 is 16k to the base, which was trained at 4,096
-        (ALPACA, "theta-for", 65536, {}, Interpolated(float(THROUGH), 4.0), 65536, 1, 1),
+        (ALPACA, "theta-for", 65536, {}, InterpolatedForm(float(THROUGH), 4.0), 65536, 1, 1),
     ],
 )  # fmt: skip
 def test_a_method_on_top_of_a_scaling(
@@ -118,7 +118,7 @@ def test_what_cannot_be_had(spec: RopeSpec, method: str, value: object, words: s
 
 def test_the_bound_is_checked_under_the_scaling_that_stays() -> None:
     found = on_top(ALPACA, "theta-bound", 32768)
-    assert isinstance(found.form, Interpolated)
+    assert isinstance(found.form, InterpolatedForm)
     cosines = np.cos(np.arange(32768)[:, None] * found.inv_freq).sum(axis=1)
     assert cosines.min() >= 0
 
@@ -142,7 +142,7 @@ def test_two_lists_that_cannot_be(changed: dict[str, Any], source: dict[str, Any
 
 
 def test_the_short_list_is_that_of_the_checkpoint_and_not_of_the_unscaled_model() -> None:
-    scaled = spec(form=Interpolated(THETA, 2.0), context=2 * TRAINED)
+    scaled = spec(form=InterpolatedForm(THETA, 2.0), context=2 * TRAINED)
     recipe = Recipe(REGISTRY["linear"](8.0), keep_short=True)
     found, bare = recipe.schedule(scaled.unscaled(), scaled), recipe.schedule(spec())
     np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / 2)

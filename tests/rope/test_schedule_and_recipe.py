@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from ropeconv.cli.options import build_recipe, with_recipe
 from ropeconv.rope.errors import ImpossibleSize, RecipeError
-from ropeconv.rope.forms import Interpolated
+from ropeconv.rope.forms import InterpolatedForm
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe, flags
 from ropeconv.rope.schedule import LogN, QueryScaling, Schedule
@@ -76,7 +76,7 @@ def test_a_spec() -> None:
     assert (partial.unrotated, spec().unrotated, spec(mla=True).unrotated) == (6, 0, 4)
     assert not spec().scaled
     assert spec(attention_factor=1.1).scaled
-    scaled = spec(form=Interpolated(THETA, 4.0), context=16384, attention_factor=1.1, softmax_scale=1.2)
+    scaled = spec(form=InterpolatedForm(THETA, 4.0), context=16384, attention_factor=1.1, softmax_scale=1.2)
     assert scaled.scaled
     assert scaled.unscaled() == spec()
     now = scaled.current()
@@ -140,7 +140,7 @@ def test_modifiers_replace_what_the_method_has() -> None:
 
 
 def test_a_recipe_starts_from_the_unscaled_rope() -> None:
-    scaled = spec(form=Interpolated(THETA, 4.0), context=16384)
+    scaled = spec(form=InterpolatedForm(THETA, 4.0), context=16384)
     assert Recipe(REGISTRY["yarn"](4.0)).start(scaled) == spec()
     assert Recipe(REGISTRY["yarn"](4.0), on_top=True).start(scaled) is scaled
     assert Recipe(REGISTRY["as-is"]()).start(scaled) is scaled

@@ -14,7 +14,7 @@ from ropeconv.evaluate.cases import EVAL
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners.runner import Opening
+from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.evaluate.texts import read_files
 from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
@@ -68,7 +68,7 @@ def evaluated(
     advance: Callable[[int], None] = lambda tokens: None,
 ) -> Outcome:  # fmt: skip
     """An evaluation of model a. executor: over whose workers it is spread; None for one process."""
-    asked, files = Opening(str(place / "models" / "a"), parse_rows(rows)), read_files([str(place / "text.txt")])
+    asked, files = RunnerRequest(str(place / "models" / "a"), parse_rows(rows)), read_files([str(place / "text.txt")])
     with open_spread(executor, asked, sizes, files) if executor else open_evaluation(asked, sizes, files) as opened:
         evaluation, by = (opened[0], {"by": opened[1].run_units}) if isinstance(opened, tuple) else (opened, {})
         with Journal(journal, EVAL, evaluation.runner.source) as writing:
@@ -89,7 +89,7 @@ def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(pla
         return About("transformers 9", "cuda", "bfloat16", found.costs) if isinstance(found, About) else found
 
     files = read_files([str(place / "text.txt")])
-    asked = Opening(str(place / "models" / "a"), parse_rows("base,yarn:4"))
+    asked = RunnerRequest(str(place / "models" / "a"), parse_rows("base,yarn:4"))
     with open_spread(Here(on_a_gpu), asked, SIZES, files) as (evaluation, _):
         result = evaluation.result("a")
         assert (result.runtime, result.device, result.dtype) == ("transformers 9", "cuda", "bfloat16")

@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from ropeconv.errors import UsageError
-from ropeconv.run.jobs import Job, Named, jobs_of
+from ropeconv.run.jobs import Job, NamedSource, jobs_of
 from ropeconv.run.plan_file import read_plan
 
 from .plans import EVAL, plan_text
 
 TO = '[push]\nto = "%s"\n'
 PUSH = TO % "me/{name}-{recipe}-{target}"
-SOURCES = [Named("/m/a", "a", "1"), Named("o/b@c", "b", "c")]
+SOURCES = [NamedSource("/m/a", "a", "1"), NamedSource("o/b@c", "b", "c")]
 
 
-def planned(folder: Path, plan: str, sources: list[Named] = SOURCES, text: str = "words") -> list[Job]:
+def planned(folder: Path, plan: str, sources: list[NamedSource] = SOURCES, text: str = "words") -> list[Job]:
     (folder / "plan.toml").write_text(plan)
     (folder / "text.txt").write_text(text)
     return jobs_of(read_plan(folder / "plan.toml"), sources, folder, folder / "plan")
@@ -80,11 +80,11 @@ def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
         (plan_text("push", TO % "{name}-{recipe}"), SOURCES, "a-yarn4 is no repository; write owner/name"),
         (
             plan_text("apply", '[[targets]]\n[[targets]]\nname = "yarn4"\n', recipes='"yarn:4"'),
-            [Named("/m/a", "a"), Named("/n/a-yarn4", "a-yarn4")],
+            [NamedSource("/m/a", "a"), NamedSource("/n/a-yarn4", "a-yarn4")],
             "2 outputs would be .*a-yarn4-yarn4; give targets names",
         ),
     ],
 )
-def test_two_outputs_never_have_one_place(tmp_path: Path, plan: str, sources: list[Named], said: str) -> None:
+def test_two_outputs_never_have_one_place(tmp_path: Path, plan: str, sources: list[NamedSource], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         planned(tmp_path, plan, sources)

@@ -10,7 +10,7 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.models.registry import by_model_type
 from ropeconv.models.schema import check_config
-from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.forms import DynamicNtk, InterpolatedForm, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.schedule import QueryScaling
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec, rope_type
@@ -77,9 +77,9 @@ def test_a_base_may_be_cut_to_a_whole_number() -> None:
 def test_the_first_schema_that_is_present_counts() -> None:
     old, new = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "linear", "factor": 3.0}
     by = runtime(schemas=BOTH)
-    assert read(old, rope_parameters=new, by=by).form == Interpolated(10000.0, 3.0)
-    assert read(old, rope_parameters={}, by=by).form == Interpolated(10000.0, 2.0)
-    assert read(old, rope_parameters=new).form == Interpolated(10000.0, 2.0)
+    assert read(old, rope_parameters=new, by=by).form == InterpolatedForm(10000.0, 3.0)
+    assert read(old, rope_parameters={}, by=by).form == InterpolatedForm(10000.0, 2.0)
+    assert read(old, rope_parameters=new).form == InterpolatedForm(10000.0, 2.0)
     assert read(rope_scaling=None).form == Plain(10000.0)
 
 
@@ -253,7 +253,7 @@ def test_what_window_layers_and_sections_rotate_with() -> None:
     assert gemma("own", False, rope_parameters={"sliding_attention": {"rope_theta": 555.0}}) == Plain(10000.0)
     assert gemma("same-theta") == Plain(1e6)
     rope = {"rope_type": "linear", "factor": 4.0}
-    assert gemma("same", rope_scaling=rope) == Interpolated(1e6, 4.0)
+    assert gemma("same", rope_scaling=rope) == InterpolatedForm(1e6, 4.0)
     assert read().local_form is None
     assert read({"rope_type": "default", "mrope_section": [1, 1, 2]}).mrope_section == (1, 1, 2)
 

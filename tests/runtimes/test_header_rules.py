@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.rope.forms import NO_ROTATION, Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.forms import NO_ROTATION, InterpolatedForm, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.schedule import QueryScaling
 from ropeconv.rope.spec import Proportional
-from ropeconv.runtimes.llamacpp.archs import Arch, PositionScale, Window, arch_of_header, assumed_keys, find_arch
+from ropeconv.runtimes.llamacpp.archs import Arch, ArchWindow, PositionScale, arch_of_header, assumed_keys, find_arch
 from ropeconv.runtimes.llamacpp.layers import layer_kinds, layer_windows
 from ropeconv.runtimes.llamacpp.read_header import ASSUMED, Reading, read, recognise_llama3
 from ropeconv.runtimes.llamacpp.scaling import ArchKeys
@@ -91,9 +91,9 @@ def test_headers_that_are_refused(keys: dict[str, Any], changes: dict[str, Any],
 
 def test_formulas_by_type_and_factor() -> None:
     assert reading(rope__freq_base=None).spec.form == Plain(10000.0)
-    assert reading(rope__scaling__factor=4.0).spec.form == Interpolated(10000.0, 4.0)
-    assert reading(rope__scale_linear=3.0).spec.form == Interpolated(10000.0, 3.0)
-    assert reading(rope__scale_linear=3.0, rope__scaling__factor=4.0).spec.form == Interpolated(10000.0, 4.0)
+    assert reading(rope__scaling__factor=4.0).spec.form == InterpolatedForm(10000.0, 4.0)
+    assert reading(rope__scale_linear=3.0).spec.form == InterpolatedForm(10000.0, 3.0)
+    assert reading(rope__scale_linear=3.0, rope__scaling__factor=4.0).spec.form == InterpolatedForm(10000.0, 4.0)
     assert reading(rope__scaling__type="none", rope__scaling__factor=4.0).spec.form == Plain(10000.0)
     assert reading(rope__scaling__factor=0.0).spec.form == Plain(10000.0)
     assert reading(**YARN).spec.form == Yarn(10000.0, 4.0, 256)
@@ -157,7 +157,7 @@ def test_the_divisors_of_llama3_are_recognised(original: int) -> None:
     divisors = Plain(500000.0).inv_freq(128) / form.inv_freq(128)
     noisy = divisors * (1 + 2e-6 * np.cos(np.arange(64)))
     assert recognise_llama3(Plain(500000.0), noisy, 128) == form
-    assert recognise_llama3(Interpolated(500000.0, 2.0), divisors, 128) is None
+    assert recognise_llama3(InterpolatedForm(500000.0, 2.0), divisors, 128) is None
     far = Plain(500000.0).inv_freq(128) / Llama3(500000.0, 8.0, 1 << 21).inv_freq(128)
     for other in (divisors * (1 + 1e-5 * np.cos(np.arange(64))), np.ones(64), far):
         assert recognise_llama3(Plain(500000.0), other, 128) is None
@@ -317,8 +317,8 @@ def test_yarn_keys_of_grok() -> None:
     assert reading(of, **YARN).spec.form == Yarn(10000.0, 4.0, 256, 8.0, 1.0)
     ramped = {f"{scaling}factor": 4.0, f"{scaling}yarn_ext_factor": 1.0, f"{scaling}original_context_length": 256}
     assert isinstance(reading(of, **ramped).spec.form, Yarn)
-    assert isinstance(reading(of, **{**ramped, f"{scaling}yarn_ext_factor": 0.0}).spec.form, Interpolated)
-    assert isinstance(reading(**ramped).spec.form, Interpolated)
+    assert isinstance(reading(of, **{**ramped, f"{scaling}yarn_ext_factor": 0.0}).spec.form, InterpolatedForm)
+    assert isinstance(reading(**ramped).spec.form, InterpolatedForm)
     attention = {f"{scaling}yarn_attn_factor": 1.5}
     assert reading(of, **attention).spec.attention_factor == 1.5
     assert reading(of, **attention, **YARN).spec.attention_factor == pytest.approx(1 + LOG)
@@ -352,20 +352,20 @@ def test_sections_of_positions() -> None:
 
 
 def test_window_layers() -> None:
-    own, sized = arch(window=Window("key", 4, "base", theta=500.0)), {"attention__sliding_window": 32}
+    own, sized = arch(window=ArchWindow("key", 4, "base", theta=500.0)), {"attention__sliding_window": 32}
     assert (kinds(own), windows(own)) == ("gggg", (None,) * 4)
     assert (kinds(own, **sized), windows(own, **sized)) == ("lllg", (32, 32, 32, None))
     assert windows(own, **sized, attention__sliding_window_pattern=2) == (32, None, 32, None)
     assert windows(own, **sized, attention__sliding_window_pattern=0) == (32,) * 4
     assert windows(own, **sized, attention__sliding_window_pattern=1) == (None,) * 4
     assert windows(own, **sized, attention__sliding_window_pattern=[True, False]) == (32, None, None, None)
-    always = arch(window=Window("always", 2, "base"))
+    always = arch(window=ArchWindow("always", 2, "base"))
     assert windows(always) == (4096, None, 4096, None)
-    counted = arch(window=Window("4", 2, "base"))
+    counted = arch(window=ArchWindow("4", 2, "base"))
     assert (kinds(counted), kinds(counted, block_count=5)) == ("lglg", "ggggg")
-    turning = arch(window=Window("key", 2, "base", rotates="window"))
+    turning = arch(window=ArchWindow("key", 2, "base", rotates="window"))
     assert kinds(turning, **sized) == "gngn"
-    same = arch(window=Window("key", 2, "same"))
+    same = arch(window=ArchWindow("key", 2, "same"))
     assert kinds(same, **sized) == "gggg"
     assert kinds(same, **sized, rope__freq_base_swa=10000.0) == "gggg"
     assert kinds(same, **sized, rope__freq_base_swa=500.0) == "lglg"
@@ -376,7 +376,7 @@ def test_what_window_layers_rotate_with() -> None:
     sized = {"attention__sliding_window": 32, "rope__scaling__factor": 4.0, "rope__scaling__attn_factor": 1.5}
 
     def local(scaling: str, own: bool = True, theta: float | None = 500.0, **keys: Any) -> tuple[Any, float]:
-        found = reading(arch(window=Window("key", 2, scaling, theta=theta, own_theta=own)), **sized, **keys)  # type: ignore[arg-type]
+        found = reading(arch(window=ArchWindow("key", 2, scaling, theta=theta, own_theta=own)), **sized, **keys)  # type: ignore[arg-type]
         return found.spec.local_form, found.local_attention_factor
 
     assert local("base") == (Plain(500.0), 1.5)
@@ -384,8 +384,8 @@ def test_what_window_layers_rotate_with() -> None:
     assert local("base", rope__freq_base_swa=700.0) == (Plain(700.0), 1.5)
     assert local("base", own=False, rope__freq_base_swa=700.0) == (Plain(10000.0), 1.5)
     assert local("base", theta=None) == (Plain(10000.0), 1.5)
-    assert local("same", rope__freq_base_swa=700.0) == (Interpolated(700.0, 4.0), 1.5)
-    assert reading(arch(window=Window("key", 2, "base"))).spec.local_form is None
+    assert local("same", rope__freq_base_swa=700.0) == (InterpolatedForm(700.0, 4.0), 1.5)
+    assert reading(arch(window=ArchWindow("key", 2, "base"))).spec.local_form is None
 
 
 def test_names_of_architectures() -> None:
@@ -419,11 +419,11 @@ def test_unknown_architectures_are_taken_where_that_is_allowed() -> None:
 
 
 def test_chunks_and_queries_of_layers_that_do_not_rotate() -> None:
-    chunks = Window("unless 0", 4, "same", size=8192, chunked=True)
+    chunks = ArchWindow("unless 0", 4, "same", size=8192, chunked=True)
     scale = PositionScale(0.1, 8192)
     llama4 = arch(nope_interval=4, nope_with_window=True, window=chunks, nope_query_scaling=scale)
     with_chunks, without = reading(llama4).spec, reading(llama4, attention__sliding_window=0).spec
     assert (with_chunks.chunked, with_chunks.nope_query_scaling) == (True, QueryScaling(0.1, 8192))
     assert (without.chunked, without.nope_query_scaling) == (False, None)
-    slides = reading(arch(window=Window("key", 2)), **SIZED).spec
+    slides = reading(arch(window=ArchWindow("key", 2)), **SIZED).spec
     assert (slides.windows, slides.chunked, slides.nope_query_scaling) == ((32, None, 32, None), False, None)

@@ -9,7 +9,7 @@ import pytest
 
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import Interpolated, LongRope, Plain
+from ropeconv.rope.forms import InterpolatedForm, LongRope, Plain
 from ropeconv.rope.schedule import QueryScaling, Schedule
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.evidence import Evidence
@@ -22,7 +22,7 @@ CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 256, 
           "rope_theta": 10000.0}  # fmt: skip
 ROPE = {"rope_type": "linear", "factor": 4.0}
 BEFORE = RopeSpec(8, 8, Plain(10000.0), 64, 64)
-FORM = Interpolated(10000.0, 4.0)
+FORM = InterpolatedForm(10000.0, 4.0)
 SCHEDULE = Schedule(FORM.inv_freq(8), 1.0, 256, 64, FORM)
 
 
@@ -157,9 +157,9 @@ def seen(**changes: Any) -> RopeSpec:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, ""), ({"form": Interpolated(10000.0, 4.0 * (1 + 5e-7))}, ""),
+        ({}, ""), ({"form": InterpolatedForm(10000.0, 4.0 * (1 + 5e-7))}, ""),
         ({"attention_factor": 1 + 9e-7}, ""), ({"attention_factor": 1 - 2e-6}, "it uses the attention factor"),
-        ({"form": Interpolated(10000.0, 4.0 * (1 + 5e-6))}, "it computes other frequencies (linear"),
+        ({"form": InterpolatedForm(10000.0, 4.0 * (1 + 5e-6))}, "it computes other frequencies (linear"),
         ({"rotary_dim": 4}, "it computes other frequencies"),
         ({"attention_factor": 1.1}, "it uses the attention factor 1.1000, not 1.0000"),
         ({"attention_factor": 0.9}, "it uses the attention factor 0.9000, not 1.0000"),
@@ -180,7 +180,7 @@ def test_differences_of_window_layers_and_query_scaling() -> None:
     local = replace(BEFORE, local_form=Plain(500.0), layers=("global", "local"))
     assert difference(SCHEDULE, local, seen(local_form=Plain(500.0))) == ""
     assert difference(SCHEDULE, replace(local, layers=("global", "global")), seen()) == "", "no layer has a window"
-    assert difference(SCHEDULE, local, seen(local_form=Interpolated(500.0, 1.0))) == ""
+    assert difference(SCHEDULE, local, seen(local_form=InterpolatedForm(500.0, 1.0))) == ""
     assert "changes the window layers as well (linear" in difference(SCHEDULE, local, seen(local_form=FORM))
     assert "(none)" in difference(SCHEDULE, local, seen())
     scaled = replace(SCHEDULE, query_scaling=QueryScaling(0.1, 64))

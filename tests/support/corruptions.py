@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from ropeconv.bake.verify.findings import Options, Verified
+from ropeconv.bake.verify.findings import Options, Verification
 from ropeconv.bake.verify.output import verify_output
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.validate.comparison import Comparison
@@ -179,7 +179,7 @@ def grown(found: bytearray) -> None:
     found += bytes(64)
 
 
-def verified(out: Path, source: Path, **options: Any) -> Verified:
+def verified(out: Path, source: Path, **options: Any) -> Verification:
     """What the comparison of the files of an output says. options: of `Options`."""
     return verify_output(Comparison.open(out, str(source)), Options(**options))
 

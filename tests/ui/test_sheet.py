@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from html.parser import HTMLParser
 
-from ropeconv.ui.desk import Progress
+from ropeconv.ui.desk import PageProgress
 from ropeconv.ui.job import failure
 from ropeconv.ui.server import _shown
 from ropeconv.ui.sheet import HtmlSheet
@@ -46,7 +46,7 @@ def test_hostile_words_stay_words() -> None:
     assert not {"img", "script"} & page.names
     assert not [name for _, attributes in page.found for name in attributes if name.startswith("on")]
     assert page.words.count(HOSTILE) == 18
-    for html in (failure(HOSTILE).html, _shown(Progress(HOSTILE, 1, 2))):
+    for html in (failure(HOSTILE).html, _shown(PageProgress(HOSTILE, 1, 2))):
         assert not {"img", "script"} & Elements(html).names
         assert HOSTILE in Elements(html).words
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.ui.desk import Answer, Asked
+from ropeconv.ui.desk import PageAnswer, PageRequest
 from ropeconv.ui.forms import BakeForm, InspectForm
-from ropeconv.ui.job import Job
+from ropeconv.ui.job import PageJob
 from ropeconv.ui.rules import LOCAL, Rules
 from ropeconv.ui.server import Front, _listening
 
@@ -91,9 +91,9 @@ def test_ctrl_c_ends_the_page_and_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ui.log"]
 
 
-def ask(task: str, form: InspectForm | BakeForm, rules: Rules = LOCAL, seconds: float | None = 60) -> Answer:
-    *_, last = Job(Asked(task, form, rules), seconds).messages()
-    assert isinstance(last, Answer)
+def ask(task: str, form: InspectForm | BakeForm, rules: Rules = LOCAL, seconds: float | None = 60) -> PageAnswer:
+    *_, last = PageJob(PageRequest(task, form, rules), seconds).messages()
+    assert isinstance(last, PageAnswer)
     return last
 
 
@@ -115,9 +115,9 @@ def test_a_request_that_takes_too_much_memory_says_so(llama: Path) -> None:
 
 
 def test_a_process_that_is_killed_is_an_answer(llama: Path) -> None:
-    job = Job(Asked("inspect", InspectForm(source=str(llama)), LOCAL), 60)
+    job = PageJob(PageRequest("inspect", InspectForm(source=str(llama)), LOCAL), 60)
     job._process.kill()
-    (answer,) = [one for one in job.messages() if isinstance(one, Answer)]
+    (answer,) = [one for one in job.messages() if isinstance(one, PageAnswer)]
     assert answer.failed
     assert "ended without an answer" in answer.html
 

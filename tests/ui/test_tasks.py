@@ -18,7 +18,7 @@ from ropeconv.inspection.receipts.reader import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 from ropeconv.ui.desk import Desk
-from ropeconv.ui.forms import BakeForm, CompareForm, Form, InspectForm, ResultsForm, command_of
+from ropeconv.ui.forms import BakeForm, CompareForm, InspectForm, PageForm, ResultsForm, command_of
 from ropeconv.ui.rules import LOCAL, SPACE, Rules
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS
@@ -50,7 +50,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(task: str, form: Form, rules: Rules = LOCAL) -> Elements:
+def asked(task: str, form: PageForm, rules: Rules = LOCAL) -> Elements:
     sheet = HtmlSheet()
     TASKS[task](form, Desk(rules, lambda message: None), sheet)
     return Elements(sheet.html())

@@ -32,7 +32,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """What was compared, and agrees.
 
     files: number of files. bytes: of the weights that were compared. quick: whether the weights were left out. notes:
@@ -63,8 +63,8 @@ class Verified:
 
 
 @dataclass
-class Found:
-    """What a comparison finds. wrong: clauses on what differs. notes, unverified, files, bytes: as in `Verified`."""
+class Findings:
+    """What a comparison finds. wrong: clauses on what differs. The others: as in `Verification`."""
 
     options: Options
     wrong: list[str] = field(default_factory=list)
@@ -77,11 +77,11 @@ class Found:
         """Records a difference. what: a clause. harmless: whether it is only worth a note."""
         (self.notes if harmless else self.wrong).append(what)
 
-    def result(self, baked: Path) -> Verified:
+    def result(self, baked: Path) -> Verification:
         """The result. baked: the output. Raises Disagreement where something differs."""
         if self.wrong:
             self._refuse(baked)
-        return Verified(self.files, self.bytes, self.options.quick, tuple(self.notes), tuple(self.unverified))
+        return Verification(self.files, self.bytes, self.options.quick, tuple(self.notes), tuple(self.unverified))
 
     def _refuse(self, baked: Path) -> NoReturn:
         named, more = self.wrong[:LONGEST], len(self.wrong) - LONGEST

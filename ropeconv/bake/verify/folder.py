@@ -14,8 +14,8 @@ from ...formats.safetensors import read_header
 from ...models.source import OTHER_WEIGHTS, RECEIPT
 from ..checkpoint import SHARD, CheckpointPlan
 from ..plan import PlannedFile
-from .findings import OF_CODE, WITHOUT_EFFECT, Found, files_of, is_code, is_document, is_loaded, json_differences
-from .ranges import Copied, Range, Streamed, first_difference, folded_ranges, tensor_at
+from .findings import OF_CODE, WITHOUT_EFFECT, Findings, files_of, is_code, is_document, is_loaded, json_differences
+from .ranges import CopiedRange, Range, StreamedRange, first_difference, folded_ranges, tensor_at
 
 WEIGHTS = ".safetensors"
 
@@ -30,7 +30,7 @@ class FolderCheck:
 
     folder: Path
     plan: CheckpointPlan
-    found: Found
+    found: Findings
     advance: Advance
 
     def run(self) -> None:
@@ -90,7 +90,7 @@ class FolderCheck:
     def _like(self, name: str, path: Path, wanted: Path) -> None:
         """Compares a file with another one, in pieces; where they differ and are small, by keys."""
         size = wanted.stat().st_size
-        if path.stat().st_size == size and first_difference(path, [Copied(0, size, wanted, 0)]) is None:
+        if path.stat().st_size == size and first_difference(path, [CopiedRange(0, size, wanted, 0)]) is None:
             return None
         if size > LONGEST:
             return self._another(name)
@@ -125,18 +125,18 @@ class FolderCheck:
         """The ranges of a file of weights. folder: for what can only be made as a file."""
         plan, fold = self.plan, self.plan.result.fold
         if file.action == "copy":
-            return [Copied(0, file.size, self._origin(file), 0)]
+            return [CopiedRange(0, file.size, self._origin(file), 0)]
         if file.action == "patch" and fold is not None:
             wide = plan.target.fold_dtype == "f32"
             return folded_ranges(plan.source, file.name, fold, wide)
         streams = {item.name: item.stream for item in plan.source.generated_files()}
         stream = streams.get(file.origin or file.name)
         if stream is not None:
-            return [Streamed(0, file.size, stream)]
+            return [StreamedRange(0, file.size, stream)]
         assert file.make is not None, file.name
         made = folder / "made"
         file.make(made, lambda done: None)
-        return [Copied(0, made.stat().st_size, made, 0)]
+        return [CopiedRange(0, made.stat().st_size, made, 0)]
 
     def _origin(self, file: PlannedFile) -> Path:
         origin = self.plan.origin(file)

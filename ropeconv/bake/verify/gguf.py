@@ -12,17 +12,17 @@ from typing import TypeGuard
 from ...convert.to_gguf.write import converted
 from ...formats.copying import Advance
 from ...formats.files import scratch
-from ...formats.gguf.edit import RESERVED, Change, Rewritten, rewrite
+from ...formats.gguf.edit import RESERVED, Change, RewrittenHeader, rewrite
 from ...formats.gguf.file import GgufFile
-from ...formats.gguf.header import Header, TensorInfo, read_header
-from ...formats.gguf.values import Value
+from ...formats.gguf.header import GgufHeader, TensorInfo, read_header
+from ...formats.gguf.values import GgufValue
 from ...models.source import RECEIPT
 from ...rope.errors import counted, shown
 from ...runtimes.llamacpp.read_header import ROPE_TENSORS
 from ..gguf import ExportPlan, GgufPlan
 from ..plan import Plan
-from .findings import Found
-from .ranges import Copied, Made, Range, Streamed, first_difference
+from .findings import Findings
+from .ranges import CopiedRange, GeneratedRange, Range, StreamedRange, first_difference
 
 LONGEST = 1000  # bytes of a value that a message shows
 SMALL = 1 << 16  # bytes of a tensor that is compared in any case
@@ -49,7 +49,7 @@ class GgufCheck:
 
     file: GgufFile
     plan: GgufPlan | ExportPlan
-    found: Found
+    found: Findings
     elsewhere: bool
     advance: Advance
 
@@ -69,7 +69,7 @@ class GgufCheck:
                 self._other(number)
         return None
 
-    def _first(self, made: Rewritten, exact: bool, ranges_at: RangesAt, tail: int) -> None:
+    def _first(self, made: RewrittenHeader, exact: bool, ranges_at: RangesAt, tail: int) -> None:
         ours, path = self.file.header, self.file.path
         self.found.files += 1
         clauses = list(_unlike_keys(ours, made))
@@ -82,7 +82,7 @@ class GgufCheck:
         if ours.size - end not in (0, tail):
             return self.found.differs(f"it has {ours.size - end:,} bytes after its last tensor")
         if not self.found.options.quick:
-            head = Copied(0, ours.data_start, path, 0)  # compared above
+            head = CopiedRange(0, ours.data_start, path, 0)  # compared above
             return self._compare(path, ours, [head, *ranges_at(ours.data_start)])
         return self._small(path, ours.tensors, ours.data_start, 0)
 
@@ -125,12 +125,12 @@ class GgufCheck:
         if (header.values, header.tensors, header.size) != (before.values, before.tensors, before.size):
             return self.found.differs(f"{path.name} has another header")
         if not self.found.options.quick:
-            head = Copied(0, before.data_start, source.shards[number].path(), 0)
+            head = CopiedRange(0, before.data_start, source.shards[number].path(), 0)
             data = list(_edited(self.plan, number, before.tensors, before.data_start))
             return self._compare(path, header, [head, *data])
         return self._small(path, header.tensors, header.data_start, number)
 
-    def _compare(self, path: Path, header: Header, ranges: list[Range]) -> None:
+    def _compare(self, path: Path, header: GgufHeader, ranges: list[Range]) -> None:
         self.found.bytes += header.size - header.data_start
         place = first_difference(path, ranges, self.advance)
         if place is not None:
@@ -143,11 +143,11 @@ RangesAt = Callable[[int], Iterator[Range]]
 """Makes the ranges of the data of a first shard, from where its data begins, in bytes."""
 
 
-def _ranges_at(plan: GgufPlan | ExportPlan, made: Rewritten, remade: Path | None, start: int) -> Iterator[Range]:
+def _ranges_at(plan: GgufPlan | ExportPlan, made: RewrittenHeader, remade: Path | None, start: int) -> Iterator[Range]:
     """The ranges of the data of a first shard, from a file that was made again where one is needed."""
     if remade is not None:
         header = read_header(remade)
-        yield Copied(start, start + header.data_size, remade, header.data_start)
+        yield CopiedRange(start, start + header.data_size, remade, header.data_start)
     elif isinstance(plan, GgufPlan):
         yield from _edited(plan, 0, made.tensors, start)
     else:
@@ -155,7 +155,7 @@ def _ranges_at(plan: GgufPlan | ExportPlan, made: Rewritten, remade: Path | None
 
 
 @contextmanager
-def _first_shard(plan: GgufPlan | ExportPlan) -> Iterator[tuple[Rewritten, bool, RangesAt, int]]:
+def _first_shard(plan: GgufPlan | ExportPlan) -> Iterator[tuple[RewrittenHeader, bool, RangesAt, int]]:
     """What the first shard has to hold: header, whether its layout is known, ranges, and bytes after the tensors."""
     if isinstance(plan, GgufPlan):
         header = plan.source.file.header
@@ -171,7 +171,7 @@ def _first_shard(plan: GgufPlan | ExportPlan) -> Iterator[tuple[Rewritten, bool,
             assert write is not None
             write(remade, lambda done: None)
             header = read_header(remade)
-            made = Rewritten(header.values, header.tensors, header.alignment, header.data_size)
+            made = RewrittenHeader(header.values, header.tensors, header.alignment, header.data_size)
             yield (
                 made,
                 False,
@@ -189,27 +189,27 @@ def _edited(plan: GgufPlan, shard: int, tensors: Mapping[str, TensorInfo], start
     for info, following in zip(infos, [*infos[1:], None], strict=True):
         at, stop = start + info.offset, start + info.offset + info.size
         if info.name in added:
-            yield Streamed(at, stop, partial(iter, (added[info.name].data,)))
+            yield StreamedRange(at, stop, partial(iter, (added[info.name].data,)))
             continue
         old, change = header.tensors[info.name], edit.changes.get(info.name)
         place = header.data_start + old.offset
         if change is None or (info.name in edit.removed and shard == 0):
-            yield Copied(at, stop, path, place)
+            yield CopiedRange(at, stop, path, place)
         else:
             yield _changed(at, stop, path, place, change)
         if following is not None and following.name not in added:
             gap, here = following.offset - info.offset - info.size, header.tensors[following.name]
             if gap and here.offset - old.offset == following.offset - info.offset:  # copied with its padding
-                yield Copied(stop, stop + gap, path, place + info.size)
+                yield CopiedRange(stop, stop + gap, path, place + info.size)
 
 
-def _changed(at: int, stop: int, path: Path, place: int, change: Change) -> Made:
+def _changed(at: int, stop: int, path: Path, place: int, change: Change) -> GeneratedRange:
     def make(start: int, size: int) -> bytes:
         with path.open("rb") as file:
             file.seek(place + start)
             return change.whole(file.read(size))
 
-    return Made(at, stop, make, change.unit)
+    return GeneratedRange(at, stop, make, change.unit)
 
 
 def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
@@ -218,7 +218,7 @@ def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) 
     for info in tensors.values():
         at, stop = start + info.offset, start + info.offset + info.size
         if info.name in added:
-            yield Streamed(at, stop, partial(iter, (added[info.name].data,)))
+            yield StreamedRange(at, stop, partial(iter, (added[info.name].data,)))
             continue
 
         def chunks(name: str = info.name) -> Iterator[bytes]:
@@ -228,10 +228,10 @@ def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) 
             else:
                 yield change.whole(b"".join(converted(sources[name])))
 
-        yield Streamed(at, stop, chunks)
+        yield StreamedRange(at, stop, chunks)
 
 
-def _unlike_keys(ours: Header, made: Rewritten) -> Iterator[tuple[str, str]]:
+def _unlike_keys(ours: GgufHeader, made: RewrittenHeader) -> Iterator[tuple[str, str]]:
     """Yields (key, clause) for keys that are not those of the plan, but for the receipt and the reserve."""
     mine, theirs = _comparable(ours.values), _comparable(made.values)
     for key in dict.fromkeys((*theirs, *mine)):
@@ -247,7 +247,7 @@ def _unlike_keys(ours: Header, made: Rewritten) -> Iterator[tuple[str, str]]:
         yield "", f"its alignment is {ours.alignment}, where {made.alignment} belongs"
 
 
-def _comparable(values: Mapping[str, Value]) -> dict[str, Value]:
+def _comparable(values: Mapping[str, GgufValue]) -> dict[str, GgufValue]:
     return {key: value for key, value in values.items() if key not in (RECEIPT, RESERVED)}
 
 
@@ -262,16 +262,16 @@ def _unlike_tensors(ours: Mapping[str, TensorInfo], made: Mapping[str, TensorInf
     return "its tensors are in another order"
 
 
-def _laid_out(path: Path, ours: Header, made: Rewritten) -> bool:
+def _laid_out(path: Path, ours: GgufHeader, made: RewrittenHeader) -> bool:
     """Whether the bytes of a header are those that ropeconv writes for its keys."""
     values = {key: ours.values[key] if key == RECEIPT else value for key, value in made.values.items()}
     values.pop(RESERVED, None)
-    wanted = Rewritten(values, made.tensors, made.alignment, made.kept).layout(ours.data_start)
+    wanted = RewrittenHeader(values, made.tensors, made.alignment, made.kept).layout(ours.data_start)
     with path.open("rb") as file:
         return file.read(ours.data_start) == wanted
 
 
-def _shown(value: Value) -> str:
+def _shown(value: GgufValue) -> str:
     return shown(value.decode()) if len(value.raw) < LONGEST else f"{len(value.raw):,} bytes"
 
 

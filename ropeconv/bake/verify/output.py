@@ -27,7 +27,7 @@ from ...version import __version__
 from ..apply import make_plan
 from ..checkpoint import CheckpointPlan
 from ..plan import Plan, PlannedFile
-from .findings import Found, Options, Verified
+from .findings import Findings, Options, Verification
 from .folder import FolderCheck
 from .gguf import GgufCheck, is_gguf
 
@@ -114,7 +114,7 @@ def verify_output(
     comparison: Comparison,
     options: Options | None = None,
     advance: Advance = lambda done: None,
-) -> Verified:
+) -> Verification:
     """Compares every file of an output with what its recipe and its source give. Nothing in the output is run.
 
     comparison: the output and its source. options: how. advance: called with the bytes of weights that were compared
@@ -124,7 +124,7 @@ def verify_output(
     and source give no such output; Disagreement where a file is not what they give, or cannot be compared.
     """
     options, baked = options or Options(), comparison.baked
-    found = Found(options)
+    found = Findings(options)
     if baked.suffix != ".gguf":
         if not options.edited:
             check_files(baked, comparison.receipt, weights=False)

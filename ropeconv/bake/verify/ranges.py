@@ -43,7 +43,7 @@ class Range(ABC):
 
 
 @dataclass(frozen=True)
-class Copied(Range):
+class CopiedRange(Range):
     """A range that is equal to one of another file. origin: that file. place: where the range begins there."""
 
     origin: Path
@@ -57,7 +57,7 @@ class Copied(Range):
 
 
 @dataclass(frozen=True)
-class Made(Range):
+class GeneratedRange(Range):
     """A range whose bytes are made in pieces.
 
     make(at, size): the bytes at a place, counted from the beginning of the range. unit: pieces are multiples of it.
@@ -72,7 +72,7 @@ class Made(Range):
 
 
 @dataclass(frozen=True)
-class Streamed(Range):
+class StreamedRange(Range):
     """A range whose bytes are made one after the other. chunks: yields them, from the beginning."""
 
     chunks: Callable[[], Iterator[bytes | memoryview]]
@@ -80,7 +80,7 @@ class Streamed(Range):
     def tasks(self) -> Iterator[Task]:
         yield self._compared
 
-    def _compared(self, reader: Reader) -> int | None:
+    def _compared(self, reader: RangeReader) -> int | None:
         at = self.start
         for chunk in self.chunks():
             found = reader.unlike(at, chunk)
@@ -90,7 +90,7 @@ class Streamed(Range):
         return None if at == self.stop else at
 
 
-class Reader:
+class RangeReader:
     """Reads a file and compares it. One for each thread. advance: called with the bytes done since the last call."""
 
     def __init__(self, path: Path, advance: Advance) -> None:
@@ -98,7 +98,7 @@ class Reader:
         self._other: tuple[Path, int] | None = None
         self._buffers = bytearray(BLOCK), bytearray(BLOCK)
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> RangeReader:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -135,7 +135,7 @@ class Reader:
         return at + int(np.argmax(left != right)) if (left != right).any() else at + count
 
 
-Task = Callable[[Reader], "int | None"]
+Task = Callable[[RangeReader], "int | None"]
 """Compares a piece, and returns the place of the first other byte, or None."""
 
 
@@ -156,7 +156,7 @@ def first_difference(
             advance(done)
 
     def work(_: int) -> None:
-        with Reader(path, counted) as reader:
+        with RangeReader(path, counted) as reader:
             while True:
                 with lock:
                     task = None if found else next(tasks, None)
@@ -175,11 +175,11 @@ def _with_zeros(ranges: Sequence[Range], size: int) -> Iterator[Range]:
     at = 0
     for one in ranges:
         if one.start > at:
-            yield Made(at, one.start, _zeros)
+            yield GeneratedRange(at, one.start, _zeros)
         yield one
         at = one.stop
     if at < size:
-        yield Made(at, size, _zeros)
+        yield GeneratedRange(at, size, _zeros)
 
 
 def _zeros(at: int, size: int) -> bytes:
@@ -203,8 +203,8 @@ def unchanged(at: int, stop: int, source: Source, name: str, place: int) -> Rang
     the range begins there.
     """
     if not source.is_generated(name):
-        return Copied(at, stop, source.path(name), place)
-    return Made(at, stop, lambda start, size: source.read(name, place + start, place + start + size))
+        return CopiedRange(at, stop, source.path(name), place)
+    return GeneratedRange(at, stop, lambda start, size: source.read(name, place + start, place + start + size))
 
 
 def folded_ranges(source: Source, name: str, fold: Fold, wide: bool) -> list[Range]:
@@ -219,7 +219,9 @@ def folded_ranges(source: Source, name: str, fold: Fold, wide: bool) -> list[Ran
     head = widened_header(header, names) if wide else None
     at = header.data_start if head is None else len(head)
     found: list[Range] = [
-        unchanged(0, at, source, name, 0) if head is None else Made(0, at, lambda at, size: head[at : at + size])
+        unchanged(0, at, source, name, 0)
+        if head is None
+        else GeneratedRange(0, at, lambda at, size: head[at : at + size])
     ]
     for tensor in sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
         place = header.data_start + tensor.start
@@ -234,7 +236,7 @@ def folded_ranges(source: Source, name: str, fold: Fold, wide: bool) -> list[Ran
 
 def _multiplied(
     at: int, read: Callable[[int, int], bytes], place: int, tensor: Tensor, scalings: list[Scaling], wide: bool
-) -> Made:
+) -> GeneratedRange:
     """The range of a tensor that a fold changes.
 
     at: where it begins. read: bytes start .. stop - 1 of the shard of the source. place: where it begins there.
@@ -254,7 +256,7 @@ def _multiplied(
                     new[part] = scaled(new[part], dtype, one.factor, one.plus_one)
         return np.ascontiguousarray(new, STORED[dtype]).tobytes()
 
-    return Made(at, at + tensor_bytes(dtype, tensor.shape), make, unit)
+    return GeneratedRange(at, at + tensor_bytes(dtype, tensor.shape), make, unit)
 
 
 def tensor_at(path: Path, place: int) -> str:

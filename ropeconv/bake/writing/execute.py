@@ -19,7 +19,7 @@ from ...rope.errors import RopeconvError
 from ...version import __version__
 from ..plan import FilePlan
 from .files import Writer
-from .hidden import Begun, Hidden, Journal, locked
+from .hidden import Begun, HiddenFolder, OutputJournal, locked
 from .moves import settle, take_names
 from .place import ApplyOptions, refuse_full, refuse_occupied, refuse_place
 
@@ -46,7 +46,7 @@ def execute_plan(
     """
     refuse_place(plan)
     with _sentences(plan), locked(plan.out) as hidden:
-        journal = settle(hidden, Journal.read(hidden.journal))
+        journal = settle(hidden, OutputJournal.read(hidden.journal))
         refuse_occupied(plan, options.force)
         clear_drafts(plan.out)
         try:
@@ -75,13 +75,18 @@ def refuse_early(plan: FilePlan, force: bool) -> None:
     plan: what is to be written. force: replace an earlier output. What an interrupted run has left is not judged, nor
     is a folder that is not there yet.
     """
-    if plan.out.parent.is_dir() and not Hidden.beside(plan.out).root.exists():
+    if plan.out.parent.is_dir() and not HiddenFolder.beside(plan.out).root.exists():
         refuse_place(plan)
         refuse_occupied(plan, force)
 
 
 def _write(
-    whole: FilePlan, hidden: Hidden, journal: Journal, options: ApplyOptions, verify: Verify, advance: Advance
+    whole: FilePlan,
+    hidden: HiddenFolder,
+    journal: OutputJournal,
+    options: ApplyOptions,
+    verify: Verify,
+    advance: Advance,
 ) -> None:
     """Writes and checks everything in the hidden folder. Parameters and errors are those of `execute_plan`."""
     plan = whole
@@ -138,5 +143,5 @@ def _sentences(plan: FilePlan) -> Iterator[None]:
 
 def _kept(plan: FilePlan) -> str:
     """The files that an error leaves beside the output, and how to go on from it; empty where nothing is left."""
-    root = Hidden.beside(plan.out).root
+    root = HiddenFolder.beside(plan.out).root
     return f". {root} has what is finished: the same command goes on from it; else remove it" if root.is_dir() else ""

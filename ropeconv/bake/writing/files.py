@@ -18,7 +18,7 @@ from ...formats.durable import FileIdentity, identity, sampled, sha256, sync_fil
 from ...inspection.receipts.receipt import FileRecord
 from ...rope.errors import RopeconvError
 from ..plan import FilePlan, PlannedFile
-from .hidden import Finished, Journal
+from .hidden import FinishedFile, OutputJournal
 from .place import ApplyOptions
 
 COPIED, COPIES = ("copy", "patch"), 2
@@ -38,7 +38,7 @@ class Writer:
     plan: FilePlan
     root: Path
     drafts: Path
-    journal: Journal
+    journal: OutputJournal
     options: ApplyOptions
     advance: Advance
     seen: dict[Path, FileIdentity | None] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Writer:
         after = identity(target)
         assert after is not None, target
         with self._lock:
-            self.journal.add(Finished(file.name, after, found[0], found[1]))
+            self.journal.add(FinishedFile(file.name, after, found[0], found[1]))
 
     def _fill(self, file: PlannedFile, draft: Path) -> None:
         origin = self.plan.origin(file)

@@ -24,7 +24,7 @@ NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY}
 
 
 @dataclass(frozen=True)
-class Hidden:
+class HiddenFolder:
     """The hidden folder of an output.
 
     out: the output. root: the folder. In it are `lock`, `journal`, `drafts`, `new` with what is to stand beside `out`,
@@ -35,7 +35,7 @@ class Hidden:
     root: Path
 
     @classmethod
-    def beside(cls, out: Path) -> Hidden:
+    def beside(cls, out: Path) -> HiddenFolder:
         """The hidden folder of an output, which need not exist."""
         return cls(out, out.parent / f".{out.name}.ropeconv-partial")
 
@@ -76,18 +76,18 @@ def discard(out: Path) -> None:
 
     out: the output. Raises RopeconvError where another process is writing it.
     """
-    if Hidden.beside(out).root.is_dir():
+    if HiddenFolder.beside(out).root.is_dir():
         with locked(out) as hidden:
             hidden.clear()
 
 
 @contextmanager
-def locked(out: Path) -> Iterator[Hidden]:
+def locked(out: Path) -> Iterator[HiddenFolder]:
     """Makes the hidden folder of an output and locks it. It is removed at the end, after an error only if it is empty.
 
     Raises RopeconvError where another process has it and where it cannot be removed, OSError where it cannot be made.
     """
-    hidden = Hidden.beside(out)
+    hidden = HiddenFolder.beside(out)
     if hidden.root.is_symlink():
         raise RopeconvError(f"{hidden.root} is a link, and ropeconv writes there; remove it")
     lock = _take(hidden)
@@ -111,7 +111,7 @@ def locked(out: Path) -> Iterator[Hidden]:
             hidden.root.rmdir()
 
 
-def _remove(hidden: Hidden) -> None:
+def _remove(hidden: HiddenFolder) -> None:
     is_cleared = not (hidden.new().exists() or hidden.old().exists())
     (hidden.root / LOCK).unlink()  # it holds until it is closed; who waits for it sees that it is gone
     try:
@@ -121,7 +121,7 @@ def _remove(hidden: Hidden) -> None:
             raise
 
 
-def _take(hidden: Hidden) -> BinaryIO:
+def _take(hidden: HiddenFolder) -> BinaryIO:
     path = hidden.root / LOCK
     while True:
         with suppress(FileExistsError):
@@ -153,7 +153,7 @@ class Begun(msgspec.Struct, frozen=True, tag="plan"):
     stamp: str
 
 
-class Finished(msgspec.Struct, frozen=True, tag="file"):
+class FinishedFile(msgspec.Struct, frozen=True, tag="file"):
     """A file that is complete, and on the disk.
 
     name: in the output. identity: of it. sample: as `sampled` has it. sha256: of the whole, None where it was not read.
@@ -179,20 +179,20 @@ class Moves(msgspec.Struct, frozen=True, tag="moves"):
     moves: tuple[Move, ...]
 
 
-Line = Begun | Finished | Moves
+Line = Begun | FinishedFile | Moves
 
 
 @dataclass
-class Journal:
+class OutputJournal:
     """What a journal says. path: of the file. stamp: empty without a first line. finished: by name."""
 
     path: Path
     stamp: str = ""
-    finished: dict[str, Finished] = field(default_factory=dict)
+    finished: dict[str, FinishedFile] = field(default_factory=dict)
     moves: tuple[Move, ...] = ()
 
     @classmethod
-    def read(cls, path: Path) -> Journal:
+    def read(cls, path: Path) -> OutputJournal:
         """Reads a journal without its damaged lines, which a kill or a loss of power leaves; empty without one."""
         found = cls(path)
         for text in path.read_bytes().split(b"\n") if path.is_file() else ():
@@ -213,7 +213,7 @@ class Journal:
     def _take(self, line: Line) -> None:
         if isinstance(line, Begun):
             self.stamp, self.finished, self.moves = line.stamp, {}, ()
-        elif isinstance(line, Finished):
+        elif isinstance(line, FinishedFile):
             self.finished[line.name] = line
         else:
             self.moves = line.moves

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ...formats.durable import TAKEN, exchange, rename_new, sync_folder
 from ...rope.errors import RopeconvError
-from .hidden import Hidden, Journal, Move, Moves
+from .hidden import HiddenFolder, Move, Moves, OutputJournal
 from .place import is_empty, refuse_foreign
 
 
-def take_names(hidden: Hidden, journal: Journal, names: Iterable[str], force: bool, fsync: bool) -> None:
+def take_names(hidden: HiddenFolder, journal: OutputJournal, names: Iterable[str], force: bool, fsync: bool) -> None:
     """Moves files or folders to their final names; what is there is kept in the hidden folder.
 
     While several names are replaced, the last of them is free: shards of two outputs are never complete together.
@@ -45,7 +45,7 @@ def take_names(hidden: Hidden, journal: Journal, names: Iterable[str], force: bo
         raise
 
 
-def settle(hidden: Hidden, journal: Journal) -> Journal:
+def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
     """Ends what an interrupted run has begun: clears up after moves that were complete, and undoes other ones.
 
     hidden: the folder of that run. journal: of it. Returns the journal as it is afterwards. Raises OSError.
@@ -56,10 +56,10 @@ def settle(hidden: Hidden, journal: Journal) -> Journal:
         hidden.clear()
     else:
         _undo(hidden, journal.moves)
-    return Journal.read(hidden.journal)
+    return OutputJournal.read(hidden.journal)
 
 
-def _move(hidden: Hidden, move: Move) -> None:
+def _move(hidden: HiddenFolder, move: Move) -> None:
     new, final = hidden.new(move.name), hidden.final(move.name)
     if move.old is not None and _inode(hidden.old(move.name)) is None:
         exchange(new, final, hidden.old(move.name))
@@ -75,13 +75,13 @@ def _move(hidden: Hidden, move: Move) -> None:
         ) from None
 
 
-def _replaced(hidden: Hidden, move: Move) -> Path:
+def _replaced(hidden: HiddenFolder, move: Move) -> Path:
     """Where that is which had a name before."""
     old = hidden.old(move.name)
     return hidden.new(move.name) if _inode(old) is None else old
 
 
-def _undo(hidden: Hidden, moves: Sequence[Move]) -> None:
+def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
     """Undoes moves; the name that is taken last is freed first, and what had it before comes back last."""
     for move in reversed(moves):
         new, final, old = hidden.new(move.name), hidden.final(move.name), hidden.old(move.name)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ...evaluate.evaluation import Evaluation
     from ...evaluate.opening import Sizes
     from ...evaluate.result import Result
-    from ...evaluate.runners.runner import Opening
+    from ...evaluate.runners.runner import RunnerRequest
     from ...run.evaluation import Spread
 
 EXAMPLES = """Examples:
@@ -61,7 +61,7 @@ ropeconv eval ./model-yarn4 --text book.txt --report eval.html --fail-if 'model-
 
 
 def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether one of the measures reads a field of `Asked`."""
+    """Whether one of the measures reads a field of `EvaluationSizes`."""
 
     def read(given: Mapping[str, Any]) -> bool:
         from ...evaluate.evaluation import parse_measures
@@ -116,7 +116,7 @@ def eval_command(
     from ...evaluate.ranking import parse_condition
     from ...evaluate.result import record, write_result
     from ...evaluate.row import parse_rows
-    from ...evaluate.runners.runner import Opening
+    from ...evaluate.runners.runner import RunnerRequest
     from ...formats.journal import default_path
     from ...views.results import show_result
     from ..eval_options import texts_of
@@ -125,7 +125,7 @@ def eval_command(
     check_places(report, plot, out)
     seconds = parse_duration(budget) if budget else 0.0
     conditions = [parse_condition(one) for one in fail_if or ()]
-    opening = Opening(
+    opening = RunnerRequest(
         model, parse_rows(methods) if methods else [], against, tuple(server or ()), running.device, running.dtype,
         device_map, running.chunk, family, trust_remote_code,
     )  # fmt: skip
@@ -158,7 +158,7 @@ def eval_command(
 
 @contextmanager
 def _opened(
-    workers: str, opening: Opening, sizes: Sizes, files: list[tuple[str, str]]
+    workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]
 ) -> Iterator[tuple[Evaluation, Spread | None]]:
     """An evaluation, and its workers where there are some. workers: as --workers has them, or empty."""
     from ...evaluate.opening import open_evaluation

@@ -15,10 +15,10 @@ from ..output import Output
 
 if TYPE_CHECKING:
     from ...run.executors.executor import Executor
-    from ...run.jobs import Job, Named
+    from ...run.jobs import Job, NamedSource
     from ...run.journal import RunJournal, RunLine
     from ...run.plan_file import RunPlan
-    from ...run.report import Planned, RunTable
+    from ...run.report import JobPreview, RunTable
 
 EXAMPLES = """Examples:
 
@@ -92,8 +92,8 @@ def run_command(
 
 
 def _show_plan(
-    plan: RunPlan, jobs: list[Job], sources: list[Named], place: Path, fresh: bool, verify: bool, executor: Executor,
-    output: Output,
+    plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, fresh: bool, verify: bool,
+    executor: Executor, output: Output,
 ) -> None:  # fmt: skip
     """Prints what would be run, written and published."""
     from ...formats.copying import human
@@ -132,7 +132,7 @@ def _show_plan(
     check_bytes(plan, found)
 
 
-def _planned_row(one: Planned) -> tuple[str, ...]:
+def _planned_row(one: JobPreview) -> tuple[str, ...]:
     first = one.job.units[0]
     tasks = ", ".join(unit.task for unit in one.job.units)
     recipe = ", ".join(recipe.name for recipe in first.recipes)
@@ -141,7 +141,7 @@ def _planned_row(one: Planned) -> tuple[str, ...]:
 
 
 def _run(
-    path: Path, plan: RunPlan, jobs: list[Job], sources: list[Named], place: Path, fresh: bool, verify: bool,
+    path: Path, plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, fresh: bool, verify: bool,
     executor: Executor, output: Output,
 ) -> None:  # fmt: skip
     """Runs a plan, and prints what became of it. path: of the plan. place: of the journal."""

@@ -14,7 +14,7 @@ from ..output import Output
 from ..output_options import build_target, split, with_target
 
 if TYPE_CHECKING:
-    from ...hub.training import Baked
+    from ...hub.training import TrainingFacts
 
 EXAMPLES = """Examples:
 
@@ -68,7 +68,9 @@ def train_config_command(
         output.copyable(made.text.rstrip("\n"))
 
 
-def _baked(source: str, recipe: dict[str, Any], target: dict[str, Any], model: str, family: str) -> tuple[Baked, str]:
+def _baked(
+    source: str, recipe: dict[str, Any], target: dict[str, Any], model: str, family: str
+) -> tuple[TrainingFacts, str]:
     """The checkpoint that a command line names: an output, or what `apply` with these options would write.
 
     All are values of options. The second value says where that is not written yet. Raises UsageError for a GGUF file

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ...errors import UnsupportedBake
 from ...formats.gguf.edit import Edit
-from ...formats.gguf.values import Value, boolean, f32, string, u32
-from ...rope.forms import Interpolated, Plain, Yarn
+from ...formats.gguf.values import GgufValue, boolean, f32, string, u32
+from ...rope.forms import InterpolatedForm, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import ASSUMED_KEY, arch_of_header
 from ..gguf_edits import pinned_original, start, with_attention_factor
@@ -23,12 +23,12 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     """The schedule in metadata keys. Raises UnsupportedBake for forms without keys, and keys that are not read."""
     arch = arch_of_header(model)
     form, prefix = schedule.form, f"{arch.name}.rope."
-    if not isinstance(form, (Plain, Interpolated, Yarn)):
+    if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         kind = form.kind if form else "an arbitrary frequency vector"
         raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
     pinned = pinned_original(model)
-    assumed: dict[str, Value] = {ASSUMED_KEY: boolean(True)} if arch.assumed else {}
-    values: dict[str, Value] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
+    assumed: dict[str, GgufValue] = {ASSUMED_KEY: boolean(True)} if arch.assumed else {}
+    values: dict[str, GgufValue] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
     shared = arch.window is not None and (arch.window.scaling == "same" or arch.window.rotates == "window")
     if shared and "local" not in model.reading().spec.layers and model.get(f"{prefix}freq_base_swa") is not None:
         values[f"{prefix}freq_base_swa"] = f32(form.theta)

@@ -8,7 +8,7 @@ from ...errors import UnsupportedBake
 from ...formats.jsontext import JsonObject
 from ...models.family import Family
 from ...rope.forms import (
-    Interpolated,
+    InterpolatedForm,
     Llama3,
     LongRope,
     Yarn,
@@ -57,7 +57,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     if family.writing.pinned_original and isinstance(form, LongRope) and schedule.short_inv_freq is not None:
         _need_pinned(form.original_context, spec, family, ONE_LIST)
     rope: JsonObject = {"rope_type": form.kind}
-    if isinstance(form, Interpolated):
+    if isinstance(form, InterpolatedForm):
         rope["factor"] = form.factor
     elif isinstance(form, Llama3):
         rope |= {

@@ -88,7 +88,7 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     does not have.
     """
     trace = _Trace(file, gguf_rules(family), gguf_names(gguf_rules(family).arch, layers))
-    found = dict[str, _Traced]()
+    found = dict[str, _TracedKeys]()
     special = [name for variant in variants_of(file, trace.rules) for name in variant.names]
     for stem in _expanded((*special, *trace.rules.names, *_merged(family, trace.rules), *NAMES), layers):
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
@@ -112,7 +112,7 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
 
 
 @dataclass(frozen=True)
-class _Traced:
+class _TracedKeys:
     """A tensor of the checkpoint, or a stack of them. targets: the tensors in GGUF that it becomes."""
 
     name: str
@@ -128,7 +128,7 @@ class _Trace:
     rules: Gguf
     names: TensorNameMap
 
-    def forward(self, name: str, first: int = 0) -> _Traced | None:
+    def forward(self, name: str, first: int = 0) -> _TracedKeys | None:
         """What a tensor of this name becomes by the conversions from `first` on; None where a part is not there."""
         for number, rule in enumerate(self.rules.convert[first:], first):
             if re.search(rule.match, name):
@@ -137,11 +137,11 @@ class _Trace:
                 known = [part for part in parts if part is not None]
                 shape = shape_before(rule.how, [part.shape for part in known]) if len(known) == len(made) else None
                 targets = tuple(target for part in known for target in part.targets)
-                return None if shape is None else _Traced(name, shape, targets)
+                return None if shape is None else _TracedKeys(name, shape, targets)
         target = self.names.get_name(key=name, try_suffixes=(".weight", ".bias"))
         if target not in self.file.tensors:
             return None
-        return _Traced(name, tuple(reversed(self.file.tensors[target].shape)), (target,))
+        return _TracedKeys(name, tuple(reversed(self.file.tensors[target].shape)), (target,))
 
 
 def _expanded(names: tuple[str, ...], layers: int) -> Iterator[str]:
@@ -154,7 +154,7 @@ def _merged(family: Family, rules: Gguf) -> tuple[str, ...]:
     return tuple(family.weights.layer[0] + merged for merged in rules.stacked.values())
 
 
-def _unstacked(traced: _Traced, rules: Gguf) -> dict[str, Shape]:
+def _unstacked(traced: _TracedKeys, rules: Gguf) -> dict[str, Shape]:
     """The shapes of the tensors of a stack by name; that of the tensor itself for others."""
     for pattern, merged in rules.stacked.items():
         found = re.search(re.escape(merged) + r"(?=\.|$)", traced.name)

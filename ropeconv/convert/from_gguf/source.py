@@ -16,21 +16,21 @@ from ...formats.safetensors import grouped, shard_names
 from ...inspection.inspection import Inspection, inspect_gguf
 from ...inspection.receipts.gguf import gguf_stated
 from ...models.family import Family
-from ...models.folder import ConvertedSource, Shard
+from ...models.folder import ConvertedShard, ConvertedSource
 from ...models.gguf import GgufSource
 from ...models.schema import Config
 from ...models.source import GeneratedFile, SourceFile
 from ...runtimes.llamacpp.read_header import WINDOW_NORM
 from ..to_gguf.hparams import gguf_rules, sizes_of
 from .config import checkpoint_shapes, config_of, family_of
-from .tensors import FLOATS, Restored, blocks, exactly, part, restored_tensors, type_of
+from .tensors import FLOATS, RestoredTensor, blocks, exactly, part, restored_tensors, type_of
 from .tokenizer import tokenizer_config, tokenizer_text
 
 TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 OUTTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 
 
-class GgufCheckpoint(ConvertedSource[Restored]):
+class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     """A GGUF file whose config, index, tokenizer and shards are made from it.
 
     inner: the file. outtype: dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where that is
@@ -82,14 +82,14 @@ class GgufCheckpoint(ConvertedSource[Restored]):
         return config_of(self.inner.file, self.family, self.inspection.spec, self.dtype)
 
     @cached_property
-    def shards(self) -> tuple[Shard[Restored], ...]:
+    def shards(self) -> tuple[ConvertedShard[RestoredTensor], ...]:
         file, rules, spec = self.inner.file, gguf_rules(self.family), self.inspection.spec
         shapes = checkpoint_shapes(file, self.family, len(spec.layers))
         made = restored_tensors(file, shapes, rules, sizes_of(self._config, self.family, spec))
         groups = grouped((self._typed(one) for one in made), lambda one: one.size)
-        return tuple(Shard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
+        return tuple(ConvertedShard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
 
-    def _typed(self, tensor: Restored) -> Restored:
+    def _typed(self, tensor: RestoredTensor) -> RestoredTensor:
         """The tensor in the dtype of the checkpoint; of vectors and routers, in F32 in GGUF, where that is exact."""
         narrow = replace(tensor, dtype=self._dtype)
         types = {type_of(self.inner.file, part) for part in tensor.parts}
@@ -125,10 +125,10 @@ class GgufCheckpoint(ConvertedSource[Restored]):
         size = sum(len(self.inner.file.header.values[key].raw) for key in self._lists())
         return GeneratedFile("tokenizer.json", size, self._write_tokenizer)
 
-    def blocks(self, tensors: Sequence[Restored]) -> Iterator[memoryview]:
+    def blocks(self, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
         yield from blocks(self.inner.file, tensors)
 
-    def part(self, tensor: Restored, start: int, stop: int) -> bytes:
+    def part(self, tensor: RestoredTensor, start: int, stop: int) -> bytes:
         return part(self.inner.file, tensor, start, stop)
 
     def conversion_notes(self) -> tuple[str, ...]:

@@ -22,8 +22,8 @@ from ...formats.gguf.file import GgufFile
 from ...formats.gguf.values import BF16, F16, F32, TYPES
 from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widened
 from ...models.family import Gguf
-from ..to_gguf.conversions import LAYER_NUMBER, Sizes
-from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, OutTensor, Weights
+from ..to_gguf.conversions import LAYER_NUMBER, ModelSizes
+from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, OutTensor, ShardWeights
 from ..to_gguf.tensors import out_tensors
 from ..to_gguf.write import PIECE, encode
 
@@ -63,7 +63,7 @@ BEFORE: dict[str, Callable[[Sequence[Shape]], Shape]] = {
 """Of keys [heads, rank, width] and values [heads, width, rank] in `latent`."""
 
 
-NOWHERE = Weights(None, "")
+NOWHERE = ShardWeights(None, "")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoredTensor:
     """One tensor of the checkpoint. regions: in order. dtype: as safetensors names it."""
 
     name: str
@@ -126,7 +126,9 @@ class Restored:
         return (part for region in self.regions for part in region.parts)
 
 
-def restored_tensors(file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, sizes: Sizes) -> list[Restored]:
+def restored_tensors(
+    file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, sizes: ModelSizes
+) -> list[RestoredTensor]:
     """The tensors of a checkpoint, all in F32.
 
     file: the GGUF model. shapes: in the checkpoint, by name. rules: of the family for GGUF. sizes: of the model. Raises
@@ -149,7 +151,9 @@ def restored_tensors(file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, s
             parts[number].append(replace(part, at=(start - starts[number]) // 4))
     for one, found in zip(tensors, parts, strict=True):
         found += _scalar(one.name, rules)
-    return [Restored(one.name, one.shape, _regions(one, found)) for one, found in zip(tensors, parts, strict=True)]
+    return [
+        RestoredTensor(one.name, one.shape, _regions(one, found)) for one, found in zip(tensors, parts, strict=True)
+    ]
 
 
 def trimmed(shape: Shape) -> Shape:
@@ -211,7 +215,7 @@ def _regions(tensor: Tensor, parts: list[Part]) -> tuple[Region, ...]:
 FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
 
 
-def blocks(file: GgufFile, tensors: Sequence[Restored]) -> Iterator[memoryview]:
+def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
     """Yields the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut off."""
     file.fetch()
     workers = threads()
@@ -230,7 +234,7 @@ def blocks(file: GgufFile, tensors: Sequence[Restored]) -> Iterator[memoryview]:
             yield _bytes(pending.popleft()[1].result())
 
 
-def part(file: GgufFile, tensor: Restored, start: int, stop: int) -> bytes:
+def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes:
     """Bytes start .. stop - 1 of a tensor. Raises BadSource where the GGUF file is cut off."""
     at, found = 0, []
     for region in _pieces(tensor):
@@ -241,7 +245,7 @@ def part(file: GgufFile, tensor: Restored, start: int, stop: int) -> bytes:
     return b"".join(found)
 
 
-def exactly(file: GgufFile, tensor: Restored, dtype: str) -> bool:
+def exactly(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
     """Whether the export of a tensor in another dtype gives the numbers that the GGUF file has."""
     for part in (part for region in _pieces(tensor) for part in region.parts):
         stored = _values(file, part)
@@ -262,7 +266,7 @@ def _bytes(array: NDArray[np.generic]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _pieces(tensor: Restored) -> Iterator[Region]:
+def _pieces(tensor: RestoredTensor) -> Iterator[Region]:
     """The regions of a tensor, those of one packed part in pieces."""
     for region in tensor.regions:
         part = region.parts[0]

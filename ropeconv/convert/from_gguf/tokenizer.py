@@ -12,9 +12,9 @@ from ...formats.jsontext import JsonObject
 from ...models.family import Family
 from ...rope.errors import shown
 from ..to_gguf.tokenizer import Pre, pre_table
-from ..to_gguf.vocabulary import SPACE, Kind
+from ..to_gguf.vocabulary import SPACE, TokenKind
 
-ADDED = (Kind.CONTROL, Kind.USER_DEFINED)
+ADDED = (TokenKind.CONTROL, TokenKind.USER_DEFINED)
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": "seperator", "mask": "mask"}
 """Special tokens of transformers, and how GGUF spells them."""
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
@@ -40,10 +40,10 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
     added = [
         {
             "id": index, "content": text.replace(SPACE, " ") if kind == "llama" else text, "single_word": False,
-            "lstrip": False, "rstrip": False, "normalized": False, "special": kinds[index] == Kind.CONTROL,
+            "lstrip": False, "rstrip": False, "normalized": False, "special": kinds[index] == TokenKind.CONTROL,
         }
         for index, text in enumerate(texts)
-        if kinds[index] in (*ADDED, Kind.UNKNOWN)
+        if kinds[index] in (*ADDED, TokenKind.UNKNOWN)
     ]  # fmt: skip
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     return json.dumps(whole, ensure_ascii=False)
@@ -76,7 +76,7 @@ def _texts(file: GgufFile) -> list[str]:
 
 def _kinds(file: GgufFile) -> list[int]:
     count = len(file.get("tokenizer.ggml.tokens"))
-    found = file.get("tokenizer.ggml.token_type", [Kind.NORMAL] * count)
+    found = file.get("tokenizer.ggml.token_type", [TokenKind.NORMAL] * count)
     if not isinstance(found, list) or len(found) != count:
         raise BadSource(f"{file.name} has {count} tokens and other numbers of their kinds; download it again")
     return found
@@ -87,7 +87,7 @@ def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
     return {
         text: index
         for index, text in enumerate(texts)
-        if kinds[index] != Kind.UNUSED or text != f"[PAD{index}]"
+        if kinds[index] != TokenKind.UNUSED or text != f"[PAD{index}]"
     }  # fmt: skip
 
 
@@ -178,12 +178,12 @@ def _sentencepiece(file: GgufFile, family: Family, texts: list[str], kinds: list
     scores = file.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(texts):
         raise BadSource(f"{file.name} has no scores of its {len(texts)} tokens; download it again")
-    unknown = next((text for text, kind in zip(texts, kinds, strict=True) if kind == Kind.UNKNOWN), None)
+    unknown = next((text for text, kind in zip(texts, kinds, strict=True) if kind == TokenKind.UNKNOWN), None)
     prefix = file.get("tokenizer.ggml.add_space_prefix", True)
     before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
     after = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    pieces = {text: index for index, text in enumerate(texts) if kinds[index] == Kind.NORMAL}
+    pieces = {text: index for index, text in enumerate(texts) if kinds[index] == TokenKind.NORMAL}
     model = _bpe(_vocabulary(texts, kinds), _merges(pieces, scores))
     return {
         "normalizer": {"type": "Sequence", "normalizers": [*before, spaces]},

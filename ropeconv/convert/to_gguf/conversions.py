@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import BadSource
-from ...formats.gguf.values import Value, f32_array
+from ...formats.gguf.values import GgufValue, f32_array
 from ...formats.safetensors import STORED, Header, widened
 from ...models.family import Convert, Gguf
 from ...models.schema import Config
 from ...rope.errors import counted, shown
-from .rows import VALUES, Rows, Stored, Weights
+from .rows import VALUES, Rows, ShardWeights, StoredRows
 
 OPERATORS = ((" + ", add), (" * ", mul))
 INVERSE = {" + ": sub, " * ": floordiv}
@@ -106,7 +106,7 @@ def _unknown(text: str, known: Config) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelSizes:
     """Sizes of a model.
 
     config: its text part, with the defaults of its class. kv_heads: heads of keys and values. layers: without those
@@ -121,7 +121,7 @@ class Sizes:
     prediction: int = 0
 
 
-Conversion = Callable[[Stored, list[str], Sizes], list[Stored]]
+Conversion = Callable[[StoredRows, list[str], ModelSizes], list[StoredRows]]
 CONVERSIONS: dict[str, Conversion] = {}
 
 
@@ -131,7 +131,7 @@ def conversion(function: Conversion) -> Conversion:
     return function
 
 
-def convert(tensors: Iterable[Stored], rules: Iterable[Convert], sizes: Sizes) -> list[Stored]:
+def convert(tensors: Iterable[StoredRows], rules: Iterable[Convert], sizes: ModelSizes) -> list[StoredRows]:
     """The tensors after all rules, in order.
 
     tensors: of the checkpoint. rules: of the family. sizes: of the model. Raises BadSource where shapes do not fit.
@@ -143,7 +143,7 @@ def convert(tensors: Iterable[Stored], rules: Iterable[Convert], sizes: Sizes) -
     return found
 
 
-def _apply(tensor: Stored, rule: Convert, pattern: re.Pattern[str], sizes: Sizes) -> list[Stored]:
+def _apply(tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: ModelSizes) -> list[StoredRows]:
     if not pattern.search(tensor.name):
         return [tensor]
     names = [pattern.sub(name, tensor.name) for name in rule.names] or [tensor.name]
@@ -154,13 +154,13 @@ def _apply(tensor: Stored, rule: Convert, pattern: re.Pattern[str], sizes: Sizes
     return CONVERSIONS[rule.how](tensor, names, sizes)
 
 
-def times(tensor: Stored, factors: Iterable[float]) -> Stored:
+def times(tensor: StoredRows, factors: Iterable[float]) -> StoredRows:
     """A tensor whose numbers are multiplied by factors; those of 1 change nothing."""
     wanted = tuple(factor for factor in factors if factor != 1)
     return replace(tensor, parts=tuple(replace(part, factors=(*part.factors, *wanted)) for part in tensor.parts))
 
 
-def _factor(sizes: Sizes, key: str) -> float:
+def _factor(sizes: ModelSizes, key: str) -> float:
     name, _, index = key.partition(".")
     value = sizes.config.get(name)
     if index and value is not None:
@@ -173,20 +173,20 @@ def _factor(sizes: Sizes, key: str) -> float:
 
 
 @conversion
-def rename(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def rename(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """The same under another name."""
     return [replace(tensor, name=names[0])]
 
 
 @conversion
-def interleave(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def interleave(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Rows of a head reordered from pairs (i, i + d/2) to (2i, 2i + 1)."""
     parts = tuple(tensor.matrices) if len(tensor.shape) < 2 else tensor.parts
     return [replace(tensor, parts=parts, interleave=sizes.head_dim)]
 
 
 @conversion
-def to_vocabulary(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def to_vocabulary(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Rows of zeros behind the others, up to the size of the vocabulary."""
     (matrix,), rows = tensor.matrices, count(sizes.config, "vocab_size")
     more = (replace(matrix, rows=rows - matrix.rows, zeros=True),) if rows > matrix.rows else ()
@@ -194,7 +194,7 @@ def to_vocabulary(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored
 
 
 @conversion
-def squeeze(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def squeeze(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Without dimensions of one, as the weights of a convolution over channels are."""
     shape = tuple(size for size in tensor.shape if size != 1) or (1,)
     width = shape[-1]
@@ -203,7 +203,7 @@ def squeeze(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
 
 
 @conversion
-def transpose(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def transpose(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Every matrix of a stack transposed."""
     parts = tuple(part.transposed() for part in tensor.matrices)
     shape = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
@@ -211,26 +211,26 @@ def transpose(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
 
 
 @conversion
-def split(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def split(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Equal blocks of rows, one for each name; of a stack, the blocks of each matrix."""
     return _shares(tensor, names, lambda part, index, rows: part.part(index * rows, rows))
 
 
 @conversion
-def alternate(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def alternate(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Rows in turns, one for each name: with two names, the even and the odd rows."""
     return _shares(tensor, names, lambda part, index, rows: part.part(index, rows, len(names)))
 
 
 @conversion
-def alternate_columns(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def alternate_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Elements of each row in turns, one for each name, as the biases of experts are stored."""
     flat = replace(tensor, shape=(*tensor.shape, 1), parts=tuple(_flat(tensor)))
     return [replace(made, shape=made.shape[:-1]) for made in alternate(flat, names, sizes)]
 
 
 @conversion
-def by_projection(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def by_projection(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """All queries, then keys, then values, of a projection that has them together for each head of keys."""
     width, each = sizes.head_dim, sizes.heads // sizes.kv_heads
     (matrix,) = tensor.matrices
@@ -245,7 +245,7 @@ def by_projection(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored
 
 
 @conversion
-def latent(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """The keys, transposed, and the values of each head, from the second projection of multi-head latent attention."""
     key, value = count(sizes.config, "qk_nope_head_dim"), count(sizes.config, "v_head_dim")
     _fits(tensor, sizes.heads * (key + value))
@@ -260,7 +260,7 @@ def latent(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
 
 
 @conversion
-def by_key_head(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def by_key_head(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """All queries, keys and values of linear attention, and its gates, which are together for each head of keys."""
     heads, each, key, value = _linear(sizes)
     widths = (key, key, each * value, each * value)
@@ -278,7 +278,7 @@ def by_key_head(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
 
 
 @conversion
-def state_space_input(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Falcon H1: gate, input, both state projections and time steps, each times its own one of `ssm_multipliers`."""
     inner, states = count(sizes.config, "mamba_d_ssm"), count(sizes.config, "mamba_n_groups * mamba_d_state")
     blocks = (inner, inner, states, states, count(sizes.config, "mamba_n_heads"))
@@ -295,13 +295,13 @@ def state_space_input(tensor: Stored, names: list[str], sizes: Sizes) -> list[St
 
 
 @conversion
-def column(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def column(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """A vector as a matrix with one column."""
     return [replace(tensor, name=names[0], shape=(*tensor.shape, 1), parts=tuple(_flat(tensor)))]
 
 
 @conversion
-def in_groups(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def in_groups(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """A vector as a matrix with a row for each group of a state space."""
     groups = count(sizes.config, "mamba_n_groups")
     (size,) = tensor.shape
@@ -313,7 +313,7 @@ def in_groups(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
 
 
 @conversion
-def tiled_values(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Value heads of linear attention from (key head, value head) to (value head, key head); rows before them stay.
 
     https://github.com/ggml-org/llama.cpp/pull/19468
@@ -328,20 +328,20 @@ def tiled_values(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]
 
 
 @conversion
-def tiled_columns(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+def tiled_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """The columns of value heads of linear attention in the same order."""
     heads, each, _, _ = _linear(sizes)
     return [replace(tensor, name=names[0], tiles=(heads, each))]
 
 
-def _linear(sizes: Sizes) -> tuple[int, int, int, int]:
+def _linear(sizes: ModelSizes) -> tuple[int, int, int, int]:
     """Of linear attention: key heads, value heads for each of them, and the widths of both."""
     heads, values = count(sizes.config, "linear_num_key_heads"), count(sizes.config, "linear_num_value_heads")
     widths = count(sizes.config, "linear_key_head_dim"), count(sizes.config, "linear_value_head_dim")
     return heads, values // heads, *widths
 
 
-def _shares(tensor: Stored, names: list[str], cut: Callable[[Rows, int, int], Rows]) -> list[Stored]:
+def _shares(tensor: StoredRows, names: list[str], cut: Callable[[Rows, int, int], Rows]) -> list[StoredRows]:
     """One tensor per name, of an equal share of the rows of every matrix, which `cut` takes by index and number."""
     matrices = tensor.matrices
     height = matrices[0].rows
@@ -357,11 +357,11 @@ def _shares(tensor: Stored, names: list[str], cut: Callable[[Rows, int, int], Ro
     ]
 
 
-def _flat(tensor: Stored) -> list[Rows]:
+def _flat(tensor: StoredRows) -> list[Rows]:
     return [part.flat() for part in tensor.parts]
 
 
-def _fits(tensor: Stored, rows: int) -> None:
+def _fits(tensor: StoredRows, rows: int) -> None:
     height = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else tensor.shape[0]
     if height != rows:
         raise BadSource(
@@ -426,7 +426,7 @@ def count_layers(names: Iterable[str], layers: int) -> int:
 LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")
 
 
-def scalars(headers: Iterable[tuple[Weights, Header]], rules: Gguf, layers: int) -> dict[str, Value]:
+def scalars(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers: int) -> dict[str, GgufValue]:
     """The metadata keys of single numbers.
 
     headers: of the checkpoint's files, with these. rules: of the family. layers: their number. Raises BadSource

@@ -11,7 +11,7 @@ from importlib.resources import files
 import msgspec
 
 from ...errors import BadSource, UnsupportedBake
-from ...formats.gguf.header import Header
+from ...formats.gguf.header import GgufHeader
 from ...formats.jsontext import JsonObject
 from ...formats.package_data import package_data
 from ...models.family import Family
@@ -21,7 +21,7 @@ from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp.archs import Arch, find_arch
 from ...runtimes.llamacpp.layers import has_window, layer_kinds, layer_windows, layers_with_attention
 from ...runtimes.llamacpp.scaling import ArchKeys
-from .conversions import Sizes, value_of
+from .conversions import ModelSizes, value_of
 from .hparams import heads_of_layers
 
 SIZES = {
@@ -53,7 +53,7 @@ def demands() -> dict[str, Demands]:
     return package_data(files("ropeconv.convert.to_gguf") / "demands.json", dict[str, Demands])
 
 
-def check_demands(header: Header, arch: str) -> None:
+def check_demands(header: GgufHeader, arch: str) -> None:
     """Compares keys, names of tensors and their shapes with what llama.cpp loads.
 
     header: of the converted model. arch: its architecture. Raises BadSource for what is absent or has another shape,
@@ -86,7 +86,7 @@ def check_demands(header: Header, arch: str) -> None:
             )
 
 
-def check_layers(header: Header, sizes: Sizes, family: Family, spec: RopeSpec) -> None:
+def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: RopeSpec) -> None:
     """Compares the layers that llama.cpp computes from a header with those of the checkpoint.
 
     header: of the converted model. sizes, family, spec: of the checkpoint. Raises UnsupportedBake where llama.cpp
@@ -159,7 +159,7 @@ def _other_layers(what: str, arch: Arch, why: str) -> UnsupportedBake:
     return UnsupportedBake(what, f"GGUF as {arch.name}", why, "keep safetensors")
 
 
-def _sizes(header: Header, arch: str) -> JsonObject:
+def _sizes(header: GgufHeader, arch: str) -> JsonObject:
     """The sizes that the header states as single numbers, under their names in llama.cpp's source."""
     found = {}
     for name, key in SIZES.items():

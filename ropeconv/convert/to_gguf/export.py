@@ -10,8 +10,8 @@ import numpy as np
 
 from ...errors import BadSource, UsageError
 from ...formats.files import read_bytes, scratch
-from ...formats.gguf.header import Header
-from ...formats.gguf.values import BF16, F16, F32, Q8_0, TYPES, Value
+from ...formats.gguf.header import GgufHeader
+from ...formats.gguf.values import BF16, F16, F32, Q8_0, TYPES, GgufValue
 from ...models.family import Family, Gguf
 from ...models.source import Source
 from ...options import TargetOptions
@@ -23,7 +23,7 @@ from .conversions import as_layer, count_layers, predicts, scalars
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
 from .metadata import Parameters, describe, metadata_keys
-from .rows import DTYPES, OutTensor, Weights
+from .rows import DTYPES, OutTensor, ShardWeights
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import composes_characters, tokenizer_keys
 from .write import FTYPES
@@ -43,7 +43,7 @@ SMALL = (
 
 
 @dataclass(frozen=True)
-class Exported:
+class GgufExport:
     """A checkpoint converted to GGUF, before it is written.
 
     model: header and tensors with the unscaled RoPE. tensors: the same with the rows of the checkpoint that they
@@ -57,13 +57,13 @@ class Exported:
     tensors: list[OutTensor]
     description: Metadata
     outtype: str
-    unlabelled: Header
+    unlabelled: GgufHeader
     quantised: str = ""
     without_prediction: bool = False
     composes: bool = False
 
 
-def export(source: Source, family: Family, spec: RopeSpec, label: str, options: TargetOptions) -> Exported:
+def export(source: Source, family: Family, spec: RopeSpec, label: str, options: TargetOptions) -> GgufExport:
     """Converts a checkpoint to GGUF, without writing it.
 
     source: the checkpoint. family: of its model. spec: its unscaled RoPE. label: of the method, for names, or empty.
@@ -73,7 +73,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     outtype = options.outtype or "auto"
     if not source.weights():
         raise BadSource(f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole folder")
-    headers = [(Weights(source, name), header) for name, header in source.headers.items()]
+    headers = [(ShardWeights(source, name), header) for name, header in source.headers.items()]
     stored = [tensor for _, header in headers for tensor in header.tensors.values()]
     quantised = outtype if outtype in FTYPES else ""
     kind = _kind("auto" if quantised else outtype, [tensor.dtype for tensor in stored])
@@ -97,14 +97,14 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         composed = composes_characters(folder, tokens)
     arch = values.pop("general.architecture")
     header, unlabelled = (
-        Header(3, {"general.architecture": arch, **names, **values, **tokens}, infos(tensors), 32, 0, 0)
+        GgufHeader(3, {"general.architecture": arch, **names, **values, **tokens}, infos(tensors), 32, 0, 0)
         for names in (general, bare)
     )
     check_demands(header, rules.arch)
     check_layers(header, sizes, family, spec)
     vectors = {one.name: np.frombuffer(one.data, "<f4").astype(np.float64) for one in tensors if one.data}
     model = GgufModel(header, header.tensors, vectors)
-    return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
+    return GgufExport(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
 
 
 def _described(source: Source, folder: Path, label: str, size: Parameters) -> Metadata:
@@ -132,7 +132,7 @@ def _rope_freqs(spec: RopeSpec, rules: Gguf) -> list[OutTensor]:
     return [OutTensor(FREQS, (spec.rotary_dim // 2,), F32, (), data=data)]
 
 
-def _parameters(tensors: list[OutTensor], values: dict[str, Value]) -> Parameters:
+def _parameters(tensors: list[OutTensor], values: dict[str, GgufValue]) -> Parameters:
     experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
     count = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
     return Parameters(sum(tensor.elements for tensor in tensors), experts // (count or 1), count if experts else 0)
@@ -147,7 +147,7 @@ def _kind(outtype: str, dtypes: list[str]) -> int:
     return OUTTYPES[outtype]
 
 
-def _vocabulary(headers: list[tuple[Weights, StHeader]]) -> int:
+def _vocabulary(headers: list[tuple[ShardWeights, StHeader]]) -> int:
     for _, header in headers:
         for name, tensor in header.tensors.items():
             if name.endswith(EMBEDDINGS):

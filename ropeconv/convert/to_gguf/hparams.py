@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import Any
 
 from ...errors import BadSource, UnsupportedBake
-from ...formats.gguf.values import Value, array, boolean, bools, f32, f32_array, string, u32
+from ...formats.gguf.values import GgufValue, array, boolean, bools, f32, f32_array, string, u32
 from ...models.config import text_part
 from ...models.family import Family, Gguf
 from ...models.layer_cache import STATES, kv_heads
@@ -16,11 +16,11 @@ from ...models.layers import layer_kinds, layer_names, own_settings
 from ...models.schema import Config, positive_int
 from ...rope.errors import shown
 from ...rope.spec import RopeSpec
-from .conversions import Sizes, count, number, value_of, whole
+from .conversions import ModelSizes, count, number, value_of, whole
 
 UINT32 = 4
 """GGUF's number of the type."""
-Computed = Callable[[Sizes, Family], Value]
+Computed = Callable[[ModelSizes, Family], GgufValue]
 COMPUTED: dict[str, Computed] = {}
 
 
@@ -31,12 +31,12 @@ def computed(function: Computed) -> Computed:
 
 
 @computed
-def kv_heads_of_layers(sizes: Sizes, family: Family) -> Value:
+def kv_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     """Heads of keys and values of each layer, 0 for a layer with a state instead."""
     return array(UINT32, heads_of_layers(sizes, family))
 
 
-def heads_of_layers(sizes: Sizes, family: Family) -> list[int]:
+def heads_of_layers(sizes: ModelSizes, family: Family) -> list[int]:
     """Heads of keys and values of each layer, 0 for a layer with a state instead. sizes, family: of the checkpoint."""
     part, kinds = sizes.config, layer_kinds(sizes.config, family, sizes.layers)
     names = layer_names(part, family, sizes.layers)
@@ -48,7 +48,7 @@ def heads_of_layers(sizes: Sizes, family: Family) -> list[int]:
 
 
 @computed
-def adjusted_feed_forward(sizes: Sizes, family: Family) -> Value:
+def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
     """LFM 2: two thirds of the stated size, times a factor, rounded up; as stated where that is switched off."""
     part = sizes.config
     size = count(part, "block_ff_dim | intermediate_size")
@@ -62,7 +62,7 @@ def adjusted_feed_forward(sizes: Sizes, family: Family) -> Value:
 
 
 @computed
-def feed_forward_of_layers(sizes: Sizes, family: Family) -> Value:
+def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     """One size, or one for each layer: Gemma 3n lists them, Gemma 4 may double it in layers that take others' keys."""
     part = sizes.config
     size, shared = part.get("intermediate_size"), count(part, "num_kv_shared_layers")
@@ -75,7 +75,7 @@ def feed_forward_of_layers(sizes: Sizes, family: Family) -> Value:
 
 
 @computed
-def sparsity_scales(sizes: Sizes, family: Family) -> Value:
+def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     """Gemma 3n: how many standard deviations an activation lies above the mean in each layer, for its share of zeros.
 
     llama.cpp does not read the key (src/models/models.h). Raises UnsupportedBake for other shares than it computes.
@@ -100,7 +100,7 @@ INT32 = 5
 """GGUF's number of the type."""
 
 
-def sizes_of(config: Config, family: Family, spec: RopeSpec) -> Sizes:
+def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
     """The sizes of a model. config: the whole config.json. family: of the model. spec: its unscaled RoPE.
 
     Raises BadSource for keys that are absent, UnsupportedBake for families whose conversion is not known.
@@ -109,10 +109,10 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> Sizes:
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None:
         raise BadSource(f"config.json has no {family.keys.heads[0]}, which GGUF needs; add it")
-    return Sizes(part, heads, kv_heads(part, family, heads), spec.head_dim, len(spec.layers))
+    return ModelSizes(part, heads, kv_heads(part, family, heads), spec.head_dim, len(spec.layers))
 
 
-def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, Value]:
+def hparams(sizes: ModelSizes, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, GgufValue]:
     """The keys of a GGUF architecture for a model, with its unscaled RoPE.
 
     sizes: of the model. family: of the model. spec: its unscaled RoPE. vocabulary: rows of the embeddings. Raises
@@ -120,7 +120,7 @@ def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> di
     """
     part, rules = sizes.config, gguf_rules(family)
     _check(part, rules, spec)
-    found: dict[str, Value] = {
+    found: dict[str, GgufValue] = {
         "context_length": u32(spec.original_context),
         "attention.head_count": u32(sizes.heads),
         "attention.head_count_kv": u32(sizes.kv_heads),
@@ -149,7 +149,7 @@ def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> di
     return {"general.architecture": string(arch)} | named | _temperature(part, arch, spec)
 
 
-def _settings(part: Config, rules: Gguf) -> dict[str, Value]:
+def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
     """The metadata keys that come from config keys."""
     found = {}
     for key, name in rules.u32.items():
@@ -177,7 +177,7 @@ def _settings(part: Config, rules: Gguf) -> dict[str, Value]:
     return found
 
 
-def _fixed(value: float | bool | str | list[int]) -> Value:
+def _fixed(value: float | bool | str | list[int]) -> GgufValue:
     if isinstance(value, list):
         return array(INT32, value)
     if isinstance(value, str):
@@ -239,7 +239,7 @@ def _check_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:
         )
 
 
-def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, Value]:
+def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue]:
     size = positive_int(part, ("sliding_window",))
     if size is None:
         return {}
@@ -251,7 +251,7 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, Value]:
     return found
 
 
-def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, Value]:
+def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, GgufValue]:
     """The keys of Ministral 3's query scaling, whose length is the original context; empty for other architectures."""
     rope = part.get("rope_parameters") or part.get("rope_scaling") or {}
     if arch != "mistral3" or not isinstance(rope, dict) or not rope.get("llama_4_scaling_beta"):

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...formats.gguf.values import ARRAY, FORMATS, STRING, Value, array, string, strings, u32
+from ...formats.gguf.values import ARRAY, FORMATS, STRING, GgufValue, array, string, strings, u32
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter, Metadata
     from gguf.gguf_writer import GGUFValue
 
 
-def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, Value]:
+def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, GgufValue]:
     """The keys that `fill` adds to a gguf.GGUFWriter, without the architecture that every writer starts with."""
     import gguf
 
@@ -28,14 +28,14 @@ def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, Value]:
     return found
 
 
-def _value(entry: GGUFValue) -> Value:
+def _value(entry: GGUFValue) -> GgufValue:
     import gguf
 
     kind, value = int(entry.type), entry.value
     if kind == STRING:
         return string(value)
     if kind != ARRAY:
-        return Value(kind, struct.pack("<" + FORMATS[kind], value))
+        return GgufValue(kind, struct.pack("<" + FORMATS[kind], value))
     element = int(entry.sub_type if entry.sub_type is not None else gguf.GGUFValueType.get_type(value[0]))
     if element == STRING:
         return strings([item if isinstance(item, bytes) else str(item).encode() for item in value])
@@ -106,7 +106,7 @@ def _readable(card: Path) -> bool:
     return end is not None and end.start() <= MOST_CARD and ANCHOR.search(text, 0, end.start()) is None
 
 
-def metadata_keys(found: Metadata, outtype: str, quantized_by: str | None = None) -> dict[str, Value]:
+def metadata_keys(found: Metadata, outtype: str, quantized_by: str | None = None) -> dict[str, GgufValue]:
     """The general.* keys of a file.
 
     found: gguf-py's Metadata. outtype: type of most weights, such as F16. quantized_by: who quantised them, for

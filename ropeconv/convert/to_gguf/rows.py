@@ -21,7 +21,7 @@ NIBBLES = 16  # bytes of a block of MXFP4 in a checkpoint, without its scale
 
 
 @dataclass(frozen=True)
-class Weights:
+class ShardWeights:
     """A safetensors file of a checkpoint, which is fetched, or converted, when its numbers are read.
 
     source: the checkpoint, None for a file of which only the header is known. name: of the file.
@@ -67,7 +67,7 @@ class Rows:
     other in float32. zeros: they are all 0, and nothing is read.
     """
 
-    file: Weights
+    file: ShardWeights
     dtype: str
     start: int
     rows: int
@@ -115,7 +115,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredRows:
     """A tensor of the checkpoint, or what conversions have made of it.
 
     shape: as in safetensors, slowest dimension first. parts: its rows, in order. interleave: rows per head whose pairs

@@ -14,9 +14,9 @@ from ...formats.gguf.header import TensorInfo, padded
 from ...formats.gguf.values import F16, F32, MXFP4, Q8_0, TYPES
 from ...formats.safetensors import Header, Tensor
 from ...models.family import Gguf
-from .conversions import Sizes, as_layer, convert, gguf_name, predicts
+from .conversions import ModelSizes, as_layer, convert, gguf_name, predicts
 from .demands import demands, general_name
-from .rows import DTYPES, OutTensor, Rows, Stored, Weights
+from .rows import DTYPES, OutTensor, Rows, ShardWeights, StoredRows
 
 if TYPE_CHECKING:
     from gguf import TensorNameMap
@@ -28,7 +28,9 @@ EMBEDDINGS = ("embed_tokens.weight", "embed_in.weight", "wte.weight", "word_embe
 OUTPUTS = ("lm_head.weight", "embed_out.weight")
 
 
-def out_tensors(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: Sizes, type: int) -> list[OutTensor]:
+def out_tensors(
+    headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes, type: int
+) -> list[OutTensor]:
     """The tensors of a GGUF file, in the order of the checkpoint's files.
 
     headers: of the checkpoint's files, with these. rules: of the family for GGUF. sizes: of the model. type:
@@ -56,7 +58,7 @@ def plain_name(name: str) -> str:
     return name.replace("model.language_model.", "model.").removeprefix("language_model.")
 
 
-def _stored(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: Sizes) -> list[Stored]:
+def _stored(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes) -> list[StoredRows]:
     """The tensors of the checkpoint that GGUF has a place for."""
     without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
@@ -74,7 +76,7 @@ def _stored(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: Sizes
     return found
 
 
-def _read(file: Weights, header: Header, tensor: Tensor, name: str) -> Stored:
+def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> StoredRows:
     start, shape, dtype = header.data_start + tensor.start, tensor.shape, tensor.dtype
     scales = header.tensors.get(tensor.name.removesuffix("_blocks") + "_scales")
     if dtype == "U8" and name.endswith("_blocks") and scales is not None and scales.dtype == "U8":
@@ -89,12 +91,12 @@ def _read(file: Weights, header: Header, tensor: Tensor, name: str) -> Stored:
     columns = shape[-1] if shape else 1
     place = header.data_start + scales.start if scales is not None and dtype == "MXFP4" else 0
     rows = Rows(file, dtype, start, prod(shape) // columns if columns else 0, columns, columns, scales=place)
-    return Stored(name, shape, (rows,))
+    return StoredRows(name, shape, (rows,))
 
 
-def _joined(tensors: Iterable[Stored], rules: Gguf) -> list[Stored]:
+def _joined(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
     """The tensors with numbered ones in stacks."""
-    grouped: dict[str, list[tuple[int, Stored]]] = {}
+    grouped: dict[str, list[tuple[int, StoredRows]]] = {}
     patterns = _patterns(rules)
     for tensor in tensors:
         number, whole = _stack(tensor.name, patterns)
@@ -118,7 +120,7 @@ def _stack(name: str, patterns: list[tuple[re.Pattern[str], str]]) -> tuple[int,
     return -1, name
 
 
-def _stacked(name: str, found: list[tuple[int, Stored]]) -> Stored:
+def _stacked(name: str, found: list[tuple[int, StoredRows]]) -> StoredRows:
     found = sorted(found, key=lambda item: item[0])
     number, first = found[0]
     if number < 0:
@@ -126,7 +128,7 @@ def _stacked(name: str, found: list[tuple[int, Stored]]) -> Stored:
     if any(tensor.shape != first.shape for _, tensor in found):
         raise BadSource(f"the numbered tensors of {name} differ in shape; download the checkpoint again")
     parts = tuple(part for _, tensor in found for part in tensor.parts)
-    return Stored(name, (len(found), *first.shape), parts)
+    return StoredRows(name, (len(found), *first.shape), parts)
 
 
 @lru_cache(4)
@@ -140,7 +142,7 @@ def gguf_names(arch: str, layers: int) -> TensorNameMap:
     return gguf.get_tensor_name_map(number, layers)
 
 
-def _out(tensor: Stored, names: TensorNameMap, rules: Gguf, type: int) -> OutTensor:
+def _out(tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int) -> OutTensor:
     target = names.get_name(key=tensor.name, try_suffixes=(".weight", ".bias", ".scale")) or gguf_name(tensor.name)
     if target is None:
         raise BadSource(

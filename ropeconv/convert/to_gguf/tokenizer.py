@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...errors import BadSource, UsageError
-from ...formats.gguf.values import Value, boolean, f32_array, i32_array, string, strings
+from ...formats.gguf.values import GgufValue, boolean, f32_array, i32_array, string, strings
 from ...formats.package_data import package_data
 from ...rope.errors import shown
 from .metadata import values_of
 from .vocabulary import (
     COMPOSED,
-    Added,
+    AddedToken,
     Bpe,
-    Kind,
     PreTokenizer,
     TokenizerConfig,
     TokenizerJson,
-    Tokens,
+    TokenKind,
+    Vocabulary,
     check_normalizer,
     composes,
     from_json,
@@ -140,7 +140,7 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
     return None
 
 
-def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: str = "") -> dict[str, Value]:
+def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: str = "") -> dict[str, GgufValue]:
     """The keys of the tokenizer in a folder.
 
     folder: with tokenizer.json or tokenizer.model. vocabulary: rows of the embeddings. names: of pre-tokenizers that
@@ -168,16 +168,16 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
         raise BadSource(f"tokenizer.json holds a {data.kind.type} model, and only BPE is converted to GGUF")
     check_normalizer(data.normalizer, COMPOSED)
     name = pre or recognise(data, names)
-    tokens = Tokens.unused(vocabulary)
+    tokens = Vocabulary.unused(vocabulary)
     for text, index in data.bpe.vocab.items():
-        tokens.put(index, text, Kind.NORMAL)
+        tokens.put(index, text, TokenKind.NORMAL)
     tokens.add(_added(folder, data))
     found = {"tokenizer.ggml.model": string("gpt2"), "tokenizer.ggml.pre": string(name)}
     found |= _lists(tokens, scores=False)
     return found | _special(folder, vocabulary, merges=True)
 
 
-def composes_characters(folder: Path, keys: dict[str, Value]) -> bool:
+def composes_characters(folder: Path, keys: dict[str, GgufValue]) -> bool:
     """Whether the byte-level tokenizer in a folder composes characters (NFC), which llama.cpp does not do.
 
     keys: of the same tokenizer, from `tokenizer_keys`.
@@ -186,7 +186,7 @@ def composes_characters(folder: Path, keys: dict[str, Value]) -> bool:
     return data is not None and keys["tokenizer.ggml.model"].decode() == "gpt2" and composes(data.normalizer)
 
 
-def _added(folder: Path, data: TokenizerJson | None) -> list[Added]:
+def _added(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
     if data is not None:
         return list(data.added_tokens or ())
     found = read(folder / "tokenizer_config.json", TokenizerConfig)
@@ -194,14 +194,14 @@ def _added(folder: Path, data: TokenizerJson | None) -> list[Added]:
     return [msgspec.structs.replace(entry, id=index) for index, entry in known.items()]
 
 
-def _lists(tokens: Tokens, scores: bool) -> dict[str, Value]:
+def _lists(tokens: Vocabulary, scores: bool) -> dict[str, GgufValue]:
     found = {"tokenizer.ggml.tokens": strings(tokens.texts)}
     if scores:
         found["tokenizer.ggml.scores"] = f32_array(tokens.scores)
     return found | {"tokenizer.ggml.token_type": i32_array(tokens.kinds)}
 
 
-def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, Value]:
+def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue]:
     """The keys that gguf-py makes: merges, ids of special tokens, whether bos and eos are added, the chat template."""
     import gguf
 

@@ -22,7 +22,7 @@ Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Merge = str | tuple[str, str]
 
 
-class Added(msgspec.Struct, frozen=True):
+class AddedToken(msgspec.Struct, frozen=True):
     """A token that was added to a vocabulary. id: None where its place says it."""
 
     content: str
@@ -88,7 +88,7 @@ class TokenizerJson(msgspec.Struct, frozen=True):
     """tokenizer.json. model: not decoded, since it differs by type."""
 
     model: msgspec.Raw
-    added_tokens: tuple[Added, ...] | None = None
+    added_tokens: tuple[AddedToken, ...] | None = None
     normalizer: Normalizer | None = None
     pre_tokenizer: PreTokenizer | None = None
 
@@ -106,7 +106,7 @@ class TokenizerJson(msgspec.Struct, frozen=True):
 class TokenizerConfig(msgspec.Struct, frozen=True):
     """tokenizer_config.json. added_tokens_decoder: by id."""
 
-    added_tokens_decoder: dict[Id, Added] | None = None
+    added_tokens_decoder: dict[Id, AddedToken] | None = None
 
 
 def read(path: Path, kind: type[T]) -> T | None:
@@ -131,7 +131,7 @@ SPACE = "▁"
 """How SentencePiece writes a space."""
 
 
-class Kind(IntEnum):
+class TokenKind(IntEnum):
     """Kinds of tokens, with llama.cpp's numbers."""
 
     NORMAL = 1
@@ -143,20 +143,20 @@ class Kind(IntEnum):
 
 
 @dataclass
-class Tokens:
+class Vocabulary:
     """A vocabulary. texts: in UTF-8, kinds, scores: lists with an entry per token id."""
 
     texts: list[bytes]
-    kinds: list[Kind]
+    kinds: list[TokenKind]
     scores: list[float]
 
     @classmethod
-    def unused(cls, count: int) -> Tokens:
+    def unused(cls, count: int) -> Vocabulary:
         """A vocabulary of `count` unused tokens, for embeddings with that many rows."""
         texts = [f"[PAD{index}]".encode() for index in range(count)]
-        return cls(texts, [Kind.UNUSED] * count, [-10000.0] * count)
+        return cls(texts, [TokenKind.UNUSED] * count, [-10000.0] * count)
 
-    def put(self, index: int, text: str, kind: Kind, score: float = 0.0) -> None:
+    def put(self, index: int, text: str, kind: TokenKind, score: float = 0.0) -> None:
         """Sets the text, kind and score of a token.
 
         index: its id. text: its content. kind: such as NORMAL. score: for the order of merges, in SentencePiece.
@@ -169,7 +169,7 @@ class Tokens:
             )
         self.texts[index], self.kinds[index], self.scores[index] = text.encode("utf-8", "replace"), kind, score
 
-    def add(self, added: list[Added]) -> None:
+    def add(self, added: list[AddedToken]) -> None:
         """Sets tokens that were added to a vocabulary; special ones, and ones spelled <|...|>, become control tokens.
 
         added: as in `added_tokens` of tokenizer.json. llama.cpp searches for the others in the text as it was given,
@@ -180,13 +180,13 @@ class Tokens:
             text, index = entry.content, entry.id
             if index is None:
                 raise BadSource(f"the added token {shown(text)} has no id; download tokenizer.json again")
-            if index < len(self.texts) and self.kinds[index] in (Kind.UNKNOWN, Kind.BYTE):
+            if index < len(self.texts) and self.kinds[index] in (TokenKind.UNKNOWN, TokenKind.BYTE):
                 continue
             control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
             if control:
-                self.put(index, text, Kind.CONTROL, -1000.0)
+                self.put(index, text, TokenKind.CONTROL, -1000.0)
             else:
-                self.put(index, text.replace(SPACE, " "), Kind.USER_DEFINED, -1000.0)
+                self.put(index, text.replace(SPACE, " "), TokenKind.USER_DEFINED, -1000.0)
 
 
 def is_byte(text: str) -> bool:
@@ -217,7 +217,7 @@ def check_normalizer(normalizer: Normalizer | None, known: frozenset[Normalizer]
             )
 
 
-def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
+def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
     """The tokens of a tokenizer.model, and whether it puts a space before the text; None where it is not SentencePiece.
 
     vocabulary: rows of the embeddings. Raises BadSource where it has more tokens than these, is too long, or cuts text
@@ -231,7 +231,7 @@ def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
     except (RuntimeError, OSError, UnicodeError):  # the last where the message of an error is not UTF-8
         return None  # Llama 3 has a table of tiktoken under this name
     _check_model(content)
-    tokens = Tokens.unused(vocabulary)
+    tokens = Vocabulary.unused(vocabulary)
     try:
         _put_all(tokens, processor)
     except UnicodeError:
@@ -239,18 +239,18 @@ def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
     return tokens, processor.EncodeAsPieces("a")[:1] != ["a"]
 
 
-def _put_all(tokens: Tokens, processor: Any) -> None:
+def _put_all(tokens: Vocabulary, processor: Any) -> None:
     """Puts the pieces of a SentencePiece processor into the tokens. Raises UnicodeError for one that is not UTF-8."""
     for index in range(processor.vocab_size()):
-        kind = Kind.NORMAL
+        kind = TokenKind.NORMAL
         if processor.IsUnknown(index):
-            kind = Kind.UNKNOWN
+            kind = TokenKind.UNKNOWN
         elif processor.IsControl(index):
-            kind = Kind.CONTROL
+            kind = TokenKind.CONTROL
         elif processor.IsUnused(index):
-            kind = Kind.UNUSED
+            kind = TokenKind.UNUSED
         elif processor.IsByte(index):
-            kind = Kind.BYTE
+            kind = TokenKind.BYTE
         tokens.put(index, processor.IdToPiece(index), kind, processor.GetScore(index))
 
 
@@ -268,7 +268,7 @@ def _check_model(content: bytes) -> None:
         raise BadSource(f"tokenizer.model {what}, which llama.cpp does not do, so its tokens would differ")
 
 
-def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Tokens, bool]:
+def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
     """The tokens of a tokenizer.json with byte fallback, and whether it puts a space before the text.
 
     data: the content of the file. vocabulary: rows of the embeddings. llama.cpp joins the pair whose result has the
@@ -285,9 +285,9 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Tokens, bool]:
     for rank, merge in enumerate(model.merges):
         joined = merge.replace(" ", "", 1) if isinstance(merge, str) else "".join(merge)
         ranks.setdefault(joined, rank)
-    tokens = Tokens.unused(vocabulary)
+    tokens = Vocabulary.unused(vocabulary)
     for text, index in model.vocab.items():
-        kind = Kind.UNKNOWN if text == model.unk_token else Kind.BYTE if is_byte(text) else Kind.NORMAL
+        kind = TokenKind.UNKNOWN if text == model.unk_token else TokenKind.BYTE if is_byte(text) else TokenKind.NORMAL
         tokens.put(index, text, kind, -float(ranks[text]) if text in ranks else -float(len(ranks)))
     return tokens, _prefix_space(data)
 

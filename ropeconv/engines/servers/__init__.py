@@ -7,7 +7,7 @@ import os
 from ...environment import require
 from ...rope.errors import RopeconvError
 from .llama_server import LlamaServer
-from .protocol import ModelEntry, ModelList, Served, Server, ask
+from .protocol import ModelEntry, ModelList, ServedModel, Server, ask
 from .sglang import Sglang
 from .vllm import Vllm
 
@@ -58,4 +58,4 @@ def _choose(entries: list[ModelEntry], model: str, prefer: str, base: str) -> Mo
     return entries[names.index(wanted) if wanted else 0]
 
 
-__all__ = ["Served", "Server", "connect"]
+__all__ = ["ServedModel", "Server", "connect"]

@@ -11,7 +11,7 @@ from typing import ClassVar
 import msgspec
 
 from ..engine import LogProbs, Output, Progress
-from .protocol import TOP, Count, ModelEntry, Name, Served, Server, Tokenized, for_prompt, misread
+from .protocol import TOP, Count, ModelEntry, Name, ServedModel, Server, TokenList, for_prompt, misread
 
 BIAS = 1e6
 
@@ -30,26 +30,26 @@ class Props(msgspec.Struct, frozen=True):
     model_path: Name | None = None
 
 
-class Detokenized(msgspec.Struct, frozen=True):
+class LlamaText(msgspec.Struct, frozen=True):
     """The answer to /detokenize."""
 
     content: str
 
 
-class Said(msgspec.Struct, frozen=True):
+class LlamaTokenRecord(msgspec.Struct, frozen=True):
     """What is said of a token."""
 
     id: Count
     logprob: float
-    top_logprobs: tuple[Said, ...] = ()
+    top_logprobs: tuple[LlamaTokenRecord, ...] = ()
 
 
-class Completion(msgspec.Struct, frozen=True):
+class LlamaCompletion(msgspec.Struct, frozen=True):
     """The answer to /completion. tokens_evaluated: of the prompt, None where it is not said. tokens: that follow it."""
 
     truncated: bool = False
     tokens_evaluated: Count | None = None
-    completion_probabilities: list[Said] | None = None
+    completion_probabilities: list[LlamaTokenRecord] | None = None
     tokens: list[Count] | None = None
 
 
@@ -68,13 +68,13 @@ class LlamaServer(Server):
         "tokens past the likeliest that it names",
     )
 
-    def describe(self, entry: ModelEntry) -> Served:
+    def describe(self, entry: ModelEntry) -> ServedModel:
         known, slot, meta = self.get("/props", Props), 0, entry.meta
         if known.default_generation_settings is not None:
             slot = known.default_generation_settings.n_ctx
         slot = slot or (meta.n_ctx if meta else 0)
         runtime = f"llama-server {known.build_info or ''}".strip()
-        return Served(entry.id, runtime, slot, known.model_path or "", meta.n_vocab if meta else 0)
+        return ServedModel(entry.id, runtime, slot, known.model_path or "", meta.n_vocab if meta else 0)
 
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
@@ -96,7 +96,7 @@ class LlamaServer(Server):
         self.refuse_longer(len(ids) + count)
         asked = {"n_predict": count, "temperature": 0, "cache_prompt": True, "return_tokens": True}
         body = {"model": self.served.model, "prompt": list(ids), **asked}
-        said = self.post("/completion", body, Completion, for_prompt(count))
+        said = self.post("/completion", body, LlamaCompletion, for_prompt(count))
         self._whole(said, ids)
         if said.tokens is None:
             raise misread("llama-server", "tokens")
@@ -104,24 +104,24 @@ class LlamaServer(Server):
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         return self.post(
-            "/tokenize", {"content": text, "add_special": special}, Tokenized, for_prompt(len(text))
+            "/tokenize", {"content": text, "add_special": special}, TokenList, for_prompt(len(text))
         ).tokens
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.post("/detokenize", {"tokens": list(ids)}, Detokenized, for_prompt(len(ids))).content
+        return self.post("/detokenize", {"tokens": list(ids)}, LlamaText, for_prompt(len(ids))).content
 
-    def _after(self, prefix: Sequence[int], generated: int) -> tuple[Said, ...]:
+    def _after(self, prefix: Sequence[int], generated: int) -> tuple[LlamaTokenRecord, ...]:
         """Entries with the log-probabilities of the likeliest tokens after `prefix`, and of `generated`, by a bias."""
         body = {
             "model": self.served.model, "prompt": list(prefix), "n_predict": 1, "n_probs": TOP, "temperature": -1,
             "id_slot": 0, "cache_prompt": True, "logit_bias": [[generated, BIAS]],
         }  # fmt: skip
-        said = self.post("/completion", body, Completion, for_prompt(TOP + 1))
+        said = self.post("/completion", body, LlamaCompletion, for_prompt(TOP + 1))
         self._whole(said, prefix)
         entries = said.completion_probabilities
         return (*entries[0].top_logprobs, entries[0]) if entries else ()
 
-    def _whole(self, said: Completion, prompt: Sequence[int]) -> None:
+    def _whole(self, said: LlamaCompletion, prompt: Sequence[int]) -> None:
         """Raises RopeconvError where the server has left out a part of a prompt."""
         if said.truncated or said.tokens_evaluated not in (None, len(prompt)):
             raise misread("llama-server", f"whole prompt of {len(prompt)} tokens")

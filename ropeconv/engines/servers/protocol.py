@@ -164,7 +164,7 @@ class ModelList(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model that a server runs.
 
     model: its name there. runtime: name and version of the server. length: tokens that it accepts, 0 where it is not
@@ -197,7 +197,7 @@ class Server(Engine):
         self.runtime = self.served.runtime
 
     @abstractmethod
-    def describe(self, entry: ModelEntry) -> Served:
+    def describe(self, entry: ModelEntry) -> ServedModel:
         """The model of an entry of /v1/models. Raises RopeconvError where the server does not answer."""
 
     @abstractmethod
@@ -273,7 +273,7 @@ def ask(
         raise RopeconvError(f"the server at {url} does not answer in JSON; give the base URL of its API") from None
 
 
-class Tokenized(msgspec.Struct, frozen=True):
+class TokenList(msgspec.Struct, frozen=True):
     """The answer to /tokenize."""
 
     tokens: list[Count]

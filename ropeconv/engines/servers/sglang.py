@@ -12,7 +12,7 @@ import msgspec
 
 from ...rope.errors import RopeconvError
 from ..engine import LogProbs, Progress, TokenLosses
-from .protocol import TOP, Count, ModelEntry, Name, Served, Server, Tokenized, for_prompt, losses_of, misread
+from .protocol import TOP, Count, ModelEntry, Name, ServedModel, Server, TokenList, for_prompt, losses_of, misread
 
 PIECE = 2048
 """Positions whose losses are asked for at a time."""
@@ -34,14 +34,14 @@ class MetaInfo(msgspec.Struct, frozen=True):
     input_top_logprobs: list[list[Said] | None] | None = None
 
 
-class Generated(msgspec.Struct, frozen=True):
+class SglangGeneration(msgspec.Struct, frozen=True):
     """The answer to /generate. output_ids: of the tokens that follow the prompt."""
 
     meta_info: MetaInfo
     output_ids: list[Count] | None = None
 
 
-class Detokenized(msgspec.Struct, frozen=True):
+class SglangText(msgspec.Struct, frozen=True):
     """The answer to /detokenize."""
 
     text: str
@@ -53,13 +53,13 @@ class Sglang(Server):
     owner = "sglang"
     unchecked = ("which precision and attention kernel it runs", "tokens past the likeliest that it names")
 
-    def describe(self, entry: ModelEntry) -> Served:
+    def describe(self, entry: ModelEntry) -> ServedModel:
         try:
             known = self.get("/server_info", Info)
         except RopeconvError:  # its name before SGLang 0.5
             known = self.get("/get_server_info", Info)
         runtime = f"SGLang {known.version}".strip()
-        return Served(entry.id, runtime, entry.max_model_len or 0, known.model_path or "")
+        return ServedModel(entry.id, runtime, entry.max_model_len or 0, known.model_path or "")
 
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
@@ -86,18 +86,20 @@ class Sglang(Server):
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
         asked = {"sampling_params": {"max_new_tokens": count, "temperature": 0}}
-        found = self.post("/generate", {"input_ids": list(ids), **asked}, Generated, for_prompt(count)).output_ids
+        found = self.post(
+            "/generate", {"input_ids": list(ids), **asked}, SglangGeneration, for_prompt(count)
+        ).output_ids
         if found is None:
             raise misread("SGLang", "output_ids")
         return found
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         body = {"model": self.served.model, "prompt": text, "add_special_tokens": special}
-        return self.post("/tokenize", body, Tokenized, for_prompt(len(text))).tokens
+        return self.post("/tokenize", body, TokenList, for_prompt(len(text))).tokens
 
     def decode(self, ids: Sequence[int]) -> str:
         body = {"model": self.served.model, "tokens": list(ids), "skip_special_tokens": False}
-        return self.post("/detokenize", body, Detokenized, for_prompt(len(ids))).text
+        return self.post("/detokenize", body, SglangText, for_prompt(len(ids))).text
 
     def _said(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
         """What is said behind each index in `kept`. ids: of the prompt. top: how many of the likeliest."""
@@ -110,7 +112,7 @@ class Sglang(Server):
             "top_logprobs_num": top,
         }
         limits = for_prompt((len(ids) - first) * (top + 1))
-        said = self.post("/generate", body, Generated, limits).meta_info
+        said = self.post("/generate", body, SglangGeneration, limits).meta_info
         rows, own = said.input_top_logprobs, said.input_token_logprobs
         if rows is None or own is None or not len(rows) == len(own) == len(ids) - first:
             raise misread("SGLang", "input_top_logprobs for every token")

@@ -11,7 +11,19 @@ import msgspec
 
 from ...formats.jsontext import JsonObject
 from ..engine import LogProbs, Progress, TokenLosses
-from .protocol import TOP, Count, Limits, ModelEntry, Name, Served, Server, Tokenized, for_prompt, losses_of, misread
+from .protocol import (
+    TOP,
+    Count,
+    Limits,
+    ModelEntry,
+    Name,
+    ServedModel,
+    Server,
+    TokenList,
+    for_prompt,
+    losses_of,
+    misread,
+)
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -20,7 +32,7 @@ class Version(msgspec.Struct, frozen=True):
     version: Name = ""
 
 
-class Said(msgspec.Struct, frozen=True):
+class VllmTokenRecord(msgspec.Struct, frozen=True):
     """What is said of one token at a position."""
 
     logprob: float
@@ -29,17 +41,17 @@ class Said(msgspec.Struct, frozen=True):
 class Choice(msgspec.Struct, frozen=True):
     """A completion. prompt_logprobs: per token of the prompt, by id; None for the first. token_ids: that follow it."""
 
-    prompt_logprobs: list[dict[Count, Said] | None] | None = None
+    prompt_logprobs: list[dict[Count, VllmTokenRecord] | None] | None = None
     token_ids: list[Count] | None = None
 
 
-class Completion(msgspec.Struct, frozen=True):
+class VllmCompletion(msgspec.Struct, frozen=True):
     """The answer to /v1/completions."""
 
     choices: list[Choice]
 
 
-class Detokenized(msgspec.Struct, frozen=True):
+class VllmText(msgspec.Struct, frozen=True):
     """The answer to /detokenize."""
 
     prompt: str
@@ -51,9 +63,9 @@ class Vllm(Server):
     owner = "vllm"
     unchecked = ("which precision and attention kernel it runs", "tokens past the likeliest that it names")
 
-    def describe(self, entry: ModelEntry) -> Served:
+    def describe(self, entry: ModelEntry) -> ServedModel:
         version = self.get("/version", Version).version
-        return Served(entry.id, f"vLLM {version}", entry.max_model_len or 0, entry.root or "")
+        return ServedModel(entry.id, f"vLLM {version}", entry.max_model_len or 0, entry.root or "")
 
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
@@ -84,16 +96,16 @@ class Vllm(Server):
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         body = {"model": self.served.model, "prompt": text, "add_special_tokens": special}
-        return self.post("/tokenize", body, Tokenized, for_prompt(len(text))).tokens
+        return self.post("/tokenize", body, TokenList, for_prompt(len(text))).tokens
 
     def decode(self, ids: Sequence[int]) -> str:
         body = {"model": self.served.model, "tokens": list(ids)}
-        return self.post("/detokenize", body, Detokenized, for_prompt(len(ids))).prompt
+        return self.post("/detokenize", body, VllmText, for_prompt(len(ids))).prompt
 
     def _complete(self, ids: Sequence[int], asked: JsonObject, limits: Limits) -> Choice:
         """The completion of a prompt. asked: the other fields of the request. limits: for the answer."""
         body = {"model": self.served.model, "prompt": list(ids), "temperature": 0, **asked}
-        choices = self.post("/v1/completions", body, Completion, limits).choices
+        choices = self.post("/v1/completions", body, VllmCompletion, limits).choices
         return choices[0] if choices else Choice()
 
     def _said(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:

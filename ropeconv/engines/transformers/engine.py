@@ -17,7 +17,7 @@ from ...formats.jsontext import JsonObject
 from ...models.layers import settings_name
 from ...models.registry import by_model_type
 from ...rope.errors import RopeconvError
-from ...rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
+from ...rope.forms import InterpolatedForm, Llama3, LongRope, Plain, Yarn
 from ...rope.lengths import MOST_TOKENS
 from ...rope.schedule import LogN, QueryScaling, Schedule
 from ...rope.spec import RopeSpec
@@ -146,7 +146,7 @@ def parameters(schedule: Schedule, spec: RopeSpec) -> JsonObject:
     found: JsonObject = {}
     if isinstance(form, Plain):
         found = {"rope_type": "default"}
-    elif isinstance(form, Interpolated):
+    elif isinstance(form, InterpolatedForm):
         found = {"rope_type": "linear", "factor": form.factor}
     elif isinstance(form, Yarn):
         found = {

@@ -16,7 +16,7 @@ from ...environment import require
 from ...errors import UsageError
 from ...formats.jsontext import JsonObject
 from ...rope.errors import RopeconvError
-from ..cases import Asked, Case, Observation
+from ..cases import Case, EvaluationSizes, Observation
 from ..texts import CheckpointTokenizer, Texts, Tokenizer
 from .measure import Measure
 
@@ -44,7 +44,7 @@ class LmEval(Measure):
         require("lm_eval", f"--measure {LM_EVAL}{task}")
         self.task, self.name = task, f"{LM_EVAL}{task}"  # type: ignore[misc]
 
-    def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
         # its tokens come from the task: what stands here decides the seed, and how many documents there are
         ids, count = np.full(asked.longest, asked.seed, np.int32), min(asked.windows, asked.longest - 1)
         yield Case(self.name, asked.longest, 0, asked.seed, ids, np.arange(1, count + 1, dtype=np.int32))

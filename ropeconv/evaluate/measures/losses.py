@@ -14,7 +14,7 @@ import numpy as np
 
 from ...engines.engine import TokenLosses
 from ...errors import UsageError
-from ..cases import Asked, Case, Observation
+from ..cases import Case, EvaluationSizes, Observation
 from ..texts import Texts, long_enough, window_ends
 from .measure import Measure, register
 
@@ -28,7 +28,7 @@ class Position(Measure):
     name = "position"
     summary = "loss by position in one pass, as a difference to the first row"
 
-    def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
         first = max(len(texts.prefix), 1)
         for window, (document, end) in enumerate(window_ends(texts, asked, asked.longest)):
             ids = texts.window(document, end, asked.longest)
@@ -57,7 +57,7 @@ class Growth(Measure):
     summary = "loss of the same tokens under a growing context"
     sizes = frozenset({"targets"})
 
-    def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
         shortest = asked.lengths[0] - len(texts.prefix)
         if shortest < 2:
             raise UsageError(f"a length of {asked.lengths[0]} tokens leaves nothing to predict; give longer --lengths")
@@ -80,7 +80,7 @@ class Sliding(Measure):
     name = "sliding"
     summary = "loss with a window that moves by --stride (sliding:256), each token predicted once"
 
-    def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
         room = asked.lengths[0] - len(texts.prefix)
         if asked.stride > room:
             raise UsageError(
@@ -91,7 +91,7 @@ class Sliding(Measure):
             for length in asked.lengths:
                 yield from self._windows(texts, document, length, asked)
 
-    def _windows(self, texts: Texts, document: int, length: int, asked: Asked) -> Iterator[Case]:
+    def _windows(self, texts: Texts, document: int, length: int, asked: EvaluationSizes) -> Iterator[Case]:
         before, room = len(texts.prefix), length - len(texts.prefix)
         total, done = asked.longest - before, 0
         for number, end in enumerate(_ends(total, room, asked.stride)):

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 from ...engines.engine import Engine, Output, TokenLosses
 from ...rope.registry import Registry
-from ..cases import Asked, Case, Observation
+from ..cases import Case, EvaluationSizes, Observation
 from ..texts import Texts, Tokenizer
 
 M = TypeVar("M", bound="type[Measure]")
@@ -19,8 +19,8 @@ class Measure(ABC):
     """Something that can be measured with sequences of tokens, the same ones for all rows.
 
     name: on the command line. summary: a phrase for help and docs. metrics: what it yields, the headline first.
-    runs_model: whether it runs the model of a row itself. sizes: fields of `Asked` that change its sequences, besides
-    lengths, windows and seed, which all measures read.
+    runs_model: whether it runs the model of a row itself. sizes: fields of `EvaluationSizes` that change its sequences,
+    besides lengths, windows and seed, which all measures read.
     """
 
     name: ClassVar[str]
@@ -30,7 +30,7 @@ class Measure(ABC):
     sizes: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
-    def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
         """The sequences, in an order in which a run that is stopped early has something of every length.
 
         Raises BadSource where the texts are too short.

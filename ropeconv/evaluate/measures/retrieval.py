@@ -18,7 +18,7 @@ import numpy as np
 
 from ...engines.engine import TokenLosses
 from ...errors import BadSource, UsageError
-from ..cases import Asked, Case, Observation
+from ..cases import Case, EvaluationSizes, Observation
 from ..texts import Texts
 from .measure import Measure, register
 
@@ -160,7 +160,7 @@ class Retrieval(Measure):
         ones decide question and answer.
         """
 
-    def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
         depths = [float(depth) for depth in np.linspace(0, 1, asked.depths)] if asked.depths > 1 else [0.5]
         for window, haystack in enumerate(haystacks(texts, asked.windows, asked.seed, asked.chat)):
             for length in asked.lengths:

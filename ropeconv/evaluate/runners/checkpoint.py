@@ -64,7 +64,7 @@ class TwoLists(Engine):
             undo()
 
 
-class Patched(Runner):
+class CheckpointRunner(Runner):
     """Rows with a recipe, on one load of the source in the installed transformers; another row takes milliseconds."""
 
     swaps = True

@@ -26,7 +26,7 @@ from ...rope.methods.vectors import AsIs
 from ...runtimes.llamacpp.read_header import arch_of
 from ..row import Row
 from ..texts import Tokenizer
-from .runner import Opening, Runner, memory_sentence
+from .runner import Runner, RunnerRequest, memory_sentence
 
 KINDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "str"}
 BATCH = 512
@@ -50,7 +50,7 @@ class HowToRun:
         return "gpu" if self.gpu else "cpu"
 
     @classmethod
-    def of(cls, asked: Opening, offloads: bool) -> HowToRun:
+    def of(cls, asked: RunnerRequest, offloads: bool) -> HowToRun:
         """How to run what a user named. offloads: whether llama.cpp was built for a GPU.
 
         Raises UsageError for a device that it cannot use, and for a precision that its cache does not have.

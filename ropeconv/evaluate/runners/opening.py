@@ -17,19 +17,19 @@ from ...models.source import Source
 from ...pretrained import needs_permission
 from ..row import DEFAULT, Row, parse_rows
 from ..texts import gguf_tokenizer
-from .checkpoint import Patched
+from .checkpoint import CheckpointRunner
 from .llamacpp import HowToRun, LlamaCppRunner
 from .output import open_baked
-from .runner import Opening, Runner
+from .runner import Runner, RunnerRequest
 from .server import open_servers
 
-__all__ = ["Opening", "open_runner"]
+__all__ = ["RunnerRequest", "open_runner"]
 
 Opened = tuple[Runner, list[Row]]
 
 
 @contextmanager
-def open_runner(asked: Opening) -> Iterator[Opened]:
+def open_runner(asked: RunnerRequest) -> Iterator[Opened]:
     """The runner of the rows, and the rows, while it is entered.
 
     Raises UsageError for options that do not go together, BadSource where a model cannot be opened.
@@ -43,7 +43,7 @@ def open_runner(asked: Opening) -> Iterator[Opened]:
 
 
 @contextmanager
-def open_checkpoint(asked: Opening) -> Iterator[Opened]:
+def open_checkpoint(asked: RunnerRequest) -> Iterator[Opened]:
     """Rows on one load of a checkpoint in transformers."""
     for package in ("torch", "transformers"):
         require(package, "running a checkpoint")
@@ -59,11 +59,11 @@ def open_checkpoint(asked: Opening) -> Iterator[Opened]:
     with folder_of(source, at.dtype) as folder:
         if asked.trust_remote_code and not needs_permission(folder):
             raise UsageError(UNNEEDED)
-        yield Patched(source, folder, seen, at, asked.chunk), asked.rows or parse_rows(DEFAULT)
+        yield CheckpointRunner(source, folder, seen, at, asked.chunk), asked.rows or parse_rows(DEFAULT)
 
 
 @contextmanager
-def open_gguf(asked: Opening) -> Iterator[Opened]:
+def open_gguf(asked: RunnerRequest) -> Iterator[Opened]:
     """Rows on one GGUF file in llama.cpp."""
     source = open_source(asked.model, asked.family)
     assert isinstance(source, GgufSource)
@@ -72,18 +72,20 @@ def open_gguf(asked: Opening) -> Iterator[Opened]:
         yield LlamaCppRunner(source, tokenizer, how), asked.rows or parse_rows(DEFAULT)
 
 
-def _is_output(asked: Opening) -> bool:
+def _is_output(asked: RunnerRequest) -> bool:
     """Whether a model is evaluated as an output of ropeconv: without methods of its own, and with a receipt."""
     if asked.against or asked.rows:
         return bool(asked.against)
     return has_receipt(asked.model)
 
 
-def _is_gguf(asked: Opening) -> bool:
+def _is_gguf(asked: RunnerRequest) -> bool:
     return asked.model.endswith(".gguf")
 
 
-OPENERS: tuple[tuple[Callable[[Opening], bool], Callable[[Opening], AbstractContextManager[Opened]]], ...] = (
+OPENERS: tuple[
+    tuple[Callable[[RunnerRequest], bool], Callable[[RunnerRequest], AbstractContextManager[Opened]]], ...
+] = (
     (lambda asked: bool(asked.servers), open_servers),
     (_is_output, open_baked),
     (_is_gguf, open_gguf),
@@ -92,7 +94,7 @@ OPENERS: tuple[tuple[Callable[[Opening], bool], Callable[[Opening], AbstractCont
 """How a model is opened, by what it is; the first that fits."""
 
 UNNEEDED = "--trust-remote-code is for checkpoints that bring code, and nothing here does; leave it out"
-NONSENSE: tuple[tuple[Callable[[Opening], bool], str], ...] = (
+NONSENSE: tuple[tuple[Callable[[RunnerRequest], bool], str], ...] = (
     (
         lambda asked: bool(asked.servers and asked.rows),
         "a server runs one model, which is one row; leave --methods out, and start one --server for each output",

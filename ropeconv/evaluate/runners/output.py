@@ -32,11 +32,11 @@ from ...validate.comparison import Comparison
 from ..row import BASE, Row
 from ..texts import CheckpointTokenizer, Tokenizer, gguf_tokenizer
 from .llamacpp import HowToRun
-from .runner import Opening, Runner
+from .runner import Runner, RunnerRequest
 
 
 @dataclass(frozen=True)
-class Model:
+class OutputModel:
     """A model that is loaded as it is. row: of it. identity: what tells it from others. opened: loads it."""
 
     row: Row
@@ -44,14 +44,20 @@ class Model:
     opened: Callable[[], AbstractContextManager[Engine]]
 
 
-class Baked(Runner):
+class OutputRunner(Runner):
     """Models that are loaded as they are, one at a time.
 
     models: in the order of the table. receipt: of the output. tokenizer: of it. runtime, device, dtype: as in Runner.
     """
 
     def __init__(
-        self, models: Sequence[Model], receipt: Receipt, tokenizer: Tokenizer, runtime: str, device: str, dtype: str
+        self,
+        models: Sequence[OutputModel],
+        receipt: Receipt,
+        tokenizer: Tokenizer,
+        runtime: str,
+        device: str,
+        dtype: str,
     ) -> None:
         self.models = {model.row.name: model for model in models}
         self.source, self.trained = models[0].identity, receipt.schedule.original_context
@@ -69,7 +75,7 @@ class Baked(Runner):
 
 
 @contextmanager
-def open_baked(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
+def open_baked(asked: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     """The runner of an output, and its rows: the source, where it is named or found, and the output.
 
     Raises BadSource where it is no output of ropeconv, and where `asked.against` is not its source.
@@ -88,8 +94,8 @@ def open_baked(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
 
 
 def _in_transformers(
-    baked: Path, receipt: Receipt, comparison: Comparison | None, asked: Opening, stack: ExitStack
-) -> Baked:
+    baked: Path, receipt: Receipt, comparison: Comparison | None, asked: RunnerRequest, stack: ExitStack
+) -> OutputRunner:
     """The runner of a folder."""
     trust = needs_trust(baked, asked.trust_remote_code)
     config = jsontext.parse(read_text(baked / "config.json", "config.json"), "config.json")
@@ -103,10 +109,12 @@ def _in_transformers(
     two = receipt.schedule.short_inv_freq is not None
     models.append(_folder(Row(baked.name, path=baked), two, FolderSource(baked), at, trust, asked.chunk))
     tokenizer, where = CheckpointTokenizer(baked, trust or at.pickles), at.device_map or at.device
-    return Baked(models, receipt, tokenizer, f"transformers {stock_version()}", where, at.dtype)
+    return OutputRunner(models, receipt, tokenizer, f"transformers {stock_version()}", where, at.dtype)
 
 
-def _folder(row: Row, two_lists: bool, source: Source, at: DeviceSpec, trust: bool = False, chunk: int = 4096) -> Model:
+def _folder(
+    row: Row, two_lists: bool, source: Source, at: DeviceSpec, trust: bool = False, chunk: int = 4096
+) -> OutputModel:
     """A checkpoint in transformers, which takes one of two lists anew for every chunk and so reads them at once."""
     if two_lists:
         chunk = MOST_TOKENS
@@ -116,12 +124,12 @@ def _folder(row: Row, two_lists: bool, source: Source, at: DeviceSpec, trust: bo
         with folder_of(source, at.dtype) as folder:
             yield TransformersEngine.load(folder, at, trust, chunk)
 
-    return Model(row, source.identity, opened)
+    return OutputModel(row, source.identity, opened)
 
 
 def _in_llamacpp(
-    baked: Path, receipt: Receipt, comparison: Comparison | None, asked: Opening, stack: ExitStack
-) -> Baked:
+    baked: Path, receipt: Receipt, comparison: Comparison | None, asked: RunnerRequest, stack: ExitStack
+) -> OutputRunner:
     """The runner of a GGUF file. Parameters are those of `_in_transformers`."""
     file = GgufSource(baked)
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
@@ -132,15 +140,15 @@ def _in_llamacpp(
         made = _file(Row(BASE), source, how) if isinstance(source, GgufSource) else _exported(source, receipt, how)
         models.append(made)
     models.append(_file(Row(baked.stem, path=baked), file, how))
-    return Baked(models, receipt, tokenizer, runtime(), how.device, how.dtype(file))
+    return OutputRunner(models, receipt, tokenizer, runtime(), how.device, how.dtype(file))
 
 
-def _file(row: Row, file: GgufSource, how: HowToRun) -> Model:
+def _file(row: Row, file: GgufSource, how: HowToRun) -> OutputModel:
     """A GGUF file in llama.cpp."""
-    return Model(row, file.identity, lambda: how.engine(file.file.path).opened())
+    return OutputModel(row, file.identity, lambda: how.engine(file.file.path).opened())
 
 
-def _exported(source: Source, receipt: Receipt, how: HowToRun) -> Model:
+def _exported(source: Source, receipt: Receipt, how: HowToRun) -> OutputModel:
     """A checkpoint as a GGUF file with weights of the same type as an output, which is there while it runs."""
     written = receipt.target
     target = Target(to="gguf", outtype=written.outtype, pre=written.pre) if written else Target(to="gguf")
@@ -152,7 +160,7 @@ def _exported(source: Source, receipt: Receipt, how: HowToRun) -> Model:
             with how.engine(apply(plan, fsync=False, check=False).path).opened() as engine:
                 yield engine
 
-    return Model(Row(BASE), text_digest(source.identity, f"{target.outtype} {target.pre}"), opened)
+    return OutputModel(Row(BASE), text_digest(source.identity, f"{target.outtype} {target.pre}"), opened)
 
 
 def _found(baked: Path, receipt: Receipt) -> Comparison | None:

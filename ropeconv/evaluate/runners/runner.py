@@ -70,7 +70,7 @@ class Runner(ABC):
 
 
 @dataclass(frozen=True)
-class Opening:
+class RunnerRequest:
     """What the user named.
 
     model: a checkpoint, a GGUF file, or an output of `apply`. rows: from --methods; empty where that is not given.

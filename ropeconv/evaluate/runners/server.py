@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...engines.engine import Engine, Output
 from ...engines.servers import connect
-from ...engines.servers.protocol import Served, Server
+from ...engines.servers.protocol import ServedModel, Server
 from ...engines.transformers.load import folder_of
 from ...errors import BadSource, UsageError
 from ...inspection.inspection import Inspection, inspect_source
@@ -19,7 +19,7 @@ from ...models.open import open_source
 from ...rope.errors import RopeconvError
 from ..row import Row
 from ..texts import CheckpointTokenizer, ServerTokenizer, Tokenizer, gguf_tokenizer
-from .runner import Opening, Runner
+from .runner import Runner, RunnerRequest
 
 SAMPLE = "The 3 words naïve, façade and 北京 cost $12.50, and then `x += 1`."
 """A text whose tokens tell vocabularies apart."""
@@ -54,7 +54,7 @@ class ServerRunner(Runner):
 
 
 @contextmanager
-def open_servers(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
+def open_servers(asked: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     """The runner of servers, and a row for each.
 
     Raises RopeconvError where no server answers at a URL, and where one runs another model than the first, or than
@@ -82,7 +82,7 @@ def open_servers(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
         yield ServerRunner(servers, known, trained, identity), rows
 
 
-def _output(model: str, served: Served) -> Path | None:
+def _output(model: str, served: ServedModel) -> Path | None:
     """The output of ropeconv that a server says it runs, for its receipt; None for another model."""
     path = Path(model)
     named = model and path.resolve().name in (Path(served.path).name, Path(served.model).name)
@@ -95,7 +95,7 @@ def _split(given: str) -> tuple[str, str]:
     return (name, url) if equals and "://" not in name else ("", given)
 
 
-def _local(asked: Opening, stack: ExitStack) -> tuple[Tokenizer | None, Inspection | None]:
+def _local(asked: RunnerRequest, stack: ExitStack) -> tuple[Tokenizer | None, Inspection | None]:
     """Tokenizer and inspection of the checkpoint that a user named; None without one."""
     if not asked.model:
         return None, None

@@ -26,7 +26,7 @@ FORMAT = 1
 """Of the file, under the key `ropeconv_tune`, by which `--recipe` knows it."""
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class WindowMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """A mean over held-out windows, in nats per token.
 
     value: the mean. difference: minus that of the best formula, paired by window; None in its own row. error: standard
@@ -48,10 +48,10 @@ class TunedRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     recipe: dict[str, Any] | None
-    beyond: Measured
-    inside: Measured
-    total: Measured
-    needle: Measured | None = None
+    beyond: WindowMeasurement
+    inside: WindowMeasurement
+    total: WindowMeasurement
+    needle: WindowMeasurement | None = None
     curve: list[float] = []
 
 

@@ -21,13 +21,13 @@ import numpy as np
 from ...engines.engine import Engine
 from ...errors import NotFinite
 from ...formats.durable import text_digest
-from ...formats.journal import Journal, Kind, Line, default_path
+from ...formats.journal import Journal, JournalKind, Line, default_path
 from ...rope.schedule import Schedule
 from ..cases import Observation
 from ..result import decided
 from ..statistics import differences
-from .result import Candidate, Measured, TunedRow
-from .windows import Window
+from .result import Candidate, TunedRow, WindowMeasurement
+from .windows import TextWindow
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -53,7 +53,7 @@ class PassLine(Line, frozen=True):
     numbers: list[float]
 
 
-TUNE = Kind("tune", 2, PassLine)
+TUNE = JournalKind("tune", 2, PassLine)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Losses:
         return self.beyond_loss + price.inside * self.inside_loss + price.needle * self.needle
 
 
-class Patching(Protocol):
+class PatchableModel(Protocol):
     """A loaded model into which schedules are patched, as `evaluate.runners.patched.Patched` is one."""
 
     def patched(self, schedule: Schedule) -> AbstractContextManager[Engine]:
@@ -135,8 +135,8 @@ class Scorer:
     runs. seen: what was read.
     """
 
-    runner: Patching
-    windows: Sequence[Window]
+    runner: PatchableModel
+    windows: Sequence[TextWindow]
     price: Price
     passes: Passes = field(default_factory=Passes)
     seen: dict[tuple[str, int], Losses] = field(default_factory=dict)
@@ -170,7 +170,7 @@ class Scorer:
         return found
 
 
-def _read(engine: Engine, window: Window) -> list[float]:
+def _read(engine: Engine, window: TextWindow) -> list[float]:
     """The losses of the targets of a window, then that of its hidden number, 0 without one."""
     case, needle = window.text, 0.0
     tokens = engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
@@ -240,7 +240,7 @@ def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: 
     ]
 
 
-def blocks(window: Window) -> list[tuple[int, int]]:
+def blocks(window: TextWindow) -> list[tuple[int, int]]:
     """First and last + 1 of the targets of each point of a curve, on one side of the trained context each."""
     count, split = len(window.text.targets), window.beyond
     edges = [
@@ -251,8 +251,13 @@ def blocks(window: Window) -> list[tuple[int, int]]:
 
 
 def measured(
-    windows: Sequence[Window], own: Sequence[Losses], reference: Sequence[Losses], part: Part, seed: int, itself: bool
-) -> Measured:
+    windows: Sequence[TextWindow],
+    own: Sequence[Losses],
+    reference: Sequence[Losses],
+    part: Part,
+    seed: int,
+    itself: bool,
+) -> WindowMeasurement:
     """A part of the losses of a row, and its paired difference to the reference.
 
     windows: that were read. own, reference: losses of both. part: of them. seed: of the bootstrap. itself: whether the
@@ -261,13 +266,13 @@ def measured(
     ours, theirs = (_observations(windows, losses, part) for losses in (own, reference))
     mean = float(np.mean([one.value for one in ours]))
     if itself:
-        return Measured(value=mean)
+        return WindowMeasurement(value=mean)
     found = differences({one.pair: one for one in ours}, {one.pair: one for one in theirs}, seed)
     assert found is not None
-    return Measured(value=mean, difference=found.mean, error=found.error)
+    return WindowMeasurement(value=mean, difference=found.mean, error=found.error)
 
 
-def _observations(windows: Sequence[Window], losses: Sequence[Losses], part: Part) -> list[Observation]:
+def _observations(windows: Sequence[TextWindow], losses: Sequence[Losses], part: Part) -> list[Observation]:
     return [
         Observation("tune", "loss", window.text.column, window.text.document, window.text.window, part(one))
         for window, one in zip(windows, losses, strict=True)

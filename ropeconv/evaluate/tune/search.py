@@ -14,7 +14,7 @@ from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from .result import Candidate, Start
 from .scorer import Difference, Scorer
-from .windows import Window
+from .windows import TextWindow
 
 RATE = 0.04
 """Largest change of a log divisor in one step, of pairs that turn at most once within the trained context."""
@@ -126,14 +126,14 @@ def search(task: Task) -> Candidate:
     return task.best
 
 
-def _kept(task: Task, at: Sequence[float], window: Window) -> list[float]:
+def _kept(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
     """`slopes`, where the journal does not have them."""
     scorer = task.scorer
     what = ("gradient", task.first.schedule.digest, np.array(at).tobytes().hex(), repr(scorer.price), window.digest)
     return scorer.passes.numbers(what, lambda: slopes(task, at, window))
 
 
-def slopes(task: Task, at: Sequence[float], window: Window) -> list[float]:
+def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
     """The gradient of the loss of a window with respect to `at`, in nats per token.
 
     task: with the model. at: logarithms of the divisors of the pairs that rotate, and of the attention factor. window:
@@ -156,7 +156,7 @@ def slopes(task: Task, at: Sequence[float], window: Window) -> list[float]:
     return found
 
 
-def loss(engine: Any, scorer: Scorer, window: Window) -> Any:
+def loss(engine: Any, scorer: Scorer, window: TextWindow) -> Any:
     """The loss of a window as a tensor with a gradient, in nats per token.
 
     engine: `Differentiable`. scorer: with the price of its parts. window: to read.

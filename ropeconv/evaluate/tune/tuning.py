@@ -16,9 +16,9 @@ from ...rope.lengths import format_tokens, parse_tokens
 from ...rope.methods.method import positive
 from ..result import decided
 from ..row import BASE, Row
-from ..runners.checkpoint import Patched
+from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
-from ..runners.runner import Opening
+from ..runners.runner import RunnerRequest
 from ..texts import Texts, read_files, tokenized
 from .result import FORMULAS, Candidate, Start, Tuned, TunedRow
 from .scorer import Passes, Place, Price, Scorer, blocks, rows
@@ -56,7 +56,7 @@ class Tuning:
     """
 
     model: str
-    runner: Patched
+    runner: CheckpointRunner
     texts: Texts
     context: int
     wanted: Wanted
@@ -163,8 +163,8 @@ def tune_model(
 
     model: a checkpoint. texts: files or patterns; a part of them is held out of the search, and decides. wanted: what
     is searched for. progress: callbacks; total and advance count steps. journal: the file of finished passes, by
-    default in the cache. options: other fields of `Opening`, such as device. Raises UsageError for values that cannot
-    be taken, BadSource where a model or a text cannot be read.
+    default in the cache. options: other fields of `RunnerRequest`, such as device. Raises UsageError for values that
+    cannot be taken, BadSource where a model or a text cannot be read.
     """
     kept = Place(None if journal is None else Path(journal))
     return tune_texts(str(model), read_files([str(name) for name in texts]), wanted, progress, kept, **options)
@@ -189,8 +189,8 @@ def tune_texts(
             f"{model} is a GGUF file, which cannot be searched; tune the checkpoint that it was made of, and bake the "
             "recipe into the file with `ropeconv apply FILE.gguf --recipe`"
         )
-    with open_runner(Opening(model, [Row(BASE)], **options)) as (runner, _):  # type: ignore[arg-type]
-        assert isinstance(runner, Patched)
+    with open_runner(RunnerRequest(model, [Row(BASE)], **options)) as (runner, _):  # type: ignore[arg-type]
+        assert isinstance(runner, CheckpointRunner)
         context = parse_tokens(wanted.context)
         if context <= runner.trained:
             raise UsageError(

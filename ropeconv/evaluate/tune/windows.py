@@ -9,9 +9,9 @@ import numpy as np
 
 from ...errors import BadSource
 from ...rope.lengths import format_tokens
-from ..cases import Asked, Case
+from ..cases import Case, EvaluationSizes
 from ..measures.retrieval import Passkey
-from ..texts import Document, Texts, window_ends
+from ..texts import TextDocument, Texts, window_ends
 
 HELD_OUT = 3
 """One text of so many, or one part of a text, is kept from the search."""
@@ -36,7 +36,7 @@ class Size:
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class TextWindow:
     """A piece of text.
 
     text: the sequence with its targets. beyond: index of the first of them beyond the trained context. needle: the same
@@ -81,18 +81,18 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
     )
 
 
-def _cut(document: Document) -> tuple[Document, Document]:
+def _cut(document: TextDocument) -> tuple[TextDocument, TextDocument]:
     end = len(document.ids) * (HELD_OUT - 1) // HELD_OUT
     return replace(document, ids=document.ids[:end]), replace(document, ids=document.ids[end:])
 
 
-def _of(texts: Texts, documents: Sequence[Document]) -> Texts:
+def _of(texts: Texts, documents: Sequence[TextDocument]) -> Texts:
     return replace(texts, documents=tuple(documents))
 
 
-def windows(texts: Texts, size: Size) -> list[Window]:
+def windows(texts: Texts, size: Size) -> list[TextWindow]:
     """The windows of texts. size: how many, and of what. There may be fewer in short texts."""
-    asked = Asked(
+    asked = EvaluationSizes(
         (size.context,), size.trained, size.windows, max(1, size.targets), 1 + (DEPTHS - 1) * size.needles, size.seed
     )
     first, split = max(len(texts.prefix), 1), min(size.trained, size.context)
@@ -103,7 +103,7 @@ def windows(texts: Texts, size: Size) -> list[Window]:
     for number, (document, end) in enumerate(window_ends(texts, asked, size.context)):
         text = Case("tune", size.context, document, number, texts.window(document, end, size.context), targets)
         needle = needles[number * DEPTHS + number % DEPTHS] if needles else None
-        found.append(Window(text, len(inside), needle))
+        found.append(TextWindow(text, len(inside), needle))
     return found
 
 

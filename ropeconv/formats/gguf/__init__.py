@@ -1,19 +1,19 @@
 """GGUF files as bytes: headers, edits, new files, changes in place."""
 
-from .edit import Added, Change, Edit, Rewritten, rewrite
+from .edit import AddedTensor, Change, Edit, RewrittenHeader, rewrite
 from .file import GgufFile
-from .header import Header, TensorInfo, read_header
-from .values import Value, boolean, f32, f32_array, string, u32
+from .header import GgufHeader, TensorInfo, read_header
+from .values import GgufValue, boolean, f32, f32_array, string, u32
 
 __all__ = [
-    "Added",
+    "AddedTensor",
     "Change",
     "Edit",
     "GgufFile",
-    "Header",
-    "Rewritten",
+    "GgufHeader",
+    "GgufValue",
+    "RewrittenHeader",
     "TensorInfo",
-    "Value",
     "boolean",
     "f32",
     "f32_array",

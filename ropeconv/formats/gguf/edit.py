@@ -21,8 +21,8 @@ from ...errors import BadSource
 from ...rope.errors import shown
 from ..copying import Advance, copy_file, copy_part, pieces_of
 from .file import GgufFile
-from .header import Header, TensorInfo, padded
-from .values import F32, Value, string
+from .header import GgufHeader, TensorInfo, padded
+from .values import F32, GgufValue, string
 
 RESERVED = "ropeconv.reserved"
 ROOM = 4096
@@ -30,7 +30,7 @@ PAGE = 65536  # the kernel copies in such pieces: shifted by a multiple of it, d
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedTensor:
     """A vector of 32-bit floats to append. data: its bytes, little-endian."""
 
     name: str
@@ -85,12 +85,12 @@ class Edit:
     before any are added. layout: None except for an edit that brings an earlier file back.
     """
 
-    values: Mapping[str, Value] = field(default_factory=dict)
+    values: Mapping[str, GgufValue] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
     arch: str = ""
     changes: Mapping[str, Change] = field(default_factory=dict)
-    added: tuple[Added, ...] = ()
-    base: Mapping[str, Value] | None = None
+    added: tuple[AddedTensor, ...] = ()
+    base: Mapping[str, GgufValue] | None = None
     removed: frozenset[str] = frozenset()
     layout: Layout | None = None
 
@@ -117,14 +117,14 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewrittenHeader:
     """An edited header as keys and tensor infos.
 
     alignment: of the data. kept: size of the data that stays, from its beginning, before tensors that are added. Both
     in bytes.
     """
 
-    values: dict[str, Value]
+    values: dict[str, GgufValue]
     tensors: dict[str, TensorInfo]
     alignment: int
     kept: int
@@ -134,7 +134,7 @@ class Rewritten:
         """Size in bytes of all tensors with the padding between them."""
         return max((info.offset + info.size for info in self.tensors.values()), default=0)
 
-    def moves(self, header: Header) -> list[tuple[int, int, int]]:
+    def moves(self, header: GgufHeader) -> list[tuple[int, int, int]]:
         """The data of the file that stays, in runs: its place before and after, and its size.
 
         header: before the edit. Places are counted from the beginning of the data, in bytes.
@@ -186,7 +186,7 @@ class Rewritten:
             start += PAGE if before % self.alignment == 0 else 1
         return laid
 
-    def _render(self, values: dict[str, Value], version: int = 3) -> bytes:
+    def _render(self, values: dict[str, GgufValue], version: int = 3) -> bytes:
         parts = [b"GGUF", struct.pack("<IQQ", version, len(self.tensors), len(values))]
         for key, value in values.items():
             name = key.encode()
@@ -202,7 +202,7 @@ COUNT = "split.tensors.count"
 """Number of tensors in all files of a split model."""
 
 
-def rewrite(header: Header, edit: Edit) -> Rewritten:
+def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     """The header after an edit: without the old reserve, keys in their order, new keys and tensors last."""
     values = dict(header.values if edit.base is None else edit.base)
     if edit.layout is None:
@@ -225,19 +225,19 @@ def rewrite(header: Header, edit: Edit) -> Rewritten:
         info = item.info(end)
         tensors[item.name] = info
         end = padded(info.offset + info.size, header.alignment)
-    return Rewritten(values, tensors, header.alignment, kept)
+    return RewrittenHeader(values, tensors, header.alignment, kept)
 
 
-def _renamed(values: dict[str, Value], arch: str) -> dict[str, Value]:
+def _renamed(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:
     old = values["general.architecture"].decode()
-    found: dict[str, Value] = {}
+    found: dict[str, GgufValue] = {}
     for key, value in values.items():
         found[arch + key.removeprefix(old) if key.startswith(f"{old}.") else key] = value
     found["general.architecture"] = string(arch)
     return found
 
 
-def _more(value: Value, count: int) -> Value:
+def _more(value: GgufValue, count: int) -> GgufValue:
     found = value.decode()
     whole = isinstance(found, int) and not isinstance(found, bool)
     if not whole or not 0 <= found + count < 1 << (8 * len(value.raw) - 1):
@@ -245,7 +245,7 @@ def _more(value: Value, count: int) -> Value:
     return replace(value, raw=(found + count).to_bytes(len(value.raw), "little"))
 
 
-def new_size(header: Header, edit: Edit) -> int:
+def new_size(header: GgufHeader, edit: Edit) -> int:
     """Size in bytes of the file that `write_new` writes for a shard. header: of the shard, before the edit."""
     made = rewrite(header, edit)
     return len(_head(made, header, edit)) + made.data_size + (edit.layout.tail if edit.layout else 0)
@@ -287,11 +287,11 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
             writer.truncate(len(head) + made.data_size + edit.layout.tail)
 
 
-def _head(made: Rewritten, header: Header, edit: Edit) -> bytes:
+def _head(made: RewrittenHeader, header: GgufHeader, edit: Edit) -> bytes:
     return made.place(header.data_start) if edit.layout is None else made.exact(edit.layout)
 
 
-def write_changes(file: BinaryIO, header: Header, start: int, changes: dict[str, Change]) -> None:
+def write_changes(file: BinaryIO, header: GgufHeader, start: int, changes: dict[str, Change]) -> None:
     """Writes the new contents of tensors into a file that has the old ones.
 
     file: open for writing. header: of the original file. start: where the data of `file` begins, in bytes. changes: the
@@ -303,7 +303,7 @@ def write_changes(file: BinaryIO, header: Header, start: int, changes: dict[str,
             file.write(block)
 
 
-def changed(reader: int, header: Header, start: int, changes: dict[str, Change]) -> Iterator[tuple[int, bytes]]:
+def changed(reader: int, header: GgufHeader, start: int, changes: dict[str, Change]) -> Iterator[tuple[int, bytes]]:
     """Yields (place in the file in bytes, new bytes) for every piece of every changed tensor.
 
     reader: descriptor of a file with the old contents. header: of the original file. start: where the data of the file

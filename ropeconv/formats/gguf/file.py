@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import TOO_MANY, BadSource
 from ..durable import FileIdentity, identity, refuse_changed
-from .header import MAX_HEADER, MAX_TENSORS, Header, TensorInfo, read_header
+from .header import MAX_HEADER, MAX_TENSORS, GgufHeader, TensorInfo, read_header
 
 
 class Shard(ABC):
@@ -21,7 +21,7 @@ class Shard(ABC):
     name: str
 
     @abstractmethod
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         """Its header. Raises BadSource where that is damaged, and for a file that is not there."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class LocalShard(Shard):
         self.name, self._path = path.name, path
         self.seen: FileIdentity | None = identity(path)
 
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         return read_header(self._path)
 
     def read(self, start: int, stop: int) -> bytes:
@@ -86,7 +86,7 @@ class GgufFile:
     """
 
     shards: tuple[Shard, ...]
-    headers: tuple[Header, ...]
+    headers: tuple[GgufHeader, ...]
 
     @classmethod
     def open(cls, path: Path) -> GgufFile:
@@ -159,7 +159,7 @@ class GgufFile:
             shard.refuse_changed()
 
     @property
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         """The first header, which has the keys."""
         return self.headers[0]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import TOO_MANY, BadSource
 from ...rope.errors import RopeconvError, shown
-from .values import ARRAY, NAMES, SIZES, STRING, TYPES, Value
+from .values import ARRAY, NAMES, SIZES, STRING, TYPES, GgufValue
 
 ALIGNMENT = "general.alignment"
 DEFAULT_ALIGNMENT = 32
@@ -59,7 +59,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
-class Header:
+class GgufHeader:
     """The header of a file.
 
     values: keys, not decoded. tensors: by name. alignment: of the data. data_start: where the data begins. size: of the
@@ -67,7 +67,7 @@ class Header:
     """
 
     version: int
-    values: dict[str, Value]
+    values: dict[str, GgufValue]
     tensors: dict[str, TensorInfo]
     alignment: int
     data_start: int
@@ -101,7 +101,7 @@ class Header:
         return 0 if last is None else last.offset + last.size
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> GgufHeader:
     """The header of a GGUF file.
 
     Raises BadSource when it is truncated, claims more than the file holds, or would be rejected by llama.cpp.
@@ -113,7 +113,7 @@ def read_header(path: Path) -> Header:
         return parse_header(view, len(view), path.name)
 
 
-def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> Header:
+def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
     """The header of a GGUF file of which the beginning is there.
 
     view: the beginning, or all of it. size: of the whole file, in bytes. name: for messages. Raises Beyond where the
@@ -139,11 +139,11 @@ class _Reader:
         self.view, self.size, self.name = view, size, name
         self.at = self.values = 0
 
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         version = self._magic()
         tensors, keys = self._number(U64), self._number(U64)
         self._plausible(keys, 13, "keys", MAX_KEYS)
-        values: dict[str, Value] = {}
+        values: dict[str, GgufValue] = {}
         for _ in range(keys):
             key = self._text("a key")
             if key in values:
@@ -166,7 +166,7 @@ class _Reader:
                     f"{self.name} ends at {self.size} bytes, and {info.name} needs {start + info.offset + info.size}; "
                     "download it again"
                 )
-        return Header(version, values, infos, alignment, min(start, self.size), self.size)
+        return GgufHeader(version, values, infos, alignment, min(start, self.size), self.size)
 
     def _magic(self) -> int:
         magic = self._take(4)
@@ -217,7 +217,7 @@ class _Reader:
         except UnicodeDecodeError:
             raise self._bad(f"has {what} that is not UTF-8") from None
 
-    def _value(self, key: str) -> Value:
+    def _value(self, key: str) -> GgufValue:
         kind, start = self._number(U32), self.at
         if kind == STRING:
             self._skip_strings(1, key)
@@ -236,7 +236,7 @@ class _Reader:
         self._refuse_long(self.at - start, key)
         self.values += self.at - start
         self._reach(self.at)
-        return Value(kind, self.view[start : self.at])
+        return GgufValue(kind, self.view[start : self.at])
 
     def _refuse_long(self, length: int, key: str) -> None:
         """Raises BadSource where a value of so many bytes is too much, before more of the file is asked for."""
@@ -266,7 +266,7 @@ class _Reader:
             raise self._bad(f"is cut off within {key!r}, or a length there is wrong")
         self.at = at
 
-    def _alignment(self, value: Value | None) -> int:
+    def _alignment(self, value: GgufValue | None) -> int:
         if value is None:
             return DEFAULT_ALIGNMENT
         alignment = value.decode() if value.type_name == "u32" else 0

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 from ...rope.errors import RopeconvError
 from ..copying import write_at
-from .edit import Change, Edit, Rewritten, changed, rewrite
+from .edit import Change, Edit, RewrittenHeader, changed, rewrite
 from .file import GgufFile
-from .header import Header, read_header
+from .header import GgufHeader, read_header
 from .recovery import (
     MAX_KEPT,
     Place,
@@ -69,7 +69,7 @@ def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[s
         yield "done"
 
 
-def _change(file: int, header: Header, edit: Edit, made: Rewritten, head: bytes, shift: int) -> Iterator[str]:
+def _change(file: int, header: GgufHeader, edit: Edit, made: RewrittenHeader, head: bytes, shift: int) -> Iterator[str]:
     """The change itself, in phases. head: the bytes of the edited header. shift: by how much the data moves for it."""
     if shift:
         move_data(file, shift)
@@ -89,14 +89,14 @@ def _change(file: int, header: Header, edit: Edit, made: Rewritten, head: bytes,
     yield "durable"
 
 
-def _final_size(header: Header, edit: Edit, made: Rewritten, head: bytes, shift: int) -> int:
+def _final_size(header: GgufHeader, edit: Edit, made: RewrittenHeader, head: bytes, shift: int) -> int:
     """The size of the file after the change, in bytes."""
     if edit.removed or edit.layout:
         return len(head) + made.data_size + (edit.layout.tail if edit.layout else 0)
     return max(header.size + shift, len(head) + made.data_size)
 
 
-def _placed(made: Rewritten, header: Header, edit: Edit) -> tuple[bytes, int]:
+def _placed(made: RewrittenHeader, header: GgufHeader, edit: Edit) -> tuple[bytes, int]:
     """The new header, and by how many bytes the data moves for it."""
     if edit.layout is not None:
         return made.exact(edit.layout), edit.layout.data_start - header.data_start
@@ -109,7 +109,7 @@ def _placed(made: Rewritten, header: Header, edit: Edit) -> tuple[bytes, int]:
     return moved, shift
 
 
-def _places(header: Header, edit: Edit, made: Rewritten) -> list[Place]:
+def _places(header: GgufHeader, edit: Edit, made: RewrittenHeader) -> list[Place]:
     """Places in the file that the edit overwrites or cuts off."""
     found = [(0, header.data_start)]
     found += [

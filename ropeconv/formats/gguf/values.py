@@ -25,7 +25,7 @@ SIZES = {kind: struct.calcsize("<" + code) for kind, code in FORMATS.items()}
 
 
 @dataclass(frozen=True)
-class Value:
+class GgufValue:
     """A value of a GGUF header. kind: the number of its type in GGUF. raw: its bytes, without that number."""
 
     kind: int
@@ -57,14 +57,14 @@ class Value:
         return int(struct.unpack_from("<Q", self.raw, 4)[0]) if self.kind == ARRAY else 1
 
 
-def u32(value: int) -> Value:
+def u32(value: int) -> GgufValue:
     """An unsigned 32-bit number as a value. Raises RopeconvError where it does not fit."""
-    return Value(4, _packed("I", value))
+    return GgufValue(4, _packed("I", value))
 
 
-def f32(value: float) -> Value:
+def f32(value: float) -> GgufValue:
     """A 32-bit float as a value. Raises RopeconvError where it does not fit."""
-    return Value(6, _packed("f", value))
+    return GgufValue(6, _packed("f", value))
 
 
 def _packed(code: str, value: float) -> bytes:
@@ -76,43 +76,43 @@ def _packed(code: str, value: float) -> bytes:
         ) from None
 
 
-def boolean(value: bool) -> Value:
+def boolean(value: bool) -> GgufValue:
     """A bool as a value of a header."""
-    return Value(7, struct.pack("<?", value))
+    return GgufValue(7, struct.pack("<?", value))
 
 
-def string(value: str) -> Value:
+def string(value: str) -> GgufValue:
     """A string as a value of a header, in UTF-8."""
     data = value.encode()
-    return Value(STRING, struct.pack("<Q", len(data)) + data)
+    return GgufValue(STRING, struct.pack("<Q", len(data)) + data)
 
 
-def array(kind: int, values: Sequence[object]) -> Value:
+def array(kind: int, values: Sequence[object]) -> GgufValue:
     """An array of numbers or bools as a value. kind: the number of the type of its elements in GGUF."""
-    return Value(ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values))
+    return GgufValue(ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values))
 
 
-def bools(values: Sequence[bool]) -> Value:
+def bools(values: Sequence[bool]) -> GgufValue:
     """An array of bools as a value of a header."""
     return array(7, values)
 
 
-def i32_array(values: Sequence[int]) -> Value:
+def i32_array(values: Sequence[int]) -> GgufValue:
     """An array of signed 32-bit numbers as a value of a header."""
     return array(5, values)
 
 
-def f32_array(values: Sequence[float]) -> Value:
+def f32_array(values: Sequence[float]) -> GgufValue:
     """An array of 32-bit floats as a value of a header."""
     return array(6, values)
 
 
-def strings(values: Sequence[bytes]) -> Value:
+def strings(values: Sequence[bytes]) -> GgufValue:
     """An array of strings as a value of a header. values: in UTF-8."""
     parts = [struct.pack("<IQ", STRING, len(values))]
     for value in values:
         parts += (struct.pack("<Q", len(value)), value)
-    return Value(ARRAY, b"".join(parts))
+    return GgufValue(ARRAY, b"".join(parts))
 
 
 class TensorType(NamedTuple):

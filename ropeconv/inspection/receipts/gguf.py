@@ -14,8 +14,8 @@ import numpy as np
 from ...errors import BadSource
 from ...formats.gguf.edit import Change, Edit, Layout, deinterleave, rewrite
 from ...formats.gguf.file import GgufFile
-from ...formats.gguf.header import ALIGNMENT, DEFAULT_ALIGNMENT, Header, TensorInfo
-from ...formats.gguf.values import ARRAY, SIZES, STRING, Value, string
+from ...formats.gguf.header import ALIGNMENT, DEFAULT_ALIGNMENT, GgufHeader, TensorInfo
+from ...formats.gguf.values import ARRAY, SIZES, STRING, GgufValue, string
 from ...models.source import RECEIPT
 from ...rope.errors import RopeconvError
 from ...rope.lazy import Vector
@@ -40,7 +40,7 @@ def check_gguf(record: GgufRecord, file: GgufFile) -> None:
         raise BadSource(f"the receipt of {file.name} {what}; do not trust it, take the source again")
 
 
-def value_of(record: ValueRecord) -> Value:
+def value_of(record: ValueRecord) -> GgufValue:
     """A value from a receipt. Raises ValueError where its bytes are not those of its kind."""
     if not record.raw:
         if record.kind != STRING:
@@ -49,7 +49,7 @@ def value_of(record: ValueRecord) -> Value:
     raw = base64.b64decode(record.raw, validate=True)
     if _size(record.kind, raw) != len(raw):
         raise ValueError(f"{len(raw)} bytes for a value of kind {record.kind}")
-    return Value(record.kind, raw)
+    return GgufValue(record.kind, raw)
 
 
 def _untrue(record: GgufRecord, file: GgufFile) -> Iterator[str]:
@@ -138,7 +138,7 @@ class Earlier:
     """
 
     edit: Edit
-    header: Header
+    header: GgufHeader
     vectors: Mapping[str, Vector]
 
 
@@ -203,14 +203,14 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     added = frozenset(record.added)
     edit = Edit(base=_values(file, record, first), changes=_changes(file, record, first), removed=added)
     made = rewrite(file.header, edit)
-    header = Header(record.version, made.values, made.tensors, made.alignment, 0, 0)
+    header = GgufHeader(record.version, made.values, made.tensors, made.alignment, 0, 0)
     vectors = {name: vector for name, vector in rope_tensors(file).items() if name not in added}
     for name in vectors.keys() & edit.changes.keys():
         vectors[name] = np.frombuffer(edit.changes[name].apply(b""), "<f4").astype(np.float64)
     return Earlier(edit, header, vectors)
 
 
-def layout_of(record: GgufRecord, header: Header, edit: Edit) -> Layout:
+def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     """The places that a file had, or those of a file without a reserve where no such file was written.
 
     record: from the receipt. header: of the file as it is. edit: brings the first source back. Raises BadSource for
@@ -238,10 +238,10 @@ def refuse_other(head: bytes, record: GgufRecord, file: GgufFile, receipt: Recei
         )
 
 
-def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Value]:
+def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufValue]:
     now = str(file.get(ARCH))
     old = str(value_of(record.values[ARCH]).decode()) if ARCH in record.values else now
-    found: dict[str, Value] = {}
+    found: dict[str, GgufValue] = {}
     for key in record.keys:
         if key in record.values:
             found[key] = value_of(record.values[key])
@@ -321,7 +321,7 @@ def record_of_output(file: GgufFile, known: GgufRecord, before: Earlier, edit: E
 
 
 def record_of_export(
-    plain: Header, header: Header, read: Callable[[str], bytes], edit: Edit, quantised: bool
+    plain: GgufHeader, header: GgufHeader, read: Callable[[str], bytes], edit: Edit, quantised: bool
 ) -> GgufRecord:
     """The record of a conversion: the same one without scaling, which nobody has written.
 
@@ -341,13 +341,13 @@ def _head_dim(edit: Edit) -> int:
     return max((change.interleaved for change in edit.changes.values()), default=0)
 
 
-def _difference(header: Header, edit: Edit) -> tuple[dict[str, ValueRecord], tuple[str, ...]]:
+def _difference(header: GgufHeader, edit: Edit) -> tuple[dict[str, ValueRecord], tuple[str, ...]]:
     """Values that an edit takes away, and names of tensors that it adds."""
     made = rewrite(header, edit)
     return _unlike(header, made.values), tuple(item.name for item in edit.added)
 
 
-def _unlike(header: Header, values: Mapping[str, Value]) -> dict[str, ValueRecord]:
+def _unlike(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, ValueRecord]:
     """The values of a header that are not among others, where the keys may be those of another architecture."""
     old, now = header.values[ARCH].decode(), values[ARCH].decode()
     found = {}
@@ -358,7 +358,7 @@ def _unlike(header: Header, values: Mapping[str, Value]) -> dict[str, ValueRecor
     return found
 
 
-def _record(value: Value) -> ValueRecord:
+def _record(value: GgufValue) -> ValueRecord:
     text = value.raw[8:]
     if value.kind == STRING and text and not text.strip(b" "):
         return ValueRecord(STRING, spaces=len(text))  # the reserve of an earlier header

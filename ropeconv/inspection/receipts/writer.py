@@ -18,7 +18,7 @@ import msgspec
 from ...formats import jsontext
 from ...formats.durable import sync_file, sync_folder
 from ...formats.files import try_lock
-from ...formats.gguf.header import Header
+from ...formats.gguf.header import GgufHeader
 from ...formats.jsontext import JsonObject
 from ...models.gguf import GgufSource
 from ...models.open import open_source
@@ -247,7 +247,7 @@ def _both(source: Source | GgufSource, receipt: Receipt) -> tuple[dict[str, str]
     return dict(_flat(first.config())), dict(_flat(source.config()))
 
 
-def _header(header: Header) -> dict[str, str]:
+def _header(header: GgufHeader) -> dict[str, str]:
     """The keys of a GGUF file but the receipt; arrays by their bytes, since vocabularies are long."""
     found = {}
     for name, value in header.values.items():

@@ -10,7 +10,7 @@ import msgspec
 
 from ...errors import BadSource
 from ...formats.safetensors import SHARD_BYTES, grouped, shard_names, tensor_bytes
-from ..folder import Shard
+from ..folder import ConvertedShard
 from ..schema import Config
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
@@ -109,7 +109,7 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 @dataclass(frozen=True)
-class Target:
+class TensorTarget:
     """One tensor of the output.
 
     name: in the HF layout. dtype: as safetensors names it. origin: its name in Meta's files. join: axis along which the
@@ -125,12 +125,12 @@ class Target:
     head: int = 0
 
 
-def targets(config: Config) -> Iterator[Target]:
+def targets(config: Config) -> Iterator[TensorTarget]:
     """Every tensor of a Llama in the HF layout, in the order in which transformers writes them."""
     dim, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     heads, kv_heads, width = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
     dtype = DTYPES[config["torch_dtype"]]
-    yield Target("model.embed_tokens.weight", dtype, "tok_embeddings.weight", (vocab, dim), 1)
+    yield TensorTarget("model.embed_tokens.weight", dtype, "tok_embeddings.weight", (vocab, dim), 1)
     for index in range(config["num_hidden_layers"]):
         new, old = f"model.layers.{index}.", f"layers.{index}."
         for made, origin, shape, join, head in (
@@ -144,12 +144,12 @@ def targets(config: Config) -> Iterator[Target]:
             ("input_layernorm", "attention_norm", (dim,), None, 0),
             ("post_attention_layernorm", "ffn_norm", (dim,), None, 0),
         ):
-            yield Target(f"{new}{made}.weight", dtype, f"{old}{origin}.weight", shape, join, head)
-    yield Target("model.norm.weight", dtype, "norm.weight", (dim,), None)
-    yield Target("lm_head.weight", dtype, "output.weight", (vocab, dim), 0)
+            yield TensorTarget(f"{new}{made}.weight", dtype, f"{old}{origin}.weight", shape, join, head)
+    yield TensorTarget("model.norm.weight", dtype, "norm.weight", (dim,), None)
+    yield TensorTarget("lm_head.weight", dtype, "output.weight", (vocab, dim), 0)
 
 
-def shard_layout(config: Config) -> tuple[Shard[Target], ...]:
+def shard_layout(config: Config) -> tuple[ConvertedShard[TensorTarget], ...]:
     """The shards of a Llama: its tensors in order, in files of at most SHARD_BYTES of data each (or one tensor)."""
     groups = grouped(targets(config), lambda target: tensor_bytes(target.dtype, target.shape), SHARD_BYTES)
-    return tuple(Shard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
+    return tuple(ConvertedShard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))

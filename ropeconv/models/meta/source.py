@@ -12,10 +12,10 @@ from ...errors import BadSource
 from ...formats import jsontext
 from ...formats.durable import FileIdentity, identity, sha256, text_digest
 from ...formats.package_data import typed
-from ..folder import ConvertedSource, FolderSource, Shard, check_link
+from ..folder import ConvertedShard, ConvertedSource, FolderSource, check_link
 from ..schema import Config
 from ..source import GeneratedFile, Source, SourceFile
-from .params import Params, Target, hf_config, shard_layout
+from .params import Params, TensorTarget, hf_config, shard_layout
 from .tensors import PthFiles, peek_dtype
 from .tokenizer import is_tiktoken, tokenizer_config, vocabulary_size, write_tokenizer_json
 
@@ -30,7 +30,7 @@ def is_meta(names: Iterable[str]) -> bool:
     return "params.json" in found and "config.json" not in found and any(PART.fullmatch(name) for name in found)
 
 
-class MetaSource(ConvertedSource[Target]):
+class MetaSource(ConvertedSource[TensorTarget]):
     """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are made from its files.
 
     root: a local folder, or inner: the source of the files; one of the two is given. tokenizer.model may also be one
@@ -105,7 +105,7 @@ class MetaSource(ConvertedSource[Target]):
         return self.inner.path(TOKENIZER)
 
     @cached_property
-    def shards(self) -> tuple[Shard[Target], ...]:
+    def shards(self) -> tuple[ConvertedShard[TensorTarget], ...]:
         return shard_layout(self._config)
 
     @cached_property
@@ -156,10 +156,10 @@ class MetaSource(ConvertedSource[Target]):
             "tokenizer.json", model.stat().st_size, lambda target, _: write_tokenizer_json(model, target, version)
         )
 
-    def blocks(self, tensors: Sequence[Target]) -> Iterator[memoryview]:
+    def blocks(self, tensors: Sequence[TensorTarget]) -> Iterator[memoryview]:
         yield from self._weights.blocks(tensors)
 
-    def part(self, tensor: Target, start: int, stop: int) -> bytes:
+    def part(self, tensor: TensorTarget, start: int, stop: int) -> bytes:
         return self._weights.bytes(tensor, start, stop)
 
     @cached_property

@@ -16,7 +16,7 @@ from ...errors import TOO_MANY, BadSource
 from ...formats.safetensors import tensor_bytes
 from ...pretrained import load_pickled
 from ...rope.errors import counted, shown
-from .params import DTYPES, Target
+from .params import DTYPES, TensorTarget
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,7 +125,7 @@ class PthFiles:
             if not isinstance(found, dict):
                 raise BadSource(f"{path.name} holds no tensors by name; download it again")
 
-    def blocks(self, targets: Iterable[Target]) -> Iterator[memoryview]:
+    def blocks(self, targets: Iterable[TensorTarget]) -> Iterator[memoryview]:
         """Yields the data of tensors in order, in pieces. Raises what `rows` raises."""
         for target in targets:
             unit = target.head or 1
@@ -133,13 +133,13 @@ class PthFiles:
             for first in range(0, target.shape[0], step):
                 yield self.rows(target, first, min(first + step, target.shape[0]))
 
-    def bytes(self, target: Target, start: int, stop: int) -> bytes:
+    def bytes(self, target: TensorTarget, start: int, stop: int) -> bytes:
         """Bytes start .. stop - 1 of a tensor. Raises what `rows` raises."""
         row = _row_bytes(target)
         first = start // row
         return bytes(self.rows(target, first, -(-stop // row))[start - first * row : stop - first * row])
 
-    def rows(self, target: Target, first: int, stop: int) -> memoryview:
+    def rows(self, target: TensorTarget, first: int, stop: int) -> memoryview:
         """Rows first .. stop - 1 of a tensor, as bytes; elements of a vector are rows of one.
 
         Raises BadSource for tensors that are missing or of another dtype or shape.
@@ -161,7 +161,7 @@ class PthFiles:
             found = _halves(found, target.head)[first - begin : stop - begin]
         return memoryview(found.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
 
-    def _pieces(self, target: Target) -> tuple[list[Tensor], int | None]:
+    def _pieces(self, target: TensorTarget) -> tuple[list[Tensor], int | None]:
         """The tensor in each part, and the axis along which they are concatenated."""
         if any(target.origin not in part for part in self.parts):
             raise BadSource(f"the .pth files have no {target.origin}; download the checkpoint again")
@@ -183,7 +183,7 @@ class PthFiles:
         return pieces, join
 
 
-def _row_bytes(target: Target) -> int:
+def _row_bytes(target: TensorTarget) -> int:
     return tensor_bytes(target.dtype, target.shape[1:])
 
 
@@ -196,7 +196,7 @@ def _plain(piece: Tensor, dtype: str) -> bool:
 
 
 def _joined(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
-    """The shape of the parts together; empty where they do not fit. join: as in `Target`."""
+    """The shape of the parts together; empty where they do not fit. join: as in `TensorTarget`."""
     first = shapes[0]
     if join is None or len(shapes) == 1:
         return first

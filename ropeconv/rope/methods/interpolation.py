@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..errors import RecipeError
 from ..forms import (
     Form,
-    Interpolated,
+    InterpolatedForm,
     Plain,
     Yarn,
     base_inv_freq,
@@ -36,11 +36,11 @@ class Linear(ScaledMethod):
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         factor = self.scale(spec)
-        return self.extended(spec, Interpolated(spec.rope_theta, factor), factor)
+        return self.extended(spec, InterpolatedForm(spec.rope_theta, factor), factor)
 
     def widened(self, form: Form, factor: float) -> Method | None:
         """Position interpolation by the product of both factors. form, factor: as in `Method.widened`."""
-        return self.with_factor(form.factor * factor) if isinstance(form, Interpolated) else None
+        return self.with_factor(form.factor * factor) if isinstance(form, InterpolatedForm) else None
 
 
 @register
@@ -95,7 +95,7 @@ class NtkFixed(ScaledMethod):
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         factor = self.scale(spec)
-        form = Interpolated(spec.rope_theta * factor, factor ** (2 / spec.rotary_dim))
+        form = InterpolatedForm(spec.rope_theta * factor, factor ** (2 / spec.rotary_dim))
         return self.extended(spec, form, factor)
 
 

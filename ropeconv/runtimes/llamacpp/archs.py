@@ -18,14 +18,14 @@ from ...formats.package_data import package_data
 from ...rope.errors import shown
 
 
-class Keys(Protocol):
+class HeaderKeys(Protocol):
     """An object with the keys of a GGUF header, such as Header, GgufFile or GgufModel."""
 
     def get(self, key: str, default: object = None) -> Any:
         """The value of a key by its full name, decoded; `default` where it is absent."""
 
 
-class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ArchWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sliding window layers of an architecture; the beginning of archs.toml explains the fields."""
 
     present: str
@@ -92,7 +92,7 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     halved: bool = False
     pattern: bool = False
     only_layers: int = 0
-    window: Window | None = None
+    window: ArchWindow | None = None
     query_length: Literal["", "rope.scaling.original_context_length", "attention.temperature_length"] = ""
     carriers: tuple[str, ...] = ()
     assumed: bool = False
@@ -169,7 +169,7 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
     )
 
 
-def arch_of_header(keys: Keys) -> Arch:
+def arch_of_header(keys: HeaderKeys) -> Arch:
     """The architecture of a header. keys: of it. Raises as `find_arch`."""
     return find_arch(keys.get("general.architecture"), bool(keys.get(ASSUMED_KEY)))
 

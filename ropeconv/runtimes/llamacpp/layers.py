@@ -12,7 +12,7 @@ from collections import Counter
 from ...errors import BadSource
 from ...models.layer_cache import CachedLayers
 from ...rope.spec import MOST_LAYERS, LayerKind
-from .archs import Arch, Keys, Window
+from .archs import Arch, ArchWindow, HeaderKeys
 from .scaling import ArchKeys
 
 DEFAULT_WINDOW = 4096  # gemma2.cpp, exaone4.cpp; the other architectures require the key
@@ -106,7 +106,7 @@ def _own_frequencies(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
     return _window_layers(file, window, count)
 
 
-def has_window(file: ArchKeys, window: Window, count: int) -> bool:
+def has_window(file: ArchKeys, window: ArchWindow, count: int) -> bool:
     """Whether llama.cpp computes with windows in a model of `count` layers, in whichever of them."""
     if window.present == "key":
         return file.whole("attention.sliding_window", 0) > 0
@@ -115,7 +115,7 @@ def has_window(file: ArchKeys, window: Window, count: int) -> bool:
     return window.present == "always" or count == int(window.present)
 
 
-def _window_layers(file: ArchKeys, window: Window, count: int) -> list[bool]:
+def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]:
     pattern = None if window.pattern == "none" else file.get("attention.sliding_window_pattern")
     if isinstance(pattern, list):
         return [bool(value) for value in pattern[:count]] + [False] * (count - len(pattern))
@@ -126,13 +126,13 @@ def _window_layers(file: ArchKeys, window: Window, count: int) -> list[bool]:
     return [interval == 0 or i % interval != dense for i in range(count)]
 
 
-def window_theta(file: ArchKeys, window: Window, theta: float) -> float:
+def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
     """The base of the window layers. theta: that of the other layers."""
     own = file.number("rope.freq_base_swa", 0.0) if window.own_theta else 0.0
     return own or (window.theta if window.own_theta else None) or theta
 
 
-def cached_layers(keys: Keys, arch: Arch) -> tuple[CachedLayers, ...]:
+def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     """The layers with a key-value cache, in groups, from the keys of a header.
 
     keys: of the header. arch: its architecture. With multi-head latent attention the values are a view of the keys.

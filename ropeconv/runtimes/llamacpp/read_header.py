@@ -16,12 +16,12 @@ from ...formats.gguf.file import GgufFile
 from ...formats.gguf.values import F32, TYPES
 from ...models.registry import by_name
 from ...rope.errors import ImpossibleSize, RecipeError, counted, shown
-from ...rope.forms import LEAST, NO_ROTATION, Form, Interpolated, Llama3, LongRope, Plain, Yarn, divided
+from ...rope.forms import LEAST, NO_ROTATION, Form, InterpolatedForm, Llama3, LongRope, Plain, Yarn, divided
 from ...rope.lazy import Vector
 from ...rope.schedule import QueryScaling
 from ...rope.spec import ContextSource, RopeSpec
 from ...rope.spec import recognise as recognise_proportional
-from .archs import Arch, Keys, arch_of_header, other_kind
+from .archs import Arch, HeaderKeys, arch_of_header, other_kind
 from .layers import layer_kinds, layer_windows, window_theta
 from .scaling import ArchKeys, attention_factors, dead_keys, read_scaling
 
@@ -46,7 +46,7 @@ class Reading:
     dead: tuple[str, ...]
 
 
-def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
+def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     """The RoPE that llama.cpp computes from keys and rope tensors.
 
     keys: of the header. vectors: the rope tensors of the file by name, float64 [rotary_dim / 2]. arch: the
@@ -209,7 +209,7 @@ def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> tuple[int,
     if form.scaled or file.number("rope.scaling.attn_factor", 1.0) != 1:
         if stated:
             return stated, "header", ""
-        if isinstance(form, Interpolated):
+        if isinstance(form, InterpolatedForm):
             return max(1, round(context / form.factor)), "factor", ""
         return context, "declared", ""
     if 0 < stated < context and not file.number("attention.temperature_scale", 0.0):

@@ -11,14 +11,14 @@ from typing import Any
 
 from ...errors import BadSource
 from ...rope.errors import shown
-from ...rope.forms import LARGEST_FLOAT32, Form, Interpolated, Plain, Yarn
-from .archs import Arch, Keys
+from ...rope.forms import LARGEST_FLOAT32, Form, InterpolatedForm, Plain, Yarn
+from .archs import Arch, HeaderKeys
 
 
 class ArchKeys:
     """Typed access to the keys of one architecture, by their names without `ARCH.`."""
 
-    def __init__(self, keys: Keys, arch: Arch) -> None:
+    def __init__(self, keys: HeaderKeys, arch: Arch) -> None:
         self.keys, self.arch, self.prefix = keys, arch, arch.name + "."
 
     def get(self, key: str) -> Any:
@@ -61,7 +61,7 @@ HARMLESS = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 3
 
 
 @dataclass(frozen=True)
-class Scaling:
+class ScalingKeys:
     """The scaling that the keys of a header ask for.
 
     kind: rope.scaling.type, or "linear". theta: the base. factor: 1 under "none". yarn: whether frequencies are ramped
@@ -84,10 +84,10 @@ class Scaling:
             return Plain(self.theta)
         if self.yarn:
             return Yarn(self.theta, self.factor, self.original, *((fast, slow) if arch.betas else (32.0, 1.0)))
-        return Interpolated(self.theta, self.factor)
+        return InterpolatedForm(self.theta, self.factor)
 
 
-def read_scaling(file: ArchKeys, head_dim: int) -> Scaling:
+def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
     """The scaling of a header.
 
     file: its keys. head_dim: width of a head, for rope.scaling.alpha. Raises BadSource where llama.cpp would abort or
@@ -109,7 +109,7 @@ def read_scaling(file: ArchKeys, head_dim: int) -> Scaling:
     factor = 1.0 if kind == "none" else factor
     if theta <= 1 or factor <= 0:
         raise BadSource(f"the header has {arch.theta_key} {theta:g} and factor {factor:g}; download it again")
-    return Scaling(kind, theta, factor, _ramped(file, kind), original, context)
+    return ScalingKeys(kind, theta, factor, _ramped(file, kind), original, context)
 
 
 def _ramped(file: ArchKeys, kind: str) -> bool:
@@ -120,7 +120,7 @@ def _ramped(file: ArchKeys, kind: str) -> bool:
     return kind == "yarn" if share < 0 else share == 1
 
 
-def attention_factors(file: ArchKeys, arch: Arch, scaling: Scaling) -> tuple[float, float, float]:
+def attention_factors(file: ArchKeys, arch: Arch, scaling: ScalingKeys) -> tuple[float, float, float]:
     """The attention factors of extended layers and of window layers, which read the same key, and the softmax scale.
 
     src/llama-context.cpp:178-214; the softmax scale is that of deepseek2.cpp:433-443, attention factor included.
@@ -143,7 +143,7 @@ def attention_factors(file: ArchKeys, arch: Arch, scaling: Scaling) -> tuple[flo
     return net, own, softmax
 
 
-def dead_keys(file: ArchKeys, arch: Arch, scaling: Scaling) -> tuple[str, ...]:
+def dead_keys(file: ArchKeys, arch: Arch, scaling: ScalingKeys) -> tuple[str, ...]:
     """Scaling keys that are not at their defaults and that this architecture, or this scaling type, does not read."""
     unread = [] if arch.ext_factor else ["yarn_ext_factor", "yarn_attn_factor"]
     unread += [] if arch.betas else ["yarn_beta_fast", "yarn_beta_slow"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.bake.verify.ranges import BLOCK, Copied, Made, Range, Streamed, first_difference
+from ropeconv.bake.verify.ranges import BLOCK, CopiedRange, GeneratedRange, Range, StreamedRange, first_difference
 
 SIZE = 2 * BLOCK + 1000
 HOLE = BLOCK + 37
@@ -23,10 +23,13 @@ def files(tmp_path: Path, data: bytes = DATA) -> tuple[Path, Path]:
 
 def ranges(kind: str, other: Path) -> list[Range]:
     return {
-        "copied": [Copied(0, SIZE, other, 5)],
-        "made": [Made(0, SIZE, lambda at, size: DATA[at : at + size])],
-        "streamed": [Streamed(0, SIZE, lambda: iter((DATA[:7], memoryview(DATA)[7:])))],
-        "mixed": [Copied(0, HOLE, other, 5), Made(HOLE, SIZE, lambda at, size: DATA[HOLE + at : HOLE + at + size], 8)],
+        "copied": [CopiedRange(0, SIZE, other, 5)],
+        "made": [GeneratedRange(0, SIZE, lambda at, size: DATA[at : at + size])],
+        "streamed": [StreamedRange(0, SIZE, lambda: iter((DATA[:7], memoryview(DATA)[7:])))],
+        "mixed": [
+            CopiedRange(0, HOLE, other, 5),
+            GeneratedRange(HOLE, SIZE, lambda at, size: DATA[HOLE + at : HOLE + at + size], 8),
+        ],
     }[kind]
 
 
@@ -61,4 +64,4 @@ def test_what_no_range_covers_is_zero(tmp_path: Path) -> None:
         if place is not None:
             data[place] = 1
         path.write_bytes(data)
-        assert first_difference(path, [Copied(2, 5, origin, 0)]) == place
+        assert first_difference(path, [CopiedRange(2, 5, origin, 0)]) == place

@@ -11,7 +11,7 @@ import pytest
 
 from ropeconv.bake.writing import files
 from ropeconv.bake.writing import place as places
-from ropeconv.bake.writing.hidden import Hidden, Journal, Move, Moves, locked
+from ropeconv.bake.writing.hidden import HiddenFolder, Move, Moves, OutputJournal, locked
 from ropeconv.bake.writing.moves import settle
 from ropeconv.rope.errors import RopeconvError
 
@@ -58,7 +58,7 @@ def test_a_link_at_the_hidden_folder_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def hidden(tmp_path: Path) -> Iterator[Hidden]:
+def hidden(tmp_path: Path) -> Iterator[HiddenFolder]:
     """An earlier output at its place, a new one in the hidden folder, and a journal that says they are to change."""
     out = tmp_path / "out"
     out.mkdir()
@@ -68,14 +68,14 @@ def hidden(tmp_path: Path) -> Iterator[Hidden]:
         (found.new("out") / "model").write_text("later")
         found.old().mkdir()
         inodes = [path.stat().st_ino for path in (found.new("out"), out)]
-        Journal.read(found.journal).add(Moves((Move("out", *inodes),)))
+        OutputJournal.read(found.journal).add(Moves((Move("out", *inodes),)))
         yield found
         found.clear()
 
 
-def settled(hidden: Hidden) -> tuple[str, bool]:
+def settled(hidden: HiddenFolder) -> tuple[str, bool]:
     """What stands at the name after the next start, and whether the new output is still in the hidden folder."""
-    settle(hidden, Journal.read(hidden.journal))
+    settle(hidden, OutputJournal.read(hidden.journal))
     assert not hidden.old("out").exists()
     return (hidden.out / "model").read_text(), hidden.new("out").exists()
 
@@ -90,7 +90,9 @@ def settled(hidden: Hidden) -> tuple[str, bool]:
     ],
     ids=["nothing", "the earlier one away", "the earlier one to the place of the new one", "all"],
 )
-def test_what_some_of_the_moves_leave(hidden: Hidden, moves: list[tuple[str, str]], found: tuple[str, bool]) -> None:
+def test_what_some_of_the_moves_leave(
+    hidden: HiddenFolder, moves: list[tuple[str, str]], found: tuple[str, bool]
+) -> None:
     places = {"out": hidden.out, "old": hidden.old("out"), "new": hidden.new("out"), "aside": hidden.root / "aside"}
     for source, target in moves:
         places[source].rename(places[target])

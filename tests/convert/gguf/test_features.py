@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ropeconv.convert.gguf_encoding import GgufModel, gguf_features
-from ropeconv.formats.gguf.header import Header
-from ropeconv.formats.gguf.values import Value, f32, i32_array, string, u32
+from ropeconv.formats.gguf.header import GgufHeader
+from ropeconv.formats.gguf.values import GgufValue, f32, i32_array, string, u32
 
 from .edits import FREQS, LONG, SHORT
 
@@ -27,7 +27,7 @@ FLAT = 1 / (1 + 0.1 * math.log(4))
 ONES, TWOS = [1.0] * 4, [1.0, 1.0, 1.0, 2.0]
 
 
-def value(given: Any) -> Value:
+def value(given: Any) -> GgufValue:
     if isinstance(given, str):
         return string(given)
     if isinstance(given, list):
@@ -42,7 +42,7 @@ def features(arch: str, keys: dict[str, Any], vectors: dict[str, list[float]]) -
         for key, one in (BASE | keys).items()
         if one is not None
     }
-    header = Header(3, {"general.architecture": string(arch), **whole}, {}, 32, 0, 0)
+    header = GgufHeader(3, {"general.architecture": string(arch), **whole}, {}, 32, 0, 0)
     found = {name: np.array(vector) for name, vector in vectors.items()}
     return set(gguf_features(GgufModel(header, {}, found)))
 

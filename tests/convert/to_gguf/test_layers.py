@@ -13,7 +13,7 @@ from ropeconv.convert.to_gguf import export as exported
 from ropeconv.convert.to_gguf.hparams import hparams, sizes_of
 from ropeconv.engines import llamacpp as loading
 from ropeconv.errors import UnsupportedBake
-from ropeconv.formats.gguf.header import Header
+from ropeconv.formats.gguf.header import GgufHeader
 from ropeconv.inspection.inspection import inspect_config
 from ropeconv.models.open import open_checkpoint
 from ropeconv.models.registry import by_model_type
@@ -115,5 +115,5 @@ def test_the_layers_of_published_models_are_those_of_llama_cpp(config: Path, tmp
     source = open_checkpoint(str(tmp_path))
     seen = inspect_config(source)
     sizes = sizes_of(source.config(), seen.family, seen.spec)
-    header = Header(3, hparams(sizes, seen.family, seen.spec.unscaled(), 1000), {}, 32, 0, 0)
+    header = GgufHeader(3, hparams(sizes, seen.family, seen.spec.unscaled(), 1000), {}, 32, 0, 0)
     demands.check_layers(header, sizes, seen.family, seen.spec)

@@ -21,7 +21,7 @@ from ropeconv.convert.to_gguf.vocabulary import TokenizerJson, decoded
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.values import Value, boolean, string, u32
+from ropeconv.formats.gguf.values import GgufValue, boolean, string, u32
 from ropeconv.models.registry import by_name
 
 from ...support.gguf_files import write
@@ -36,7 +36,7 @@ TEXTS = [
 ]
 VOCABULARY = 600
 PRE = {pre.name: pre for pre in pre_table().pre}
-Keys = dict[str, Value]
+Keys = dict[str, GgufValue]
 
 
 @functools.cache

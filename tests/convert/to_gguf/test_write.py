@@ -15,7 +15,7 @@ import pytest
 from ropeconv.convert.from_gguf import tensors as read
 from ropeconv.convert.from_gguf.source import GgufCheckpoint
 from ropeconv.convert.to_gguf import write
-from ropeconv.convert.to_gguf.rows import OutTensor, Rows, Weights
+from ropeconv.convert.to_gguf.rows import OutTensor, Rows, ShardWeights
 from ropeconv.convert.to_gguf.write import write_tensors
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.header import TensorInfo
@@ -71,7 +71,7 @@ def stored(path: Path, heights: list[int]) -> list[Rows]:
     path.write_bytes((numbers.view(np.uint32) >> 16).astype("<u2").tobytes())
     starts = np.cumsum([0, *heights[:-1]]) * WIDTH * 2
     return [
-        Rows(Weights(FolderSource(path.parent), path.name), "BF16", int(at), rows, WIDTH, WIDTH)
+        Rows(ShardWeights(FolderSource(path.parent), path.name), "BF16", int(at), rows, WIDTH, WIDTH)
         for at, rows in zip(starts, heights, strict=True)
     ]
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from ropeconv.evaluate.cases import EVAL, Asked, Observation
+from ropeconv.evaluate.cases import EVAL, EvaluationSizes, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners.opening import open_runner
-from ropeconv.evaluate.runners.runner import Opening
+from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
 
 from ..reading import prose
 
-ASKED = Asked((96,), 64, windows=3, seed=5)
+ASKED = EvaluationSizes((96,), 64, windows=3, seed=5)
 Run = Callable[..., dict[str, list[Observation]]]
 
 
@@ -67,7 +67,7 @@ def run(tiny_llama: Path, tmp_path: Path) -> Run:
 
     def measured(task: str, rows: str = "base,linear:4", times: int = 1) -> Any:
         (measure,), _ = parse_measures(f"lm-eval:{task}")
-        with open_runner(Opening(str(tiny_llama), [], device="cpu")) as (runner, _):
+        with open_runner(RunnerRequest(str(tiny_llama), [], device="cpu")) as (runner, _):
             for _ in range(times):
                 asked = Evaluation(parse_rows(rows), [measure], prose(runner.tokenizer), ASKED, runner)
                 with Journal(tmp_path / "journal.jsonl", EVAL, runner.source) as journal:

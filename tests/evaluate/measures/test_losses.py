@@ -9,17 +9,17 @@ import pytest
 
 from ropeconv import BadSource, UsageError
 from ropeconv.engines.engine import TokenLosses
-from ropeconv.evaluate.cases import Asked, Case
+from ropeconv.evaluate.cases import Case, EvaluationSizes
 from ropeconv.evaluate.measures.measure import REGISTRY
 from ropeconv.evaluate.texts import Texts
 
 from ..engines import numbered
 
-ASKED = Asked((16, 64, 256), 64, windows=6, targets=10, stride=40)
+ASKED = EvaluationSizes((16, 64, 256), 64, windows=6, targets=10, stride=40)
 PREFIX = (7, 8)
 
 
-def cases(name: str, texts: Texts, asked: Asked = ASKED) -> list[Case]:
+def cases(name: str, texts: Texts, asked: EvaluationSizes = ASKED) -> list[Case]:
     """The cases of a measure, each of which is a part of one text behind its prefix."""
     found = list(REGISTRY[name].cases(texts, asked))
     for case in found:
@@ -43,7 +43,7 @@ def test_growth_predicts_the_same_tokens_at_all_lengths(prefix: tuple[int, ...])
 
 
 def test_short_texts_give_fewer_windows_and_none_is_an_error() -> None:
-    assert len(cases("growth", numbered(275), Asked((256,), 64, windows=6, targets=10))) == 2
+    assert len(cases("growth", numbered(275), EvaluationSizes((256,), 64, windows=6, targets=10))) == 2
     assert {case.document for case in cases("growth", numbered(255, 256, 9))} == {1}
     with pytest.raises(BadSource, match=r"longest text has 255 tokens, and sequences of 256 .* --lengths up to 255"):
         cases("growth", numbered(255, 9))
@@ -59,7 +59,7 @@ def test_position_gives_the_mean_of_every_block_of_one_pass() -> None:
 
 @pytest.mark.parametrize("prefix", [(), PREFIX])
 def test_sliding_predicts_every_token_once_with_enough_before_it(prefix: tuple[int, ...]) -> None:
-    asked, before = Asked((64, 256), 64, windows=2, stride=40), len(prefix)
+    asked, before = EvaluationSizes((64, 256), 64, windows=2, stride=40), len(prefix)
     found = cases("sliding", numbered(300, 270, prefix=prefix), asked)
     for document, length in ((document, length) for document in (0, 1) for length in asked.lengths):
         own = [case for case in found if (case.document, case.column) == (document, length)]
@@ -74,6 +74,6 @@ def test_sliding_predicts_every_token_once_with_enough_before_it(prefix: tuple[i
 
 def test_a_stride_that_leaves_tokens_out_is_refused() -> None:
     texts = numbered(300, prefix=(7,))
-    assert cases("sliding", texts, Asked((64, 128), 64, stride=63))
+    assert cases("sliding", texts, EvaluationSizes((64, 128), 64, stride=63))
     with pytest.raises(UsageError, match="a stride of 64 leaves out tokens between sequences of 64; give sliding:N"):
-        cases("sliding", texts, Asked((64, 128), 64, stride=64))
+        cases("sliding", texts, EvaluationSizes((64, 128), 64, stride=64))

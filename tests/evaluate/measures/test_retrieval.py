@@ -9,13 +9,13 @@ import pytest
 
 from ropeconv.engines.engine import TokenLosses
 from ropeconv.errors import UsageError
-from ropeconv.evaluate.cases import Asked, Case, Observation
+from ropeconv.evaluate.cases import Case, EvaluationSizes, Observation
 from ropeconv.evaluate.measures.measure import REGISTRY
 from ropeconv.evaluate.texts import CheckpointTokenizer, Texts
 
 from ..reading import WordTokenizer, prose
 
-ASKED = Asked((400, 777, 1500), 512, windows=3, depths=5)
+ASKED = EvaluationSizes((400, 777, 1500), 512, windows=3, depths=5)
 of_each = pytest.mark.parametrize("name", ["passkey", "niah"])
 
 
@@ -24,7 +24,7 @@ def texts() -> Texts:
     return prose(WordTokenizer())
 
 
-def cases(name: str, texts: Texts, asked: Asked = ASKED) -> list[Case]:
+def cases(name: str, texts: Texts, asked: EvaluationSizes = ASKED) -> list[Case]:
     return list(REGISTRY[name].cases(texts, asked))
 
 
@@ -34,7 +34,7 @@ def right(found: list[Observation]) -> float:
 
 @of_each
 def test_a_sequence_has_exactly_the_length_that_was_asked_for(name: str, texts: Texts) -> None:
-    asked = Asked(tuple(range(500, 530)), 512, windows=1, depths=2)
+    asked = EvaluationSizes(tuple(range(500, 530)), 512, windows=1, depths=2)
     found = cases(name, texts, asked)
     assert [len(case.ids) for case in found] == [case.column for case in found]
     assert {case.column for case in found} == set(asked.lengths)
@@ -75,7 +75,8 @@ def test_accuracy_is_the_share_of_likeliest_tokens_of_the_answer(texts: Texts) -
 @of_each
 def test_what_is_generated_counts_by_the_answer_in_it(name: str, texts: Texts) -> None:
     forward, case = (
-        cases(name, texts, Asked((500,), 512, windows=1, depths=1, generate=generate))[0] for generate in (False, True)
+        cases(name, texts, EvaluationSizes((500,), 512, windows=1, depths=1, generate=generate))[0]
+        for generate in (False, True)
     )
     assert case.generate > len(case.targets)
     for said, value in (
@@ -89,7 +90,7 @@ def test_what_is_generated_counts_by_the_answer_in_it(name: str, texts: Texts) -
 
 
 def test_a_question_in_a_chat_stands_in_the_message_and_the_answer_behind_it(texts: Texts) -> None:
-    (case,) = cases("passkey", texts, Asked((500,), 512, windows=1, depths=1, generate=True, chat=True))
+    (case,) = cases("passkey", texts, EvaluationSizes((500,), 512, windows=1, depths=1, generate=True, chat=True))
     text = texts.tokenizer.decode(case.ids)
     assert len(case.ids) == 500
     assert text.startswith("<user>There is an important")

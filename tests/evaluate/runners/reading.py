@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners.opening import open_runner
-from ropeconv.evaluate.runners.runner import Opening
+from ropeconv.evaluate.runners.runner import RunnerRequest
 
 from ...support.baking import apply, make_plan
 from ...support.models import TRAINED, VOCABULARY
@@ -35,7 +35,7 @@ def ids(length: int = LENGTH) -> list[int]:
 
 def losses_of(model: object, rows: str = "", length: int = LENGTH, **options: Any) -> Losses:
     """The losses of all tokens but the first, by row. model: its path. rows: as on the command line."""
-    asked = Opening(str(model), parse_rows(rows) if rows else [], dtype="float32", **options)
+    asked = RunnerRequest(str(model), parse_rows(rows) if rows else [], dtype="float32", **options)
     found = {}
     with open_runner(asked) as (runner, opened):
         for row in opened:

@@ -11,7 +11,7 @@ import pytest
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.runners.opening import open_runner
-from ropeconv.evaluate.runners.runner import Opening
+from ropeconv.evaluate.runners.runner import RunnerRequest
 
 from ...support.extent import sample
 from ...support.llamacpp import checkpoint
@@ -58,14 +58,14 @@ def test_the_source_is_found_beside_an_output_and_left_out_where_it_is_not(made:
     assert list(alone) == ["moved"]
     assert max(distance(alone["moved"], losses_of(made / "source", "yarn:4")["yarn:4"])) < SAME
     note = "Its source (source) was not found; name it with --against to compare with it."
-    with open_runner(Opening(str(tmp_path / "moved"), [])) as (runner, _):
+    with open_runner(RunnerRequest(str(tmp_path / "moved"), [])) as (runner, _):
         assert (runner.trained, runner.note) == (TRAINED, note)
 
 
 def refusal(model: Path, **options: Any) -> str:
     with (
         pytest.raises((BadSource, UsageError)) as caught,
-        open_runner(Opening(str(model), **{"rows": [], **options})),
+        open_runner(RunnerRequest(str(model), **{"rows": [], **options})),
     ):
         pass
     return str(caught.value)

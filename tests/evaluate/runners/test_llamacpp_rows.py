@@ -15,7 +15,7 @@ from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.evaluate.row import Row, parse_rows
 from ropeconv.evaluate.runners.llamacpp import LlamaCppRunner
 from ropeconv.evaluate.runners.opening import open_runner
-from ropeconv.evaluate.runners.runner import Opening
+from ropeconv.evaluate.runners.runner import RunnerRequest
 
 from ...support.llamacpp import checkpoint
 from .reading import Losses, baked, distance, losses_of
@@ -44,7 +44,7 @@ def read(made: Path, gguf: Path) -> tuple[Losses, Losses]:
 
 
 def runner_of(path: Path, **options: Any) -> LlamaCppRunner:
-    with open_runner(Opening(str(path), BASE, **options)) as (runner, _):
+    with open_runner(RunnerRequest(str(path), BASE, **options)) as (runner, _):
         assert isinstance(runner, LlamaCppRunner)
         return runner
 
@@ -101,11 +101,11 @@ def test_the_tokenizer_is_that_of_the_file_with_what_it_puts_first(tmp_path: Pat
     source, text = checkpoint("llama", tmp_path / "source"), "A wörd, and another.\n"
     settings = source / "tokenizer_config.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "add_bos_token": True}))
-    with open_runner(Opening(str(as_gguf(source)), BASE)) as (runner, _):
+    with open_runner(RunnerRequest(str(as_gguf(source)), BASE)) as (runner, _):
         found = runner.tokenizer.encode(text)
         assert (runner.tokenizer.decode(found), runner.tokenizer.prefix) == (text, (1,))
         assert len(runner.tokenizer.encode("<s>")) > 1  # text that looks like a special token is text
-    with open_runner(Opening(str(source), BASE)) as (runner, _):
+    with open_runner(RunnerRequest(str(source), BASE)) as (runner, _):
         assert runner.tokenizer.encode(text) == found
 
 

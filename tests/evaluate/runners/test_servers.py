@@ -16,7 +16,7 @@ from ropeconv.evaluate.cases import EVAL
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.runners.opening import open_runner
-from ropeconv.evaluate.runners.runner import Opening
+from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
 
@@ -37,8 +37,8 @@ def start() -> Iterator[Start]:
         yield lambda *servers: tuple(stack.enter_context(running(server)) for server in servers)
 
 
-def opening(made: Path, *servers: str, **options: Any) -> Opening:
-    return Opening(**{"model": str(made / "source"), "rows": [], "servers": servers, **options})
+def opening(made: Path, *servers: str, **options: Any) -> RunnerRequest:
+    return RunnerRequest(**{"model": str(made / "source"), "rows": [], "servers": servers, **options})
 
 
 def refusal(made: Path, *urls: str, **options: Any) -> str:

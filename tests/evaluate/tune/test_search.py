@@ -19,7 +19,7 @@ from ropeconv.evaluate.tune import search
 from ropeconv.evaluate.tune.result import Start
 from ropeconv.evaluate.tune.scorer import Difference, Losses, Passes, Place, Price, Scorer
 from ropeconv.evaluate.tune.search import Task
-from ropeconv.evaluate.tune.windows import Window
+from ropeconv.evaluate.tune.windows import TextWindow
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
@@ -51,10 +51,10 @@ class Known(Engine):
         yield self
 
 
-def window(number: int) -> Window:
+def window(number: int) -> TextWindow:
     """A window whose tokens are its number, with four targets inside the trained context and four beyond it."""
     ids, targets = np.full(16, number, np.int32), np.arange(8, 16, dtype=np.int32)
-    return Window(Case("tune", 16, number, number, ids, targets), 4)
+    return TextWindow(Case("tune", 16, number, number, ids, targets), 4)
 
 
 def task(engine: Known, passes: Passes = Passes(), steps: int = 60, **given: Any) -> Task:

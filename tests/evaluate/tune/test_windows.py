@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.evaluate.texts import Document, Texts
+from ropeconv.evaluate.texts import TextDocument, Texts
 from ropeconv.evaluate.tune.windows import Size, split, windows
 
 from ..reading import WordTokenizer
@@ -14,7 +14,7 @@ from ..reading import WordTokenizer
 
 def texts(*lengths: int) -> Texts:
     documents = tuple(
-        Document(f"text {number}", np.arange(length, dtype=np.int32) + 1000 * number)
+        TextDocument(f"text {number}", np.arange(length, dtype=np.int32) + 1000 * number)
         for number, length in enumerate(lengths)
     )
     return Texts(documents, WordTokenizer(prefix=()))

@@ -17,7 +17,7 @@ import gguf
 
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.values import Value
+from ropeconv.formats.gguf.values import GgufValue
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import MODIFIERS, Recipe
 from tests.support.baking import apply, make_plan
@@ -180,7 +180,7 @@ def write_receipt(random: Random, folder: Path) -> Commands:
         return random.sample(commands(ON_OUTPUT.format(baked="baked", model="model", out="out")), 2)
     shutil.copy(outputs() / "a.gguf", folder)
     file = GgufFile.open(outputs() / "b.gguf")
-    text = Value(8, struct.pack("<Q", len(receipt)) + receipt)
+    text = GgufValue(8, struct.pack("<Q", len(receipt)) + receipt)
     write_new(file, 0, Edit({"ropeconv.json": text}), folder / "b.gguf")
     return random.sample(commands(ON_OUTPUT.format(baked="b.gguf", model="a.gguf", out="out.gguf")), 2)
 

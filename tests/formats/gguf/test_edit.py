@@ -13,11 +13,11 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.edit import (
     RESERVED,
-    Added,
+    AddedTensor,
     Change,
     Edit,
     Layout,
-    Rewritten,
+    RewrittenHeader,
     deinterleave,
     interleave,
     new_size,
@@ -25,8 +25,8 @@ from ropeconv.formats.gguf.edit import (
     write_new,
 )
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.header import Header, TensorInfo, read_header
-from ropeconv.formats.gguf.values import Value, f32, string, u32
+from ropeconv.formats.gguf.header import GgufHeader, TensorInfo, read_header
+from ropeconv.formats.gguf.values import GgufValue, f32, string, u32
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.gguf_files import contents, write
@@ -70,7 +70,7 @@ def test_a_tensor_is_appended_one_removed_and_one_rewritten_piece_by_piece(path:
         return (-np.frombuffer(old, "<f4")).tobytes()
 
     changes = {"output_norm.weight": Change(48, negative)}
-    added, removed = (Added("rope_freqs.weight", new.tobytes()),), frozenset({"blk.0.attn_q.weight"})
+    added, removed = (AddedTensor("rope_freqs.weight", new.tobytes()),), frozenset({"blk.0.attn_q.weight"})
     out = written(path, Edit(changes=changes, added=added, removed=removed))
     before, after = contents(path), contents(out)
     del before["blk.0.attn_q.weight"]
@@ -113,18 +113,18 @@ def test_numbers_that_do_not_fit_are_refused(make: Callable[[], object]) -> None
 # Places of tensors
 
 
-def header(*sizes: int, alignment: int = 32, values: dict[str, Value] | None = None) -> Header:
+def header(*sizes: int, alignment: int = 32, values: dict[str, GgufValue] | None = None) -> GgufHeader:
     """A header of vectors of bytes (I8), one behind the other."""
     tensors, at = {}, 0
     for number, size in enumerate(sizes):
         tensors[f"t{number}"] = TensorInfo(f"t{number}", (size,), 24, at, size)
         at += -(-size // alignment) * alignment
     keys = {"general.architecture": string("llama"), **(values or {})}
-    return Header(3, keys, tensors, alignment, 1024, 1024 + at)
+    return GgufHeader(3, keys, tensors, alignment, 1024, 1024 + at)
 
 
-def vector(name: str, size: int) -> Added:
-    return Added(name, bytes(size))
+def vector(name: str, size: int) -> AddedTensor:
+    return AddedTensor(name, bytes(size))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def vector(name: str, size: int) -> Added:
     ],
 )  # fmt: skip
 def test_new_tensors_go_last_each_at_the_next_multiple_of_the_alignment(
-    before: Header, removed: str, added: dict[str, int], offsets: dict[str, int], moves: list[tuple[int, int, int]]
+    before: GgufHeader, removed: str, added: dict[str, int], offsets: dict[str, int], moves: list[tuple[int, int, int]]
 ) -> None:
     """What stays is copied in runs, each from a place, to a place, and of a length."""
     edit = Edit(removed=frozenset({removed}), added=tuple(vector(name, size) for name, size in added.items()))
@@ -173,11 +173,11 @@ COUNT = "split.tensors.count"
 def test_the_count_of_a_split_model_grows_to_what_its_type_holds(kind: int, code: str, most: int) -> None:
     """The largest signed number of its bytes, also where it has no sign."""
 
-    def counted(value: int) -> Header:
-        return header(32, values={COUNT: Value(kind, struct.pack(f"<{code}", value))})
+    def counted(value: int) -> GgufHeader:
+        return header(32, values={COUNT: GgufValue(kind, struct.pack(f"<{code}", value))})
 
     for count in (0, most):
-        assert rewrite(counted(count), TWO_MORE).values[COUNT] == Value(kind, struct.pack(f"<{code}", count + 2))
+        assert rewrite(counted(count), TWO_MORE).values[COUNT] == GgufValue(kind, struct.pack(f"<{code}", count + 2))
         assert rewrite(counted(count), Edit()).values[COUNT].decode() == count
     with pytest.raises(BadSource, match=rf"{COUNT} = .* fetch the file again"):
         rewrite(counted(most + 1), TWO_MORE)
@@ -187,7 +187,7 @@ def test_the_count_of_a_split_model_grows_to_what_its_type_holds(kind: int, code
 # Headers and their reserve
 
 
-def bare_size(made: Rewritten) -> int:
+def bare_size(made: RewrittenHeader) -> int:
     """Bytes of a header by the specification of GGUF, without padding."""
     keys = sum(8 + len(key.encode()) + 4 + len(value.raw) for key, value in made.values.items())
     infos = sum(8 + len(name.encode()) + 4 + 8 * len(info.shape) + 4 + 8 for name, info in made.tensors.items())

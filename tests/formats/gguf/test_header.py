@@ -20,7 +20,7 @@ from ropeconv.formats.gguf.header import (
     MAX_KEYS,
     MAX_TENSORS,
     MAX_VALUES,
-    Header,
+    GgufHeader,
     parse_header,
     read_header,
 )
@@ -209,7 +209,7 @@ def test_values_larger_than_any_vocabulary_are_refused(tmp_path: Path, element: 
         read_header(tmp_path / "x")
 
 
-def found(tmp_path: Path, data: bytes) -> Header:
+def found(tmp_path: Path, data: bytes) -> GgufHeader:
     (tmp_path / "x").write_bytes(data)
     return read_header(tmp_path / "x")
 

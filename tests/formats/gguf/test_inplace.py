@@ -22,7 +22,7 @@ from ropeconv.errors import BadSource, Interrupted
 from ropeconv.formats import copying
 from ropeconv.formats.gguf import inplace
 from ropeconv.formats.gguf import recovery as room
-from ropeconv.formats.gguf.edit import PAGE, RESERVED, Added, Change, Edit, Layout, write_new
+from ropeconv.formats.gguf.edit import PAGE, RESERVED, AddedTensor, Change, Edit, Layout, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import read_header
 from ropeconv.formats.gguf.inplace import phases
@@ -45,7 +45,7 @@ def edit() -> Edit:
     return Edit(
         {"llama.context_length": u32(4096), "llama.note": string("x" * 500), "llama.factor": f32(4)},
         changes={"output_norm.weight": half},
-        added=(Added("rope_freqs.weight", NEW),),
+        added=(AddedTensor("rope_freqs.weight", NEW),),
     )
 
 
@@ -161,7 +161,7 @@ def test_a_change_and_the_way_back_are_undone_after_any_step(path: Path) -> None
     assert (tail > 0, "room" in walked) == (path.name == "plain.gguf",) * 2
 
 
-def shrinking(added: tuple[Added, ...] = ()) -> Edit:
+def shrinking(added: tuple[AddedTensor, ...] = ()) -> Edit:
     """Removes the last tensor of `two_tensors` and makes room at the front."""
     return Edit({"llama.note": LONG}, removed=frozenset({"b.weight"}), added=added)
 
@@ -171,8 +171,8 @@ def two_tensors(path: Path, last: int) -> Path:
     return inserting(write(path, tensors={"a.weight": stays, "b.weight": np.zeros(last // 4, np.float32) + 3}))
 
 
-@pytest.mark.parametrize("added", [(), (Added("rope_freqs.weight", NEW),)], ids=["removed", "removed and added"])
-def test_a_file_that_moves_and_loses_a_tensor_comes_back(added: tuple[Added, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("added", [(), (AddedTensor("rope_freqs.weight", NEW),)], ids=["removed", "removed and added"])
+def test_a_file_that_moves_and_loses_a_tensor_comes_back(added: tuple[AddedTensor, ...], tmp_path: Path) -> None:
     path = two_tensors(tmp_path / "model.gguf", 1 << 17)
     original = path.read_bytes()
     assert "room" in back_at_every_step(path, shrinking(added), original)

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf.header import Header, TensorInfo
-from ropeconv.formats.gguf.values import Value, array, f32_array, string, strings
+from ropeconv.formats.gguf.header import GgufHeader, TensorInfo
+from ropeconv.formats.gguf.values import GgufValue, array, f32_array, string, strings
 from ropeconv.formats.safetensors import Tensor, read_header
 from ropeconv.inspection.receipts.division import check_scaled, write_divided
 from ropeconv.inspection.receipts.folder import check_folder
@@ -146,13 +146,13 @@ def raw(data: bytes) -> str:
 
 
 VALUES = (
-    string("\u00e9a"), Value(4, bytes(4)), Value(7, b"\1"), Value(12, bytes(8)), f32_array([1, 2, 3]), array(10, [1]),
-    strings([b"", b"ab", b"c"]),
+    string("\u00e9a"), GgufValue(4, bytes(4)), GgufValue(7, b"\1"), GgufValue(12, bytes(8)), f32_array([1, 2, 3]),
+    array(10, [1]), strings([b"", b"ab", b"c"]),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_values_come_back(value: Value) -> None:
+def test_values_come_back(value: GgufValue) -> None:
     assert value_of(ValueRecord(value.kind, raw(value.raw))) == value
     with pytest.raises(ValueError, match=f" bytes for a value of kind {value.kind}"):
         value_of(ValueRecord(value.kind, raw(value.raw + b"\0")))
@@ -173,7 +173,7 @@ def test_bytes_that_are_no_value(kind: int, data: bytes) -> None:
 ARCH = "general.architecture"
 
 
-HEADER = Header(3, {ARCH: string("llama")}, {"q": TensorInfo("q", (16, 8), 0, 0, 512)}, 32, 64, 64)
+HEADER = GgufHeader(3, {ARCH: string("llama")}, {"q": TensorInfo("q", (16, 8), 0, 0, 512)}, 32, 64, 64)
 FILE: Any = SimpleNamespace(name="m.gguf", tensors=HEADER.tensors, header=HEADER)
 
 

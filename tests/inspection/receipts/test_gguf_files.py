@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf.edit import Added, Change, Edit, write_new
+from ropeconv.formats.gguf.edit import AddedTensor, Change, Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.values import f32, string, u32
 from ropeconv.inspection.receipts.gguf import earlier, gguf_stated, layout_of, record_of_file
@@ -26,7 +26,7 @@ from ropeconv.inspection.receipts.receipt import (
     ValueRecord,
 )
 from ropeconv.inspection.receipts.writer import embedded
-from ropeconv.rope.forms import Interpolated
+from ropeconv.rope.forms import InterpolatedForm
 from ropeconv.rope.spec import RopeSpec
 
 from ...support.gguf_files import contents, write
@@ -80,7 +80,7 @@ def back(file: GgufFile, record: GgufRecord) -> bytes:
 def test_a_record_has_what_the_output_lacks(file: GgufFile) -> None:
     edit = Edit(
         {"llama.context_length": u32(256), "llama.new": u32(1)}, frozenset({"llama.rope.freq_base"}),
-        changes={NORM: zeros(520)}, added=(Added(ROPE, ONES),),
+        changes={NORM: zeros(520)}, added=(AddedTensor(ROPE, ONES),),
     )  # fmt: skip
     record = record_of_file(file, edit)
     head = file.path.read_bytes()[: file.header.data_start]
@@ -128,7 +128,7 @@ def test_what_cannot_be_brought_back(file: GgufFile, record: GgufRecord | None, 
 
 
 def linear(factor: float = 4.0, context: int = 256) -> RopeSpec:
-    return RopeSpec(64, 64, Interpolated(10000.0, factor), 64, context)
+    return RopeSpec(64, 64, InterpolatedForm(10000.0, factor), 64, context)
 
 
 def stated(file: GgufFile, spec: RopeSpec, one: Receipt | str) -> Receipt | None:

@@ -29,14 +29,14 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .bake.advice import advise
-    from .bake.apply import Applied, make_plan
+    from .bake.apply import AppliedPlan, make_plan
     from .bake.plan import Plan
     from .bake.restore import restore_plan
     from .convert.target import Target
     from .evaluate.opening import Sizes, evaluate_model
     from .evaluate.result import Result
-    from .evaluate.tune.result import Tuned
-    from .evaluate.tune.tuning import Wanted, tune_model
+    from .evaluate.tune.result import TuningResult
+    from .evaluate.tune.tuning import SearchSettings, tune_model
     from .inspection.inspection import Inspection, inspect_source
     from .inspection.receipts.reader import read_receipt
     from .inspection.receipts.receipt import Receipt
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from .verbs import Output, apply, compare, evaluate, inspect, patch, restore, validate
 
 _LAZY = {
-    "Applied": ("bake.apply", "Applied"),
+    "AppliedPlan": ("bake.apply", "AppliedPlan"),
     "Comparison": ("validate.comparison", "Comparison"),
     "Inspection": ("inspection.inspection", "Inspection"),
     "METHODS": ("rope.methods.method", "REGISTRY"),
@@ -69,8 +69,8 @@ _LAZY = {
     "Settings": ("validate.comparison", "Settings"),
     "Sizes": ("evaluate.opening", "Sizes"),
     "Target": ("convert.target", "Target"),
-    "Tuned": ("evaluate.tune.result", "Tuned"),
-    "Wanted": ("evaluate.tune.tuning", "Wanted"),
+    "TuningResult": ("evaluate.tune.result", "TuningResult"),
+    "SearchSettings": ("evaluate.tune.tuning", "SearchSettings"),
     "advise": ("bake.advice", "advise"),
     "apply": ("verbs", "apply"),
     "bound": ("rope.bound.answer", "bound"),
@@ -96,7 +96,7 @@ _LAZY = {
 
 __all__ = [
     "METHODS",
-    "Applied",
+    "AppliedPlan",
     "BadSource",
     "Comparison",
     "DamagedPackage",
@@ -114,14 +114,14 @@ __all__ = [
     "RopeSpec",
     "RopeconvError",
     "Schedule",
+    "SearchSettings",
     "Settings",
     "Sizes",
     "Target",
-    "Tuned",
+    "TuningResult",
     "UnknownModelType",
     "UnsupportedBake",
     "UsageError",
-    "Wanted",
     "__version__",
     "advise",
     "apply",

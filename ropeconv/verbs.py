@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin, get_type_hints, over
 
 from .bake import apply as baking
 from .bake import restore as restoring
-from .bake.apply import Applied
+from .bake.apply import AppliedPlan
 from .bake.plan import FilePlan, Plan
 from .convert.target import Target
 from .errors import UsageError
@@ -42,10 +42,10 @@ RUN = ("link", "force", "checksum", "staged", "fsync", "check", "advance", "prob
 
 
 @dataclass(frozen=True)
-class Output(Applied):
+class Output(AppliedPlan):
     """An output that `apply` or `restore` has written. It can be passed wherever a path is expected.
 
-    path, check, reason: as in `Applied`. plan: what was written. against: the source, for `validate`.
+    path, check, reason: as in `AppliedPlan`. plan: what was written. against: the source, for `validate`.
     """
 
     plan: FilePlan | None = None
@@ -260,7 +260,7 @@ def _known(verb: str, keywords: Iterable[str], names: Iterable[str]) -> None:
 
 def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
     """The recipe of a verb. Raises UsageError for none and for several methods, RecipeError for wrong values."""
-    from .cli.options import build_recipe, chosen_methods, variable
+    from .cli.options import build_recipe, chosen_methods
 
     given = {name: value for name, value in keywords.items() if value is not None}
     if isinstance(recipe, Recipe):
@@ -271,17 +271,24 @@ def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
         raise UsageError(f"{verb}() takes a Recipe or the path of one, and got {_described(recipe)}; or pass yarn=4")
     if recipe is None and not chosen_methods(given):
         raise UsageError(f"{verb}() needs a method, such as yarn=4 (`ropeconv methods` lists them)")
-    switches = {variable(name) for name, kind in REGISTRY.items() if kind.value is Value.SWITCH} | {*SWITCHES}
-    numbers = {variable(name) for name, kind in REGISTRY.items() if kind.value is Value.NUMBER}
-    for name, value in given.items():
-        allowed: Any = bool if name in switches else str | Real | os.PathLike
-        if not isinstance(value, allowed) or (name in numbers and isinstance(value, str)):
-            kind = "True or False" if name in switches else "a number" if name in numbers else "a number or a text"
-            raise UsageError(f"{name}={value!r} is not {kind}")
-    as_text = {variable(name) for name, kind in REGISTRY.items() if kind.value not in (Value.SWITCH, Value.NUMBER)}
-    as_text |= {"context", "original_context", "log_n_length"}
-    given = {name: f"{value}" if name in as_text else value for name, value in given.items()}
+    given = {name: _recipe_value(name, value) for name, value in given.items()}
     return build_recipe(given | ({} if recipe is None else {"recipe_file": os.fspath(recipe)}))
+
+
+def _recipe_value(name: str, value: Any) -> Any:
+    """The value of a keyword as the command line has it. Raises UsageError for one of a wrong type."""
+    from .cli.options import LENGTHS, variable
+
+    kinds = {variable(method): kind.value for method, kind in REGISTRY.items()} | dict.fromkeys(SWITCHES, Value.SWITCH)
+    kind = kinds.get(name)
+    types: dict[Value | None, tuple[Any, str]] = {
+        Value.SWITCH: (bool, "True or False"), Value.NUMBER: (Real | os.PathLike, "a number"),
+    }  # fmt: skip
+    allowed, words = types.get(kind, (str | Real | os.PathLike, "a number or a text"))
+    if not isinstance(value, allowed):
+        raise UsageError(f"{name}={value!r} is not {words}")
+    is_text = kind not in (None, Value.SWITCH, Value.NUMBER) or name in LENGTHS
+    return f"{value}" if is_text else value
 
 
 def _values(kind: type, keywords: dict[str, Any]) -> dict[str, Any]:

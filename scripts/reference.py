@@ -25,7 +25,7 @@ from ropeconv.bake.writing.hidden import Begun, FinishedFile, Moves
 from ropeconv.cli.app import COMMANDS
 from ropeconv.evaluate.cases import EvalLine
 from ropeconv.evaluate.result import Result
-from ropeconv.evaluate.tune.result import Tuned
+from ropeconv.evaluate.tune.result import TuningResult
 from ropeconv.evaluate.tune.scorer import PassLine
 from ropeconv.formats.journal import Head
 from ropeconv.inspection.document import InspectionDocument
@@ -66,7 +66,8 @@ SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
     ),
     "The result of eval": ("`ropeconv eval --json`, and the file of `-o` ([in words](json.md#eval)).", (Result,)),
     "The result of tune": (
-        "`ropeconv tune --json`, and the file of `-o`, which `--recipe` takes ([in words](json.md#tune)).", (Tuned,)
+        "`ropeconv tune --json`, and the file of `-o`, which `--recipe` takes ([in words](json.md#tune)).",
+        (TuningResult,),
     ),
     "Journals": (
         "Files of JSON lines of `eval` and `tune` (`--journal`), and of `run` (`journal.jsonl` in the folder of "
@@ -87,11 +88,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Sources": ("open_source", "inspect_source", "Inspection", "side_by_side", "RopeSpec"),
     "Recipes and schedules": ("METHODS", "Recipe", "Schedule", "bound", "reach", "advise"),
     "Plans and outputs": (
-        "make_plan", "Target", "Plan", "Applied", "read_receipt", "Receipt", "restore_plan",
+        "make_plan", "Target", "Plan", "AppliedPlan", "read_receipt", "Receipt", "restore_plan",
     ),
     "Validating": ("Comparison", "Settings", "validate_checkpoint", "validate_gguf", "validate_server"),
     "Evaluating": ("evaluate_model", "Sizes", "Result"),
-    "Tuning": ("tune_model", "Wanted", "Tuned"),
+    "Tuning": ("tune_model", "SearchSettings", "TuningResult"),
     "Errors": (
         "RopeconvError", "UsageError", "RecipeError", "BadSource", "UnknownModelType", "UnsupportedBake",
         "Disagreement", "NotFinite", "Interrupted", "ImpossibleSize", "DamagedPackage",

@@ -167,7 +167,7 @@ def change_in_place(source: GgufSource, edit: Edit, hard_links: bool = False) ->
 
 
 @dataclass(frozen=True)
-class Applied(Summary):
+class AppliedPlan(Summary):
     """An output that has been written. It can be passed wherever a path is expected.
 
     path: a folder, or a GGUF file (of several shards the first). check: what the installed transformers computes from a
@@ -198,7 +198,7 @@ def apply(
     check: bool = True,
     advance: Advance = lambda done: None,
     probe: Probe | None = None,
-) -> Applied:
+) -> AppliedPlan:
     """Writes the output of a plan and checks it.
 
     plan: what to write. link, force, checksum, staged, fsync: as in `ApplyOptions`. check: ask the installed
@@ -211,18 +211,18 @@ def apply(
     """
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
-        return Applied(change_in_place(plan.source, plan.edit, plan.target.allow_hard_links))
+        return AppliedPlan(change_in_place(plan.source, plan.edit, plan.target.allow_hard_links))
     if isinstance(plan, ExportPlan) and check:
         decoding = DecodingCheck(plan)
-        return Applied(execute_plan(plan, options, decoding, advance), reason=decoding.reason)
+        return AppliedPlan(execute_plan(plan, options, decoding, advance), reason=decoding.reason)
     if not isinstance(plan, CheckpointPlan) or not check:
-        return Applied(execute_plan(plan, options, advance=advance))
+        return AppliedPlan(execute_plan(plan, options, advance=advance))
     started = Probe() if probe is None and Probe.available() else None
     with started or nullcontext():
         running = probe or started
         checking = OutputCheck(plan, probe_query(plan, running) if running else None)
         path = execute_plan(plan, options, checking, advance)
-    return Applied(path, checking.found, checking.reason)
+    return AppliedPlan(path, checking.found, checking.reason)
 
 
 def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None = None) -> Plan:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
-from ..bake.apply import Applied, apply
+from ..bake.apply import AppliedPlan, apply
 from ..bake.checkpoint import CheckpointPlan
 from ..engines.probe import Probe
 from ..formats.copying import Advance
@@ -104,7 +104,7 @@ def staged(
     probe: Probe | None = None,
     checksum: bool = False,
     writing: AbstractContextManager[Advance] | None = None,
-) -> Iterator[tuple[Applied, UploadSet]]:
+) -> Iterator[tuple[AppliedPlan, UploadSet]]:
     """The output of a plan in a temporary folder, and the upload set of it, while it is entered.
 
     plan: what to write. probe: a running one; None starts one where transformers is installed. checksum: hash copied

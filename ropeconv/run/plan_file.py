@@ -174,6 +174,16 @@ def _check(plan: RunPlan) -> None:
     for name in ("sources", "recipes", "tasks", "targets"):
         if not getattr(plan, name):
             raise UsageError(f"{name} is empty; name at least one")
+    _check_tasks(plan)
+    names = [one.name for one in plan.targets]
+    if len(set(names)) < len(names):
+        raise UsageError(f"targets have the name {max(names, key=names.count)!r} twice; give each its own")
+    _check_limits(plan)
+    if plan.eval is not None:
+        plan.eval.sizes().asked(4096)
+
+
+def _check_tasks(plan: RunPlan) -> None:
     if len(set(plan.tasks)) < len(plan.tasks):
         raise UsageError("tasks has one twice; name each once")
     if "validate" in plan.tasks and "apply" not in plan.tasks:
@@ -182,12 +192,11 @@ def _check(plan: RunPlan) -> None:
         if task in plan.tasks and table is None:
             example = 'text = ["book.txt"]' if task == "eval" else 'to = "me/{name}-{recipe}"'
             raise UsageError(f"tasks has {task} and there is no [{task}]; add it, with {example}")
-    rows = plan.rows
-    if any(row.recipe is None for row in rows) and plan.tasks != ["eval"]:
+    if any(row.recipe is None for row in plan.rows) and plan.tasks != ["eval"]:
         raise UsageError("recipes has base, which is the model as it is and only goes with eval; leave it out")
-    names = [one.name for one in plan.targets]
-    if len(set(names)) < len(names):
-        raise UsageError(f"targets have the name {max(names, key=names.count)!r} twice; give each its own")
+
+
+def _check_limits(plan: RunPlan) -> None:
     if plan.limits.bytes and plan.most_bytes is None:
         raise UsageError(f"limits.bytes is {plan.limits.bytes!r}; write it like 200GB")
     for key, low in (("jobs", 0), ("retries", 0)):
@@ -196,5 +205,3 @@ def _check(plan: RunPlan) -> None:
     if plan.limits.hours is not None and not plan.limits.hours > 0:
         raise UsageError(f"limits.hours is {plan.limits.hours}; give a positive number")
     assert plan.limits.unit_seconds
-    if plan.eval is not None:
-        plan.eval.sizes().asked(4096)

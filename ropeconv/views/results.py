@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..evaluate.cases import metric_of
 from ..evaluate.result import GROWTH, Entry, Result, Table, decided, tables
-from ..evaluate.tune.result import Tuned, WindowMeasurement
+from ..evaluate.tune.result import TuningResult, WindowMeasurement
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
 from ..validate.validation import BucketResult, Validation
 from .sheet import GROWTH as COLUMNS
@@ -81,7 +81,7 @@ def _space(entry: Entry, colours: bool) -> str:
     return "" if colours or entry.text == "-" else " "
 
 
-def show_tuned(found: Tuned, out: Path | None, sheet: Sheet) -> None:
+def show_tuned(found: TuningResult, out: Path | None, sheet: Sheet) -> None:
     """Shows the held-out losses of all rows, the verdict, and the next command. out: where the recipe was written."""
     with_needles = any(row.needle for row in found.rows)
     columns = ["", "beyond", "inside", *["needle"] * with_needles, "total", "minus best formula"]

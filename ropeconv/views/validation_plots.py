@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..evaluate.tune.result import Tuned
+from ..evaluate.tune.result import TuningResult
 from ..validate.validation import BucketResult, Validation
 from .plot_style import BLUE, ORANGE, RED, Panel, Picture, figure, in_tokens, ink, line, literal, write
 from .plot_style import figure as drawn
@@ -111,7 +111,7 @@ def _trained(axes: Axes, result: Validation) -> None:
         axes.axvline(result.lengths["trained"], color=ink(), linewidth=0.8)
 
 
-def write_plot(tuned: Tuned, path: Path) -> None:
+def write_plot(tuned: TuningResult, path: Path) -> None:
     """Writes the picture to a .png or .svg file. tuned: what was found. Raises RopeconvError without matplotlib."""
     write(
         figure(partial(divisors, tuned=tuned), partial(curves, tuned=tuned), columns=2, title=Path(tuned.source).name),
@@ -119,12 +119,12 @@ def write_plot(tuned: Tuned, path: Path) -> None:
     )
 
 
-def divisors(axes: Axes, tuned: Tuned) -> None:
+def divisors(axes: Axes, tuned: TuningResult) -> None:
     """Draws theta_i / inv_freq_i of each pair that rotates. axes: of matplotlib. tuned: what was found."""
     divided_by(axes, {"tuned": tuned.divisors}, {tuned.best_formula: tuned.formula_divisors})
 
 
-def curves(axes: Axes, tuned: Tuned) -> None:
+def curves(axes: Axes, tuned: TuningResult) -> None:
     """Draws losses by position minus those of the best formula, on held-out text. axes, tuned: as in `divisors`."""
     rows = {row.name: row for row in tuned.rows}
     reference = rows[tuned.best_formula].curve

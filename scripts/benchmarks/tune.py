@@ -11,13 +11,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from ropeconv.evaluate.tune.result import Tuned
-from ropeconv.evaluate.tune.tuning import Wanted, tune_model
+from ropeconv.evaluate.tune.result import TuningResult
+from ropeconv.evaluate.tune.tuning import SearchSettings, tune_model
 from ropeconv.views.validation_plots import write_plot
 from scripts.real_model import RealModel, real_model
 from scripts.trained_model import make
 
-REAL = Wanted("10k", start="yarn", windows=4, targets=512, steps=6)
+REAL = SearchSettings("10k", start="yarn", windows=4, targets=512, steps=6)
 """What is searched for on the real model, in bfloat16."""
 
 
@@ -31,7 +31,7 @@ def measure(model: Path, texts: str, context: str, seeds: int, windows: int, jou
     print("|---|---|---|---|---|---|---|")
     for seed in range(seeds):
         begin = time.perf_counter()
-        wanted = Wanted(context, seed=seed, windows=windows)
+        wanted = SearchSettings(context, seed=seed, windows=windows)
         found = tune_model(model, [texts], wanted, journal=journals / f"{seed}.jsonl")
         said = f"| {seed} | {time.perf_counter() - begin:.0f} | {found.steps} | {found.searched:+.4f} |"
         if seed == 0:
@@ -48,7 +48,7 @@ def measure(model: Path, texts: str, context: str, seeds: int, windows: int, jou
         )
 
 
-def tune_real(real: RealModel, folder: Path) -> Tuned:
+def tune_real(real: RealModel, folder: Path) -> TuningResult:
     """What is found for the real model. folder: for a file with all its texts, which are shorter than a window."""
     manual = folder / "manual.txt"
     manual.write_text("\n\n".join(path.read_text("utf-8") for path in sorted(real.texts.iterdir())), "utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ from ..output_options import (
 if TYPE_CHECKING:
     from ...evaluate.evaluation import Evaluation
     from ...evaluate.opening import Sizes
+    from ...evaluate.ranking import Condition
     from ...evaluate.result import Result
     from ...evaluate.runners.runner import RunnerRequest
     from ...run.evaluation import Spread
@@ -149,6 +150,11 @@ def eval_command(
         raise Interrupted("stopped before its end; the same command goes on where it was")
     for path in record(result, rows):
         output.note(f"The receipt of {path} has these numbers.")
+    _judge(conditions, result, output)
+
+
+def _judge(conditions: Sequence[Condition], result: Result, output: Output) -> None:
+    """Exits with 3 where a condition of --fail-if holds."""
     judged = [condition.judge(result) for condition in conditions]
     for one in judged:
         output.note(one.sentence)

@@ -17,7 +17,7 @@ from ..output import Output
 from ..output_options import DeviceMapOption, DeviceOption, DtypeOption, PlotOption, TrustOption, check_places
 
 if TYPE_CHECKING:
-    from ...evaluate.tune.result import Tuned
+    from ...evaluate.tune.result import TuningResult
 
 CheckpointArgument = Annotated[
     str, typer.Argument(metavar="SOURCE", show_default=False, help="A checkpoint: a folder, or an id on the Hub.")
@@ -71,14 +71,14 @@ def tune_command(
     from ...engines.transformers.load import out_of_memory
     from ...evaluate.tune.result import write_tuned
     from ...evaluate.tune.scorer import Place
-    from ...evaluate.tune.tuning import Wanted, tune_texts
+    from ...evaluate.tune.tuning import SearchSettings, tune_texts
     from ...views.results import show_tuned
     from ..eval_options import texts_of
     from ..execution import stopping
 
     output = Output(as_json, quiet)
     check_places(None, plot, out)
-    wanted = copied(Wanted, options)
+    wanted = copied(SearchSettings, options)
     wanted.check()
     files = texts_of(text or [], dataset, field)
     what = "the best schedule so far will be measured on held-out text"
@@ -90,7 +90,7 @@ def tune_command(
                 "trust_remote_code": trust_remote_code,
             }  # fmt: skip
             kept = Place(journal, fresh)
-            found: Tuned = out_of_memory(lambda: tune_texts(model, files, wanted, progress, kept, **how))
+            found: TuningResult = out_of_memory(lambda: tune_texts(model, files, wanted, progress, kept, **how))
     except KeyboardInterrupt:
         raise Interrupted("interrupted; no recipe was written, and the same command goes on where it was") from None
     if out is not None:

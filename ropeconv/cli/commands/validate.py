@@ -165,21 +165,36 @@ def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
     """
     from ...engines.transformers.load import world_size
 
-    if server and (settings.config_reference or settings.device_map):
-        raise UsageError("--reference config and --device-map are for validation without --server; leave them out")
-    if world_size() > 1 and (server or gguf or settings.device_map):
-        raise UsageError("torchrun is for checkpoints, without --server and --device-map; start it without torchrun")
-    if settings.trust_remote_code and gguf:
-        raise UsageError("--trust-remote-code is for folders, and a GGUF file brings no code; leave it out")
-    if server and settings.tokens is not None:
-        raise UsageError("--tokens is for spread runs and GGUF; give --length for a server")
-    extra = settings.length or settings.text or settings.device_map or settings.config_reference
-    if gguf and not server and extra:
-        raise UsageError(
-            "--length, --text, --device-map and --reference config are for checkpoints; for GGUF give --tokens"
-        )
-    if settings.dequantised and (server or not gguf):
-        raise UsageError("--reference dequantised is for a GGUF file and its source in GGUF; leave it out")
+    of_checkpoints = settings.device_map or settings.config_reference
+    refusals = (
+        (
+            server and of_checkpoints,
+            "--reference config and --device-map are for validation without --server; leave them out",
+        ),
+        (
+            world_size() > 1 and (server or gguf or settings.device_map),
+            "torchrun is for checkpoints, without --server and --device-map; start it without torchrun",
+        ),
+        (
+            settings.trust_remote_code and gguf,
+            "--trust-remote-code is for folders, and a GGUF file brings no code; leave it out",
+        ),
+        (
+            server and settings.tokens is not None,
+            "--tokens is for spread runs and GGUF; give --length for a server",
+        ),
+        (
+            gguf and not server and (settings.length or settings.text or of_checkpoints),
+            "--length, --text, --device-map and --reference config are for checkpoints; for GGUF give --tokens",
+        ),
+        (
+            settings.dequantised and (server or not gguf),
+            "--reference dequantised is for a GGUF file and its source in GGUF; leave it out",
+        ),
+    )
+    for refused, sentence in refusals:
+        if refused:
+            raise UsageError(sentence)
 
 
 def _write_evidence(result: Validation, baked: Path, against: str, report: Path | None, plot: Path | None) -> None:

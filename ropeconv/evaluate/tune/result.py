@@ -1,4 +1,4 @@
-"""Tuned: what a search leaves, which is a recipe with its evidence; and the file of it."""
+"""TuningResult: what a search leaves, which is a recipe with its evidence; and the file of it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TunedRow(msgspec.Struct, frozen=True, kw_only=True):
     curve: list[float] = []
 
 
-class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+class TuningResult(msgspec.Struct, frozen=True, kw_only=True):
     """A tuned recipe, or the best formula where no better one was found, with its evidence.
 
     recipe: to apply. better: whether it was found by the search, and is better than every formula on held-out text
@@ -103,7 +103,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     ropeconv: str = __version__
 
 
-def write_tuned(tuned: Tuned, path: Path) -> None:
+def write_tuned(tuned: TuningResult, path: Path) -> None:
     """Writes a result as JSON, which `--recipe` takes. path: of the file."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(tuned)) + b"\n")
 

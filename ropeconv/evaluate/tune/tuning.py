@@ -20,14 +20,14 @@ from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
 from ..texts import Texts, read_files, tokenized
-from .result import FORMULAS, Candidate, Start, Tuned, TunedRow
+from .result import FORMULAS, Candidate, Start, TunedRow, TuningResult
 from .scorer import Passes, Place, Price, Scorer, blocks, rows
 from .search import Task, search
 from .windows import Size, split, windows
 
 
 @dataclass(frozen=True)
-class Wanted(TuneOptions):
+class SearchSettings(TuneOptions):
     """What is searched for, as users write it: the fields are those of `TuneOptions` in ropeconv/options.py."""
 
     def check(self) -> None:
@@ -59,7 +59,7 @@ class Tuning:
     runner: CheckpointRunner
     texts: Texts
     context: int
-    wanted: Wanted
+    wanted: SearchSettings
     passes: Passes
     progress: Progress
 
@@ -73,7 +73,7 @@ class Tuning:
         """The formulas that reach the context, that of --start first."""
         return sorted(self.start.formulas(), key=lambda one: one.method != self.wanted.start)
 
-    def run(self) -> Tuned:
+    def run(self) -> TuningResult:
         """Searches, and measures what was found on held-out windows. Raises BadSource where the texts are too short."""
         wanted, heard = self.wanted, self.progress
         searched, held, held_note = split(self.texts, self.context)
@@ -96,7 +96,7 @@ class Tuning:
         chosen, better, sentence = self._verdict(best, reference, table)
         gain = task.gain(best)
         assert chosen.recipe is not None
-        return Tuned(
+        return TuningResult(
             recipe=chosen.recipe.to_dict(), better=better, sentence=sentence, best_formula=reference.name,
             source=self.model, identity=self.runner.source, runtime=self.runner.runtime, device=self.runner.device,
             dtype=self.runner.dtype, trained=self.runner.trained, context=self.context,
@@ -154,11 +154,11 @@ class Tuning:
 def tune_model(
     model: str | os.PathLike[str],
     texts: Sequence[str | os.PathLike[str]],
-    wanted: Wanted,
+    wanted: SearchSettings,
     progress: Progress | None = None,
     journal: str | os.PathLike[str] | None = None,
     **options: str | bool | int,
-) -> Tuned:
+) -> TuningResult:
     """Looks for frequencies that lose less on a text than every formula does.
 
     model: a checkpoint. texts: files or patterns; a part of them is held out of the search, and decides. wanted: what
@@ -173,11 +173,11 @@ def tune_model(
 def tune_texts(
     model: str,
     files: Sequence[tuple[str, str]],
-    wanted: Wanted,
+    wanted: SearchSettings,
     progress: Progress | None = None,
     kept: Place = Place(),
     **options: str | bool | int,
-) -> Tuned:
+) -> TuningResult:
     """As `tune_model`, with texts that have been read.
 
     files: their names and contents. kept: where the journal is. model, wanted, progress, options: as there.

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ropeconv.evaluate.tune.result import Tuned, write_tuned
-from ropeconv.evaluate.tune.tuning import Wanted, tune_model
+from ropeconv.evaluate.tune.result import TuningResult, write_tuned
+from ropeconv.evaluate.tune.tuning import SearchSettings, tune_model
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.in_process import command
@@ -20,12 +20,12 @@ CONTEXT = 256
 
 
 @pytest.fixture(scope="module")
-def tuned(trained: Path) -> Tuned:
-    wanted = Wanted(str(CONTEXT), windows=16, held_windows=24)
+def tuned(trained: Path) -> TuningResult:
+    wanted = SearchSettings(str(CONTEXT), windows=16, held_windows=24)
     return tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted)
 
 
-def test_the_gradient_finds_what_no_formula_has(tuned: Tuned) -> None:
+def test_the_gradient_finds_what_no_formula_has(tuned: TuningResult) -> None:
     rows = {row.name: row for row in tuned.rows}
     total = rows["tuned factors"].total
     assert (next(iter(rows)), len(rows)) == ("base", 1 + 7 + 1)
@@ -42,7 +42,7 @@ def test_the_gradient_finds_what_no_formula_has(tuned: Tuned) -> None:
     assert (len(tuned.divisors), tuned.positions[-1]) == (32, CONTEXT - 1)
 
 
-def test_the_recipe_is_baked_and_llama_cpp_computes_it(tuned: Tuned, trained: Path, tmp_path: Path) -> None:
+def test_the_recipe_is_baked_and_llama_cpp_computes_it(tuned: TuningResult, trained: Path, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     write_tuned(tuned, tmp_path / "tuned.json")
     model = trained / "model"
@@ -83,7 +83,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_values_are_refused_with_a_repair(case: str, trained: Path) -> None:
     given, sentence = WRONG[case]
-    wanted = Wanted(**{"context": "256", "windows": 2, **given})
+    wanted = SearchSettings(**{"context": "256", "windows": 2, **given})
     with pytest.raises(RopeconvError, match=re.escape(sentence)):
         tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..forms import Interpolated
+from ..forms import InterpolatedForm
 from ..schedule import Schedule
 from ..spec import RopeSpec
 from .method import ScaledMethod, register
@@ -40,7 +40,7 @@ class Halfway(ScaledMethod):
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         factor = self.scale(spec)
-        return self.extended(spec, Interpolated(spec.rope_theta, factor**0.5), factor)
+        return self.extended(spec, InterpolatedForm(spec.rope_theta, factor**0.5), factor)
 '''
 ENCODING = '''"""Encoding `plain`: a schedule of `--linear` as the rope type linear, and nothing else."""
 
@@ -48,7 +48,7 @@ from __future__ import annotations
 
 from ...errors import UnsupportedBake
 from ...models.family import Family
-from ...rope.forms import Interpolated
+from ...rope.forms import InterpolatedForm
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ..config_edit import RopeSetting
@@ -58,7 +58,7 @@ from ..config_only import config_encoding
 @config_encoding("plain", order=90, max_ulp=7)
 def plain(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """The schedule as a factor. Raises UnsupportedBake for one that has other frequencies than `--linear`."""
-    if not isinstance(schedule.form, Interpolated):
+    if not isinstance(schedule.form, InterpolatedForm):
         raise UnsupportedBake("these frequencies", "the plain encoding", "it holds one factor", "use --linear")
     return RopeSetting({"rope_type": "linear", "factor": schedule.form.factor}, spec.rope_theta, schedule.context)
 '''

@@ -88,10 +88,11 @@ def memory(model: Path, folder: Path) -> dict[str, Any]:
     wide = checkpoint(folder / "wide", hidden=128, layers=2, vocabulary=150_000)
     code = (
         "import sys\n"
-        "from ropeconv.evaluate.runners.runner import Opening\n"
+        "from ropeconv.evaluate.runners.runner import RunnerRequest\n"
         "from ropeconv.evaluate.runners.opening import open_runner\n"
         "from ropeconv.evaluate.row import parse_rows\n"
-        "with open_runner(Opening(sys.argv[1], parse_rows('base'), device='cpu', dtype='float32')) as (runner, rows):\n"
+        "request = RunnerRequest(sys.argv[1], parse_rows('base'), device='cpu', dtype='float32')\n"
+        "with open_runner(request) as (runner, rows):\n"
         "    with runner.engine(rows[0]) as engine:\n"
         "        ids = [number % 8000 for number in range(int(sys.argv[2]))]\n"
         "        engine.token_losses(ids[:64], [63])\n"

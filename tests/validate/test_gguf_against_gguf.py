@@ -34,9 +34,9 @@ WAYS: dict[str, tuple[str, Recipe, dict[str, Any], str]] = {
     "keys": ("llama", YARN, {"encoding": "keys"}, "ByKeys"),
     "tensor": ("llama", MIXED, {"encoding": "tensor"}, "ByDivisors"),
     "yarn as a tensor": ("llama", YARN, {"encoding": "tensor"}, "ByDivisors"),
-    "carrier": ("qwen2", Recipe(METHODS["by-parts"](4.0)), {}, "Dequantised"),
-    "carrier with log-n": ("llama", LOG_N, {"carrier": "mistral3"}, "Dequantised"),
-    "window norms": ("gemma3_text", YARN, {}, "Dequantised"),
+    "carrier": ("qwen2", Recipe(METHODS["by-parts"](4.0)), {}, "DequantisedReference"),
+    "carrier with log-n": ("llama", LOG_N, {"carrier": "mistral3"}, "DequantisedReference"),
+    "window norms": ("gemma3_text", YARN, {}, "DequantisedReference"),
 }
 """Family, recipe, options, and the reference that is the sharpest for them."""
 
@@ -72,7 +72,7 @@ def test_a_right_bake_agrees_and_its_source_does_not(way: str, outtype: str, pla
     source, out = plain(family, outtype), tmp_path / "out.gguf"
     bake(source, recipe, out, **options)
     assert type(check_gguf(Comparison.open(out, str(source)), Settings())).__name__ == reference
-    for dequantised in {False, reference != "Dequantised"}:
+    for dequantised in {False, reference != "DequantisedReference"}:
         result = compared(out, source, dequantised=dequantised)
         assert result.agrees, result.sentence
         assert all(bucket.control_kl > 10 * bucket.compared_kl for bucket in result.buckets[1:])

@@ -78,9 +78,9 @@ def test_an_extended_file_is_evaluated_as_it_is_and_extended_from_its_unscaled_s
 KEPT_OPEN = """
 import sys
 from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners.runner import Opening
+from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.evaluate.runners.opening import open_runner
-with open_runner(Opening(sys.argv[1], parse_rows('mixed:4'))) as (runner, rows), runner.engine(rows[0]):
+with open_runner(RunnerRequest(sys.argv[1], parse_rows('mixed:4'))) as (runner, rows), runner.engine(rows[0]):
     print('open', flush=True)
     sys.stdin.read()
 """

@@ -49,10 +49,11 @@ def test_signals_end_a_run_with_a_sentence(stop: signal.Signals, tmp_path: Path)
         environment = {**os.environ, **hub, "HF_HOME": str(tmp_path)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(command, text=True, cwd=tmp_path, env=environment, **pipes)  # type: ignore[call-overload]
-        silent.accept()
+        while b"me/tiny" not in silent.accept()[0].recv(4096):  # others may look for a server that had this port
+            pass
         process.send_signal(stop)
         _, words = process.communicate(timeout=60)
-    assert process.returncode == 128 + stop
+    assert process.returncode == 128 + stop, words
     assert words.startswith("ropeconv: interrupted; ")
     assert "Traceback" not in words
 

@@ -47,7 +47,8 @@ def lively(folders: Path, model_type: str) -> Path:
     return folder if folder.exists() else lively_weights(make(model_type, folder, **TINY[model_type].norms))
 
 
-MEASURED = [one for one in FAMILIES if one not in MLA | CANCELS | UNMEASURED | ENCODERS]
+HALVES = {model_type for model_type in FAMILIES if by_model_type()[model_type].halves}
+MEASURED = [one for one in FAMILIES if one not in MLA | CANCELS | UNMEASURED | ENCODERS | HALVES]
 
 
 @pytest.mark.parametrize("model_type", sample(MEASURED, 5))

@@ -152,10 +152,15 @@ def test_a_second_bake_on_a_page_is_refused_and_keeps_nobody_else_waiting(form: 
     front = Front(LOCAL)
     running = front.answers("write", form, "page", baking=True)
     next(running)
+    held = workers(os.getpid())
+    for worker in held:
+        os.kill(worker, signal.SIGSTOP)
     assert "a bake is running" in next(front.answers("plan", form, "page"))  # and is looked at no further
     asking = threading.Thread(target=lambda: list(front.answers("plan", form, "another page")), daemon=True)
     asking.start()
     asking.join(60)
     assert not asking.is_alive()
     front.stop("page")
+    for worker in held:
+        os.kill(worker, signal.SIGCONT)
     assert "cancelled" in list(running)[-1]

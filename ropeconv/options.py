@@ -18,6 +18,7 @@ Format = Literal["safetensors", "gguf"]
 FoldInto = Literal["q", "k", "qk"]
 FoldDtype = Literal["stored", "f32"]
 DualChunk = Literal["keep", "drop"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 FLOATS = ("auto", "f32", "f16", "bf16")
 """Values of `outtype` that quantise nothing."""
 
@@ -237,14 +238,19 @@ class TuneOptions:
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """How `validate` and `eval` run a model."""
+class DeviceOptions:
+    """Where a model runs, and in which precision."""
 
     device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps.", "Running", metavar="DEVICE")
     dtype: str = option(
-        "auto", "auto: float32 on a CPU, elsewhere as stored.", "Running",
-        choices=("auto", "float32", "bfloat16", "float16"),
+        "auto", "auto: float32 on a CPU, elsewhere as stored.", "Running", choices=get_args(Dtype)
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunOptions(DeviceOptions):
+    """How `validate` and `eval` run a model."""
+
     chunk: int = option(4096, "Tokens that the model sees at a time.", "Running", least=1)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..convert.target import Target
-from ..engines import llamacpp as loading
+from ..engines.llamacpp import available, why_not_run
 from ..engines.probe import Probe, ProbeCache
 from ..engines.transformers.patch import Undo
 from ..engines.transformers.patch import patch as patch_modules
@@ -107,8 +107,8 @@ class DecodingCheck:
 
     def __call__(self, folder: Path) -> None:
         """Raises RopeconvError where llama.cpp does not load the file or does not decode a few tokens with it."""
-        if loading.available():
-            problem, self.reason = loading.why_not_run(folder / self.plan.files[0].name)
+        if available():
+            problem, self.reason = why_not_run(folder / self.plan.files[0].name)
             if problem:
                 raise RopeconvError(
                     f"llama.cpp cannot run what was converted: {problem}; convert it with llama.cpp and patch that, or "

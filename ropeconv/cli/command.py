@@ -178,6 +178,5 @@ else:
 
 
 Device = Literal["auto", "cuda", "cpu", "off"]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogNKind = Literal["clamped", "full"]
 Reference = Literal["patched", "config", "dequantised"]

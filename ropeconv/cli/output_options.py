@@ -11,7 +11,7 @@ import typer
 from ..environment import require
 from ..errors import UsageError
 from ..options import OutputPlace, TargetOptions, from_command_line, options
-from .command import OUTPUT, RUNNING, Dtype, option_group, parameters
+from .command import OUTPUT, RUNNING, option_group, parameters
 
 if TYPE_CHECKING:
     from ..convert.target import Target
@@ -66,12 +66,6 @@ The Target is made later, since that imports numpy and the probe of transformers
 """
 
 
-DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.", rich_help_panel=RUNNING)
-]
-DtypeOption = Annotated[
-    Dtype, typer.Option("--dtype", help="auto: float32 on a CPU, elsewhere as stored.", rich_help_panel=RUNNING)
-]
 DeviceMapOption = Annotated[
     str,
     typer.Option(

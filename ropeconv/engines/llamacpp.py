@@ -200,6 +200,3 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
         attention_factor /= 1 + 0.1 * math.log(form.factor)
     found["rope.scaling.attn_factor"] = ("float", attention_factor)
     return {f"{arch}.{key}": value for key, value in found.items()}
-
-
-__all__ = ["LlamaCppEngine"]

@@ -201,6 +201,3 @@ class SharedProbe(Probe):
 
     def stop(self) -> None:
         """Leaves the process for the next output."""
-
-
-__all__ = ["Probe", "ProbeCache", "SharedProbe"]

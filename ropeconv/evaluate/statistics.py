@@ -346,6 +346,3 @@ def _run_notes(outcome: RunOutcome, rows: Sequence[Row], first: str | None, trai
     if outcome.stopped:
         said.append("Stopped before the end: these are the cases that were finished.")
     return said
-
-
-__all__ = ["Summary", "summarise"]

@@ -180,6 +180,3 @@ def validate_unit(unit: Unit, tools: Tools) -> JsonObject:
     if not result.agrees:
         raise Disagreement(result.sentence)
     return {"runtime": result.runtime, "sentence": result.sentence}
-
-
-__all__ = ["TASKS", "Tools", "task"]

@@ -12,7 +12,7 @@ from gradio.components import Component
 
 from ..bake.advice import matrix
 from ..convert.encoding import ENCODINGS
-from ..convert.to_gguf import export as exported
+from ..convert.to_gguf import export
 from ..convert.to_gguf.write import FTYPES
 from ..options import Format
 from ..runtimes.gguf_readers import reader_names
@@ -262,7 +262,7 @@ def lead_back(button: gr.Button, made: Page, page: gr.Blocks) -> None:
     page.load(named, None, button, queue=False, api_visibility="private", show_progress="hidden")
 
 
-OUTTYPES = tuple(dict.fromkeys(("auto", *exported.OUTTYPES, *FTYPES)))
+OUTTYPES = tuple(dict.fromkeys(("auto", *export.OUTTYPES, *FTYPES)))
 LOGIN = "Publishing needs a login: Hugging Face then asks whether this page may create repositories of yours."
 
 

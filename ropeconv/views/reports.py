@@ -22,8 +22,6 @@ from .evaluation_plots import evaluation_figure, evaluation_pictures
 from .plot_style import drawn, write
 from .validation_plots import validation_figure, validation_pictures
 
-__all__ = ["write_evaluation_plot", "write_evaluation_report"]
-
 
 def write_evaluation_plot(result: Result, path: Path) -> None:
     """Writes the pictures of a result to a .png or .svg file. Raises RopeconvError without matplotlib."""
@@ -60,9 +58,6 @@ def write_evaluation_report(result: Result, path: Path) -> None:
         facts=facts,
     )
     path.write_text(page, "utf-8")
-
-
-__all__ = ["write_validation_plot", "write_validation_report"]
 
 
 def write_validation_plot(result: Validation, path: Path) -> None:

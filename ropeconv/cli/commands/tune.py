@@ -9,12 +9,12 @@ import msgspec
 import typer
 
 from ...errors import Interrupted
-from ...options import TuneOptions, copied
+from ...options import DeviceOptions, TuneOptions, copied
 from ..command import OUTPUT, needs, typed_group
 from ..eval_options import NEEDS_DATASET, DatasetOption, FieldOption, FreshOption, JournalOption, TextOption
 from ..options import FamilyOption, JsonOption, QuietOption
 from ..output import Output
-from ..output_options import DeviceMapOption, DeviceOption, DtypeOption, PlotOption, TrustOption, check_places
+from ..output_options import DeviceMapOption, PlotOption, TrustOption, check_places
 
 if TYPE_CHECKING:
     from ...evaluate.tune.result import TuningResult
@@ -34,14 +34,14 @@ ropeconv apply ./model --recipe tuned.json
 
 @needs(field=NEEDS_DATASET)
 @typed_group("options", TuneOptions)
+@typed_group("running", DeviceOptions)
 def tune_command(
     model: CheckpointArgument,
     options: TuneOptions,
+    running: DeviceOptions,
     text: TextOption = None,
     dataset: DatasetOption = "",
     field: FieldOption = "text",
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
     device_map: DeviceMapOption = "",
     out: Annotated[
         Path | None,
@@ -86,7 +86,7 @@ def tune_command(
         with output.counting("Searching", "steps") as (total, advance), stopping(output, what) as stopped:
             progress = Progress(output.note, total, advance, stopped)
             how: dict[str, Any] = {
-                "device": device, "dtype": dtype, "device_map": device_map, "family": family,
+                "device": running.device, "dtype": running.dtype, "device_map": device_map, "family": family,
                 "trust_remote_code": trust_remote_code,
             }  # fmt: skip
             kept = Place(journal, fresh)

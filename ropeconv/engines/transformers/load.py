@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ...environment import require
 from ...errors import BadSource, UsageError
@@ -34,7 +34,6 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 

@@ -23,8 +23,6 @@ from .output import open_baked
 from .runner import Runner, RunnerRequest
 from .server import open_servers
 
-__all__ = ["RunnerRequest", "open_runner"]
-
 Opened = tuple[Runner, list[Row]]
 
 

@@ -21,17 +21,13 @@ from .header import GgufHeader, read_header
 from .recovery import (
     MAX_KEPT,
     Place,
-    journal_of,
     journaled,
     locked,
     move_data,
-    recover,
     refuse_interrupted,
     refuse_no_room,
     refuse_same_size,
 )
-
-__all__ = ["journal_of", "phases", "recover"]
 
 
 def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[str]:

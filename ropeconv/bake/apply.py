@@ -119,32 +119,19 @@ class DecodingCheck:
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     """The function that asks transformers about the config in a folder: from the cache of answers, else by a probe.
 
-    plan: of the folder. probe: a running one, which is stopped where the cache has the answer to the config of the
-    plan; else its answer is put into the cache.
+    plan: of the folder. probe: stopped where the cache has the answer to the config of the plan.
     """
-    if plan.result.texts:
-        return lambda folder: probe.ask(folder, plan.schedule.context, own=True)
-    family, context = plan.result.family, plan.schedule.context
+    own, family, context = bool(plan.result.texts), plan.result.family, plan.schedule.context
     stands_for = family.text_type if family.assumed else ""
     model_type = stands_for or str(plan.result.config.get("model_type", ""))
-    planned = next(file.text for file in plan.files if file.name == "config.json") or ""
     cache = ProbeCache()
-    known = cache.get(ProbeCache.key(planned, model_type, context, stands_for))
-    if known is None:
-        probe.prefetch(model_type)
-    else:
-        probe.stop()
-
-    def ask(folder: Path) -> JsonObject:
-        text = (folder / "config.json").read_bytes().decode(errors="replace")
-        if text == planned and known is not None:
-            return known
-        with Probe() if known is not None else nullcontext(probe) as running:
-            answer = running.ask(folder, context, stands_for=stands_for)
-        cache.put(ProbeCache.key(text, model_type, context, stands_for), answer)
-        return answer
-
-    return ask
+    if not own:
+        planned = next(file.text for file in plan.files if file.name == "config.json") or ""
+        if cache.get(cache.key(planned, model_type, context, stands_for)) is None:
+            probe.prefetch(model_type)
+        else:
+            probe.stop()
+    return lambda folder: cache.answer(folder, model_type, context, own, stands_for, probe)
 
 
 def change_in_place(source: GgufSource, edit: Edit, hard_links: bool = False) -> Path:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import queue
 import re
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from ..environment import require, without_secrets
 from ..rope.errors import RopeconvError
+from .process import ProgramProcess
 
 Override = tuple[Literal["int", "float", "bool", "str"], int | float | str]
 """Type and value of a metadata key that is given at loading."""
@@ -124,39 +120,28 @@ Answer = LoadedModel | Read | Done | Lost | TokensJob | Text
 
 PATIENCE = 3600.0
 """Seconds without an answer, and without news of a batch that was read, after which llama.cpp is given up."""
-WORDS = 1 << 20
-"""Bytes of the end of stderr that are looked at."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Process:
-    """llama.cpp with one model in a process of its own, which ends when this is left, and with its caller.
+class Process(ProgramProcess):
+    """llama.cpp with one model in a process of its own, from when it is entered.
 
     load: which model, and how it runs. loaded: what is known of it then. Raises RopeconvError with llama.cpp's own
     message where it does not run the file.
     """
 
+    loaded: LoadedModel
+
     def __init__(self, load: Load) -> None:
+        super().__init__([sys.executable, "-P", "-m", "ropeconv.engines.llamacpp_program"], environment())
+        self.load, self.name = load, Path(load.path).name
+
+    def start(self) -> None:
+        """Starts llama.cpp and loads the model."""
         require("llama_cpp", "running a GGUF file")
-        self.name = Path(load.path).name
-        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115  a pipe would have to be read all the time
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ropeconv.engines.llamacpp_program"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.stderr,
-            env=environment(),
-        )
-        assert self.process.stdout is not None
-        self.lines: queue.Queue[bytes] = queue.Queue()
-        threading.Thread(target=_hand_on, args=(self.process.stdout, self.lines), daemon=True).start()
-        try:
-            self._send(load)
-            self.loaded = self._answer(LoadedModel)
-        except BaseException:
-            self.stop()
-            raise
+        super().start()
+        self.loaded = self._answer(self.load, LoadedModel)
 
     def ask(self, job: Job, kind: type[T], advance: Callable[[int], None] = lambda count: None) -> T:
         """The answer to a job.
@@ -166,68 +151,30 @@ class Process:
         """
         if self.process.returncode is not None:
             raise RopeconvError(f"llama.cpp has ended after a failure with {self.name}; load it again")
+        return self._answer(job, kind, advance)
+
+    def _answer(self, question: Load | Job, kind: type[T], advance: Callable[[int], None] = lambda count: None) -> T:
         try:
-            self._send(job)
-            return self._answer(kind, advance)
+            self.send(msgspec.json.encode(question))
+            while True:
+                line = self.receive(PATIENCE)
+                if not line:
+                    code, stderr = self.end()
+                    raise RopeconvError(f"llama.cpp cannot run {self.name}: {last_words(stderr, code)}")
+                answer: Answer = msgspec.json.decode(line, type=Answer)
+                if isinstance(answer, kind):
+                    return answer
+                if isinstance(answer, Read):
+                    advance(answer.count)
+        except TimeoutError:
+            self.stop()
+            raise RopeconvError(
+                f"llama.cpp has read nothing of {self.name} for {PATIENCE:,.0f} seconds; give shorter sequences, or "
+                "run it on a faster machine"
+            ) from None
         except BaseException:
             self.stop()
             raise
-
-    def _send(self, message: msgspec.Struct) -> None:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(msgspec.json.encode(message) + b"\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            return  # its silence is the answer
-
-    def _answer(self, kind: type[T], advance: Callable[[int], None] = lambda count: None) -> T:
-        while True:
-            try:
-                line = self.lines.get(timeout=PATIENCE)
-            except queue.Empty:
-                raise RopeconvError(
-                    f"llama.cpp has read nothing of {self.name} for {PATIENCE:,.0f} seconds; give shorter sequences, or"
-                    " run it on a faster machine"
-                ) from None
-            if not line:
-                code = self.process.wait()
-                self.stderr.seek(max(0, self.stderr.seek(0, 2) - WORDS))
-                said = self.stderr.read().decode("utf-8", "replace")
-                raise RopeconvError(f"llama.cpp cannot run {self.name}: {last_words(said, code)}")
-            found: Answer = msgspec.json.decode(line, type=Answer)
-            if isinstance(found, kind):
-                return found
-            if isinstance(found, Read):
-                advance(found.count)
-
-    def stop(self) -> None:
-        """Ends the process. May be called again."""
-        if self.process.returncode is None:
-            self.process.kill()
-            self.process.wait()
-        for file in (self.process.stdin, self.stderr):
-            if file is not None:
-                try:
-                    file.close()
-                except BrokenPipeError:  # what it had not read yet
-                    continue
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-
-def _hand_on(stdout: BinaryIO, lines: queue.Queue[bytes]) -> None:
-    """Hands on the lines of the program, and an empty one at its end."""
-    with stdout:
-        for line in stdout:
-            lines.put(line)
-    lines.put(b"")
 
 
 def environment() -> dict[str, str]:

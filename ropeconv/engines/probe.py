@@ -1,10 +1,9 @@
-"""Probe: the installed transformers in a process of its own. Fast to import, since it has to start first.
+"""Probe: the installed transformers in a process of its own, and ProbeCache, which keeps its answers.
 
-A cache of the answers of the probe, since asking takes longer than copying some gigabytes.
-
-An answer is a function of the config's bytes and of the code that read them. The key covers both: the text, the
-versions of transformers and torch, the files of transformers that hold the model's RoPE, and the probe itself.
-Only the answer is cached; it is compared with the schedule each time.
+An answer follows from the bytes of a config and from the code that read them, so the key of the cache covers both: the
+text, the versions of transformers and torch, the files of transformers that hold the model's RoPE, and the probe. Only
+the answer is cached; it is compared with the schedule each time. The module is fast to import, since the probe has to
+start first.
 """
 
 from __future__ import annotations
@@ -14,34 +13,28 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import subprocess
 import sys
-from functools import cached_property
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
 from ..environment import without_secrets
 from ..formats.jsontext import JsonObject
+from .process import ProgramProcess
 
 
-class Probe:
-    """A running `probe_program.py`, which imports torch and transformers while its caller plans and copies.
+class Probe(ProgramProcess):
+    """`probe_program.py`, which imports torch and transformers while its caller plans and copies.
 
-    python: the interpreter. env: of the process, None for that of the caller without its secrets.
+    It starts when it is entered, or when it is asked. python: the interpreter. env: of the process, None for that of
+    the caller without its secrets.
     """
 
-    def __init__(self, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
+    def __init__(self, python: str = sys.executable, env: Mapping[str, str] | None = None) -> None:
         script = Path(__file__).with_name("probe_program.py")
-        self.process = subprocess.Popen(
-            [python, "-P", "-W", "ignore", str(script)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=without_secrets() if env is None else env,
-        )
+        super().__init__([python, "-P", "-W", "ignore", str(script)], without_secrets() if env is None else env)
 
     @staticmethod
     def available() -> bool:
@@ -50,42 +43,30 @@ class Probe:
 
     def prefetch(self, model_type: str) -> None:
         """Starts the import of the code of a model, ahead of `ask`."""
-        self._send({"model_type": model_type})
+        self.send(json.dumps({"model_type": model_type}).encode())
 
     def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> JsonObject:
         """What transformers computes from the config of a folder: {"modules": ...}, or {"error": message}.
 
-        folder: with config.json. context: in tokens, whose last position is asked. own: run the modelling file in the
-        folder, which the caller has written or trusts. stands_for: the model type of a config whose own transformers
-        does not have.
+        A process that has ended is started again. folder: with config.json. context: in tokens, whose last position is
+        asked. own: run the modelling file in the folder, which the caller has written or trusts. stands_for: the model
+        type of a config whose own transformers does not have.
         """
-        assert self.process.stdout is not None
-        self._send({"path": str(folder.resolve()), "context": context, "own": own, "as": stands_for})
-        line = self.process.stdout.readline()
+        if not self.is_running:
+            self.start()
+        question = {"path": str(folder.resolve()), "context": context, "own": own, "as": stands_for}
+        self.send(json.dumps(question).encode())
+        return parsed(self.receive()) or {"error": "transformers ended without an answer that can be read"}
 
-        return parsed(line) or {"error": "transformers ended without an answer that can be read"}
 
-    def _send(self, question: JsonObject) -> None:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(question) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            return  # its silence is the answer
+class SharedProbe(Probe):
+    """A probe that is never entered, and stays for the next output. It ends with the process that holds it."""
 
-    def __enter__(self) -> Probe:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+    def prefetch(self, model_type: str) -> None:
+        """Starts nothing ahead: the process may be there already."""
 
     def stop(self) -> None:
-        """Kills the process. May be called again."""
-        if self.process.returncode is None:
-            self.process.kill()
-            self.process.communicate()
+        """Leaves the process for the next output."""
 
 
 class Module(msgspec.Struct, frozen=True):
@@ -113,7 +94,7 @@ class ProbeFailure(msgspec.Struct, frozen=True):
     error: str
 
 
-def parsed(text: str) -> JsonObject | None:
+def parsed(text: str | bytes) -> JsonObject | None:
     """An answer as JSON-ready data; None for a text that is none, such as one with NaN among its numbers."""
     for kind in (ProbeFailure, ProbeAnswer):
         try:
@@ -155,10 +136,26 @@ class ProbeCache:
             return ""
         return digest.hexdigest()
 
+    def answer(
+        self, folder: Path, model_type: str, context: int, own: bool = False, stands_for: str = "",
+        probe: Probe | None = None,
+    ) -> JsonObject:  # fmt: skip
+        """The answer of `Probe.ask`, from the cache where that has it.
+
+        model_type: as for `key`. probe: to ask, None to start one. folder, context, own, stands_for: as for
+        `Probe.ask`; what a modelling file of the folder computes is not cached.
+        """
+        text = (folder / "config.json").read_bytes().decode(errors="replace")
+        key = "" if own else self.key(text, model_type, context, stands_for)
+        answer = self.get(key)
+        if answer is None:
+            with Probe() if probe is None else nullcontext(probe) as running:
+                answer = running.ask(folder, context, own, stands_for)
+            self.put(key, answer)
+        return answer
+
     def get(self, key: str) -> JsonObject | None:
         """The cached answer of a key; None without one and for an empty key."""
-        if not key:
-            return None
         try:
             answer = parsed((self.folder / f"{key}.json").read_text("utf-8"))
         except (OSError, ValueError):
@@ -177,27 +174,3 @@ class ProbeCache:
             draft.replace(path)
         except OSError:
             return
-
-
-class SharedProbe(Probe):
-    """A probe that outlives the outputs it is asked about. It ends with the process that holds it."""
-
-    def __init__(self, python: str = sys.executable) -> None:
-        self.python = python
-
-    @cached_property
-    def process(self) -> subprocess.Popen[str]:  # type: ignore[override]
-        """The process, started on first use."""
-        return Probe(self.python).process
-
-    def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> JsonObject:
-        """As in `Probe`; a process that has ended is started anew. folder, context, own, stands_for: as there."""
-        if "process" in self.__dict__ and self.process.poll() is not None:
-            del self.process
-        return super().ask(folder, context, own, stands_for)
-
-    def prefetch(self, model_type: str) -> None:
-        """Starts nothing ahead: the process may be there already."""
-
-    def stop(self) -> None:
-        """Leaves the process for the next output."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +14,7 @@ from ..convert.encoding import ENCODINGS, Encoding
 from ..convert.encodings.buffers import MODULE, SETTINGS, class_keys, modelling
 from ..convert.fold import fold
 from ..convert.fold_files import scaled
-from ..engines.probe import Probe, ProbeCache
+from ..engines.probe import ProbeCache
 from ..errors import BadSource, Disagreement
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
@@ -240,6 +239,7 @@ def check_before_forward(comparison: Comparison, trust_remote_code: bool = False
     frequencies are computed or folded weights are wrong.
     """
     baked, receipt, source = comparison.baked, comparison.receipt, comparison.checkpoint
+    stands_for = comparison.stands_for
     said, encoding = receipt.in_config, ENCODINGS.get(receipt.encoding)
     if said is None or encoding is None:
         raise BadSource(f"{baked} was written as {receipt.encoding}, which is not known here; run apply again")
@@ -247,22 +247,9 @@ def check_before_forward(comparison: Comparison, trust_remote_code: bool = False
     check_tokenizer(baked, source)
     own = needs_trust(baked, trust_remote_code)
     schedule = replace(comparison.schedule, attention_factor=said.attention_factor, softmax_scale=said.softmax_scale)
-    found = compare(_answer(comparison, schedule.context, own), schedule, comparison.spec, said.written_as)
+    model_type = stands_for or str(parsed(baked / "config.json").get("model_type", ""))
+    answer = ProbeCache().answer(baked, model_type, schedule.context, own, stands_for)
+    found = compare(answer, schedule, comparison.spec, said.written_as)
     if encoding.folds and weights:
         check_fold(comparison)
     return found
-
-
-def _answer(comparison: Comparison, context: int, own: bool) -> JsonObject:
-    """The answer of the installed transformers on an output, from the cache where `apply` has asked already."""
-    baked, stands_for = comparison.baked, comparison.stands_for
-    text = read_text(baked / "config.json", str(baked / "config.json"))
-    cache = ProbeCache()
-    model_type = stands_for or str(json.loads(text).get("model_type", ""))
-    key = "" if own else cache.key(text, model_type, context, stands_for)
-    known = cache.get(key)
-    if known is None:
-        with Probe() as probe:
-            known = probe.ask(baked, context, own, stands_for)
-        cache.put(key, known)
-    return known

@@ -115,7 +115,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def started(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     """What the check starts a probe of its own with."""
     start = MagicMock(return_value=asked("started"))
-    monkeypatch.setattr("ropeconv.bake.apply.Probe", start)
+    monkeypatch.setattr("ropeconv.engines.probe.Probe", start)
     return start
 
 
@@ -124,7 +124,7 @@ def test_the_first_answer_is_cached(plan: CheckpointPlan, folder: Path, cache: P
     ask = probe_query(plan, probe)
     assert probe.method_calls == [call.prefetch("llama")]
     assert ask(folder)["by"] == "given"
-    assert probe.method_calls[1:] == [call.ask(folder, context, stands_for="")]
+    assert probe.method_calls[1:] == [call.ask(folder, context, False, "")]
     assert probe_query(plan, second)(folder)["by"] == "given"
     assert second.method_calls == [call.stop()]
     started.assert_not_called()

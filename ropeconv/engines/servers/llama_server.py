@@ -11,7 +11,7 @@ from typing import ClassVar
 import msgspec
 
 from ..engine import LogProbs, Output, Progress
-from .protocol import TOP, Count, ModelEntry, Name, ServedModel, Server, TokenList, for_prompt, misread
+from .protocol import TOP, Count, ModelEntry, Name, ServedModel, Server, TokenList, for_prompt
 
 BIAS = 1e6
 
@@ -62,6 +62,7 @@ class LlamaServer(Server):
         "with --generate, or evaluate its GGUF file itself"
     }
     owner = "llamacpp"
+    title = "llama-server"
     computes_in = "float16"  # its cache of keys and values, unless started with -ctk f32 -ctv f32
     unchecked = (
         "which types its cache of keys and values has (16 bits by default)",
@@ -82,11 +83,11 @@ class LlamaServer(Server):
         found, done = [], 0
         plain = self.encode("a")
         if not plain:
-            raise misread("llama-server", "token for a letter")
+            raise self.misread("token for a letter")
         for k in kept:
             rows = self._after(ids[: k + 1], ids[k + 1]) or self._after(ids[: k + 1], plain[-1])
             if not rows:
-                raise misread("llama-server", "completion_probabilities")
+                raise self.misread("completion_probabilities")
             found.append({entry.id: entry.logprob for entry in rows})
             (progress or Progress()).advance(k + 1 - done)
             done = k + 1
@@ -99,7 +100,7 @@ class LlamaServer(Server):
         said = self.post("/completion", body, LlamaCompletion, for_prompt(count))
         self._whole(said, ids)
         if said.tokens is None:
-            raise misread("llama-server", "tokens")
+            raise self.misread("tokens")
         return said.tokens
 
     def encode(self, text: str, special: bool = False) -> list[int]:
@@ -124,4 +125,4 @@ class LlamaServer(Server):
     def _whole(self, said: LlamaCompletion, prompt: Sequence[int]) -> None:
         """Raises RopeconvError where the server has left out a part of a prompt."""
         if said.truncated or said.tokens_evaluated not in (None, len(prompt)):
-            raise misread("llama-server", f"whole prompt of {len(prompt)} tokens")
+            raise self.misread(f"whole prompt of {len(prompt)} tokens")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar
@@ -20,6 +21,7 @@ import msgspec
 
 from ...formats.jsontext import JsonObject
 from ...rope.errors import RopeconvError
+from ...rope.lengths import MOST_TOKENS
 from ..engine import Engine, LogProbs, Progress, TokenLosses
 
 if TYPE_CHECKING:
@@ -136,6 +138,12 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Name = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
+class TokenList(msgspec.Struct, frozen=True):
+    """The answer to /tokenize."""
+
+    tokens: list[Count]
+
+
 class ModelMeta(msgspec.Struct, frozen=True):
     """What llama-server says of a model: tokens of its vocabulary and of its context."""
 
@@ -182,13 +190,16 @@ class ServedModel:
 class Server(Engine):
     """A running server with one of its models, through one protocol.
 
-    owner: `owned_by` in the server's list of models, by which the protocol is recognised. computes_in: the precision
+    owner: `owned_by` in the server's list of models, by which the protocol is recognised. title: for messages. piece:
+    positions whose losses are asked for in one request. computes_in: the precision
     that limits it for weights in float32; empty where that is float32 too. served: the model. client: for requests.
     entry: of the model in that list.
     """
 
     gives = frozenset({"top_log_probs", "token_losses", "tokens"})
     owner: ClassVar[str]
+    title: ClassVar[str]
+    piece: ClassVar[int] = MOST_TOKENS
     computes_in: ClassVar[str] = ""
 
     def __init__(self, client: httpx.Client, entry: ModelEntry) -> None:
@@ -200,19 +211,55 @@ class Server(Engine):
     def describe(self, entry: ModelEntry) -> ServedModel:
         """The model of an entry of /v1/models. Raises RopeconvError where the server does not answer."""
 
-    @abstractmethod
+    def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
+        """Log-probabilities of the `top` likeliest next tokens, and of the actual one, for each index in `kept`.
+
+        ids: all tokens. kept: rising indices into `ids`, without the last. Raises RopeconvError with the server's own
+        message where it refuses, and where its answer has another shape.
+        """
+        raise NotImplementedError(self.owner)
+
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
-        """Log-probabilities of the likeliest next tokens, and of the actual one, one dict per index in `kept`.
+        """As in `Engine`, the actual next token included. ids, kept, progress: as there."""
+        rows = self.log_probs(ids, kept, TOP)
+        (progress or Progress()).advance(len(ids))
+        return rows
 
-        ids: all tokens. kept: rising indices into `ids`, without the last. progress: callbacks. Raises RopeconvError
-        with the server's own message where it refuses, and where its answer has another shape.
+    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+        """As in `Engine`, from the log-probability of each target and of the likeliest token at its place.
+
+        ids, targets, progress: as there. A later request finds what comes before in the server's cache of prefixes.
         """
+        import numpy as np
 
-    @abstractmethod
+        if "token_losses" not in self.gives:
+            self._cannot("token_losses")
+        self.refuse_longer(targets[-1] + 2)
+        rows, start = list[LogProbs](), 0
+        while start < len(targets):
+            stop = bisect_left(targets, targets[start] + self.piece)
+            part = targets[start:stop]
+            rows += self.log_probs(ids[: part[-1] + 1], [target - 1 for target in part], 1)
+            start = stop
+        for target, row in zip(targets, rows, strict=True):
+            if ids[target] not in row:
+                raise self.misread(f"log-probability of token {target} itself")
+        own = np.array([row[ids[target]] for target, row in zip(targets, rows, strict=True)], float)
+        (progress or Progress()).advance(len(ids))
+        return TokenLosses(-own, own == [max(row.values()) for row in rows])
+
+    def misread(self, what: str) -> RopeconvError:
+        """The error for an answer that lacks a part of the protocol. what: the missing part."""
+        return RopeconvError(
+            f"the answer of {self.title} has no {what}, so its version is not known here; run the model another way"
+        )
+
     def encode(self, text: str, special: bool = False) -> list[int]:
         """The tokens of a text. special: with those that the server puts before and behind every text."""
+        body = {"model": self.served.model, "prompt": text, "add_special_tokens": special}
+        return self.post("/tokenize", body, TokenList, for_prompt(len(text))).tokens
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -271,38 +318,6 @@ def ask(
         ) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise RopeconvError(f"the server at {url} does not answer in JSON; give the base URL of its API") from None
-
-
-class TokenList(msgspec.Struct, frozen=True):
-    """The answer to /tokenize."""
-
-    tokens: list[Count]
-
-
-def losses_of(owner: str, ids: Sequence[int], targets: Sequence[int], said: Sequence[LogProbs]) -> TokenLosses:
-    """Losses from what is said of each target.
-
-    owner: the server. ids: all tokens. targets: indices into `ids`. said: log-probabilities at each, its own and the
-    likeliest among them. Raises RopeconvError where its own is not.
-    """
-    import numpy as np
-
-    own = [row.get(ids[target]) for target, row in zip(targets, said, strict=True)]
-    lost = next((target for target, value in zip(targets, own, strict=True) if value is None), None)
-    if lost is not None:
-        raise misread(owner, f"log-probability of token {lost} itself")
-    right = [value == max(row.values()) for value, row in zip(own, said, strict=True)]
-    return TokenLosses(-np.array(own, float), np.array(right))
-
-
-def misread(owner: str, what: object) -> RopeconvError:
-    """The error for an answer that lacks a part of the protocol.
-
-    owner: the server. what: the missing part.
-    """
-    return RopeconvError(
-        f"the answer of {owner} has no {what}, so its version is not known here; run the model another way"
-    )
 
 
 def _words(body: bytes) -> str:

@@ -5,17 +5,14 @@ https://docs.sglang.io/basic_usage/sampling_params.html (`return_logprob`, `top_
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 import msgspec
 
 from ...rope.errors import RopeconvError
-from ..engine import LogProbs, Progress, TokenLosses
-from .protocol import TOP, Count, ModelEntry, Name, ServedModel, Server, TokenList, for_prompt, losses_of, misread
+from ..engine import LogProbs
+from .protocol import Count, ModelEntry, Name, ServedModel, Server, for_prompt
 
-PIECE = 2048
-"""Positions whose losses are asked for at a time."""
 Said = tuple[float | None, Count, str | None]
 """Log-probability, token id and text. The first token of a prompt has no log-probability."""
 
@@ -51,6 +48,8 @@ class Sglang(Server):
     """A running `sglang serve`, asked for the log-probabilities of a prompt, from a position on."""
 
     owner = "sglang"
+    title = "SGLang"
+    piece = 2048  # SGLang keeps the logits of all positions that are asked for
     unchecked = ("which precision and attention kernel it runs", "tokens past the likeliest that it names")
 
     def describe(self, entry: ModelEntry) -> ServedModel:
@@ -61,28 +60,6 @@ class Sglang(Server):
         runtime = f"SGLang {known.version}".strip()
         return ServedModel(entry.id, runtime, entry.max_model_len or 0, known.model_path or "")
 
-    def top_log_probs(
-        self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
-    ) -> list[LogProbs]:
-        found = self._said(ids, kept, TOP)
-        (progress or Progress()).advance(len(ids))
-        return found
-
-    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
-        """As in `Engine`, in requests for `PIECE` positions, since SGLang keeps the logits of all that are asked for.
-
-        ids, targets, progress: as there. What comes before is in its cache of prefixes by then.
-        """
-        self.refuse_longer(targets[-1] + 2)
-        said, start = list[LogProbs](), 0
-        while start < len(targets):
-            stop = bisect_left(targets, targets[start] + PIECE)
-            part = targets[start:stop]
-            said += self._said(ids[: part[-1] + 1], [target - 1 for target in part], 1)
-            start = stop
-        (progress or Progress()).advance(len(ids))
-        return losses_of("SGLang", ids, targets, said)
-
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
         asked = {"sampling_params": {"max_new_tokens": count, "temperature": 0}}
@@ -90,19 +67,14 @@ class Sglang(Server):
             "/generate", {"input_ids": list(ids), **asked}, SglangGeneration, for_prompt(count)
         ).output_ids
         if found is None:
-            raise misread("SGLang", "output_ids")
+            raise self.misread("output_ids")
         return found
-
-    def encode(self, text: str, special: bool = False) -> list[int]:
-        body = {"model": self.served.model, "prompt": text, "add_special_tokens": special}
-        return self.post("/tokenize", body, TokenList, for_prompt(len(text))).tokens
 
     def decode(self, ids: Sequence[int]) -> str:
         body = {"model": self.served.model, "tokens": list(ids), "skip_special_tokens": False}
         return self.post("/detokenize", body, SglangText, for_prompt(len(ids))).text
 
-    def _said(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
-        """What is said behind each index in `kept`. ids: of the prompt. top: how many of the likeliest."""
+    def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
         first = min(kept)
         body = {
             "input_ids": list(ids),
@@ -115,12 +87,12 @@ class Sglang(Server):
         said = self.post("/generate", body, SglangGeneration, limits).meta_info
         rows, own = said.input_top_logprobs, said.input_token_logprobs
         if rows is None or own is None or not len(rows) == len(own) == len(ids) - first:
-            raise misread("SGLang", "input_top_logprobs for every token")
+            raise self.misread("input_top_logprobs for every token")
         found = []
         for k in kept:
             entries = [*(rows[k + 1 - first] or ()), own[k + 1 - first]]
             known = {token: value for value, token, _ in entries if value is not None}
             if len(known) != len({token for _, token, _ in entries}):
-                raise misread("SGLang", f"log-probability for token {k + 1}")
+                raise self.misread(f"log-probability for token {k + 1}")
             found.append(known)
         return found

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.engines.servers import sglang
+from ropeconv.engines.servers.sglang import Sglang
 from ropeconv.evaluate.cases import EVAL
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.row import Row
@@ -75,7 +75,7 @@ def test_sglang_is_asked_for_as_many_positions_as_fit(
         for piece, targets, largest in ((None, TARGETS, LENGTH), (50, TARGETS, 51), (50, TARGETS[-20:], 21)):
             server.largest = 0
             if piece:
-                monkeypatch.setattr(sglang, "PIECE", piece)
+                monkeypatch.setattr(Sglang, "piece", piece)
             losses.append(engine.token_losses(ids(), targets).loss)
             assert server.largest == largest
     assert np.abs(losses[0] - losses[1]).max() < SAME

@@ -1,0 +1,100 @@
+"""ProgramProcess: a program that answers questions, in a process that ends with its caller."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import BinaryIO, Self
+
+TAIL = 1 << 20
+"""Bytes of the end of stderr that are kept for messages."""
+
+
+class ProgramProcess:
+    """A program that reads questions from stdin, one line of JSON each, and writes its answers to stdout.
+
+    It starts when it is entered and is killed at the end of the block. Its stdin closes with the caller, on which it
+    ends too.
+
+    command: starts the program. env: the environment variables that it gets.
+    """
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+        self.command, self.env = command, env
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the program was started and has not ended."""
+        return "process" in vars(self) and self.process.poll() is None
+
+    def start(self) -> None:
+        """Starts the program."""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  a pipe would have to be read all the time
+        self.process = subprocess.Popen(
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=self.env
+        )
+        self._lines: queue.Queue[bytes] = queue.Queue()
+        assert self.process.stdout is not None
+        threading.Thread(target=_read, args=(self.process.stdout, self._lines), daemon=True).start()
+
+    def send(self, line: bytes) -> None:
+        """Sends a line of JSON. A program that has ended is noticed in `receive`."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return
+
+    def receive(self, seconds: float | None = None) -> bytes:
+        """The next line of the program; empty where it has ended.
+
+        seconds: how long to wait, None for any time. Raises TimeoutError where no line comes in that time.
+        """
+        try:
+            return self._lines.get(timeout=seconds)
+        except queue.Empty:
+            raise TimeoutError from None
+
+    def end(self) -> tuple[int, str]:
+        """The return code of a program that ends by itself, and the end of its stderr."""
+        code = self.process.wait()
+        self._stderr.seek(max(0, self._stderr.seek(0, 2) - TAIL))
+        return code, self._stderr.read().decode("utf-8", "replace")
+
+    def stop(self) -> None:
+        """Kills the program. May be called again."""
+        if "process" not in vars(self):
+            return
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.wait()
+        for file in (self.process.stdin, self._stderr):
+            if file is not None:
+                try:
+                    file.close()
+                except BrokenPipeError:  # it had not read everything
+                    continue
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _read(stdout: BinaryIO, lines: queue.Queue[bytes]) -> None:
+    """Puts the lines of a program into a queue, and an empty one at its end."""
+    with stdout:
+        for line in stdout:
+            lines.put(line)
+    lines.put(b"")

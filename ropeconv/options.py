@@ -115,12 +115,12 @@ class OutputPlace:
     """Where an output of `apply` is written. out: None for `./NAME-METHODFACTOR`."""
 
     out: Path | None = option(
-        None, "Folder or GGUF file (default: here, named after SOURCE and method); of several outputs the folder that "
-        "they are put into.", "Output", short="-o", metavar="PATH",
+        None, "The folder or GGUF file to write (default: ./NAME-METHODFACTOR); for several outputs, their folder.",
+        "Output", short="-o", metavar="PATH",
     )  # fmt: skip
-    in_place: bool = option(False, "Change the GGUF file itself; a kill at any moment can be undone.", "GGUF")
+    in_place: bool = option(False, "Patch the GGUF file itself instead of a copy.", "Output")
     allow_hard_links: bool = option(
-        False, "With --in-place: also change a file that has other hard links.", "GGUF"
+        False, "With --in-place: also patch a file that has other hard links.", "Expert options"
     )  # fmt: skip
 
 
@@ -135,49 +135,56 @@ class TargetOptions:
     """
 
     to: Format | None = option(
-        None, "Format of the output (default: that of SOURCE); repeatable.", "Output", metavar="[safetensors|gguf]",
-        repeatable=True,
+        None, "safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a Modelfile.",
+        "Output", metavar="FORMAT", repeatable=True,
     )  # fmt: skip
     encoding: str = option(
-        "auto", f"How to write it: {', '.join(encoding_names())}.", "Runtimes and encoding", metavar="NAME",
+        "auto", f"How to write the method: {', '.join(encoding_names())}.", "Expert options", metavar="NAME",
         choices=encoding_names(),
     )  # fmt: skip
     runtimes: tuple[str, ...] = option(
-        (), "Must read it exactly: NAME or NAME@VERSION; repeatable.", "Runtimes and encoding", flag="--runtime",
-        metavar="NAME",
+        (), "Write a form that this runtime supports: vllm, ollama, vllm@0.30, ...; repeatable.", "Runtimes",
+        flag="--runtime", metavar="NAME",
     )  # fmt: skip
     outtype: str | None = option(
-        None, "Of the weights: auto (as stored), f32, f16, bf16, q8_0, or q4_k_m and its like; repeatable.", "GGUF",
+        None, "Type of the weights in GGUF: auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...; repeatable.", "Output",
         metavar="TYPE", only="gguf", repeatable=True,
     )  # fmt: skip
     pre: str | None = option(
-        None, "tokenizer.ggml.pre, for a pre-tokenizer not in the table.", "GGUF", metavar="NAME", only="gguf"
+        None,
+        "The value of tokenizer.ggml.pre, for an unknown pre-tokenizer.",
+        "Expert options",
+        metavar="NAME",
+        only="gguf",
     )
     carrier: str | None = option(
-        None, "Host architecture: write the file as this one, which takes any frequencies.", "GGUF", metavar="ARCH",
-        only="gguf",
+        None, "Write the GGUF file as this architecture, which supports any frequencies.", "Expert options",
+        metavar="ARCH", only="gguf",
     )  # fmt: skip
     fold_into: FoldInto | None = option(
-        None, "With --encoding weights: which rows take the attention factor.", "Folding", only="folder"
+        None,
+        "With --encoding weights: the projections to scale by the attention factor.",
+        "Expert options",
+        only="folder",
     )
     fold_dtype: FoldDtype | None = option(
-        None, "Of scaled norms: stored (as they are) or f32.", "Folding", only="folder"
+        None, "The dtype of scaled norms: stored or f32.", "Expert options", only="folder"
     )
     allow_approximate: bool = option(
-        False, "Take log-n in steps where the formula cannot be had.", "Runtimes and encoding"
+        False, "Approximate log-n by steps where the runtime has no formula for it.", "Expert options"
     )
-    all_files: bool = option(False, "Copy the same weights in other formats too.", "Output", only="folder")
-    replace: bool = option(False, "Start a scaled model from its unscaled RoPE.", "Output")
+    all_files: bool = option(False, "Also copy weights in other formats.", "Expert options", only="folder")
+    replace: bool = option(False, "Replace the scaling that the model has.", "Length")
     assume_arch_keys: bool = option(
-        False, "Take an unknown architecture, with keys that all others read.", "GGUF"
+        False, "Accept an unknown GGUF architecture, with the keys that all others use.", "Expert options"
     )  # fmt: skip
     quantized_by: str | None = option(
-        None, "general.quantized_by of a conversion (default: OWNER of --push, where it quantises).", "GGUF",
+        None, "The value of general.quantized_by (default: OWNER of --push).", "Expert options",
         metavar="NAME", only="gguf",
     )  # fmt: skip
     dual_chunk: DualChunk | None = option(
-        None, "Keep or drop dual chunk attention (Qwen2.5-1M), with which vLLM and SGLang do not compute the method.",
-        "Runtimes and encoding", metavar="HOW", only="folder",
+        None, "Keep or drop dual chunk attention (Qwen2.5-1M); vLLM and SGLang support the method only without it.",
+        "Expert options", only="folder",
     )  # fmt: skip
 
     def published_by(self: Written, owner: str) -> Written:
@@ -195,7 +202,7 @@ class SizeOptions:
     )
     lengths: str = option(
         "1/4T,1T,2T,4T", "Of the sequences: tokens (8k,32k), or multiples of the trained context T.",
-        "Length and attention factor", metavar="LENGTHS",
+        "Length", metavar="LENGTHS",
     )  # fmt: skip
     windows: int = option(8, "Sequences of each length.", "Running", metavar="N", least=1)
     targets: int = option(256, "Tokens predicted at the end of each sequence.", "Running", metavar="N", least=1)
@@ -209,12 +216,12 @@ class SizeOptions:
 class TuneOptions:
     """What `tune` searches for, as users write it. held_windows: 0 for as many as `windows`."""
 
-    context: str = option(MISSING, "The context to reach.", "Length and attention factor", metavar="TOKENS")
+    context: str = option(MISSING, "The context to reach.", "Length", metavar="TOKENS")
     start: str = option(
         "", "The formula to begin with (default: the one that loses least).", "Model", metavar="METHOD"
     )  # fmt: skip
     attention_factor: float | None = option(
-        None, "Keep cos and sin times A, instead of tuning that too.", "Length and attention factor", metavar="A"
+        None, "Keep cos and sin times A, instead of tuning that too.", "Length", metavar="A"
     )
     windows: int = option(16, "Windows that the search reads.", "Running", metavar="N", least=2)
     held_windows: int = option(

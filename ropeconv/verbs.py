@@ -20,6 +20,7 @@ from .errors import UsageError
 from .evaluate.opening import Sizes, evaluate_model
 from .evaluate.result import Result
 from .evaluate.runners.runner import RunnerRequest
+from .hub.readme import with_card
 from .inspection.inspection import Inspection, inspect_source
 from .inspection.receipts.reader import read_receipt
 from .inspection.side_by_side import RopeDifference, side_by_side
@@ -101,7 +102,7 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
         plan = baking.make_plan(_source("apply", model, keywords.get("family", "")), chosen, target)
     if dry_run:
         return plan
-    done = baking.apply(plan, **run)
+    done = baking.apply(with_card(plan), **run)
     return Output(done.path, done.check, done.reason, plan, plan.source.reference)
 
 
@@ -270,7 +271,7 @@ def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
     if recipe is not None and not isinstance(recipe, str | os.PathLike):
         raise UsageError(f"{verb}() takes a Recipe or the path of one, and got {_described(recipe)}; or pass yarn=4")
     if recipe is None and not chosen_methods(given):
-        raise UsageError(f"{verb}() needs a method, such as yarn=4 (`ropeconv methods` lists them)")
+        raise UsageError(f"{verb}() needs a method, such as yarn=4 (`ropeconv list methods` lists them)")
     given = {name: _recipe_value(name, value) for name, value in given.items()}
     return build_recipe(given | ({} if recipe is None else {"recipe_file": os.fspath(recipe)}))
 

@@ -31,6 +31,12 @@ IN_DOCS = (
     "tgi", "vllm",
 )  # fmt: skip
 OUTSIDE = {"unsupported", "unknown"}
+COMMON = (
+    "llama", "llama4_text", "mistral", "mixtral", "ministral3", "qwen2", "qwen2_moe", "qwen2_5_vl", "qwen3", "qwen3_moe",
+    "qwen3_next", "qwen3_5", "gemma", "gemma2", "gemma3", "gemma4", "deepseek_v2", "deepseek_v3", "glm4", "glm4_moe",
+    "phi", "phi3", "gpt_oss", "gpt_neox", "granite", "olmo2", "olmo3", "cohere", "falcon", "smollm3", "modernbert",
+)  # fmt: skip
+"""Families in the table of docs/runtimes.md."""
 MODELS = {
     "Llama, Code World Model, SmolLM 3, Seed, Apertus": r"llama4?|mllama|cwm|smollm3|seed_oss|apertus",
     "Qwen 2 to 3.6, with experts, vision and sound": r"qwen.*",
@@ -47,7 +53,7 @@ MODELS = {
         r"modernbert|nomic_bert|gte|jina.*|eurobert|ultrabert|openai_privacy_filter"
     ),
 }
-"""Lines of the table of models, each with a pattern for the names of its families; the last line counts all others."""
+"""Rows of the table of models, each with a pattern for the names of its families; the last line counts all others."""
 
 
 def of(row: Runtime) -> list[MatrixCell]:
@@ -56,15 +62,13 @@ def of(row: Runtime) -> list[MatrixCell]:
 
 
 def newest_versions() -> str:
-    """The table of README.md: a line per runtime, the number of families that are exact by way to write RoPE."""
-    lines = ["| runtime | has | theta, NTK | linear | llama3 | YaRN | any frequencies | known by |", "|---" * 8 + "|"]
+    """Return the table of README.md: per runtime, the number of families that are exact by way to write RoPE."""
+    lines = ["| runtime | supported | new base, NTK | linear | Llama 3 | YaRN | any frequencies |", "|---" * 7 + "|"]
     for row in map(newest, IN_README):
-        own = of(row)
-        has = {cell.family for cell in own if cell.verdict.status not in OUTSIDE}
-        exact = [sum(cell.writing == name and cell.verdict.status == "exact" for cell in own) for name in METHODS]
-        known = counts(own)
-        grade = max(("run", "read"), key=lambda name: known[name])
-        lines.append("| " + " | ".join(map(str, (row.display_name, len(has), *exact, grade))) + " |")
+        cells = of(row)
+        supported = {cell.family for cell in cells if cell.verdict.status not in OUTSIDE}
+        exact = [sum(cell.writing == name and cell.verdict.status == "exact" for cell in cells) for name in METHODS]
+        lines.append("| " + " | ".join(map(str, (row.display_name, len(supported), *exact))) + " |")
     return "\n".join(lines)
 
 
@@ -80,30 +84,40 @@ def ranges() -> str:
 
 
 def families() -> str:
-    """The table of families in docs/runtimes.md, as `ropeconv runtimes --matrix` prints it."""
-    rows = [("family", *IN_DOCS)]
-    columns = [by_family(of(newest(name))) for name in IN_DOCS]
-    for family in dict.fromkeys(cell.family for cell in matrix()):
-        rows.append((family, *(letters(column[family]) for column in columns)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines)
+    """Return the table of all families and runtimes, as `ropeconv list runtimes --matrix` prints it."""
+    return matrix_lines(IN_DOCS, dict.fromkeys(cell.family for cell in matrix()))
+
+
+def common_families() -> str:
+    """Return the part of that table in docs/runtimes.md: runtimes and families that many people use."""
+    return matrix_lines(IN_README, COMMON)
+
+
+def matrix_lines(names: Iterable[str], rows: Iterable[str]) -> str:
+    """Return letters in columns. names: of runtimes. rows: names of families."""
+    names = tuple(names)
+    lines = [("family", *names)]
+    columns = [by_family(of(newest(name))) for name in names]
+    lines += [(family, *(letters(column[family]) for column in columns)) for family in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(line.rstrip() for line in padded)
 
 
 def by_family(cells: Iterable[MatrixCell]) -> dict[str, list[MatrixCell]]:
     """The cells of each family."""
-    found: dict[str, list[MatrixCell]] = {}
+    by_name: dict[str, list[MatrixCell]] = {}
     for cell in cells:
-        found.setdefault(cell.family, []).append(cell)
-    return found
+        by_name.setdefault(cell.family, []).append(cell)
+    return by_name
 
 
-def sentence(beginning: str) -> str:
-    """How many cells there are, and how they are known. beginning: the words before the number."""
+def sentence() -> str:
+    """Return how many cells there are, and how they are known."""
     known = counts(matrix())
     text = (
-        f"{beginning} {len(matrix()):,} cells (family, way to write RoPE, range of versions) {known['run']:,} were "
-        f"run, {known['read']:,} read, and {known['unknown']:,} are unknown."
+        f"There are {len(matrix()):,} cells (family, way to write RoPE, range of versions): {known['run']:,} were run, "
+        f"{known['read']:,} were read in source code, and {known['unknown']:,} are unknown."
     )
     return textwrap.fill(text, 119)
 
@@ -111,7 +125,7 @@ def sentence(beginning: str) -> str:
 def families_counted() -> str:
     """The line above the table of README.md."""
     number = len({cell.family for cell in matrix()})
-    return f"Model families (of {number}) in which the newest version computes it exactly"
+    return f"Number of model families (of {number})"
 
 
 def model_table() -> str:
@@ -167,27 +181,21 @@ def explained(method: type[Method]) -> list[str]:
 
 
 def method_sections(text: str) -> str:
-    """The sections of docs/papers.md. text: those that are there."""
+    """The sections of docs/methods.md. text: those that are there."""
 
     def section(name: str) -> str:
         method = REGISTRY[name]
-        said = [*explained(method), f"Source: {method.paper}", f"Fine-tuning: {method.finetuning_note or 'not tried'}."]
-        departures = ["Taken otherwise than printed:", *(f"- {one}" for one in method.departures)]
+        note = f"Fine-tuning: {method.finetuning_note or 'not tried'}."
+        said = [*explained(method), f"Source: {method.paper}", note]
+        departures = ["Differences from the paper:", *(f"- {one}" for one in method.departures)]
         lines = [textwrap.fill(part, 119, subsequent_indent="  " * part.startswith("- ")) for part in departures]
         picture = f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
-        parts = [f"## `--{name}`", *(textwrap.fill(part, 119) for part in said), picture]
+        parts = [f"### `--{name}`", *(textwrap.fill(part, 119) for part in said), picture]
         parts += [lines[0], "\n".join(lines[1:])] if method.departures else []
         return "\n\n".join(parts) + "\n"
 
-    found = {name: f"{body}\n" for name, body in by_flag(text, r"^(?=## `--)").items()}
+    found = {name: f"{body}\n" for name, body in by_flag(text, r"^(?=### `--)").items()}
     return kept(found, (name for name in REGISTRY if name != "as-is"), section)
-
-
-def method_flags() -> str:
-    """The sentence with all methods in README.md."""
-    flags = ", ".join(f"`--{name}`" for name in REGISTRY)
-    text = f"With formulas and papers ([docs/methods.md](docs/methods.md)): {flags}."
-    return textwrap.fill(text, 119, break_on_hyphens=False)
 
 
 def encoding_rows(rows: str, names: Iterable[str]) -> str:
@@ -200,28 +208,28 @@ def encoding_rows(rows: str, names: Iterable[str]) -> str:
     return kept(by_flag(rows, r"^(?=\| `)"), names, row)
 
 
-COUNTED = r"{} [\d,]+\s+cells\s[^.]*?\sunknown\."
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "README.md": (
-        (r"\| runtime \| has \|.*?(?=\n\n)", newest_versions),
-        (r"Model families \(of \d+\) in which the newest version computes it exactly", families_counted),
-        (COUNTED.format("Of"), lambda: sentence("Of")),
-        (r"\| models \| families \|.*?(?=\n\n)", model_table),
-        (r"With formulas and papers .*?`--as-is`\.", method_flags),
+        (r"\| runtime \| supported.*?(?=\n\n)", newest_versions),
+        (r"Number of model families \(of \d+\)", families_counted),
     ),
     "docs/runtimes.md": (
-        (r"(?<=```\n)family .*?(?=\n```)", families),
+        (r"(?<=```\n)family .*?(?=\n```)", common_families),
         (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
-        (COUNTED.format("Of all"), lambda: sentence("Of all")),
+        (r"There are [\d,]+\s+cells\s[^.]*?\sunknown\.", sentence),
     ),
+    "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),
+    "docs/tables/runtimes.txt": ((r"^.*$", lambda: f"{families()}\n"),),
     "docs/training.md": ((r"\| trainer \| what it does \|.*?(?=\n\n)", trainer_table),),
 }
 """What is written in each page: a pattern that finds it, and a function that makes it."""
-COMPLETED: dict[str, tuple[str, Callable[[str], str]]] = {
-    "docs/methods.md": (r"\| `--theta B` .*?(?=\n\n)", method_rows),
-    "docs/papers.md": (r"## `--theta`\n.*?(?=\n## Modifiers)", method_sections),
-    "docs/runtimes.md": (r"\| `native` \|.*?(?=\n\n)", lambda rows: encoding_rows(rows, ENCODINGS)),
-    "docs/gguf.md": (r"\| `keys` \|.*?(?=\n\n)", lambda rows: encoding_rows(rows, [*GGUF_ENCODINGS, "carrier"])),
+COMPLETED: dict[str, tuple[tuple[str, Callable[[str], str]], ...]] = {
+    "docs/methods.md": (
+        (r"\| `--theta B` .*?(?=\n\n)", method_rows),
+        (r"### `--theta`\n.*?(?=\n## )", method_sections),
+    ),
+    "docs/runtimes.md": ((r"\| `native` \|.*?(?=\n\n)", lambda rows: encoding_rows(rows, ENCODINGS)),),
+    "docs/gguf.md": ((r"\| `keys` \|.*?(?=\n\n)", lambda rows: encoding_rows(rows, [*GGUF_ENCODINGS, "carrier"])),),
 }
 """What is completed in each page: a pattern that finds it, and a function from it to the whole."""
 PAGES = tuple(dict.fromkeys((*PARTS, *COMPLETED)))
@@ -230,9 +238,7 @@ PAGES = tuple(dict.fromkeys((*PARTS, *COMPLETED)))
 def filled(page: str, text: str) -> str:
     """The text of a page with every part as the data have it. Raises ValueError where a part is not found once."""
     parts = [(pattern, lambda _, made=made: made()) for pattern, made in PARTS.get(page, ())]
-    if page in COMPLETED:
-        pattern, whole = COMPLETED[page]
-        parts.append((pattern, lambda found, made=whole: made(found[0])))
+    parts += [(pattern, lambda match, made=whole: made(match[0])) for pattern, whole in COMPLETED.get(page, ())]
     for pattern, part in parts:
         text, number = re.subn(pattern, part, text, flags=re.DOTALL)
         if number != 1:

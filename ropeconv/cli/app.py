@@ -15,26 +15,31 @@ from .commands import (
     bound,
     eval,
     inspect,
+    list,
+    plot,
     push,
     restore,
     run,
-    schedule,
-    tables,
     train_config,
     tune,
     ui,
     validate,
 )
 
-app = typer.Typer(
-    name="ropeconv",
-    cls=Group,
-    help="Bake a RoPE context extension into a checkpoint, and prove that stock runtimes compute it.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+def _typer(name: str, help: str) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        cls=Group,
+        help=help,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+app = _typer("ropeconv", "Extend the context of models with RoPE, and verify that runtimes compute the extension.")
+tables = _typer("list", "List methods, model families, GGUF architectures or runtimes.")
 
 
 def _version(wanted: bool) -> None:
@@ -53,27 +58,28 @@ def root(
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
-    "apply": (apply.apply_command, apply.EXAMPLES),
-    "restore": (restore.restore_command, restore.EXAMPLES),
     "inspect": (inspect.inspect_command, inspect.INSPECT_EXAMPLES),
-    "compare": (inspect.compare_command, inspect.COMPARE_EXAMPLES),
     "advise": (advise.advise_command, advise.EXAMPLES),
-    "bound": (bound.bound_command, bound.EXAMPLES),
-    "plot": (schedule.plot_command, schedule.PLOT_EXAMPLES),
-    "schedule": (schedule.schedule_command, schedule.SCHEDULE_EXAMPLES),
+    "apply": (apply.apply_command, apply.EXAMPLES),
     "validate": (validate.validate_command, validate.EXAMPLES),
-    "eval": (eval.eval_command, eval.EXAMPLES),
-    "tune": (tune.tune_command, tune.EXAMPLES),
+    "compare": (inspect.compare_command, inspect.COMPARE_EXAMPLES),
+    "restore": (restore.restore_command, restore.EXAMPLES),
     "push": (push.push_command, push.EXAMPLES),
     "train-config": (train_config.train_config_command, train_config.EXAMPLES),
-    "ui": (ui.ui_command, ui.EXAMPLES),
+    "eval": (eval.eval_command, eval.EXAMPLES),
+    "tune": (tune.tune_command, tune.EXAMPLES),
     "run": (run.run_command, run.EXAMPLES),
-    "methods": (tables.methods_command, tables.METHODS_EXAMPLES),
-    "families": (tables.families_command, tables.FAMILIES_EXAMPLES),
-    "archs": (tables.archs_command, tables.ARCHS_EXAMPLES),
-    "runtimes": (tables.runtimes_command, tables.EXAMPLES),
+    "ui": (ui.ui_command, ui.EXAMPLES),
+    "plot": (plot.plot_command, plot.EXAMPLES),
+    "bound": (bound.bound_command, bound.EXAMPLES),
+    "list methods": (list.methods_command, list.METHODS_EXAMPLES),
+    "list families": (list.families_command, list.FAMILIES_EXAMPLES),
+    "list archs": (list.archs_command, list.ARCHS_EXAMPLES),
+    "list runtimes": (list.runtimes_command, list.RUNTIMES_EXAMPLES),
 }
 """Every command, with the examples below its help."""
 
+app.add_typer(tables)
 for _name, (_command, _examples) in COMMANDS.items():
-    app.command(_name, cls=Command, epilog=_examples)(_command)
+    _parent, _, _last = _name.rpartition(" ")
+    (tables if _parent else app).command(_last, cls=Command, epilog=_examples)(_command)

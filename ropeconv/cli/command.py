@@ -17,18 +17,36 @@ from ..errors import UsageError
 from ..options import Option, from_command_line, options
 from .output import trimmed_stdout
 
-METHOD = "Method (one of them)"
-LENGTH = "Length and attention factor"
+METHOD = "Method (one of them; S is a factor such as 4, or a length such as 128k)"
+LENGTH = "Length"
 OUTPUT = "Output"
-RUNTIMES = "Runtimes and encoding"
-GGUF = "GGUF"
-FOLDING = "Folding"
+RUNTIMES = "Runtimes"
 HUB = "Hub"
 MODEL = "Model"
 RUNNING = "Running"
 GENERAL = "General"
-SETTINGS = "Settings of a method"
-PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, GGUF, FOLDING, HUB, GENERAL, SETTINGS)
+EXPERT = "Expert options"
+PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, HUB, GENERAL, EXPERT)
+OTHER_WORDS = {
+    "archs": "list archs",
+    "bake": "apply",
+    "check": "validate",
+    "convert": "apply",
+    "diff": "compare",
+    "extend": "apply",
+    "families": "list families",
+    "info": "inspect",
+    "methods": "list methods",
+    "publish": "push",
+    "recommend": "advise",
+    "runtimes": "list runtimes",
+    "schedule": "plot",
+    "show": "inspect",
+    "undo": "restore",
+    "upload": "push",
+    "verify": "validate",
+}
+"""Commands that people type by other names."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 Rule = tuple[Callable[[Mapping[str, Any]], object], str]
@@ -57,7 +75,15 @@ def _arranged(params: list[Any]) -> list[Any]:
             param.rich_help_panel = GENERAL
         if param.is_flag and param.metavar is None:
             param.metavar = ""
-    return sorted(params, key=lambda param: PANELS.index(getattr(param, "rich_help_panel", None) or GENERAL))
+    return sorted(params, key=_panel)
+
+
+def _panel(param: Any) -> int:
+    return PANELS.index(getattr(param, "rich_help_panel", None) or GENERAL)
+
+
+def _is_expert(param: Any) -> bool:
+    return getattr(param, "rich_help_panel", None) == EXPERT
 
 
 def _flag(param: Any) -> str:
@@ -77,6 +103,12 @@ class Command(TyperCommand):
                 raise UsageError(f"{_flag(param)} {sentence}")
         return super().invoke(ctx)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the command line; `--help-all` is `--help` with the expert options."""
+        if "--help-all" in args:
+            ctx.meta[EXPERT], args = True, ["--help"]
+        return super().parse_args(ctx, args)
+
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters of the command in the order of the help: arguments, then options by panel."""
         params = super().get_params(ctx)
@@ -86,13 +118,25 @@ class Command(TyperCommand):
         return arguments + _arranged([param for param in params if param not in arguments])
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Prints the help without blanks at the ends of lines."""
+        """Prints the help without blanks at the ends of lines; expert options only with --help-all."""
+        expert: list[Any] = list(filter(_is_expert, self.params))
+        for param in expert:
+            param.hidden = not ctx.meta.get(EXPERT)
         with trimmed_stdout():
             super().format_help(ctx, formatter)
+            if expert and not ctx.meta.get(EXPERT):
+                typer.echo(f" {len(expert)} expert options: --help-all\n")
 
 
 class Group(TyperGroup):
-    """The class of `ropeconv` itself, which has the commands."""
+    """The class of `ropeconv` and `ropeconv list`, which have commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds the command that is typed. Raises UsageError with its name for a command that has another one."""
+        word = args[0] if args else ""
+        if word in OTHER_WORDS and self.get_command(ctx, word) is None:
+            raise UsageError(f"there is no command '{word}'; use `ropeconv {OTHER_WORDS[word]}`")
+        return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The options of `ropeconv` itself, by panel."""

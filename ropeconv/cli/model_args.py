@@ -140,7 +140,7 @@ def single(model: ModelArgs) -> Recipe:
     if len(model.recipes) == 1:
         return model.recipes[0]
     if not model.recipes:
-        raise UsageError("no method is given; choose one, such as --yarn 4 (`ropeconv methods` lists them)")
+        raise UsageError("no method is given; choose one, such as --yarn 4 (`ropeconv list methods` lists them)")
     flags = " and ".join(recipe.method.flag() for recipe in model.recipes)
     raise UsageError(f"{flags} are {len(model.recipes)} methods; choose one")
 

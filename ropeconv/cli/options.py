@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UsageError
-from ..rope.lengths import parse_factor, parse_tokens
+from ..rope.lengths import format_tokens, parse_factor, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, SWITCHES, Recipe
 from ..views.sheet import sentence
-from .command import LENGTH, METHOD, OUTPUT, SETTINGS, LogNKind, option_group
+from .command import EXPERT, LENGTH, METHOD, OUTPUT, LogNKind, option_group
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress bars and notes.")]
@@ -44,20 +44,22 @@ FamilyOption = Annotated[
     typer.Option(
         "--family",
         metavar="NAME",
-        help="Treat the model as one of this family, whatever its model_type (`ropeconv families`).",
+        help="Treat the model as one of this family, whatever its model_type (`ropeconv list families`).",
         show_default=False,
     ),
 ]
 
 LENGTHS = {
-    "context": "tokens to declare, instead of what the method implies (128k = 131072)",
-    "original_context": "tokens the model was trained for, where its config says otherwise",
+    "context": "the context length to reach (128k = 131072); without a method, YaRN up to 4 times",
+    "original_context": "the trained context length, where the config states another",
     "log_n_length": "length at which the log-n scale is 1 (default: the trained context)",
 }
 SWITCH_HELP = {
-    "on_top": "keep the scaling that the model has, and multiply it further",
-    "keep_short": "two lists: the source's own frequencies for the length they are right for, then the method's",
+    "on_top": "keep the scaling that the model has, and extend it further",
+    "keep_short": "leave prompts within the trained context unchanged, in runtimes that can switch",
 }
+COMMON = ("context", "original_context", *SWITCH_HELP)
+"""Modifiers that the short help shows."""
 METAVARS = {Value.FACTOR: "S", Value.TOKENS: "TOKENS", Value.FILE: "FILE", Value.TEXT: "TEXT"}
 
 
@@ -70,7 +72,7 @@ def with_recipe(build: Callable[[dict[str, Any]], Any]) -> Callable[[Callable[..
     """Replaces a command's `recipe` parameter by one option per method, setting and modifier.
 
     Every class in the registry brings its own flag, so adding a method adds its options here, in the docs and in
-    `ropeconv methods` at once. build: from the values of the options, by name, to the
+    `ropeconv list methods` at once. build: from the values of the options, by name, to the
     command's `recipe`.
     """
 
@@ -94,8 +96,9 @@ def _method_options() -> list[inspect.Parameter]:
             continue
         metavar = METAVARS.get(method.value, first.name.upper()[:1])
         kind = float | None if method.value is Value.NUMBER else str | None
-        words = method.summary + ("; S is a factor (4) or a length (128k)" if method.value is Value.FACTOR else "")
-        found.append(_parameter(method.name, kind, method.flag(), help=words, metavar=metavar, rich_help_panel=METHOD))
+        found.append(
+            _parameter(method.name, kind, method.flag(), help=method.summary, metavar=metavar, rich_help_panel=METHOD)
+        )
     recipe = {"help": "a saved recipe (JSON)", "metavar": "FILE", "rich_help_panel": METHOD}
     return [*found, _parameter("recipe-file", str | None, "--recipe", **recipe)]
 
@@ -125,7 +128,7 @@ def _setting_options() -> list[inspect.Parameter]:
         annotation = str | None if is_tokens else kind | None
         found.append(
             _parameter(
-                name, annotation, flag, help=words, rich_help_panel=SETTINGS, metavar="TOKENS" if is_tokens else None
+                name, annotation, flag, help=words, rich_help_panel=EXPERT, metavar="TOKENS" if is_tokens else None
             )
         )
     return found
@@ -150,32 +153,37 @@ def _modifier_options() -> list[inspect.Parameter]:
         "temperature_slope": "slope a in sqrt(1/t) = a ln s + b (default: 0.1)",
         "temperature_intercept": "intercept b in sqrt(1/t) = a ln s + b (default: 1)",
     }
-    found = []
+    parameters = []
+    kind: Any
+    metavar: str | None
     for name in MODIFIERS:
-        flag = f"--{name.replace('_', '-')}"
-        if name in LENGTHS:
-            found.append(
-                _parameter(name, str | None, flag, help=LENGTHS[name], metavar="TOKENS", rich_help_panel=LENGTH)
-            )
-        elif name in SWITCHES:
-            found.append(_parameter(name, bool | None, flag, help=SWITCH_HELP[name], rich_help_panel=LENGTH))
+        kind, words, metavar = str | None, LENGTHS.get(name, ""), "TOKENS"
+        if name in SWITCHES:
+            kind, words, metavar = bool | None, SWITCH_HELP[name], None
         elif name in numbers:
-            found.append(_parameter(name, float | None, flag, help=numbers[name], rich_help_panel=LENGTH))
-        else:
-            words = "scale queries by log(position): clamped at 1, or full"
-            found.append(_parameter(name, LogNKind | None, flag, help=words, rich_help_panel=LENGTH))
-    return found
+            kind, words, metavar = float | None, numbers[name], "NUMBER"
+        elif name not in LENGTHS:
+            kind, words, metavar = LogNKind | None, "scale queries by log(position): clamped at 1, or full", None
+        panel = LENGTH if name in COMMON else EXPERT
+        flag = f"--{name.replace('_', '-')}"
+        parameters.append(_parameter(name, kind, flag, help=words, metavar=metavar, rich_help_panel=panel))
+    return parameters
 
 
 def build_recipe(given: dict[str, Any]) -> Recipe:
     """The recipe of a command line. given: values of options by name. Raises UsageError or RecipeError."""
     flags = {variable(name): method for name, method in REGISTRY.items()}
     chosen = chosen_methods(given)
+    if not chosen and given.get("context"):
+        given = given | {"yarn": _reaching(given["context"])}
+        chosen = ["yarn"]
     spelled = ["--recipe" if name == "recipe_file" else flags[name].flag() for name in chosen]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(spelled)} are two methods; choose one")
     if not chosen:
-        raise UsageError("no method is given; choose one, such as --yarn 4 (`ropeconv methods` lists them)")
+        raise UsageError(
+            "give a method, such as --yarn 4, or a length, such as --context 128k (methods: `ropeconv list methods`)"
+        )
     modifiers = {name: given[name] for name in MODIFIERS if given.get(name) not in (None, False)}
     modifiers |= {name: parse_tokens(modifiers[name]) for name in LENGTHS if name in modifiers}
     extras = {name: given[name] for name in method_settings() if given.get(name) is not None}
@@ -193,6 +201,11 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
         if name not in known:
             raise _unused_setting(name, method.flag())
     return Recipe(_method(method, given[chosen[0]], _read_tokens(extras)), **modifiers)
+
+
+def _reaching(context: str) -> str:
+    """The length that YaRN is to reach, in whole kilotokens, where only a context is given."""
+    return format_tokens(-(-parse_tokens(context) // 1024) * 1024)
 
 
 def _unused_setting(name: str, chosen: str) -> UsageError:

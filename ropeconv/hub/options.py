@@ -8,19 +8,21 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..options import option
 
+EXPERT = "Expert options"
+
 
 @dataclass(frozen=True)
 class PushOptions:
     """How an output is published. create_pr, revision, exist_ok: as in huggingface_hub."""
 
     private: bool = option(False, "Make the repository private.", "Hub")
-    public: bool = option(False, "Make it public though its source is gated or private.", "Hub")
+    public: bool = option(False, "Publish openly even though the source is gated or private.", EXPERT)
     create_pr: bool = option(False, "Open a pull request instead of committing.", "Hub")
-    revision: str | None = option(None, "Commit to this branch.", "Hub")
-    message: str = option("", "Message of the commit.", "Hub", flag="--commit-message")
-    exist_ok: bool = option(False, "Commit to a repository that exists.", "Hub")
-    overwrite_card: bool = option(False, "Replace a README.md that is not ropeconv's.", "Hub")
-    base_model: str = option("", "The base model, for a source that is not on the Hub.", "Hub")
+    revision: str | None = option(None, "Commit to this branch.", EXPERT)
+    message: str = option("", "The commit message.", EXPERT, flag="--commit-message")
+    exist_ok: bool = option(False, "Commit to an existing repository.", EXPERT)
+    overwrite_card: bool = option(False, "Replace a README.md that ropeconv did not write.", EXPERT)
+    base_model: str = option("", "The base model for the card, if the source is not on the Hub.", EXPERT)
 
     def __post_init__(self) -> None:
         if self.private and self.public:
@@ -35,7 +37,7 @@ class PublishOptions(PushOptions):
     the flags of publishing that the command line has.
     """
 
-    token: str | None = option(None, "Used instead of HF_TOKEN and the stored login.", "Hub")
+    token: str | None = option(None, "Use this token instead of HF_TOKEN and the stored login.", EXPERT)
     through_here: bool = True
     repo_id: str = ""
     given: tuple[str, ...] = ()

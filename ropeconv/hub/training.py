@@ -1,4 +1,4 @@
-"""Baked: what a trainer has to know about a baked checkpoint, from the plan of one or from its receipt."""
+"""What a trainer has to know about an output of `apply`, from its receipt, and the config that trains it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from functools import cache
 
 import msgspec
 
-from ..bake.checkpoint import CheckpointPlan
-from ..bake.plan import Plan
 from ..errors import BadSource, UsageError
 from ..formats.jsontext import JsonObject, parse
 from ..formats.package_data import package_data, package_files, render
@@ -28,8 +26,6 @@ from ..runtimes.verdict import Verdict
 
 CONFIG = "config.json"
 TRANSFORMERS = "transformers"
-NO_GGUF = "a GGUF file is not trained"
-TO_GGUF = f"{NO_GGUF}; leave --to gguf out, train the checkpoint, and convert what comes out"
 
 
 @dataclass(frozen=True)
@@ -60,21 +56,6 @@ class TrainingFacts:
         return self.verdicts.get(row.key if row else "", ("unknown", "nobody looked"))
 
 
-def baked_plan(plan: Plan, path: str = "") -> TrainingFacts:
-    """The checkpoint that a plan will write.
-
-    path: what the trainer loads, where that is not the output of the plan. Raises UsageError for GGUF output.
-    """
-    if not isinstance(plan, CheckpointPlan):
-        raise UsageError(TO_GGUF)
-    text = next((file.text for file in plan.files if file.name == CONFIG), None) or plan.source.text(CONFIG) or "{}"
-    return _baked(
-        path or str(plan.out), plan.recipe.method.name, plan.schedule.context,
-        plan.schedule.original_context, plan.schedule.short_inv_freq is not None, parse(text, CONFIG),
-        by_name()[plan.family], plan.result.verdicts,
-    )  # fmt: skip
-
-
 def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
     """An output of `ropeconv apply`, from its receipt.
 
@@ -83,12 +64,12 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
     BadSource for one of a family that is not known.
     """
     if isinstance(source, GgufSource):
-        raise UsageError(f"{NO_GGUF}; give the checkpoint it was made from, with the method (--yarn 4)")
+        raise UsageError("trainers do not load GGUF files; apply the method to the checkpoint and give that output")
     receipt = stated(source)
     if receipt is None:
         raise UsageError(
-            f"{source.reference} is not an output of ropeconv as that wrote it; add the method that is to be baked "
-            "(--yarn 4), or give the folder `apply` made"
+            f"{source.reference} is not an output of ropeconv, or was changed since; run `ropeconv apply` first, and give "
+            "the folder that it wrote"
         )
     family = by_name().get(receipt.family)
     if family is None:

@@ -169,7 +169,7 @@ def assumed_family(config: Config, name: str) -> Family:
     family = by_name().get(name)
     if family is None:
         near = difflib.get_close_matches(name, by_name(), 3)
-        meant = f"did you mean {' or '.join(near)}" if near else "`ropeconv families` lists them"
+        meant = f"did you mean {' or '.join(near)}" if near else "`ropeconv list families` lists them"
         raise UsageError(f"--family {name} is not known; {meant}, or describe it in a file (docs/families.md)")
     model_type = _assumed_model_type(config)
     if model_type in family.model_types:

@@ -119,7 +119,7 @@ def suggestion(config: Config, shapes: Shapes) -> str:
     """
     best = best_family(config, shapes)
     if not best:
-        return "`ropeconv families` lists the known ones, and docs/families.md says how to describe another in a file"
+        return "`ropeconv list families` lists the known ones, and docs/families.md says how to describe another in a file"
     found = by_name()[best]
     what = "fields and tensors" if shapes else "fields"
     return (

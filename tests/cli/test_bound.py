@@ -1,4 +1,4 @@
-"""`bound`, `schedule --steps`, `plot`: what is printed, and what is refused."""
+"""`bound`, `plot`: what is printed, and what is refused."""
 
 from __future__ import annotations
 
@@ -63,8 +63,6 @@ def test_the_certificate_covers_everything_below(run: Run, tmp_path: Path) -> No
         (("bound", "--theta", "5e5", "--windows"), "go with a LENGTH"),
         (("bound", LLAMA_2, "--head-dim", "64"), "a SOURCE has its own"),
         (("bound", LLAMA_2, "--context", "8k"), "--context goes with a method"),
-        (("schedule", "--theta", "5e5", "--original-context", "8k", "--steps", "4k"), "rise from above the trained 81"),
-        (("schedule", "--steps", "65k,many"), "not a number of tokens"),
         (("plot", "-o", "x.gif"), "neither .png nor .svg"),
     ],
 )

@@ -17,9 +17,9 @@ from ropeconv.runtimes import verdict
 from ..conftest import Run
 
 
-def test_schedule_without_a_checkpoint(run: Run) -> None:
+def test_frequencies_without_a_checkpoint(run: Run) -> None:
     sizes = ("--head-dim", "128", "--theta", "10000", "--original-context", "4096")
-    data = json.loads(run("schedule", *sizes, "--yarn", "16", "--json").stdout)
+    data = json.loads(run("plot", *sizes, "--yarn", "16", "--json").stdout)["schedules"]["yarn16"]
     assert (data["method"], data["context"], data["attention_factor"]) == ("yarn", 65536, 0.1 * math.log(16) + 1)
     assert (len(data["inv_freq"]), len(data["digest"])) == (64, 64)
     assert data["inv_freq"][1] == 10000 ** (-2 / 128)
@@ -27,12 +27,13 @@ def test_schedule_without_a_checkpoint(run: Run) -> None:
 
 def test_lists_of_what_there_is(run: Run) -> None:
     methods, known = (
-        {row["name"] for row in json.loads(run(name, "--json").stdout)[name]} for name in ("methods", "families")
+        {row["name"] for row in json.loads(run("list", name, "--json").stdout)[name]}
+        for name in ("methods", "families")
     )
     assert (methods, known) == (set(REGISTRY), {family.name for family in families()})
-    assert all(method.flag() in run("methods").stdout for method in REGISTRY.values())
-    assert "--beta-fast" in run("methods", "yarn").stdout
-    assert "transformers@4.51" in run("runtimes").stdout
+    assert all(method.flag() in run("list", "methods").stdout for method in REGISTRY.values())
+    assert "--beta-fast" in run("list", "methods", "yarn").stdout
+    assert "transformers@4.51" in run("list", "runtimes").stdout
     assert run("-V").stdout == run("--version").stdout == f"ropeconv {__version__}\n"
 
 

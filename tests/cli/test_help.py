@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from ropeconv.cli.app import COMMANDS, app
-from ropeconv.cli.command import PANELS
+from ropeconv.cli.command import EXPERT, METHOD, PANELS
 
 from ..conftest import Run
 
@@ -20,7 +20,7 @@ def helps() -> dict[str, str]:
     from typer.testing import CliRunner
 
     runner = CliRunner(env={"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1"})
-    return {name: runner.invoke(app, [name, "--help"]).output for name in COMMANDS}
+    return {name: runner.invoke(app, [*name.split(), "--help-all"]).output for name in COMMANDS}
 
 
 def panels(text: str) -> list[str]:
@@ -29,9 +29,25 @@ def panels(text: str) -> list[str]:
 
 def test_the_panels_of_apply_are_in_order(helps: dict[str, str]) -> None:
     assert panels(helps["apply"]) == [
-        "Method (one of them)", "Length and attention factor", "Output", "Runtimes and encoding", "GGUF", "Folding",
-        "Hub", "General", "Settings of a method",
+        METHOD, "Length", "Running", "Output", "Runtimes", "Hub", "General", EXPERT,
     ]  # fmt: skip
+
+
+def test_the_short_help_of_apply_fits_two_screens_and_names_the_long_one(run: Run) -> None:
+    short = run("apply", "--help").stdout  # 80 columns, since it is not a terminal
+    assert len(short.splitlines()) <= 120
+    assert "--encoding" not in short
+    assert "expert options: --help-all" in short
+    assert "--encoding" in run("apply", "--help-all").stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [("undo", "restore"), ("runtimes", "list runtimes"), ("schedule", "plot"), ("verify", "validate")],
+)
+def test_other_words_are_answered_with_the_command(run: Run, word: str, command: str) -> None:
+    done = run(word, "model")
+    assert (done.returncode, done.stderr) == (2, f"ropeconv: there is no command '{word}'; use `ropeconv {command}`\n")
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -42,7 +58,9 @@ def test_every_command(helps: dict[str, str], name: str) -> None:
     assert "<bool>" not in text
     assert "<list[str]>" not in text
     assert [title for title in PANELS if title in panels(text)] == panels(text)
-    command: Any = get_command(app).commands[name]  # type: ignore[attr-defined]
+    command: Any = get_command(app)
+    for word in name.split():
+        command = command.commands[word]
     assert [param.name for param in command.params if param.param_type_name == "option" and not param.help] == []
 
 
@@ -56,7 +74,7 @@ def test_every_command(helps: dict[str, str], name: str) -> None:
         ("validate", "nowhere", "--against", "nowhere", "--dtype", "int8"),
         ("validate", "nowhere", "--against", "nowhere", "--model", "x"),
         ("apply", "nowhere", "--yarn", "4", "--private"), ("apply", "nowhere", "--yarn", "4", "--token", "hf_x"),
-        ("apply", "nowhere", "--as-is", "--replace"), ("methods", "nothing"),
+        ("apply", "nowhere", "--as-is", "--replace"), ("list", "methods", "nothing"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_before_anything_runs(run: Run, arguments: tuple[str, ...]) -> None:

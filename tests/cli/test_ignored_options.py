@@ -39,8 +39,7 @@ VALUES: dict[str, str | tuple[str, ...]] = {
 }  # fmt: skip
 
 MODES: dict[str, tuple[str, ...]] = {
-    "schedule of a method": ("schedule", "--yarn", "4", "--original-context", "64"),
-    "bases of a training in steps": ("schedule", "--steps", "8192,16k"),
+    "frequencies of a method": ("plot", "--yarn", "4", "--original-context", "64", "--json"),
     "bound of a length": ("bound", "5000", "--head-dim", "48"),
     "bound of a model": ("bound", "model"),
     "bound of a method": ("bound", "model", "--yarn", "4"),
@@ -51,7 +50,7 @@ MODES: dict[str, tuple[str, ...]] = {
     "compare": ("compare", "model", "model.gguf"),
     "compare GGUF": ("compare", "model.gguf", "model.gguf"),
     "advise": ("advise", "model", "--context", "256"),
-    "runtimes": ("runtimes",),
+    "runtimes": ("list", "runtimes"),
     "plan of a folder": ("apply", "model", "--yarn", "4", "--dry-run"),
     "plan of a GGUF file": ("apply", "model.gguf", "--yarn", "4", "--to", "gguf", "--dry-run"),
 }
@@ -133,7 +132,6 @@ def test_no_option_is_accepted_and_ignored(mode: str, folder: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("command", "flag"),
     [
-        ("schedule --theta 1e4 --context 32k --steps 8k,16k", "--context"),
         ("bound --theta 5e5 --yarn 4 --linear 4 --alpha 2", "--alpha"),
         ("eval model --text text.txt --field body", "--field"),
         ("eval model --text text.txt --depths 3", "--depths"),

@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from ropeconv.cli.app import app
+from ropeconv.cli.command import METHOD
 
 from ..faults.inputs.folders import small_config
 from ..faults.inputs.worker import run_command
@@ -20,9 +21,8 @@ NUMBERS = {"S", "TOKENS", "B"}
 BASE = {
     "apply": ["config.json", "--dry-run"],
     "advise": ["config.json", "--context", "256"],
-    "plot": ["config.json", "-o", "plot.png"],
+    "plot": ["--head-dim", "16"],
     "bound": ["config.json"],
-    "schedule": ["--head-dim", "16"],
     "validate": ["config.json"],
 }
 METHOD = ["--yarn", "4"]
@@ -37,7 +37,7 @@ def options() -> list[tuple[str, str, bool]]:
             if param.param_type_name != "option":
                 continue
             if param.type_descriptor.annotation in (int, float) or param.metavar in NUMBERS:
-                found.append((command, param.opts[0], param.rich_help_panel == "Method (one of them)"))
+                found.append((command, param.opts[0], param.rich_help_panel == METHOD))
     assert len({flag for _, flag, _ in found}) > 25
     return found
 

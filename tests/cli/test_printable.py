@@ -87,7 +87,7 @@ def test_names_of_a_config(run: Run, tmp_path: Path) -> None:
     config = json.loads((CONFIGS / "meta-llama--Llama-2-7b-hf.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": f"llama{HOSTILE}", "name": HOSTILE}))
     for arguments in (("inspect", folder), ("inspect", folder, "--json"), ("apply", folder, "--yarn", "4"),
-                      ("validate", folder), ("schedule", folder, "--yarn", "4"), ("push", folder, f"me/{HOSTILE}"),
+                      ("validate", folder), ("plot", folder, "--yarn", "4"), ("push", folder, f"me/{HOSTILE}"),
                       ("apply", folder, f"--{HOSTILE}"), ("bound", HOSTILE)):  # fmt: skip
         done = run(*arguments)
         assert not OBEYED.search(done.stdout + done.stderr), arguments

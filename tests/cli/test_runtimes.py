@@ -1,4 +1,4 @@
-"""`ropeconv runtimes`: how much is known, and the matrix."""
+"""`ropeconv list runtimes`: how much is known, and the matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def cells(text: str) -> dict[str, list[str]]:
 
 
 def test_the_matrix_has_a_letter_for_each_way_that_is_exact(run: Run) -> None:
-    text = run("runtimes", "--matrix", "--runtime", "mlx-lm@0.32", "--runtime", "exllamav3@1.6").stdout
+    text = run("list", "runtimes", "--matrix", "--runtime", "mlx-lm@0.32", "--runtime", "exllamav3@1.6").stdout
     found = cells(text)
     assert found["llama"] == ["TL3YF", "TL3YF"]
     assert found["qwen3_moe"] == ["T....", "TL3YF"]
@@ -22,7 +22,7 @@ def test_the_matrix_has_a_letter_for_each_way_that_is_exact(run: Run) -> None:
 
 
 def test_json_has_every_cell_with_its_evidence(run: Run) -> None:
-    document = json.loads(run("runtimes", "--matrix", "--runtime", "vllm@0.33", "--json").stdout)
+    document = json.loads(run("list", "runtimes", "--matrix", "--runtime", "vllm@0.33", "--json").stdout)
     of_llama = {cell["writing"]: cell for cell in document["cells"] if cell["family"] == "llama"}
     assert set(of_llama) == {"theta", "linear", "llama3", "yarn", "factors"}
     assert of_llama["yarn"]["status"] == "exact"
@@ -31,7 +31,7 @@ def test_json_has_every_cell_with_its_evidence(run: Run) -> None:
 
 
 def test_the_list_counts_what_was_run_read_and_not_looked_at(run: Run) -> None:
-    rows = {row["runtime"]: row for row in json.loads(run("runtimes", "--json").stdout)["runtimes"]}
+    rows = {row["runtime"]: row for row in json.loads(run("list", "runtimes", "--json").stdout)["runtimes"]}
     assert rows["mlx-lm@0.32"]["run"] > rows["mlx-lm@0.32"]["read"]
     assert rows["lmdeploy@0.18"]["run"] == 0
     assert rows["lmdeploy@0.18"]["read"] > 0

@@ -24,10 +24,10 @@ sys.exit(code)
     "arguments",
     [
         ("--help",),
-        ("runtimes",),
+        ("list", "runtimes"),
         ("inspect", "model"),
         ("apply", "model", "--mixed", "4", "--dry-run", "--json"),
-        *(pytest.param((name,), marks=pytest.mark.nightly) for name in ("methods", "families", "archs")),
+        *(pytest.param(("list", name), marks=pytest.mark.nightly) for name in ("methods", "families", "archs")),
     ],
 )
 def test_no_heavy_module_is_imported(llama: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:

@@ -29,12 +29,12 @@ COMMANDS = {
     "explain": ("apply", LLAMA_2, "--yarn", "16", "--dry-run", "--explain"),
     "inspect": ("inspect", QWEN),
     "advise --explain": ("advise", LLAMA_2, "--context", "32k", "--explain"),
-    "methods": ("methods",),
-    "methods yarn": ("methods", "yarn"),
-    "runtimes": ("runtimes",),
-    "archs": ("archs",),
+    "methods": ("list", "methods"),
+    "methods yarn": ("list", "methods", "yarn"),
+    "runtimes": ("list", "runtimes"),
+    "archs": ("list", "archs"),
     "bound": ("bound", "4k"),
-    "schedule": ("schedule", "--yarn", "16"),
+    "frequencies": ("plot", "--yarn", "16"),
     "apply --help": ("apply", "--help"),
 }
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -95,8 +95,8 @@ def test_no_line_is_too_wide_or_ends_with_blanks_and_no_word_is_broken(run: Run,
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("inspect", LLAMA_2), ("advise", LLAMA_2, "--context", "8k"), ("bound", "4k"), ("schedule", "--yarn", "2"),
-        ("schedule", "--theta", "1e6", "--steps", "8k"), ("methods",), ("families",), ("archs",), ("runtimes",),
+        ("inspect", LLAMA_2), ("advise", LLAMA_2, "--context", "8k"), ("bound", "4k"), ("plot", "--yarn", "2"),
+        ("list", "methods"), ("list", "families"), ("list", "archs"), ("list", "runtimes"),
         ("apply", LLAMA_2, "--yarn", "2", "--dry-run"),
     ],
 )  # fmt: skip

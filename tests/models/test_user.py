@@ -98,7 +98,7 @@ def test_the_commands_know_it_and_say_what_could_not_be_compared(
     place: Path, mine: Path, run: Run, tmp_path: Path
 ) -> None:
     (place / "mine.toml").write_text(LLAMA_LIKE)
-    listed = {row["name"]: row["origin"] for row in json.loads(run("families", "--json").stdout)["families"]}
+    listed = {row["name"]: row["origin"] for row in json.loads(run("list", "families", "--json").stdout)["families"]}
     assert {name: origin for name, origin in listed.items() if origin} == {"mine": str(place / "mine.toml")}
     seen = json.loads(run("inspect", mine, "--json").stdout)
     statuses = {row["runtime"]: row["status"] for row in seen["runtimes"]}

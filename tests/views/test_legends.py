@@ -29,7 +29,7 @@ def test_every_status_has_a_meaning_and_only_those_that_are_there_are_said() -> 
         ("apply model --yarn 4 --dry-run --explain", ["ignored: runs the unscaled RoPE, silently"]),
         ("advise model --context 512", ["Safetensors: in how many", "Untuned: reported"]),
         ("compare model model", ["unknown: nobody has looked"]),
-        ("runtimes", ["run, read, unknown: how many"]),
+        ("list runtimes", ["run, read, unknown: how many"]),
     ],
 )
 def test_a_command_says_what_its_table_means(llama: Path, words: str, said: list[str]) -> None:

@@ -44,7 +44,7 @@ def advise_command(
     family: FamilyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the methods that reach a length: numbers for each, the runtimes that read it, and its command."""
+    """Compare the methods that reach a context length, with the command for each."""
     from ...evaluate.ranking import advised
     from ...models.open import open_source
     from ...views.advice import show_advice, show_methods

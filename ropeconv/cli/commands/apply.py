@@ -9,7 +9,7 @@ import typer
 
 from ...hub.options import PublishOptions
 from ...rope.recipe import Recipe
-from ..command import GENERAL, GGUF, HUB, OUTPUT, RUNTIMES, Device
+from ..command import EXPERT, HUB, OUTPUT, RUNNING, RUNTIMES, Device
 from ..options import (
     SOURCES,
     DryRunOption,
@@ -61,19 +61,19 @@ def apply_command(
         bool,
         typer.Option(
             "--link",
-            help="Hard-link unchanged files. A trainer that saves into them changes the source too.",
+            help="Hard-link unchanged files; programs that write into them also change the source.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
     checksum: Annotated[
-        bool, typer.Option("--checksum", help="Hash copied weights as well, for the receipt.", rich_help_panel=OUTPUT)
+        bool, typer.Option("--checksum", help="Also record the hashes of copied weights.", rich_help_panel=EXPERT)
     ] = False,
     no_fsync: NoFsyncOption = False,
     explain: Annotated[
         bool,
         typer.Option(
             "--explain",
-            help="Say what every runtime computes and why, and why each encoding was selected or not.",
+            help="Show every runtime with its reason, the frequencies, the encodings and the files.",
             rich_help_panel=RUNTIMES,
         ),
     ] = False,
@@ -82,7 +82,7 @@ def apply_command(
         typer.Option(
             "--push",
             metavar="OWNER/NAME",
-            help="Publish it on the Hub; without -o nothing large touches this disk.",
+            help="Publish the output on the Hub; without -o, weights stay on the Hub.",
             rich_help_panel=HUB,
             show_default=False,
         ),
@@ -91,20 +91,20 @@ def apply_command(
         Device,
         typer.Option(
             "--validate",
-            help="Validate the output on logits; auto: where a GPU is large enough.",
-            rich_help_panel=GENERAL,
+            help="Compare logits after writing; auto: if a GPU is large enough.",
+            rich_help_panel=RUNNING,
         ),
     ] = "off",
     ollama: Annotated[
-        bool, typer.Option("--ollama", help="Write a Modelfile beside the GGUF file.", rich_help_panel=GGUF)
+        bool, typer.Option("--ollama", help="Write a Modelfile beside the GGUF file.", rich_help_panel=OUTPUT)
     ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Bake a context extension into a checkpoint. With -q only the path of the output is printed.
+    """Write a checkpoint or GGUF file with a longer context.
 
-    Of several outputs all are planned before the first is written; where one fails, the others are still made.
-    Exit codes: 0 done, 1 a known failure, 2 usage, 3 the output does not compute the schedule, 130 interrupted.
+    With several sources, all outputs are planned before the first one is written. With -q, only the path is printed.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the output does not compute the method, 130 interrupted.
     """
     from ...engines.probe import Probe
 

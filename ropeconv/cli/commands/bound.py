@@ -173,11 +173,11 @@ def bound_command(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Find the bases that keep sum_i cos(m theta_i) + (d - r)/2 >= 0 for every distance m below a length, or judge one.
+    """Find the smallest rope_theta for a context length, or the longest distance that a model supports.
 
-    With a LENGTH: the smallest base above 1, proven, and the first window of bases that is wide enough to use.
-    With a SOURCE, methods, or --theta alone: the effective length, and where the sum is negative. --weights adds the
-    effective length of each head, whose sum has the variances of its queries and keys as weights.
+    The bound of Men et al. 2024: sum_i cos(m theta_i) + (d - r)/2 must not be negative for any distance m.
+    With a LENGTH: the smallest base above 1, proven, and the first range of bases that is wide enough to use.
+    With a SOURCE, methods, or --theta: the effective length. --weights adds the effective length of each head.
     """
     output = Output(as_json, quiet)
     frequencies_only(recipe)

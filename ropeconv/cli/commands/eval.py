@@ -107,10 +107,10 @@ def eval_command(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Measure what methods do to a model, with errors: loss and retrieval, inside and beyond the trained context.
+    """Measure loss and retrieval of a model with several methods, before anything is written.
 
-    The model is loaded once for all methods, and no checkpoint is written. Exit codes: 0 measured, 3 a
-    condition of --fail-if holds, 130 stopped before the end (what was measured is shown, and a rerun goes on).
+    The model is loaded once for all methods. Exit codes: 0 done, 3 a condition of --fail-if holds, 130 stopped before
+    the end (the same command continues).
     """
     from ...evaluate.evaluation import parse_duration
     from ...evaluate.opening import Sizes

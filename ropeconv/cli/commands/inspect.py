@@ -27,7 +27,7 @@ ropeconv inspect ./DeepSeek-V3-renamed --family deepseek_v3
 
 
 def inspect_command(source: SourceArgument, family: FamilyOption = "", as_json: JsonOption = False) -> None:
-    """Show the RoPE of a checkpoint, which runtimes compute it as it is, and the problems with their repairs."""
+    """Show the RoPE of a model, the runtimes that support it, and problems with their fixes."""
     from ...bake.warnings import repairs_of
     from ...inspection.inspection import inspect_source
     from ...models.open import open_source
@@ -66,7 +66,7 @@ def compare_command(
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 where they differ.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the RoPE of two checkpoints side by side: what differs and by how much, and each in every runtime."""
+    """Show how the RoPE of two models differs."""
     from ...inspection.inspection import inspect_source
     from ...inspection.side_by_side import side_by_side
     from ...views.inspection import show_comparison

@@ -139,7 +139,7 @@ def push_command(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Publish an output in one commit: files that its source on the Hub has too are copied there, not uploaded.
+    """Publish an output on the Hub; files that the source repository has are copied there, not uploaded.
 
     The URL of the commit is printed last.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import Interrupted, UsageError
-from ..command import GGUF, OUTPUT
+from ..command import OUTPUT
 from ..options import DryRunOption, ForceOption, JsonOption, NoFsyncOption, QuietOption
 from ..output import Output
 
@@ -39,14 +39,14 @@ def restore_command(
     in_place: Annotated[
         bool,
         typer.Option(
-            "--in-place", help="Change the GGUF file itself; a kill at any moment can be undone.", rich_help_panel=GGUF
+            "--in-place", help="Restore the GGUF file itself instead of a copy.", rich_help_panel=OUTPUT
         ),
     ] = False,
     allow_hard_links: Annotated[
         bool,
         typer.Option(
             "--allow-hard-links", help="With --in-place: also change a file that has other hard links.",
-            rich_help_panel=GGUF,
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     dry_run: DryRunOption = False,
@@ -55,10 +55,9 @@ def restore_command(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip
-    """Bring the source of an output back, as it was before the first bake, from the receipt.
+    """Undo: recreate the original model from an output.
 
-    RoPE, declared context, tokenizer length and names of files are those of the source, bit for bit. Weights that were
-    multiplied and rounded cannot be brought back, and are refused.
+    All files become those of the source again, byte for byte. Outputs with scaled, rounded weights are refused.
     """
     from ...bake.restore import restore, restore_plan
     from ...models.open import open_source

@@ -62,12 +62,11 @@ def run_command(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run tasks for every combination of sources, recipes and targets in a file (docs/running.md).
+    """Run apply, validate, eval and push for many models, as a plan file says (docs/running.md).
 
-    A journal keeps what has ended: the same command goes on after a kill, and tries again what failed. An output is
-    done as long as its receipt and the sizes of its files are as they were written.
+    After an interruption the same command continues where it stopped, and tries failed units again.
 
-    Exit codes: 0 all is done, 1 a unit failed, 2 usage, 130 stopped before the end.
+    Exit codes: 0 done, 1 a unit failed, 2 wrong usage, 130 stopped before the end.
     """
     from ...models import hub as hub_client
     from ...run.executors import executor_of

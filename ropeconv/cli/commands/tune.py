@@ -61,11 +61,10 @@ def tune_command(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Look for frequencies that lose less on your text than every formula does, and write them as a recipe.
+    """Search for frequencies that beat the built-in methods on your text, and write them as a recipe.
 
-    A part of the text is held out of the search and decides: where nothing better by three standard errors is found,
-    the recipe is the best formula. Exit codes: 0 done, 130 stopped twice (the first Ctrl-C ends the search with its
-    best).
+    Held-out text decides: if nothing is better by three standard errors, the recipe is the best built-in method.
+    Exit codes: 0 done, 130 stopped (the first Ctrl-C ends the search and keeps the best frequencies).
     """
     from ...engines.engine import Progress
     from ...engines.transformers.load import out_of_memory

@@ -45,9 +45,9 @@ def ui_command(
     ] = "",
     private: Annotated[bool, typer.Option("--private", help="Make the Space private.", rich_help_panel=HUB)] = False,
 ) -> None:
-    """Open a page in the browser: inspect and compare models, plan, write and publish outputs, look at results.
+    """Open the browser page, for everything above without a command line.
 
-    It listens on this machine alone, and its address works once. Ctrl-C ends it.
+    Only this machine can reach the page, and its address works once. Press Ctrl-C to stop it.
     """
     output = Output()
     if space:

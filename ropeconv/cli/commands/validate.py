@@ -118,9 +118,9 @@ def validate_command(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Prove on logits that stock transformers or llama.cpp computes the method, inside and beyond the trained context.
+    """Check that a runtime computes the method: compare logits with the source, scaled at run time.
 
-    Exit codes: 0 it does, 3 it does not, or the unscaled source agrees too, 130 stopped before the end.
+    Exit codes: 0 it does, 3 it does not (or the test is inconclusive), 130 stopped before the end.
     """
     from ...bake.verify.findings import Options
     from ...engines.probe import Probe

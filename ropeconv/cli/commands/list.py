@@ -1,4 +1,4 @@
-"""`ropeconv methods`, `families`, `archs`: tables of the data that the package uses."""
+"""`ropeconv list methods`, `families`, `archs`, `runtimes`: tables of the data that the package uses."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..output import Output
 
 METHODS_EXAMPLES = """Examples:
 
-ropeconv methods
+ropeconv list methods
 
-ropeconv methods yarn
+ropeconv list methods yarn
 """
 FAMILIES_EXAMPLES = """Examples:
 
-ropeconv families
+ropeconv list families
 
-ropeconv families --json
+ropeconv list families --json
 """
 ARCHS_EXAMPLES = """Examples:
 
-ropeconv archs
+ropeconv list archs
 
-ropeconv archs --json
+ropeconv list archs --json
 """
 
 
@@ -37,7 +37,7 @@ def methods_command(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show one method with its settings.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the methods, or show one with its settings and its paper."""
+    """List the methods, or show one with its formula, settings and paper."""
     output = Output(as_json)
     if name and name not in REGISTRY:
         raise UsageError(f"there is no method {shown(name)}; choose {', '.join(REGISTRY)}")
@@ -89,7 +89,7 @@ def _show_method(method: type[Method], output: Output) -> None:
 
 
 def families_command(as_json: JsonOption = False) -> None:
-    """List the model families, with the rope types that each takes and its GGUF architecture."""
+    """List the model families, with their rope types and GGUF architectures."""
     from ...models.registry import families
 
     output = Output(as_json)
@@ -125,7 +125,7 @@ def families_command(as_json: JsonOption = False) -> None:
 
 
 def archs_command(as_json: JsonOption = False) -> None:
-    """List the GGUF architectures, and which rope tensors and keys llama.cpp reads for each beside linear and YaRN."""
+    """List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for each."""
     from ...runtimes.llamacpp.archs import arch_table
 
     table, output = arch_table(), Output(as_json)
@@ -158,13 +158,13 @@ def archs_command(as_json: JsonOption = False) -> None:
     )
 
 
-EXAMPLES = """Examples:
+RUNTIMES_EXAMPLES = """Examples:
 
-ropeconv runtimes
+ropeconv list runtimes
 
-ropeconv runtimes --matrix
+ropeconv list runtimes --matrix
 
-ropeconv runtimes --matrix --runtime vllm --runtime sglang
+ropeconv list runtimes --matrix --runtime vllm --runtime sglang
 """
 
 
@@ -176,7 +176,7 @@ def runtimes_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the runtimes, and how much is known of what each does with the model families."""
+    """List the runtimes, and how many model families each was tested with."""
     from ...bake.advice import matrix as all_cells
     from ...runtimes.grouping import find
     from ...runtimes.runtime import runtimes

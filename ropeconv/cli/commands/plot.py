@@ -1,0 +1,111 @@
+"""`ropeconv plot`: the frequencies of methods, as a table or a picture."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...rope.recipe import Recipe
+from ...rope.schedule import Schedule
+from ..command import OUTPUT, needs
+from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only
+from ..options import JsonOption, QuietOption, with_recipe
+from ..output import Output
+
+EXAMPLES = """Examples:
+
+ropeconv plot Qwen/Qwen3-8B --yarn 4
+
+ropeconv plot meta-llama/Llama-2-7b-hf --yarn 16 --mixed 16 --linear 16 -o llama-2.svg
+
+ropeconv plot --theta 500000 --original-context 8192 --llama3 8 -o llama-3.png
+
+ropeconv plot ./Llama-2-7b-hf-yarn16 --dark -o baked.svg
+"""
+
+
+@needs(dark=(lambda given: given["out"], "is for a picture; add -o plot.svg"))
+@with_recipe(dict)
+def plot_command(
+    recipe: dict[str, Any],
+    source: Annotated[
+        str | None, typer.Argument(metavar="[SOURCE]", help="A model, as for `inspect`; without one, give --theta.")
+    ] = None,
+    head_dim: HeadDimOption = None,
+    rotary_dim: RotaryDimOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="FILE", help="Draw a picture, .png or .svg, instead of printing the table.",
+            rich_help_panel=OUTPUT, show_default=False,
+        ),
+    ] = None,
+    dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark background.", rich_help_panel=OUTPUT)] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:  # fmt: skip
+    """Show the frequencies of one or several methods: a table, or a picture with -o.
+
+    Without SOURCE, --theta is the base of the model and --original-context its trained length (10000 and 4096).
+    """
+    from ...rope.forms import base_inv_freq
+    from ...views.plot_style import checked, figure, write
+    from ...views.schedule_plots import FARTHEST, lengths_of, numbers, pictures_of
+
+    if out is not None:
+        checked(out)
+        frequencies_only(recipe)
+    model = find(source, recipe, head_dim, rotary_dim)
+    output, spec, schedules = Output(as_json, quiet), model.spec, model.schedules()
+    before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+    curves = {name: schedule.inv_freq for name, schedule in schedules.items() if model.recipes or spec.scaled}
+    context = max(schedule.context for schedule in schedules.values())
+    if out is not None:
+        panels = [picture.draw for picture in pictures_of(spec, curves, context)]
+        write(figure(*panels, columns=2, title=model.name, dark=dark), out)
+        output.note(f"Wrote {out}")
+    if as_json:
+        reach = min(2 * context, FARTHEST)
+        drawn = {
+            name: numbers(before, curve, spec.unrotated, reach) for name, curve in {"before": before, **curves}.items()
+        }
+        output.data(
+            {
+                "model": model.name, "picture": out and str(out), "lengths": lengths_of(spec, context),
+                "schedules": {name: _document(recipe, schedule) for recipe, name, schedule in _named(model, schedules)},
+                "curves": drawn,
+            }
+        )  # fmt: skip
+    elif out is None:
+        for recipe_made, name, schedule in _named(model, schedules):
+            _show(schedule, model, recipe_made, name, output)
+
+
+def _named(model: ModelArgs, schedules: dict[str, Schedule]) -> list[tuple[Recipe | None, str, Schedule]]:
+    """Each schedule with its recipe, None for that of the model itself, and its name."""
+    recipes = model.recipes or (None,)
+    return [(recipe, *named) for recipe, named in zip(recipes, schedules.items(), strict=True)]
+
+
+def _document(recipe: Recipe | None, schedule: Schedule) -> dict[str, Any]:
+    return (recipe.to_dict() if recipe else {}) | schedule.to_dict()
+
+
+def _show(schedule: Schedule, model: ModelArgs, recipe: Recipe | None, name: str, output: Output) -> None:
+    """Prints a table of pairs: frequency, wavelength in tokens, and by what the method divides the frequency."""
+    from ...runtimes.verdict import frequencies
+
+    if recipe is not None:
+        output.note(recipe.method.slow_note)
+    log_n = f", log-n ({schedule.log_n.kind}) over {schedule.log_n.length:,} tokens" if schedule.log_n else ""
+    output.say(f"{name}: {frequencies(schedule)}")
+    output.say(f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}{log_n}\n")
+    base = model.spec.unscaled() if model.spec.scaled else model.spec
+    rows = [
+        (str(pair), f"{new:.6e}", *((f"{math.tau / new:,.1f}", f"{old / new:.4f}") if new else ("-", "-")))
+        for pair, (old, new) in enumerate(zip(base.form.inv_freq(base.rotary_dim), schedule.inv_freq, strict=True))
+    ]
+    output.table("", ("pair", "inv_freq", "wavelength (tokens)", "divided by"), rows)

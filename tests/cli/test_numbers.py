@@ -25,7 +25,7 @@ BASE = {
     "bound": ["config.json"],
     "validate": ["config.json"],
 }
-METHOD = ["--yarn", "4"]
+YARN = ["--yarn", "4"]
 
 
 def options() -> list[tuple[str, str, bool]]:
@@ -49,7 +49,7 @@ def test_no_number_is_taken_that_is_none(
     (tmp_path / "config.json").write_text(json.dumps(small_config()))
     monkeypatch.chdir(tmp_path)
     for value in VALUES:
-        beside = [] if method or command == "advise" else METHOD
+        beside = [] if method or command == "advise" else YARN
         done = run_command(0, [command, *BASE[command], *beside, f"{flag}={value}"], tmp_path)
         assert done.problem == "", (value, done)
         assert done.code in (1, 2), (value, done)

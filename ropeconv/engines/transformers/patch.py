@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,8 @@ def patch(
                 f"{type(model).__name__} has no rotary module that can be overwritten; run the model another way"
             )
         if before.mla:
-            undone.append(_rescale(model, schedule.softmax_scale))
+            heads = [m for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "qk_head_dim")]
+            undone.append(_set(heads, "scaling", lambda head: head.qk_head_dim**-0.5 * schedule.softmax_scale))
         if scale is not None:
             undone.append(scale_queries(model, scale, queries))
     except BaseException:
@@ -222,15 +223,15 @@ def _positions(args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor:
     return given["position_ids"] if "position_ids" in given else args[1]
 
 
-def _rescale(model: PreTrainedModel, softmax_scale: float) -> Undo:
-    """Sets the softmax scale of multi-head latent attention, and returns a function that undoes it."""
-    old = [(m, m.scaling) for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "qk_head_dim")]
-    for module, _ in old:
-        module.scaling = module.qk_head_dim**-0.5 * softmax_scale
+def _set(modules: Iterable[Module], name: str, value: Callable[[Module], float]) -> Undo:
+    """Sets an attribute of modules, and returns a function that undoes it. value: from a module to its new value."""
+    before = [(module, getattr(module, name)) for module in modules]
+    for module, _ in before:
+        setattr(module, name, value(module))
 
     def undo() -> None:
-        for module, scaling in old:
-            module.scaling = scaling
+        for module, old in before:
+            setattr(module, name, old)
 
     return undo
 
@@ -250,15 +251,7 @@ def scale_scores(model: PreTrainedModel, factor: float) -> Undo:
 
     The factor commutes with the rotation of queries and keys, so a model computes its RoPE as before.
     """
-    old = [(module, module.scaling) for module in attention_modules(model)]
-    for module, scaling in old:
-        module.scaling = scaling * factor
-
-    def undo() -> None:
-        for module, scaling in old:
-            module.scaling = scaling
-
-    return undo
+    return _set(attention_modules(model), "scaling", lambda module: module.scaling * factor)
 
 
 ALL = 1 << 31  # more keys than any cache holds
@@ -282,12 +275,4 @@ def choose_all_keys(model: PreTrainedModel) -> Undo:
 
     A choice is discrete: two right results whose scores differ by rounding may see other keys, and then differ by much.
     """
-    old = [(module, module.index_topk) for module in indexers(model)]
-    for module, _ in old:
-        module.index_topk = ALL
-
-    def undo() -> None:
-        for module, count in old:
-            module.index_topk = count
-
-    return undo
+    return _set(indexers(model), "index_topk", lambda module: ALL)

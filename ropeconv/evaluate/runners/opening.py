@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from ...engines.transformers.load import device_spec, folder_of, stored_dtype
@@ -26,16 +26,23 @@ from .server import open_servers
 Opened = tuple[Runner, list[Row]]
 
 
+UNNEEDED = "--trust-remote-code is for checkpoints that bring code, and nothing here does; leave it out"
+
+
 @contextmanager
 def open_runner(asked: RunnerRequest) -> Iterator[Opened]:
     """The runner of the rows, and the rows, while it is entered.
 
     Raises UsageError for options that do not go together, BadSource where a model cannot be opened.
     """
-    for together, sentence in NONSENSE:
-        if together(asked):
-            raise UsageError(sentence)
-    opener = next(opener for fits, opener in OPENERS if fits(asked))
+    _refuse_nonsense(asked)
+    opener = open_checkpoint
+    if asked.servers:
+        opener = open_servers
+    elif _is_output(asked):
+        opener = open_baked
+    elif asked.model.endswith(".gguf"):
+        opener = open_gguf
     with opener(asked) as opened:
         yield opened
 
@@ -77,54 +84,38 @@ def _is_output(asked: RunnerRequest) -> bool:
     return has_receipt(asked.model)
 
 
-def _is_gguf(asked: RunnerRequest) -> bool:
-    return asked.model.endswith(".gguf")
-
-
-OPENERS: tuple[
-    tuple[Callable[[RunnerRequest], bool], Callable[[RunnerRequest], AbstractContextManager[Opened]]], ...
-] = (
-    (lambda asked: bool(asked.servers), open_servers),
-    (_is_output, open_baked),
-    (_is_gguf, open_gguf),
-    (lambda asked: True, open_checkpoint),
-)
-"""How a model is opened, by what it is; the first that fits."""
-
-UNNEEDED = "--trust-remote-code is for checkpoints that bring code, and nothing here does; leave it out"
-NONSENSE: tuple[tuple[Callable[[RunnerRequest], bool], str], ...] = (
-    (
-        lambda asked: bool(asked.servers and asked.rows),
-        "a server runs one model, which is one row; leave --methods out, and start one --server for each output",
-    ),
-    (
-        lambda asked: bool(asked.servers and asked.against),
-        "--against is loaded here, and a server is not; start a second --server with the source instead",
-    ),
-    (
-        lambda asked: bool(asked.servers) and (asked.device, asked.dtype, asked.device_map) != ("auto", "auto", ""),
-        "--device, --dtype and --device-map are for models that are loaded here; give them to the server",
-    ),
-    (
-        lambda asked: not (asked.servers or asked.model),
-        "no model is named; give a checkpoint, a GGUF file, or --server URL",
-    ),
-    (
-        lambda asked: bool(asked.against and asked.rows),
-        "--against names the source of an output, which is loaded as it is; leave --methods out, or evaluate the "
-        "methods on the source",
-    ),
-    (
-        lambda asked: bool(asked.device_map and _is_gguf(asked)),
-        "--device-map is for checkpoints in transformers; for a GGUF file give --device cpu or gpu",
-    ),
-    (
-        lambda asked: bool(asked.family and not asked.servers and _is_output(asked)),
-        "the receipt of an output says its family; leave --family out",
-    ),
-    (
-        lambda asked: asked.trust_remote_code and not asked.servers and _is_gguf(asked),
-        UNNEEDED,
-    ),
-)
-"""Options that do not go together, and what to do."""
+def _refuse_nonsense(asked: RunnerRequest) -> None:
+    """Raises UsageError for options that do not go together."""
+    servers, gguf = bool(asked.servers), asked.model.endswith(".gguf")
+    placed = (asked.device, asked.dtype, asked.device_map) != ("auto", "auto", "")
+    for together, sentence in (
+        (
+            servers and asked.rows,
+            "a server runs one model, which is one row; leave --methods out, and start one --server for each output",
+        ),
+        (
+            servers and asked.against,
+            "--against is loaded here, and a server is not; start a second --server with the source instead",
+        ),
+        (
+            servers and placed,
+            "--device, --dtype and --device-map are for models that are loaded here; give them to the server",
+        ),
+        (not (servers or asked.model), "no model is named; give a checkpoint, a GGUF file, or --server URL"),
+        (
+            asked.against and asked.rows,
+            "--against names the source of an output, which is loaded as it is; leave --methods out, or evaluate the "
+            "methods on the source",
+        ),
+        (
+            asked.device_map and gguf,
+            "--device-map is for checkpoints in transformers; for a GGUF file give --device cpu or gpu",
+        ),
+        (
+            asked.family and not servers and _is_output(asked),
+            "the receipt of an output says its family; leave --family out",
+        ),
+        (asked.trust_remote_code and not servers and gguf, UNNEEDED),
+    ):
+        if together:
+            raise UsageError(sentence)

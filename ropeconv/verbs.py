@@ -17,10 +17,10 @@ from .bake.apply import AppliedPlan
 from .bake.plan import FilePlan, Plan
 from .convert.target import Target
 from .errors import UsageError
-from .evaluate.opening import Sizes, evaluate_model
+from .evaluate.evaluation import Sizes, evaluate_model
 from .evaluate.result import Result
 from .evaluate.runners.runner import RunnerRequest
-from .hub.readme import with_card
+from .hub.upload_set import with_card
 from .inspection.inspection import Inspection, inspect_source
 from .inspection.receipts.reader import read_receipt
 from .inspection.side_by_side import RopeDifference, side_by_side

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,17 +18,19 @@ from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.copying import Advance, Splice, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_of, with_shard, write_stream
+from ..inspection.receipts.folder import stated
+from ..inspection.receipts.receipt import Receipt
 from ..models.family import Family
 from ..models.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
 from ..models.schema import DUAL_CHUNK
-from ..models.source import SINGLE, Source
+from ..models.source import CARD, SINGLE, SOURCE_CARD, Source
 from ..rope.errors import RecipeError
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.grouping import find
 from ..runtimes.verdict import switching
-from .original import original_of_folder
 from .plan import Plan, PlannedFile
+from .record import original_of_folder
 from .start import (
     derivation,
     first_inspection,
@@ -270,3 +272,55 @@ def _raised_note(limits: list[LengthLimit], context: int) -> tuple[str, ...]:
         return ()
     named = ", ".join(f"{limit.key} in {limit.file} ({limit.tokens:,})" for limit in limits)
     return (f"raises to {context:,} tokens what limited prompts to fewer: {named}",)
+
+
+CARD_SIZE = 4096
+"""Bytes that a card has, about."""
+
+
+def with_readme(
+    plan: CheckpointPlan, make: Callable[[Path, Advance], None], size: int = CARD_SIZE, sha256: str | None = None
+) -> CheckpointPlan:
+    """Return a plan that writes a README.md too, and copies that of the source as README-source.md.
+
+    A README.md that ropeconv wrote into the source is replaced. The plan stays as it is where the source has both
+    names already, and for a config.json without weights.
+
+    Args:
+        plan: Of a folder, without the README.md.
+        make: Writes the file.
+        size: Its bytes, about.
+        sha256: Of its content, where that is known.
+    """
+    if plan.source.kind == "config":
+        return plan
+    copied = {file.name: file for file in plan.files}
+    if CARD in copied and _is_written(plan.source):
+        del copied[CARD]
+    if CARD in copied:
+        if SOURCE_CARD in copied:
+            return plan
+        card = copied.pop(CARD)
+        copied[SOURCE_CARD] = replace(card, name=SOURCE_CARD, origin=card.origin or CARD)
+    copied[CARD] = PlannedFile("write", CARD, size, sha256, make=make, estimated=True)
+    files = tuple(sorted(copied.values(), key=lambda file: file.name))
+    return replace(plan, files=files, original=original_of_folder(plan.source, files, plan.skipped, plan.result.fold))
+
+
+def with_readme_of(plan: CheckpointPlan, receipt: Receipt) -> CheckpointPlan:
+    """Return the plan of an output whose receipt lists a README.md that was written with it; other plans stay."""
+    known = next((file for file in receipt.files if (file.name, file.action) == (CARD, "write")), None)
+    return plan if known is None else with_readme(plan, _nothing, known.size, known.sha256)
+
+
+def _nothing(target: Path, advance: Advance) -> None:
+    """Write an empty file: the text of a card cannot be made again, since later versions put it otherwise."""
+    target.write_bytes(b"")
+
+
+def _is_written(source: Source) -> bool:
+    """Whether the README.md of a source is as ropeconv wrote it."""
+    receipt, sizes = stated(source), {file.name: file.size for file in source.files()}
+    return receipt is not None and any(
+        (file.name, file.action, file.size) == (CARD, "write", sizes.get(CARD)) for file in receipt.files
+    )

@@ -20,7 +20,7 @@ from ..inspection.receipts.gguf import earlier, layout_of, refuse_other
 from ..inspection.receipts.reader import parse_receipt
 from ..inspection.receipts.receipt import SourceRecord
 from ..models.gguf import GgufSource
-from ..models.source import RECEIPT, Source
+from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
 from ..rope.errors import shown
 from .apply import change_in_place
 from .gguf import shard_file, shard_names
@@ -117,13 +117,17 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
     now = {file.name: file for file in source.files()}
     record, receipt = first.record, first.receipt
     texts, made = set(first.generated_texts()), {item.name: item for item in first.generated_files()}
-    files = []
+    files, absent = [], list(record.skipped)
     listed = {file.name for file in receipt.files}
     if len(listed) != len(receipt.files):
         raise BadSource(f"the receipt of {source.reference} lists a file twice; take the source again, {first.first}")
+    edited = {one.name for one in receipt.files if one.name == CARD and one.size != getattr(now.get(CARD), "size", 0)}
     for known in receipt.files:
         name = record.renamed.get(known.name, known.name)
         if known.name in record.added or name in texts:
+            continue
+        if known.name == SOURCE_CARD and known.name not in now:
+            absent.append(name)  # as in a repository, which has the card alone
             continue
         if known.name not in now or now[known.name].size != known.size or not safe_name(known.name):
             raise BadSource(
@@ -143,9 +147,9 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
         source=first,
         out=out or _default_out(record_of_first, "-restored"),
         files=tuple(sorted(files, key=lambda file: file.name)),
-        skipped=tuple(name for name in now if name not in listed and name != RECEIPT),
+        skipped=tuple(name for name in now if name not in listed - edited and name != RECEIPT),
         first=record_of_first,
-        absent=record.skipped,
+        absent=tuple(absent),
     )
 
 

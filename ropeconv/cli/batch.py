@@ -12,7 +12,7 @@ from ..bake.verify.output import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
 from ..bake.writing.execute import refuse_early
 from ..errors import Interrupted, UsageError
-from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned
+from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned, with_card
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
@@ -78,6 +78,8 @@ class Batch:
                 opened[unit.source] = source
                 source.modelfile = unit.modelfile
                 plan = unit.placed(make_plan(source, recipe, target))
+                if self.flags.how is None or plan.target.out is not None:  # else the publication makes the card
+                    plan = with_card(plan)
                 if self.flags.ollama and not plan.is_folder:
                     modelfile_of(plan)
                 made.append((unit, plan))

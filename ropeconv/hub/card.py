@@ -27,6 +27,7 @@ from ..formats.jsontext import JsonObject
 from ..formats.package_data import package_data, render
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt
 from ..inspection.receipts.writer import commands
+from ..models.source import CARD
 from ..rope.bound.reach import is_worse
 from ..rope.errors import RopeconvError, shown
 from ..rope.methods.method import REGISTRY
@@ -37,7 +38,7 @@ from ..views.evaluation_plots import Curve, differences, losses
 from ..views.plot_style import figure, write
 from ..views.results import evaluation_table
 from .options import PublishOptions
-from .upload_set import CARD, UploadSet
+from .upload_set import UploadSet
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, HfApi

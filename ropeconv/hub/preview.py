@@ -13,12 +13,13 @@ from ..formats.copying import Advance
 from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
 from ..models.hub import answers
+from ..models.source import CARD
 from ..views.sheet import Sheet
 from .card import BaseModel, base_model, card, drawn
 from .options import PublishOptions
 from .publish import client, gguf_files, kept_card, visibility
 from .repository import blocking
-from .upload_set import CARD, UploadSet, from_plan
+from .upload_set import UploadSet, from_plan
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..models.hub import answers
+from ..models.source import CARD
 from ..rope.errors import RopeconvError
 from .card import MARK, BaseModel, base_model, card, drawn
 from .options import PublishOptions
 from .repository import create, holds, remove
-from .upload_set import CARD, UploadSet
+from .upload_set import UploadSet
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

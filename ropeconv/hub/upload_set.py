@@ -5,21 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from ..bake.checkpoint import CheckpointPlan, with_readme
 from ..bake.plan import Plan
+from ..convert.from_gguf.source import GgufCheckpoint
 from ..errors import BadSource
+from ..formats.copying import Advance
 from ..formats.files import read_text
 from ..formats.gguf.file import SHARD, GgufFile
 from ..formats.jsontext import JsonObject, parse
 from ..inspection.receipts.reader import read_receipt
-from ..inspection.receipts.receipt import Receipt
+from ..inspection.receipts.receipt import FileRecord, Receipt
 from ..models.folder import FolderSource
 from ..models.gguf import GgufSource
-from ..models.source import RECEIPT
+from ..models.source import CARD, RECEIPT, SOURCE_CARD
 from ..runtimes.llamacpp.read_header import read_file
+from .options import PublishOptions
 
-CARD, CONFIG = "README.md", "config.json"
+CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,8 @@ def planned(plan: Plan) -> UploadSet:
     sizes = {file.name: file.size for file in plan.files}
     copied = {file.name for file in plan.files if plan.source.kind == "hub" and file.action == "copy"}
     adds = {name: plan.out / name for name in (*sizes, *([RECEIPT] if plan.is_folder else ())) if name not in copied}
-    receipt = plan.receipt()
+    records = tuple(FileRecord(one.name, one.action, one.size, one.sha256, one.origin or None) for one in plan.files)
+    receipt = msgspec.structs.replace(plan.receipt(), files=records)
     made = _without_base_card(adds, {name: name for name in copied}, receipt, own_card=False)
     return replace(made, quantised=quantised_as(_config(plan)), sizes=sizes)
 
@@ -189,10 +197,34 @@ def merged(parts: list[UploadSet]) -> UploadSet:
 
 def _without_base_card(adds: dict[str, Path], copies: dict[str, str], receipt: Receipt, own_card: bool) -> UploadSet:
     """The upload set without the source's own card, which is about another model; it is linked, not copied."""
-    text = adds[CARD].read_text("utf-8", errors="replace") if CARD in adds and adds[CARD].is_file() else ""
-    if not own_card:
-        adds.pop(CARD, None)
-        copies.pop(CARD, None)
+    kept = next((adds[name] for name in (SOURCE_CARD, CARD) if name in adds and adds[name].is_file()), None)
+    text = kept.read_text("utf-8", errors="replace") if kept else ""
+    for name in (SOURCE_CARD, *([] if own_card else [CARD])):
+        adds.pop(name, None)
+        copies.pop(name, None)
     config = adds.get(CONFIG)
     quantised = quantised_as(parse(read_text(config, CONFIG), CONFIG)) if config and config.is_file() else ""
     return UploadSet(adds, receipt, receipt.schedule.context, copies, text, own_card, quantised=quantised)
+
+
+def with_card(plan: Plan) -> Plan:
+    """Return a plan whose folder gets a model card as README.md; plans of GGUF files stay as they are."""
+    if not isinstance(plan, CheckpointPlan) or any((file.name, file.action) == (CARD, "write") for file in plan.files):
+        return plan
+    return with_readme(plan, partial(_write, plan))
+
+
+def _write(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
+    """Write the card, which is made only now, since the metadata of the source's own card may have to be fetched."""
+    from .card import BaseModel, card, inherited, name_of, terms_of
+
+    text = plan.source.text(SOURCE_CARD) or plan.source.text(CARD) or ""
+    stated = stated_metadata(plan.source.inner.file) if isinstance(plan.source, GgufCheckpoint) else {}
+    what = replace(planned(plan), card=text, known=stated)
+    known = stated | inherited(text)
+    licence, forbids = terms_of(str(known.get("license") or ""))
+    name, commit = name_of(what, PublishOptions())
+    base = BaseModel(name, known, licence=licence, forbids=forbids, commit=commit)
+    data = card(what, f"{plan.source.name}-{plan.recipe.method.label}", base).encode()
+    target.write_bytes(data)
+    advance(len(data))

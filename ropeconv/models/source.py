@@ -107,6 +107,8 @@ OTHER_WEIGHTS = (
     "original/*", "onnx/*", "openvino/*", "coreml/*", "*.bin.index.json", "consolidated*.safetensors",
 )  # fmt: skip
 RECEIPT = "ropeconv.json"
+CARD, SOURCE_CARD = "README.md", "README-source.md"
+"""The model card of an output, and the card of its source beside it."""
 MOST_FILES = 100_000
 """Files of a folder or repository; published checkpoints have up to some hundred."""
 LARGE = 64 << 20

@@ -18,8 +18,7 @@ from ..engines.probe import Probe, SharedProbe
 from ..engines.transformers.load import out_of_memory
 from ..errors import BadSource, Disagreement
 from ..evaluate.cases import EVAL, metric_of
-from ..evaluate.evaluation import Evaluation
-from ..evaluate.opening import open_evaluation
+from ..evaluate.evaluation import Evaluation, open_evaluation
 from ..evaluate.result import Result, headline, measures_of, write_result
 from ..evaluate.runners.runner import RunnerRequest
 from ..evaluate.texts import read_files
@@ -29,15 +28,14 @@ from ..formats.jsontext import JsonObject
 from ..hub.options import PublishOptions
 from ..hub.preview import staged
 from ..hub.publish import publish
-from ..hub.upload_set import UploadSet, from_folder, from_gguf
+from ..hub.upload_set import UploadSet, from_folder, from_gguf, with_card
 from ..inspection.receipts.reader import check_files, read_receipt
 from ..validate.checkpoint import validate_checkpoint
 from ..validate.checks import check_before_forward
 from ..validate.comparison import Comparison, Settings
 from ..validate.gguf import check_gguf, validate_gguf
 from ..validate.validation import Validation
-from .jobs import Unit
-from .journal import stamp
+from .jobs import Unit, stamp
 from .plan_file import EvalTable
 
 
@@ -86,7 +84,7 @@ def apply_unit(unit: Unit, tools: Tools) -> JsonObject:
         raise BadSource(
             f"{plan.out} is there and is not what this unit writes; move it away, or give the plan another `out`"
         )
-    done = apply(plan, probe=tools.probe)
+    done = apply(with_card(plan), probe=tools.probe)
     return {**found, "checked": done.check is not None, "reason": done.reason, "stamp": stamp(plan.out)}
 
 

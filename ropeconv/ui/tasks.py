@@ -22,7 +22,7 @@ from ..formats.copying import human
 from ..formats.files import read_text, scratch
 from ..hub.options import PublishOptions, repository
 from ..hub.preview import show_publication
-from ..hub.upload_set import UploadSet, from_gguf, planned
+from ..hub.upload_set import UploadSet, from_gguf, planned, with_card
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.reader import parse_receipt, receipt_of
 from ..inspection.receipts.receipt import Receipt
@@ -40,7 +40,7 @@ from ..views.inspection import show_inspection, show_receipt
 from ..views.plan import Outcome, show_outcome, show_plan
 from ..views.results import show_result, show_validation
 from ..views.schedule_plots import pictures_of
-from ..views.sheet import statuses
+from ..views.support import statuses
 from ..views.validation_plots import validation_pictures
 from .desk import Desk, PageProgress
 from .forms import (
@@ -87,7 +87,7 @@ def write(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     earlier = HiddenFolder.beside(made.out).root.exists()  # of a run that goes on from it
     try:
         with desk.progress(f"Writing {made.out}", made.bytes) as advance:
-            done = apply(made, advance=advance)
+            done = apply(with_card(made), advance=advance)
         desk.finish()
     except BaseException:
         with suppress(RopeconvError):  # another run has it

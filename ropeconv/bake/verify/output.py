@@ -25,7 +25,7 @@ from ...validate.checks import check_same_model, check_tokenizer, needs_trust
 from ...validate.comparison import Comparison
 from ...version import __version__
 from ..apply import make_plan
-from ..checkpoint import CheckpointPlan
+from ..checkpoint import CheckpointPlan, with_readme_of
 from ..plan import Plan, PlannedFile
 from .findings import Findings, Options, Verification
 from .folder import FolderCheck
@@ -59,7 +59,7 @@ def plan_again(comparison: Comparison) -> Plan:
                 problem = str(refused)
                 continue
             if plan.result.encoding == receipt.encoding and plan.schedule.digest == receipt.schedule.digest:
-                return plan
+                return with_readme_of(plan, receipt) if isinstance(plan, CheckpointPlan) else plan
     finally:
         source.name = named
     raise BadSource(

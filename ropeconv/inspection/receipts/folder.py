@@ -14,7 +14,7 @@ from ...formats.copying import Splice, write_blocks
 from ...formats.durable import FileIdentity, sha256, text_digest
 from ...formats.safetensors import INDEX, Header, safe_name, tensors
 from ...models.length_limits import SMALL
-from ...models.source import RECEIPT, GeneratedFile, Source, SourceFile
+from ...models.source import CARD, RECEIPT, SOURCE_CARD, GeneratedFile, Source, SourceFile
 from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import read_spec
@@ -23,7 +23,7 @@ from .reader import parse_receipt
 from .receipt import FolderRecord, Receipt, ScaledRecord, SourceRecord, TextRecord
 
 WEIGHTS = ".safetensors"
-"""Of all files, only those of weights are ever renamed."""
+"""Of all files, only those of weights and the README.md are ever renamed."""
 LONGEST = 240  # bytes of a name; filesystems have 255, and drafts of files have longer names
 
 
@@ -39,7 +39,8 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
         if not _plain(name):
             raise _untrue(reference, f"names a file {name[:LONGEST]!r}, outside it or hidden")
     for now, original in record.renamed.items():
-        if not now.endswith(WEIGHTS) or not original.endswith(WEIGHTS):
+        weights = now.endswith(WEIGHTS) and original.endswith(WEIGHTS)
+        if not weights and (now, original) != (SOURCE_CARD, CARD):
             raise _untrue(reference, f"says that {original!r} is now {now!r}, and only weights are renamed")
     for text in record.texts:
         if text.name == RECEIPT or text.name.endswith(WEIGHTS):
@@ -99,7 +100,8 @@ def original_source(source: Source) -> OriginalSource:
             f"{receipt.source.described}"
         )
     record, first = receipt.original.folder, receipt.original.source.described
-    edited = _edited(source, receipt, tuple(file.name for file in receipt.files if file.action == "write"))
+    texts = (file.name for file in receipt.files if file.action == "write" and file.name != CARD)
+    edited = _edited(source, receipt, tuple(texts))
     if edited:
         raise BadSource(
             f"{edited} of {source.reference} was changed after ropeconv wrote it, and the change would be lost; take "
@@ -148,8 +150,9 @@ class OriginalSource(Source):
         self.inner, self.receipt, self.record = inner, receipt, record
         self.name, self.reference, self.commit = inner.name, inner.reference, inner.commit
         self.treat_as = inner.treat_as or receipt.source.family
-        self.kind = "folder" if record.renamed else inner.kind  # the Hub copies files under the names it has
         sizes = {file.name: file.size for file in inner.files()}
+        # the Hub copies files under the names it has
+        self.kind = "folder" if any(name in sizes for name in record.renamed) else inner.kind
         check_folder(record, sizes, inner.reference)
         large = [text for text in record.texts if sizes.get(text.name, 0) > SMALL]
         self._spliced = {text.name: (text.splice(sizes[text.name]), text.sha256) for text in large}
@@ -311,7 +314,8 @@ def folder_record(
     """
     record = _earlier(source)
     here = {file.name: file for file in source.files()}
-    new = {name for name in (*written, *made) if name not in here}
+    moved = set(renamed.values())
+    new = {name for name in (*written, *made) if name not in here or name in moved}
     added = {name for name in record.added if name in here} | new
     texts = {text.name: text for text in record.texts}
     for name, text in written.items():

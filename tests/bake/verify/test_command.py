@@ -40,7 +40,7 @@ def test_wrong_weights_disagree_and_quick_leaves_them_out(out: Path) -> None:
     assert "--quick left out the bytes of the weights" in quick.stderr
     said = command(out.parent, *VALIDATE, "--tokens", 16, "--quick", "--json")
     files = json.loads(said.stdout)["files"]
-    assert files == {"files": 3, "bytes": 0, "quick": True, "notes": [], "unverified": []}
+    assert files == {"files": 4, "bytes": 0, "quick": True, "notes": [], "unverified": []}
     assert json.loads((out / "ropeconv.json").read_text())["validation"]["files"] == files
 
 
@@ -82,7 +82,7 @@ def test_weights_on_the_hub_are_compared_by_the_hubs_own_hashes(llama: Path, tmp
         hub.repos["me/tiny"] = llama
         assert python(APPLY, "home").returncode == 0
         hub.sent.clear()
-        assert "3 files are what recipe and source give" in python(VERIFY, "fresh").stdout
+        assert "4 files are what recipe and source give" in python(VERIFY, "fresh").stdout
         assert hub.sent.get("model.safetensors", 0) < (llama / "model.safetensors").stat().st_size
         assert not list((tmp_path / "fresh").rglob("model.safetensors"))
         tensor("model.norm.weight", scale(0, 2.0))(tmp_path / "out")

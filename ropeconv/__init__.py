@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .bake.plan import Plan
     from .bake.restore import restore_plan
     from .convert.target import Target
-    from .evaluate.opening import Sizes, evaluate_model
+    from .evaluate.evaluation import Sizes, evaluate_model
     from .evaluate.result import Result
     from .evaluate.tune.result import TuningResult
     from .evaluate.tune.tuning import SearchSettings, tune_model
@@ -67,7 +67,7 @@ _LAZY = {
     "RopeSpec": ("rope.spec", "RopeSpec"),
     "Schedule": ("rope.schedule", "Schedule"),
     "Settings": ("validate.comparison", "Settings"),
-    "Sizes": ("evaluate.opening", "Sizes"),
+    "Sizes": ("evaluate.evaluation", "Sizes"),
     "Target": ("convert.target", "Target"),
     "TuningResult": ("evaluate.tune.result", "TuningResult"),
     "SearchSettings": ("evaluate.tune.tuning", "SearchSettings"),
@@ -76,7 +76,7 @@ _LAZY = {
     "bound": ("rope.bound.answer", "bound"),
     "compare": ("verbs", "compare"),
     "evaluate": ("verbs", "evaluate"),
-    "evaluate_model": ("evaluate.opening", "evaluate_model"),
+    "evaluate_model": ("evaluate.evaluation", "evaluate_model"),
     "inspect": ("verbs", "inspect"),
     "inspect_source": ("inspection.inspection", "inspect_source"),
     "make_plan": ("bake.apply", "make_plan"),

@@ -31,7 +31,7 @@ from ropeconv.formats.journal import Head
 from ropeconv.inspection.document import InspectionDocument
 from ropeconv.inspection.receipts.reader import Results
 from ropeconv.inspection.receipts.receipt import Receipt
-from ropeconv.run.journal import RunLine
+from ropeconv.run.jobs import RunLine
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

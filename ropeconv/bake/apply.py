@@ -77,8 +77,8 @@ class OutputCheck:
             verdict = self.plan.result.verdict_of(find(f"transformers@{version}")[0])
             raise Disagreement(
                 f"transformers {version}, which is installed here, computes another RoPE from this output "
-                f"({verdict.reason or predicted}); install a version that `ropeconv list runtimes` names, or say what the "
-                "output is for, as in --runtime vllm; nothing was kept"
+                f"({verdict.reason or predicted}); install a version that `ropeconv list runtimes` names, or say "
+                "what the output is for, as in --runtime vllm; nothing was kept"
             )
         if predicted not in RUNS:
             self.reason = f"transformers {version or 'as installed here'} is not among those that read it exactly"

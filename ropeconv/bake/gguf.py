@@ -28,9 +28,8 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
-from .original import original_of_export, original_of_gguf
 from .plan import GgufOutput, PlannedFile
-from .record import receipt_of
+from .record import original_of_export, original_of_gguf, receipt_of
 from .start import (
     derivation,
     first_inspection,

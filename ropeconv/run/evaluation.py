@@ -12,8 +12,7 @@ from ..engines.engine import Engine, Progress
 from ..engines.transformers.load import out_of_memory
 from ..errors import UsageError
 from ..evaluate.cases import Case, EvalLine
-from ..evaluate.evaluation import Costs, Estimate, Evaluation, estimate
-from ..evaluate.opening import Sizes, open_evaluation
+from ..evaluate.evaluation import Costs, Estimate, Evaluation, Sizes, estimate, open_evaluation
 from ..evaluate.row import Row
 from ..evaluate.run import EvaluationUnit, Refusal, RunOutcome, gather, measured
 from ..evaluate.runners.runner import Runner, RunnerRequest

@@ -13,8 +13,7 @@ import msgspec
 
 from ..convert.target import Target
 from ..errors import UsageError
-from ..evaluate.evaluation import UNITS, parse_duration
-from ..evaluate.opening import Sizes
+from ..evaluate.evaluation import UNITS, Sizes, parse_duration
 from ..evaluate.row import Row, parse_rows
 from ..formats.files import read_text
 from ..hub.options import PushOptions

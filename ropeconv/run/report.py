@@ -22,8 +22,7 @@ from ..rope.errors import RopeconvError
 from ..version import __version__
 from ..views.evaluation_plots import evaluation_pictures
 from ..views.plot_style import Drawn, drawn
-from .jobs import CHAIN, Job, NamedSource, Unit
-from .journal import RunJournal, RunLine
+from .jobs import CHAIN, Job, NamedSource, RunJournal, RunLine, Unit
 from .plan_file import RunPlan
 from .runner import states
 from .tasks import evaluation_of

@@ -13,8 +13,7 @@ from ..evaluate.evaluation import duration
 from ..formats.jsontext import JsonObject
 from ..models import hub as hub_client
 from .executors.executor import Failure, Pool
-from .jobs import Job, Unit
-from .journal import RunJournal, RunLine
+from .jobs import Job, RunJournal, RunLine, Unit
 from .tasks import TASKS, Tools
 
 PATIENCE = 12

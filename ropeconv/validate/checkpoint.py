@@ -15,9 +15,8 @@ from ..engines.transformers.load import check_heads, folder_of, stored_dtype, wo
 from ..errors import BadSource
 from .checks import needs_trust
 from .comparison import Comparison, Settings
-from .hidden_states import ComparisonSpec
 from .sampling import TokenRun
-from .source_reading import SourceReading, read_with_power
+from .source_reading import ComparisonSpec, SourceReading, read_with_power
 from .validation import SAME_KERNELS, BucketResult, Validation, bucket_result, conclusion, otherwise, rule, summarise
 
 Curve = tuple[tuple[int, float], ...]

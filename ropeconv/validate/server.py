@@ -22,8 +22,8 @@ from ..models.source import Source
 from ..rope.errors import RopeconvError
 from .comparison import Comparison, Settings
 from .gguf_reference import DequantisedReference, weights_type
-from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .sampling import KEPT, TokenRun, of_text, spread_buckets, synthetic, usual_length
+from .source_reading import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .validation import (
     KL_FLOOR,
     BucketResult,

@@ -20,8 +20,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ropeconv.evaluate.cases import EVAL
-from ropeconv.evaluate.evaluation import Evaluation
-from ropeconv.evaluate.opening import Sizes, open_evaluation
+from ropeconv.evaluate.evaluation import Evaluation, Sizes, open_evaluation
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.formats.journal import Journal

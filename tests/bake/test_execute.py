@@ -12,7 +12,7 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.plan import Plan
-from ropeconv.bake.writing import files, moves
+from ropeconv.bake.writing import files, hidden
 from ropeconv.bake.writing.execute import execute_plan
 from ropeconv.bake.writing.place import ApplyOptions
 from ropeconv.errors import Disagreement
@@ -121,7 +121,7 @@ def test_disk_errors_are_sentences(
     def fails(*given: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(*{"copy": (files, "copy_file"), "rename": (moves, "rename_new")}[place], fails)
+    monkeypatch.setattr(*{"copy": (files, "copy_file"), "rename": (hidden, "rename_new")}[place], fails)
     with pytest.raises(RopeconvError, match=said):
         write(small)
     assert not small.out.exists()

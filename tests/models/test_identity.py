@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.evaluate.opening import Sizes, evaluate_model
+from ropeconv.evaluate.evaluation import Sizes, evaluate_model
 from ropeconv.models.open import open_source
 from ropeconv.run.jobs import named_sources
 

@@ -15,7 +15,7 @@ from ropeconv.bake.apply import apply, make_plan
 from ropeconv.convert.target import Target
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.models.open import open_source
-from ropeconv.run.journal import RunJournal, RunLine
+from ropeconv.run.jobs import RunJournal, RunLine
 from ropeconv.run.runner import TaskWorker, missing
 from ropeconv.run.tasks import TASKS
 

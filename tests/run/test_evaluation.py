@@ -11,7 +11,7 @@ import pytest
 
 from ropeconv.engines.engine import Progress
 from ropeconv.evaluate.cases import EVAL
-from ropeconv.evaluate.opening import Sizes, open_evaluation
+from ropeconv.evaluate.evaluation import Sizes, open_evaluation
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners.runner import RunnerRequest

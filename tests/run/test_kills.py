@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.run.executors.local import Local
-from ropeconv.run.jobs import Unit
-from ropeconv.run.journal import RunJournal, RunLine
+from ropeconv.run.jobs import RunJournal, RunLine, Unit
 from ropeconv.run.runner import TaskWorker, missing, run_jobs
 
 from ..support.in_process import command

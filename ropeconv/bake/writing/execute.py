@@ -19,8 +19,7 @@ from ...rope.errors import RopeconvError
 from ...version import __version__
 from ..plan import FilePlan
 from .files import Writer
-from .hidden import Begun, HiddenFolder, OutputJournal, locked
-from .moves import settle, take_names
+from .hidden import Begun, HiddenFolder, OutputJournal, locked, settle, take_names
 from .place import ApplyOptions, refuse_full, refuse_occupied, refuse_place
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")

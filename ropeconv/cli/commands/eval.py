@@ -42,8 +42,7 @@ from ..output_options import (
 )
 
 if TYPE_CHECKING:
-    from ...evaluate.evaluation import Evaluation
-    from ...evaluate.opening import Sizes
+    from ...evaluate.evaluation import Evaluation, Sizes
     from ...evaluate.ranking import Condition
     from ...evaluate.result import Result
     from ...evaluate.runners.runner import RunnerRequest
@@ -112,8 +111,7 @@ def eval_command(
     The model is loaded once for all methods. Exit codes: 0 done, 3 a condition of --fail-if holds, 130 stopped before
     the end (the same command continues).
     """
-    from ...evaluate.evaluation import parse_duration
-    from ...evaluate.opening import Sizes
+    from ...evaluate.evaluation import Sizes, parse_duration
     from ...evaluate.ranking import parse_condition
     from ...evaluate.result import record, write_result
     from ...evaluate.row import parse_rows
@@ -167,7 +165,7 @@ def _opened(
     workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]
 ) -> Iterator[tuple[Evaluation, Spread | None]]:
     """An evaluation, and its workers where there are some. workers: as --workers has them, or empty."""
-    from ...evaluate.opening import open_evaluation
+    from ...evaluate.evaluation import open_evaluation
 
     if not workers:
         with open_evaluation(opening, sizes, files) as evaluation:

@@ -15,8 +15,7 @@ from ..output import Output
 
 if TYPE_CHECKING:
     from ...run.executors.executor import Executor
-    from ...run.jobs import Job, NamedSource
-    from ...run.journal import RunJournal, RunLine
+    from ...run.jobs import Job, NamedSource, RunJournal, RunLine
     from ...run.plan_file import RunPlan
     from ...run.report import JobPreview, RunTable
 
@@ -97,7 +96,7 @@ def _show_plan(
     """Prints what would be run, written and published."""
     from ...formats.copying import human
     from ...run.executors.local import Local
-    from ...run.journal import RunJournal
+    from ...run.jobs import RunJournal
     from ...run.report import Costs, check_bytes, kept_bytes, planned, problems_of
     from ...run.runner import missing
 
@@ -144,7 +143,7 @@ def _run(
     executor: Executor, output: Output,
 ) -> None:  # fmt: skip
     """Runs a plan, and prints what became of it. path: of the plan. place: of the journal."""
-    from ...run.journal import RunJournal
+    from ...run.jobs import RunJournal
     from ...run.report import check_bytes, planned, problems_of, table_of, write_run_report
     from ...run.runner import missing
 

@@ -13,8 +13,7 @@ from ...engines.engine import Progress
 from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from .result import Candidate, Start
-from .scorer import Difference, Scorer
-from .windows import TextWindow
+from .scorer import Difference, Scorer, TextWindow
 
 RATE = 0.04
 """Largest change of a log divisor in one step, of pairs that turn at most once within the trained context."""

@@ -21,9 +21,8 @@ from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
 from ..texts import Texts, read_files, tokenized
 from .result import FORMULAS, Candidate, Start, TunedRow, TuningResult
-from .scorer import Passes, Place, Price, Scorer, blocks, rows
+from .scorer import Passes, Place, Price, Scorer, Size, blocks, rows, split, windows
 from .search import Task, search
-from .windows import Size, split, windows
 
 
 @dataclass(frozen=True)

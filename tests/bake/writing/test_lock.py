@@ -11,8 +11,7 @@ import pytest
 
 from ropeconv.bake.writing import files
 from ropeconv.bake.writing import place as places
-from ropeconv.bake.writing.hidden import HiddenFolder, Move, Moves, OutputJournal, locked
-from ropeconv.bake.writing.moves import settle
+from ropeconv.bake.writing.hidden import HiddenFolder, Move, Moves, OutputJournal, locked, settle
 from ropeconv.rope.errors import RopeconvError
 
 from .plans import SmallPlan, small_plan, source_folder, tree, write

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ropeconv.bake.plan import FilePlan
-from ropeconv.bake.writing import execute, moves
+from ropeconv.bake.writing import execute, hidden
 from ropeconv.formats import durable as renaming
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
@@ -95,14 +95,14 @@ def test_force_does_not_delete_what_the_user_has_added(out: Path, name: str) -> 
 
 def before_the_moves(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     """Has something happen once, after the last look at the place of an output and before the first move to it."""
-    inner, left = moves._move, [change]
+    inner, left = hidden._move, [change]
 
     def move(*given: Any) -> None:
         if left:
             left.pop()()
         inner(*given)
 
-    monkeypatch.setattr(moves, "_move", move)
+    monkeypatch.setattr(hidden, "_move", move)
 
 
 def written(place: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ropeconv.engines.servers.sglang import Sglang
 from ropeconv.evaluate.cases import EVAL
-from ropeconv.evaluate.opening import Sizes, open_evaluation
+from ropeconv.evaluate.evaluation import Sizes, open_evaluation
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.runners.opening import open_runner
 from ropeconv.evaluate.runners.runner import RunnerRequest

@@ -17,9 +17,8 @@ from ropeconv.errors import BadSource, NotFinite
 from ropeconv.evaluate.cases import Case
 from ropeconv.evaluate.tune import search
 from ropeconv.evaluate.tune.result import Start
-from ropeconv.evaluate.tune.scorer import Difference, Losses, Passes, Place, Price, Scorer
+from ropeconv.evaluate.tune.scorer import Difference, Losses, Passes, Place, Price, Scorer, TextWindow
 from ropeconv.evaluate.tune.search import Task
-from ropeconv.evaluate.tune.windows import TextWindow
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule

@@ -7,7 +7,7 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.evaluate.texts import TextDocument, Texts
-from ropeconv.evaluate.tune.windows import Size, split, windows
+from ropeconv.evaluate.tune.scorer import Size, split, windows
 
 from ..reading import WordTokenizer
 

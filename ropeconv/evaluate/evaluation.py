@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from .measures.lm_eval import LmEval
 from .measures.measure import REGISTRY, Measure
 from .result import Result
 from .row import Row, parse_rows
-from .run import EvaluationUnit, RunOutcome, all_cases, plan_units, run_units
+from .run import EvaluationUnit, Measurer, RunOutcome, all_cases, measured_here, plan_units, run_units
 from .runners.opening import open_runner
 from .runners.runner import Runner, RunnerRequest
 from .statistics import summarise
@@ -140,9 +140,9 @@ def _not_negative(rows: np.ndarray, times: np.ndarray) -> list[float]:
         used.pop(int(np.argmin(found * rows[:, used].max(axis=0))))
 
 
-def estimate(cases: Sequence[Case], costs: Costs) -> Estimate:
-    """The estimate for cases. costs: of one of them, as `probe` gives them."""
-    seconds = sum(cost_of(case, costs) for case in cases)
+def estimate(cases: Sequence[Case], costs: Costs, at_once: int = 1) -> Estimate:
+    """The estimate for cases. costs: of one of them, as `probe` gives them. at_once: how many are run at a time."""
+    seconds = sum(cost_of(case, costs) for case in cases) / at_once
     return Estimate(seconds, sum(len(case.ids) for case in cases), len(cases), costs)
 
 
@@ -193,15 +193,14 @@ def within(budget: float, found: Estimate, cases: Sequence[Case], asked: Evaluat
         )
 
 
-RunUnits = Callable[[Sequence[EvaluationUnit], Runner, Journal[EvalLine], Progress, RunOutcome], None]
-
-
 @dataclass
 class Evaluation:
     """What is measured.
 
     rows: of the table, the first of which the others are compared with. measures: in the order of the tables. texts:
-    that are read. asked: sizes. runner: of the rows. outcome: what was measured so far, and what was refused.
+    that are read. asked: sizes. runner: of the rows. outcome: what was measured so far, and what was refused. workers:
+    run the units, None for this process. at_once: how many do so at a time. costs: of a sequence, None for what short
+    ones take here.
     """
 
     rows: Sequence[Row]
@@ -210,6 +209,9 @@ class Evaluation:
     asked: EvaluationSizes
     runner: Runner
     outcome: RunOutcome = field(default_factory=lambda: RunOutcome({}))
+    workers: Measurer | None = None
+    at_once: int = 1
+    costs: Costs | None = None
 
     @cached_property
     def units(self) -> list[EvaluationUnit]:
@@ -224,7 +226,7 @@ class Evaluation:
         """The cases that are to be run. journal: of finished units."""
         return [unit.case for unit in self.units if unit.key not in journal.lines]
 
-    def costs(self) -> Costs:
+    def timed(self) -> Costs:
         """The costs of sequences, from short ones run with the first row that loads; empty where none does."""
         timed = [unit.case for unit in self.units if not unit.measure.runs_model]
         for row in {unit.row.name: unit.row for unit in self.units}.values() if timed else ():
@@ -237,18 +239,21 @@ class Evaluation:
 
     def estimate(self, cases: Sequence[Case] | None = None) -> Estimate:
         """What some cases cost, by default all of them. Tasks of lm_eval are not in it."""
-        return estimate([unit.case for unit in self.units] if cases is None else cases, self.costs())
+        cases = [unit.case for unit in self.units] if cases is None else cases
+        costs = self.timed() if self.costs is None else self.costs
+        return estimate(cases, costs, self.at_once)
 
-    def run(self, journal: Journal[EvalLine], progress: Progress | None = None, by: RunUnits = run_units) -> RunOutcome:
+    def run(self, journal: Journal[EvalLine], progress: Progress | None = None) -> RunOutcome:
         """Runs what the journal does not have, and returns everything that was measured.
 
-        journal: of finished units. progress: callbacks; the total is in tokens. by: runs them, by default in this
-        process. Raises RopeconvError where every row failed.
+        journal: of finished units. progress: callbacks; the total is in tokens. Raises RopeconvError where every row
+        failed.
         """
-        heard = progress or Progress()
+        progress = progress or Progress()
         for sentence in journal.notes:
-            heard.note(sentence)
-        by(self.units, self.runner, journal, heard, self.outcome)
+            progress.note(sentence)
+        measurer = self.workers or partial(measured_here, runner=self.runner)
+        run_units(self.units, measurer, journal, progress, self.outcome)
         if not self.outcome.observations and not self.outcome.stopped:
             raise RopeconvError(f"no row was run: {self._first_reason}")
         return self.outcome

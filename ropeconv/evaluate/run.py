@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -128,76 +129,101 @@ def plan_units(
     return [unit(r, d, m, c) for r, d, without in possible for m, c in cases if m.name not in without]
 
 
+Measured = tuple[int, EvalLine | Refusal | None]
+"""The index of a unit and what it gave; None where it was left out after another one of its column had failed."""
+Measurer = Callable[[Sequence[EvaluationUnit]], Generator[Measured, None, None]]
+"""Runs units, one or several at a time. Where the generator is closed, what has not started is dropped."""
+
+
 def run_units(
-    units: Sequence[EvaluationUnit], runner: Runner, journal: Journal[EvalLine], progress: Progress, outcome: RunOutcome
-) -> None:
-    """Runs units that the journal does not have, and adds what was measured to `outcome`.
-
-    A column of a measure that fails for a row is refused for that row alone, and has no cell, not even from the windows
-    that did run. units: as `plan_units` gives them. runner: of the rows. journal: of finished units. progress:
-    callbacks; the total is in tokens. outcome: where observations and refusals are added.
-    """
-    progress.total(sum(len(unit.case.ids) for unit in units))
-    for row, part in _by_row(units):
-        missing = [unit for unit in part if unit.key not in journal.lines and not _refused(unit, outcome)]
-        progress.advance(sum(len(unit.case.ids) for unit in part) - sum(len(unit.case.ids) for unit in missing))
-        if missing:
-            try:
-                _run_row(missing, row, runner, journal, progress, outcome)
-            except RopeconvError as problem:
-                outcome.refusals.append(Refusal(row.name, str(problem)))
-        if outcome.stopped:
-            break
-    gather(units, journal, outcome)
-
-
-def _run_row(
-    missing: Sequence[EvaluationUnit],
-    row: Row,
-    runner: Runner,
+    units: Sequence[EvaluationUnit],
+    measurer: Measurer,
     journal: Journal[EvalLine],
     progress: Progress,
     outcome: RunOutcome,
 ) -> None:
-    """Runs units of one row. Its engine is let go at the end, before that of another row is loaded."""
-    with runner.engine(row) as engine:
-        for unit in missing:
-            if not _refused(unit, outcome):
-                try:
-                    journal.add(measured(unit, engine, runner.tokenizer))
-                except RopeconvError as problem:
-                    outcome.refusals.append(Refusal(row.name, str(problem), unit.measure.name, unit.case.column))
-            progress.advance(len(unit.case.ids))
+    """Runs units that the journal does not have, and adds what was measured to `outcome`.
+
+    A column of a measure that fails for a row is refused for that row alone, and has no cell, not even from the windows
+    that did run. units: as `plan_units` gives them. measurer: runs them. journal: of finished units. progress:
+    callbacks; the total is in tokens. outcome: where observations and refusals are added.
+    """
+    missing = [unit for unit in units if unit.key not in journal.lines]
+    tokens = sum(len(unit.case.ids) for unit in units)
+    progress.total(tokens)
+    progress.advance(tokens - sum(len(unit.case.ids) for unit in missing))
+    refusals: dict[int, Refusal] = {}
+    with closing(measurer(missing)) as results:
+        for index, result in results:
+            if isinstance(result, EvalLine):
+                journal.add(result)
+            elif result is not None:
+                refusals[index] = result
+            progress.advance(len(missing[index].case.ids))
             if progress.stopped():
                 outcome.stopped = True
-                return
-
-
-def _refused(unit: EvaluationUnit, outcome: RunOutcome) -> bool:
-    return bool(outcome.refused(unit.row.name, unit.measure.name, unit.case.column))
-
-
-def gather(units: Sequence[EvaluationUnit], journal: Journal[EvalLine], outcome: RunOutcome) -> None:
-    """Adds what the journal has of units to an outcome, in their order."""
+                break
+    for index in sorted(refusals):
+        refusal = refusals[index]
+        if not outcome.refused(refusal.row, refusal.measure, refusal.column):
+            outcome.refusals.append(refusal)
     for unit in units:
-        found = journal.lines.get(unit.key)
-        if found is not None and not _refused(unit, outcome):
-            own: list[Observation] = outcome.observations.setdefault(unit.row.name, [])
-            own += [unit.measure.placed(unit.case, one) for one in found.observations]
-            outcome.seconds += found.seconds
+        line = journal.lines.get(unit.key)
+        if line is not None and not outcome.refused(unit.row.name, unit.measure.name, unit.case.column):
+            observations: list[Observation] = outcome.observations.setdefault(unit.row.name, [])
+            observations += [unit.measure.placed(unit.case, one) for one in line.observations]
+            outcome.seconds += line.seconds
             outcome.cases += 1
 
 
-def _by_row(units: Sequence[EvaluationUnit]) -> Iterator[tuple[Row, list[EvaluationUnit]]]:
-    """Consecutive units of the same row."""
-    part: list[EvaluationUnit] = []
-    for unit in units:
-        if part and part[-1].row is not unit.row:
-            yield part[-1].row, part
-            part = []
-        part.append(unit)
-    if part:
-        yield part[-1].row, part
+class UnitRunner:
+    """Runs units one after the other; the engine of a row is let go before that of another one is loaded.
+
+    runner: of the rows.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self._stack = ExitStack()
+        self._loaded: tuple[Row, Engine] | None = None
+
+    def run(self, unit: EvaluationUnit) -> EvalLine | Refusal:
+        """What a unit gave, or why it gave nothing: of its whole row where that has no engine, else of its column."""
+        name = unit.row.name
+        try:
+            engine = self._engine(unit.row)
+        except RopeconvError as problem:
+            return Refusal(name, str(problem))
+        try:
+            return measured(unit, engine, self.runner.tokenizer)
+        except RopeconvError as problem:
+            return Refusal(name, str(problem), unit.measure.name, unit.case.column)
+
+    def _engine(self, row: Row) -> Engine:
+        if self._loaded is None or self._loaded[0] is not row:
+            self.close()
+            self._loaded = row, self._stack.enter_context(self.runner.engine(row))
+        return self._loaded[1]
+
+    def close(self) -> None:
+        """Lets the engine go."""
+        self._loaded = None
+        self._stack.close()
+
+
+def measured_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[Measured, None, None]:
+    """Runs units in this process, as a `Measurer`. runner: of the rows."""
+    failed: set[tuple[str, str, int | None]] = set()
+    with closing(UnitRunner(runner)) as running:
+        for index, unit in enumerate(units):
+            name = unit.row.name
+            if failed & {(name, "", None), (name, unit.measure.name, unit.case.column)}:
+                yield index, None
+                continue
+            result = running.run(unit)
+            if isinstance(result, Refusal):
+                failed.add((result.row, result.measure, result.column))
+            yield index, result
 
 
 def measured(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..engines.engine import Engine, Progress
 from ..engines.transformers.load import out_of_memory
 from ..errors import UsageError
-from ..evaluate.cases import Case, EvalLine
-from ..evaluate.evaluation import Costs, Estimate, Evaluation, Sizes, estimate, open_evaluation
-from ..evaluate.row import Row
-from ..evaluate.run import EvaluationUnit, Refusal, RunOutcome, gather, measured
-from ..evaluate.runners.runner import Runner, RunnerRequest
+from ..evaluate.cases import EvalLine
+from ..evaluate.evaluation import Costs, Evaluation, Sizes, open_evaluation
+from ..evaluate.run import EvaluationUnit, Measured, Refusal, UnitRunner
+from ..evaluate.runners.runner import RunnerRequest
 from ..formats.files import expanded
-from ..formats.journal import Journal
 from ..rope.errors import RopeconvError
 from .executors.executor import Executor, Failure, Pool
 
@@ -35,14 +32,6 @@ class About:
     costs: Costs
 
 
-@dataclass(frozen=True)
-class RefusedRow:
-    """A unit that was not measured. reason: in a sentence. whole: whether the row cannot be had at all."""
-
-    reason: str
-    whole: bool
-
-
 class EvalWorker:
     """Measures units by their keys, with the model and the row of the unit before."""
 
@@ -50,86 +39,30 @@ class EvalWorker:
         self.stack = ExitStack()
         self.evaluation = self.stack.enter_context(open_evaluation(opening, sizes, files))
         self.units = {unit.key: unit for unit in self.evaluation.units}
-        self.row: Row | None = None
-        self.of_row = self.stack.enter_context(ExitStack())
-        self.loaded: Engine | None = None
+        self.running = self.stack.enter_context(closing(UnitRunner(self.evaluation.runner)))
 
-    def __call__(self, item: str) -> About | EvalLine | RefusedRow:
+    def __call__(self, item: str) -> About | EvalLine | Refusal:
         """What a worker is, or what it measured. item: ABOUT, or the key of a unit."""
         runner = self.evaluation.runner
         if item == ABOUT:
-            return About(runner.runtime, runner.device, runner.dtype, self.evaluation.costs())
+            return About(runner.runtime, runner.device, runner.dtype, self.evaluation.timed())
         if item not in self.units:
             raise RopeconvError(
                 f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and another one with "
                 "something else; give workers of one kind"
             )
-        unit = self.units[item]
-        try:
-            engine = self._engine(unit.row)
-        except RopeconvError as problem:
-            return RefusedRow(str(problem), True)
-        try:
-            line: EvalLine = out_of_memory(lambda: measured(unit, engine, runner.tokenizer))
-            return line
-        except RopeconvError as problem:
-            return RefusedRow(str(problem), False)
-
-    def _engine(self, row: Row) -> Engine:
-        if self.loaded is None or self.row is not row:
-            self.of_row.close()
-            self.loaded = None
-            self.loaded, self.row = self.of_row.enter_context(self.evaluation.runner.engine(row)), row
-        return self.loaded
+        result: EvalLine | Refusal = out_of_memory(lambda: self.running.run(self.units[item]))
+        return result
 
 
-class Spread:
-    """Workers of an evaluation. pool: of them. about: what they are. at_once: how many, as far as is known."""
-
-    def __init__(self, pool: Pool, about: About, at_once: int) -> None:
-        self.pool, self.about, self.at_once = pool, about, max(1, at_once)
-
-    def estimate(self, cases: Sequence[Case]) -> Estimate:
-        """What cases cost, with all workers at work."""
-        found = estimate(cases, self.about.costs)
-        return replace(found, seconds=found.seconds / self.at_once)
-
-    def run_units(
-        self,
-        units: Sequence[EvaluationUnit],
-        runner: Runner,
-        journal: Journal[EvalLine],
-        progress: Progress,
-        outcome: RunOutcome,
-    ) -> None:
-        """As `run_units` of one process, with the same outcome. Parameters are those of it."""
-        missing = [unit for unit in units if unit.key not in journal.lines]
-        everything = sum(len(unit.case.ids) for unit in units)
-        progress.total(everything)
-        progress.advance(everything - sum(len(unit.case.ids) for unit in missing))
-        refused: dict[int, Refusal] = {}
-        with closing(self.pool.run([unit.key for unit in missing])) as results:
-            for index, found in results:
-                unit = missing[index]
-                if isinstance(found, EvalLine):
-                    journal.add(found)
-                else:
-                    refused[index] = _refusal(unit, found)
-                progress.advance(len(unit.case.ids))
-                if progress.stopped():
-                    outcome.stopped = True
-                    break
-        for index in sorted(refused):
-            one = refused[index]
-            if not outcome.refused(one.row, one.measure, one.column):
-                outcome.refusals.append(one)
-        gather(units, journal, outcome)
-
-
-def _refusal(unit: EvaluationUnit, found: RefusedRow | Failure) -> Refusal:
-    if isinstance(found, RefusedRow) and found.whole:
-        return Refusal(unit.row.name, found.reason)
-    return Refusal(unit.row.name, found.reason, unit.measure.name, unit.case.column)
+def _measured(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[Measured, None, None]:
+    """Runs units on workers, as a `Measurer`."""
+    with closing(pool.run([unit.key for unit in units])) as results:
+        for index, result in results:
+            unit = units[index]
+            if isinstance(result, Failure):
+                result = Refusal(unit.row.name, result.reason, unit.measure.name, unit.case.column)
+            yield index, result
 
 
 def _absolute(opening: RunnerRequest) -> RunnerRequest:
@@ -146,8 +79,8 @@ def _absolute(opening: RunnerRequest) -> RunnerRequest:
 @contextmanager
 def open_spread(
     executor: Executor, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
-) -> Iterator[tuple[Evaluation, Spread]]:
-    """An evaluation and its workers, while it is entered. No weights are loaded in this process.
+) -> Iterator[Evaluation]:
+    """An evaluation that workers run, while it is entered. No weights are loaded in this process.
 
     executor: of the workers. opening, sizes, files: as in `open_evaluation`. Raises as that does, and RopeconvError
     where no worker can load the model.
@@ -162,4 +95,6 @@ def open_spread(
             raise RopeconvError(about.reason)
         runner = evaluation.runner
         runner.runtime, runner.device, runner.dtype = about.runtime, about.device, about.dtype
-        yield evaluation, Spread(pool, about, executor.at_once)
+        evaluation.workers, evaluation.costs = partial(_measured, pool), about.costs
+        evaluation.at_once = max(1, executor.at_once)
+        yield evaluation

@@ -69,11 +69,12 @@ def evaluated(
 ) -> Outcome:  # fmt: skip
     """An evaluation of model a. executor: over whose workers it is spread; None for one process."""
     asked, files = RunnerRequest(str(place / "models" / "a"), parse_rows(rows)), read_files([str(place / "text.txt")])
-    with open_spread(executor, asked, sizes, files) if executor else open_evaluation(asked, sizes, files) as opened:
-        evaluation, by = (opened[0], {"by": opened[1].run_units}) if isinstance(opened, tuple) else (opened, {})
+    with open_spread(executor, asked, sizes, files) if executor else open_evaluation(asked, sizes, files) as evaluation:
         with Journal(journal, EVAL, evaluation.runner.source) as writing:
-            evaluation.run(writing, Progress(advance=advance), **by)
-        assert ("loaded" in vars(evaluation.runner)) is not bool(by), "no weights are loaded where workers have them"
+            evaluation.run(writing, Progress(advance=advance))
+        assert ("loaded" in vars(evaluation.runner)) is not bool(executor), (
+            "no weights are loaded where workers have them"
+        )
         written = sorted(json.loads(line)["key"] for line in journal.read_text().splitlines()[1:])
         assert len(written) == len(set(written))
         return Outcome(comparable(evaluation.result("a")), sorted(map(str, evaluation.outcome.refusals)), written)
@@ -90,7 +91,7 @@ def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(pla
 
     files = read_files([str(place / "text.txt")])
     asked = RunnerRequest(str(place / "models" / "a"), parse_rows("base,yarn:4"))
-    with open_spread(Here(on_a_gpu), asked, SIZES, files) as (evaluation, _):
+    with open_spread(Here(on_a_gpu), asked, SIZES, files) as evaluation:
         result = evaluation.result("a")
         assert (result.runtime, result.device, result.dtype) == ("transformers 9", "cuda", "bfloat16")
     with pytest.raises(RopeconvError, match="give workers of one kind"):

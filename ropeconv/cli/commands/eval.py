@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from ...evaluate.ranking import Condition
     from ...evaluate.result import Result
     from ...evaluate.runners.runner import RunnerRequest
-    from ...run.evaluation import Spread
 
 EXAMPLES = """Examples:
 
@@ -128,14 +127,14 @@ def eval_command(
         model, parse_rows(methods) if methods else [], against, tuple(server or ()), running.device, running.dtype,
         device_map, running.chunk, family, trust_remote_code,
     )  # fmt: skip
-    with _opened(workers, opening, copied(Sizes, sizes), texts_of(text or [], dataset, field)) as (evaluation, spread):
+    with _opened(workers, opening, copied(Sizes, sizes), texts_of(text or [], dataset, field)) as evaluation:
         rows, names = evaluation.rows, [one.name for one in evaluation.measures]
         for condition in conditions:
             condition.check([row.name for row in rows], names, evaluation.asked)
         if dry_run:
-            _show_plan(evaluation, spread, model, seconds, output)
+            _show_plan(evaluation, model, seconds, output)
             return
-        _run(evaluation, spread, journal or default_path(evaluation.runner.source), fresh, seconds, output)
+        _run(evaluation, journal or default_path(evaluation.runner.source), fresh, seconds, output)
     result = evaluation.result(model or ", ".join(row.url for row in rows))
     if out is not None:
         write_result(result, out)
@@ -161,15 +160,13 @@ def _judge(conditions: Sequence[Condition], result: Result, output: Output) -> N
 
 
 @contextmanager
-def _opened(
-    workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]
-) -> Iterator[tuple[Evaluation, Spread | None]]:
-    """An evaluation, and its workers where there are some. workers: as --workers has them, or empty."""
+def _opened(workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]) -> Iterator[Evaluation]:
+    """An evaluation in this process, or on workers. workers: as --workers has them, or empty."""
     from ...evaluate.evaluation import open_evaluation
 
     if not workers:
         with open_evaluation(opening, sizes, files) as evaluation:
-            yield evaluation, None
+            yield evaluation
         return
     from ...run.evaluation import open_spread
     from ...run.executors import executor_of
@@ -178,15 +175,15 @@ def _opened(
         yield opened
 
 
-def _show_plan(evaluation: Evaluation, spread: Spread | None, model: str, budget: float, output: Output) -> None:
+def _show_plan(evaluation: Evaluation, model: str, budget: float, output: Output) -> None:
     """Prints what would be run, and what it takes. Raises UsageError where that is more than the budget in seconds."""
     from ...evaluate.evaluation import within
 
     units = evaluation.units
     cases = [unit.case for unit in units]
-    found = spread.estimate(cases) if spread else evaluation.estimate(cases)
+    found = evaluation.estimate(cases)
     within(budget, found, cases, evaluation.asked)
-    memory = "" if spread else evaluation.runner.memory(evaluation.asked.longest)
+    memory = "" if evaluation.workers else evaluation.runner.memory(evaluation.asked.longest)
     if output.as_json:
         rows = [row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None} for row in evaluation.rows]
         lengths = list(evaluation.asked.lengths)
@@ -209,19 +206,16 @@ def _show_plan(evaluation: Evaluation, spread: Spread | None, model: str, budget
         output.say(memory)
 
 
-def _run(
-    evaluation: Evaluation, spread: Spread | None, journal: Path, fresh: bool, budget: float, output: Output
-) -> None:
+def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, output: Output) -> None:
     """Runs an evaluation with a progress bar; Ctrl-C ends it with what has been measured.
 
-    evaluation: to run. spread: its workers, None for this process. journal: its file. fresh: start it anew. budget: in
+    evaluation: to run. journal: its file. fresh: start it anew. budget: in
     seconds, 0 for none. output: for progress and notes. Raises UsageError where it would take longer than the budget.
     """
     from ...engines.engine import Progress
     from ...engines.transformers.load import out_of_memory
     from ...evaluate.cases import EVAL
     from ...evaluate.evaluation import within
-    from ...evaluate.run import run_units
     from ...formats.journal import Journal
     from ..execution import stopping
 
@@ -230,7 +224,7 @@ def _run(
         for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
             output.note(f"Left out: {sentence}")
         if missing:
-            found = spread.estimate(missing) if spread else evaluation.estimate(missing)
+            found = evaluation.estimate(missing)
             within(budget, found, missing, evaluation.asked)
             output.note(found.sentence)
         done = len(evaluation.units) - len(missing)
@@ -239,7 +233,7 @@ def _run(
         what = "what has been measured will be shown"
         with output.counting("Measuring") as (total, advance), stopping(output, what) as stopped:
             progress = Progress(output.note, total, advance, stopped)
-            out_of_memory(lambda: evaluation.run(opened, progress, spread.run_units if spread else run_units))
+            out_of_memory(lambda: evaluation.run(opened, progress))
 
 
 def _draw(result: Result, report: Path | None, plot: Path | None) -> None:

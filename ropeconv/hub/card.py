@@ -6,6 +6,7 @@ https://github.com/huggingface/hub-docs/blob/main/modelcard.md?plain=1 (model-in
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -14,7 +15,7 @@ from fnmatch import fnmatch
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -25,18 +26,20 @@ from ..evaluate.result import GROWTH
 from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import package_data, render
+from ..inspection.receipts.reader import described_settings
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt
 from ..inspection.receipts.writer import commands
 from ..models.source import CARD
 from ..rope.bound.reach import is_worse
 from ..rope.errors import RopeconvError, shown
-from ..rope.methods.method import REGISTRY
-from ..runtimes.grouping import grouped
+from ..rope.methods.method import REGISTRY, Method
 from ..runtimes.runtime import RUNS
 from ..version import __version__
 from ..views.evaluation_plots import Curve, differences, losses
 from ..views.plot_style import figure, write
+from ..views.reports import method_title
 from ..views.results import evaluation_table
+from ..views.support import problems, support
 from .options import PublishOptions
 from .upload_set import UploadSet
 
@@ -91,21 +94,36 @@ def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
             )
 
 
-def draw(record: EvaluationRecord, path: Path) -> None:
-    """Writes the picture of growth: losses of the output and of what it is compared with, and their difference.
+def finding(record: EvaluationRecord) -> str:
+    """Return what the picture of an evaluation shows, in a sentence."""
+    last = _growth(record)[-1]
+    compared = (
+        "" if last.difference is None else f", {abs(last.difference):.2f} {'less' if last.difference < 0 else 'more'}"
+    )
+    against = f"{compared} than {record.against}" if compared else ""
+    return f"Loss by length: {last.value:.2f} nats per token at {last.length:,} tokens{against}"
 
-    Raises RopeconvError without matplotlib.
+
+def _growth(record: EvaluationRecord) -> list[MeasuredRecord]:
+    return sorted((one for one in record.measured if one.measure == GROWTH), key=lambda one: one.length)
+
+
+def draw(record: EvaluationRecord, path: Path) -> None:
+    """Write the picture of an evaluation: losses of the output and of the other model, and their difference.
+
+    Raises:
+        RopeconvError: matplotlib is not installed.
     """
-    found = sorted((one for one in record.measured if one.measure == GROWTH), key=lambda one: one.length)
+    found = _growth(record)
     own, apart = _curve(found, "value", "error"), _curve(found, "difference", "difference_error")
-    curves, title = {"this model": own}, f"loss in nats per token, {record.described_texts}"
+    curves, title = {"this model": own}, f"Loss by length, {record.described_texts}"
     if not record.against or np.isnan(apart.y).any():
         write(figure(partial(losses, curves=curves, title=title, trained=record.trained)), path)
         return
     first = Curve(own.x, own.y - apart.y, np.full(len(own.x), np.nan))
     both = {record.against: first} | curves
     minus = partial(
-        differences, curves={"this model": apart}, title=f"minus {record.against}, nat", trained=record.trained
+        differences, curves={"this model": apart}, title=f"Loss minus that of {record.against}", trained=record.trained
     )
     write(figure(partial(losses, curves=both, title=title, trained=record.trained), minus), path)
 
@@ -123,7 +141,13 @@ def _curve(found: Sequence[MeasuredRecord], value: str, error: str) -> Curve:
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
 TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-Relation = Literal["finetune", "quantized"]
+COMMANDS = {
+    "vllm": "vllm serve {repo_id} --max-model-len {context}",
+    "sglang": "sglang serve --model-path {repo_id} --context-length {context}",
+    "tgi": "text-generation-launcher --model-id {repo_id} --max-total-tokens {context}",
+    "mlx-lm": "mlx_lm.server --model {repo_id}",
+}
+"""How runtimes run a checkpoint with its whole context."""
 
 
 @dataclass(frozen=True)
@@ -209,9 +233,12 @@ def inherited(text: str) -> JsonObject:
     return {key: data[key] for key in INHERITED if data.get(key)} | tags
 
 
-def relation(what: UploadSet, ggufs: Sequence[str]) -> Relation:
-    """What an output is to its base model, in the words of the Hub. what: the files. ggufs: names of GGUF files."""
-    return "quantized" if ggufs or what.quantised else "finetune"
+def relation(what: UploadSet, ggufs: Sequence[str]) -> str | None:
+    """Return the relation of an output to its base model in the Hub's words; None where nothing was quantised.
+
+    The Hub has no word for a model whose weights are those of its base model: "finetune" would say that it was trained.
+    """
+    return "quantized" if ggufs or what.quantised else None
 
 
 def _metadata(text: str) -> JsonObject:
@@ -232,10 +259,17 @@ EVALUATION_PICTURE = "evaluation.png"
 def card(
     what: UploadSet, repo_id: str, base: BaseModel, ggufs: Sequence[str] = (), pictures: Collection[str] = ()
 ) -> str:
-    """The text of the card for `repo_id`.
+    """Return the text of the card.
 
-    what: the files and their receipt. repo_id: owner/name. base: the base model. ggufs: names of GGUF files in the
-    repository. pictures: file names of those to show. Raises BadSource for a receipt with a method that is not known.
+    Args:
+        what: The files and their receipt.
+        repo_id: owner/name, or the name of a local folder.
+        base: The base model.
+        ggufs: Names of GGUF files in the repository.
+        pictures: File names of those to show.
+
+    Raises:
+        BadSource: The receipt names an unknown method.
     """
     from huggingface_hub import ModelCardData
 
@@ -243,7 +277,8 @@ def card(
     step, title = receipt.extension, repo_id.split("/")[-1]
     method = REGISTRY.get(step.method)
     if method is None:
-        raise BadSource(f"the receipt names the method {shown(step.method)}, which is not known here; run apply again")
+        raise BadSource(f"the receipt names the method {shown(step.method)}, which is unknown here; run apply again")
+    evaluation = drawable(receipt.evaluations)
     measured = list(eval_results(receipt.evaluations))
     tags = dict.fromkeys([*known.pop("tags", []), "ropeconv", method.name, "long-context"])
     known.pop("base_model", None)
@@ -267,7 +302,16 @@ def card(
         receipt=receipt,
         before=step.before,
         method=method,
-        runtimes=grouped(receipt.runtimes, receipt.source.family),
+        method_title=method_title(method),
+        paper=next(iter(re.findall(r"https?://[^\s;,]+", method.paper)), ""),
+        settings=_settings(method, step.recipe),
+        runtimes=support(receipt.runtimes),
+        problems=problems(receipt.runtimes),
+        local="/" not in repo_id,
+        kv_cache=what.kv_cache,
+        commands_of_runtimes={
+            name: text.format(repo_id=repo_id, context=what.context) for name, text in COMMANDS.items()
+        },
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,
         weights=weights,
@@ -279,8 +323,16 @@ def card(
         picture=PICTURE if PICTURE in pictures else "",
         evaluations=[evaluation_table(one) for one in receipt.evaluations],
         evaluation_picture=EVALUATION_PICTURE if EVALUATION_PICTURE in pictures else "",
+        evaluation_finding=finding(evaluation) if evaluation else "",
         own_code=any(file.name.endswith(".py") for file in receipt.files),
     )
+
+
+def _settings(method: type[Method], recipe: JsonObject) -> str:
+    """The parameters of a recipe that are not those by default, for display."""
+    defaults = {item.name: item.default for item in dataclasses.fields(method)}
+    given = recipe.get("parameters", {})
+    return described_settings({"parameters": {k: v for k, v in given.items() if v != defaults.get(k, v is None)}})
 
 
 def _worse(receipt: Receipt) -> bool:

@@ -18,11 +18,15 @@ from ..formats.copying import Advance
 from ..formats.files import read_text
 from ..formats.gguf.file import SHARD, GgufFile
 from ..formats.jsontext import JsonObject, parse
+from ..inspection.inspection import inspect_source
+from ..inspection.kv_cache import KvCache
 from ..inspection.receipts.reader import read_receipt
 from ..inspection.receipts.receipt import FileRecord, Receipt
 from ..models.folder import FolderSource
 from ..models.gguf import GgufSource
-from ..models.source import CARD, RECEIPT, SOURCE_CARD
+from ..models.open import open_source
+from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
+from ..rope.errors import RopeconvError
 from ..runtimes.llamacpp.read_header import read_file
 from .options import PublishOptions
 
@@ -38,6 +42,7 @@ class UploadSet:
     of a README.md that the output has, or empty. own_card: whether the user has written that. known: metadata for the
     card that the keys of a GGUF file state. quantised: how the weights of a checkpoint are quantised, such as "awq" or
     "mlx"; empty for others. sizes: in bytes, of files in `adds` that are not written yet.
+    kv_cache: a sentence on the size of the key-value cache, or empty.
     """
 
     adds: dict[str, Path]
@@ -49,6 +54,7 @@ class UploadSet:
     known: JsonObject = field(default_factory=dict)
     quantised: str = ""
     sizes: dict[str, int] = field(default_factory=dict)
+    kv_cache: str = ""
 
     @property
     def source(self) -> str:
@@ -86,7 +92,8 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
             origin = plan.origin(file)
             assert origin is not None, file
             adds[file.name] = origin
-    return _without_base_card(adds, copies, read_receipt(staged), own_card=False)
+    made = _without_base_card(adds, copies, read_receipt(staged), own_card=False)
+    return replace(made, kv_cache=_cache(plan.kv_cache, plan.schedule.context))
 
 
 def planned(plan: Plan) -> UploadSet:
@@ -97,7 +104,8 @@ def planned(plan: Plan) -> UploadSet:
     records = tuple(FileRecord(one.name, one.action, one.size, one.sha256, one.origin or None) for one in plan.files)
     receipt = msgspec.structs.replace(plan.receipt(), files=records)
     made = _without_base_card(adds, {name: name for name in copied}, receipt, own_card=False)
-    return replace(made, quantised=quantised_as(_config(plan)), sizes=sizes)
+    cache = _cache(plan.kv_cache, plan.schedule.context)
+    return replace(made, quantised=quantised_as(_config(plan)), sizes=sizes, kv_cache=cache)
 
 
 def _config(plan: Plan) -> Mapping[str, object]:
@@ -128,7 +136,8 @@ def from_folder(folder: Path) -> UploadSet:
             del adds[name]
             copies[name] = file.origin or name
     written = CARD in adds and (CARD not in known or known[CARD].size != adds[CARD].stat().st_size)
-    return _without_base_card(adds, copies, receipt, own_card=written)
+    made = _without_base_card(adds, copies, receipt, own_card=written)
+    return replace(made, kv_cache=_cache_of(open_source(str(folder), receipt.source.family or ""), made.context))
 
 
 def from_gguf(path: Path) -> UploadSet:
@@ -145,7 +154,20 @@ def from_gguf(path: Path) -> UploadSet:
     kind = source.file.get("general.file_type")
     adds = {conventional(name, kind if isinstance(kind, int) else None): path.with_name(name) for name in names}
     context = read_file(source.file).spec.context
-    return UploadSet(adds, read_receipt(path), context, known=stated_metadata(source.file))
+    cache = _cache_of(source, context)
+    return UploadSet(adds, read_receipt(path), context, known=stated_metadata(source.file), kv_cache=cache)
+
+
+def _cache_of(source: Source | GgufSource, context: int) -> str:
+    """A sentence on the key-value cache of an output; empty where its keys do not say it."""
+    try:
+        return _cache(inspect_source(source).kv_cache, context)
+    except RopeconvError:
+        return ""
+
+
+def _cache(cache: KvCache | None, context: int) -> str:
+    return cache.short(context) if cache else ""
 
 
 def stated_metadata(file: GgufFile) -> JsonObject:

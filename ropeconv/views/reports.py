@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -15,12 +16,20 @@ from ..inspection.receipts.reader import described, read_receipt
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.writer import changed_keys, facts_of
 from ..rope.lengths import format_tokens
+from ..rope.methods.method import Method
 from ..runtimes.grouping import grouped
 from ..validate.validation import Validation
 from ..version import __version__
 from .evaluation_plots import evaluation_figure, evaluation_pictures
 from .plot_style import drawn, write
 from .validation_plots import validation_figure, validation_pictures
+
+OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequencies", "as-is": "the RoPE as it is"}
+
+
+def method_title(method: type[Method]) -> str:
+    """Return the name of a method for a sentence, such as "YaRN" or "position interpolation"."""
+    return OTHER_TITLES.get(method.name) or re.split(r" as |[:(,]", method.summary)[0].strip()
 
 
 def write_evaluation_plot(result: Result, path: Path) -> None:

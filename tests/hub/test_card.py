@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from huggingface_hub import ModelCard
 
 from ropeconv.hub.card import BaseModel, card, name_of
 from ropeconv.hub.options import PublishOptions
-from ropeconv.hub.upload_set import UploadSet, from_gguf
+from ropeconv.hub.upload_set import UploadSet, from_folder, from_gguf
 from ropeconv.inspection.receipts.receipt import (
     BeforeRecord,
     OriginalRecord,
@@ -24,9 +25,11 @@ from ropeconv.inspection.receipts.receipt import (
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
+from ..conftest import hashes
 from ..inspection.receipts.test_folders import BEFORE, receipt
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import write
+from ..support.in_process import command
 
 YARN: dict[str, Any] = {"method": "yarn", "parameters": {"factor": 16.0}}
 AS_IS: dict[str, Any] = {"method": "as-is", "parameters": {}}
@@ -100,19 +103,21 @@ def runtimes(*names: str) -> tuple[RuntimeRecord, ...]:
     return tuple(RuntimeRecord(f"{name}@1.0", "exact", display_name=f"{name.upper()} 1.0") for name in names)
 
 
+CANDLE = RuntimeRecord("candle@0.11", "ignored", display_name="candle 0.11")
 ONE = ("tiny-Q8_0.gguf",)
 STEPS = "ropeconv apply base/tiny --yarn 16 -o step1\nropeconv apply step1 --as-is --to gguf --outtype q8_0"
 CHECKPOINT = UploadSet({}, made(source=HUB), 1024)
 CARDS: dict[str, tuple[UploadSet, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "two steps are one extension": (
         UploadSet({}, EXPORT, 1024), ONE,
-        ("extended to 1,024 tokens", "by yarn", "| context | 64 | 1,024 |", "| frequencies | default | yarn |",
+        ("extended from 64 to 1,024 tokens with [YaRN](https://arxiv.org/abs/2309.00071) (factor 16).",
+         "| context | 64 | 1,024 |", "| frequencies | default | yarn |",
          f"```\n{STEPS}\n```", f"from commit `{'c' * 40}`"),
         ("as-is (",),
     ),
     "a conversion alone is one": (
         UploadSet({}, made(recipe=AS_IS, source=HUB), 1024), ONE,
-        ("with the RoPE that it had", "converted to GGUF"), (" extended to",),
+        ("with its RoPE unchanged", "converted to GGUF"), (", extended ",),
     ),
     "GGUF files have the window in their commands": (
         UploadSet({}, EXPORT, 1024), ONE,
@@ -126,11 +131,23 @@ CARDS: dict[str, tuple[UploadSet, tuple[str, ...], tuple[str, ...], tuple[str, .
         UploadSet({}, made(source=HUB), 1024, quantised="awq"), (),
         ("library_name: transformers", "quantised (awq)", "base_model_relation: quantized"), (),
     ),
-    "weights as they were": (CHECKPOINT, (), ("base_model_relation: finetune",), ("quantised (",)),
+    "weights as they were": (CHECKPOINT, (), ("**Not fine-tuned.**",), ("quantised (", "base_model_relation")),
     "a checkpoint as GGUF": (CHECKPOINT, ("a.gguf",), ("base_model_relation: quantized",), ()),
     "runtimes by their names": (
         UploadSet({}, made(source=HUB, runtimes=runtimes("vllm", "llama-cpp")), 1024), (),
-        ("| exact | VLLM 1.0, LLAMA-CPP 1.0 |",), ("@1.0",),
+        ("| supported | VLLM 1.0, LLAMA-CPP 1.0 |",), ("@1.0",),
+    ),
+    "runtimes that are wrong": (
+        UploadSet({}, made(source=HUB, runtimes=(CANDLE,)), 64), (), ("Silently ignored by candle.",), ("| | runtimes",),
+    ),
+    "a GGUF file is named as a file": (
+        UploadSet({}, made(source=SourceRecord("tiny-Q8_0", "gguf"), target=TargetRecord("gguf")), 64), ONE,
+        ("ropeconv apply tiny-Q8_0.gguf --yarn 16", "the metadata of the GGUF file"), (),
+    ),
+    "how to run it comes first": (
+        replace(CHECKPOINT, kv_cache="KV cache: 2.0 GiB at 1,024 tokens in bfloat16."), (),
+        ("## How to run it\n\n```python", "**KV cache:** 2.0 GiB at 1,024 tokens in bfloat16."),
+        ("stands for the path",),
     ),
 }  # fmt: skip
 """Outputs, names of GGUF files, what their cards say, and what they do not say."""
@@ -142,3 +159,38 @@ def test_a_card_says_how_an_output_was_made_and_is_run(case: str) -> None:
     text = text_of(what, ggufs=ggufs)
     assert [words for words in said if words not in text] == []
     assert [words for words in unsaid if words in text] == []
+    assert text.index("## How to run it") < text.index("## Runtime support") < text.index("## How it was made")
+
+
+# The README.md that `apply` writes beside a model
+
+
+def test_a_folder_gets_a_card_and_keeps_that_of_the_source(llama: Path, tmp_path: Path) -> None:
+    (llama / "README.md").write_text("---\nlicense: mit\nlanguage: [en]\n---\n# The base\n")
+    command(tmp_path, "apply", "model", "--yarn", "4", "-q", code=0)
+    out = tmp_path / "model-yarn4"
+    assert (out / "README-source.md").read_text() == (llama / "README.md").read_text()
+    text = (out / "README.md").read_text()
+    assert (data_of(text).license, data_of(text).language) == ("mit", ["en"])
+    assert [words for words in ("# model-yarn4", "ropeconv apply model --yarn 4") if words not in text] == []
+    what = from_folder(out)
+    assert (what.own_card, what.card) == (False, (llama / "README.md").read_text())
+    assert {"README.md", "README-source.md"} & {*what.adds, *what.copies} == set()
+
+
+def test_a_card_is_replaced_by_the_next_bake_and_undone_and_an_edited_one_stays(llama: Path, tmp_path: Path) -> None:
+    (llama / "README.md").write_text("# The base\n")
+    command(tmp_path, "apply", "model", "--yarn", "4", "-q", code=0)
+    command(tmp_path, "apply", "model-yarn4", "--yarn", "2", "--on-top", "-o", "further", "-q", code=0)
+    assert "extended from" in (tmp_path / "further" / "README.md").read_text()
+    assert (tmp_path / "further" / "README-source.md").read_text() == "# The base\n"
+    command(tmp_path, "restore", "further", "-o", "back", "-q", code=0)
+    assert hashes(tmp_path / "back") == hashes(llama)
+    (tmp_path / "model-yarn4" / "README.md").write_text("# Mine\n")
+    done = command(tmp_path, "validate", "model-yarn4", "--against", "model", "--quick", code=0)
+    assert "README.md is another one" in done.stderr
+    assert from_folder(tmp_path / "model-yarn4").own_card
+    command(tmp_path, "apply", "model-yarn4", "--yarn", "2", "--on-top", "-o", "again", "-q", code=0)
+    assert (tmp_path / "again" / "README.md").read_text() == "# Mine\n"
+    command(tmp_path, "restore", "model-yarn4", "-o", "home", "-q", code=0)
+    assert hashes(tmp_path / "home") == hashes(llama)

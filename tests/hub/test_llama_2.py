@@ -133,7 +133,7 @@ def test_from_plan_to_card(layout: str, parts: int, hub: WritingHub, push: Push,
     assert json.loads((pushed / "config.json").read_text())["max_position_embeddings"] == 65536
     assert all(torch.equal(one, expected[name]) for name, one in loaded(pushed).items())
     assert not list(pushed.glob("*.pth"))
-    for words in (f"base_model: {REPOSITORY}", "license: llama2", "extended to 65,536 tokens"):
+    for words in (f"base_model: {REPOSITORY}", "license: llama2", "to 65,536 tokens with [YaRN]"):
         assert words in card_of(hub, "me/Llama-2-7b-64k")
 
     name, other = weights[0].name, bytearray(weights[0].read_bytes())

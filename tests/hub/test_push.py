@@ -100,7 +100,7 @@ def test_the_card_is_that_of_the_output_with_the_metadata_of_its_base(push: Push
     done = push(f"{BAKE} --push me/tiny-1k --token hf_other", says='asks for "Built with Llama"')
     text = card_of(hub, "me/tiny-1k")
     data = ModelCard(text).data
-    assert (data.base_model, data.base_model_relation) == ("base/tiny", "finetune")
+    assert (data.base_model, data.get("base_model_relation")) == ("base/tiny", None)
     assert (data.license, data.language, data.pipeline_tag) == ("llama3.1", ["en", "de"], "text-generation")
     assert data.tags == ["base-tag", "ropeconv", "yarn", "long-context"]
     for words in (
@@ -197,7 +197,7 @@ def test_gguf_files_of_one_recipe_share_a_repository(push: Push, hub: WritingHub
         push("push tiny-F16.gguf me/tiny-gguf")
         assert set(hub.stored) == {hashes(tmp_path)["tiny-F16.gguf"]}
     text = card_of(hub, "me/tiny-gguf")
-    assert ("llama-server -hf me/tiny-gguf" in text, "extended to 1,024 tokens" in text) == (True, True)
+    assert ("llama-server -hf me/tiny-gguf" in text, "to 1,024 tokens with [YaRN]" in text) == (True, True)
     push("push tiny-other.gguf me/tiny-gguf", 1, "exists; pass --exist-ok")
     push("push tiny-Q8_0.gguf tiny-F32.gguf me/tiny-gguf --exist-ok")
     text = card_of(hub, "me/tiny-gguf")

@@ -158,7 +158,8 @@ def commands(receipt: Receipt) -> list[str]:
     from the receipt itself, `--recipe ropeconv.json`.
     """
     first, made = receipt.first, []
-    name, is_gguf = first.reference or first.name, first.kind == "gguf"
+    is_gguf = first.kind == "gguf"
+    name = first.reference or f"{first.name}{'.gguf' * is_gguf}"
     for number, step in enumerate(receipt.steps, 1):
         words = apply_words(name, step, is_gguf, receipt.source.family or "")
         if number < len(receipt.steps):

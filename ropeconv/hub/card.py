@@ -304,7 +304,7 @@ def card(
         method=method,
         method_title=method_title(method),
         paper=next(iter(re.findall(r"https?://[^\s;,]+", method.paper)), ""),
-        settings=_settings(method, step.recipe),
+        settings="; ".join(filter(None, (_authors(method), _settings(method, step.recipe)))),
         runtimes=support(receipt.runtimes),
         problems=problems(receipt.runtimes),
         local="/" not in repo_id,
@@ -326,6 +326,11 @@ def card(
         evaluation_finding=finding(evaluation) if evaluation else "",
         own_code=any(file.name.endswith(".py") for file in receipt.files),
     )
+
+
+def _authors(method: type[Method]) -> str:
+    """The papers of a method without their addresses; empty for none."""
+    return re.sub(r",? https?://[^\s;,]+", "", method.paper).strip("- ")
 
 
 def _settings(method: type[Method], recipe: JsonObject) -> str:

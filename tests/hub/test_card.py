@@ -110,7 +110,7 @@ CHECKPOINT = UploadSet({}, made(source=HUB), 1024)
 CARDS: dict[str, tuple[UploadSet, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "two steps are one extension": (
         UploadSet({}, EXPORT, 1024), ONE,
-        ("extended from 64 to 1,024 tokens with [YaRN](https://arxiv.org/abs/2309.00071) (factor 16).",
+        ("extended from 64 to 1,024 tokens with [YaRN](https://arxiv.org/abs/2309.00071) (Peng et al. 2023; factor 16).",
          "| context | 64 | 1,024 |", "| frequencies | default | yarn |",
          f"```\n{STEPS}\n```", f"from commit `{'c' * 40}`"),
         ("as-is (",),
@@ -138,7 +138,8 @@ CARDS: dict[str, tuple[UploadSet, tuple[str, ...], tuple[str, ...], tuple[str, .
         ("| supported | VLLM 1.0, LLAMA-CPP 1.0 |",), ("@1.0",),
     ),
     "runtimes that are wrong": (
-        UploadSet({}, made(source=HUB, runtimes=(CANDLE,)), 64), (), ("Silently ignored by candle.",), ("| | runtimes",),
+        UploadSet({}, made(source=HUB, runtimes=(CANDLE,)), 64), (),
+        ("Silently ignored by candle.",), ("| | runtimes",),
     ),
     "a GGUF file is named as a file": (
         UploadSet({}, made(source=SourceRecord("tiny-Q8_0", "gguf"), target=TargetRecord("gguf")), 64), ONE,

@@ -27,6 +27,8 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 
 Span = tuple[int, int]
+CLIP = "clip_qkv"
+"""The config key of a limit on what the projections give."""
 
 
 def query_rows(rows: int, family: Family, part: Config) -> tuple[Span, ...]:
@@ -132,8 +134,8 @@ def fold(
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "its projections are not known", "use native"
         )
-    part, limit = text_part(config, family), family.weights.clip
-    limited = f"{limit} limits what its projections give" if limit and part.get(limit) is not None else ""
+    part = text_part(config, family)
+    limited = f"{CLIP} limits what its projections give" if part.get(CLIP) is not None else ""
     reason = family.weights.fixed or limited
     if reason:
         raise UnsupportedBake(

@@ -42,8 +42,8 @@ def select(request: EncodeRequest) -> CheckpointResult:
     """
     part, family, target = text_part(request.config, request.family), request.family, request.target
     cancelled = family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True)
-    if cancelled or family.no_attention_factor:
-        refuse_attention_factor(request.schedule, family.name, family.no_attention_factor)
+    if cancelled or family.hooks.no_attention_factor:
+        refuse_attention_factor(request.schedule, family.name, family.hooks.no_attention_factor)
     if target.encoding == "auto":
         return _Search(request).run()
     known = ENCODINGS

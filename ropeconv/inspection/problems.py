@@ -93,7 +93,9 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     for known in family.trained:
         if spec.original_context == known.trained:
             continue
-        if known.doubt and known.declared == spec.context and all(part.get(k) == v for k, v in known.when.items()):
+        if known.doubt is None or known.declared != spec.context:
+            continue
+        if all(part.get(key) == value for key, value in known.doubt.items()):
             yield Problem(
                 "trained",
                 f"declares {known.declared:,} tokens and may have been trained for {known.trained:,} ({known.source}); "
@@ -270,7 +272,7 @@ def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector
         )
     family = by_name().get(arch.family)
     for known in family.trained if family else ():
-        if known.declared == spec.context and known.doubt and not known.when and not spec.scaled:
+        if known.declared == spec.context and known.doubt == {} and not spec.scaled:
             yield Problem(
                 "trained",
                 f"declares {known.declared} tokens and may have been trained for {known.trained} ({known.source}); "

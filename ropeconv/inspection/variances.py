@@ -24,7 +24,7 @@ from ..formats.safetensors import STORED, Tensor, widened
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.layers import key_layers
-from ..models.schema import Config
+from ..models.schema import NORM_AFTER, Config
 from ..models.source import Source
 from ..models.suggest import Which, fused_heads, head_count, layer_prefix, layer_prefixes
 from ..rope.bound.sums import normalised_variances
@@ -97,7 +97,7 @@ def attention_layers(
     part = text_part(config, family)
     heads, makers = head_count(part, family), key_layers(part, family, len(spec.layers))
     layers = (index for index, kind in enumerate(spec.layers) if kind == "global" and makers[index] == index)
-    norms = weights.input_norm if weights.input and not part.get(weights.input_after) else ()
+    norms = weights.input_norm if weights.input and not part.get(NORM_AFTER) else ()
     return tuple(_layer(layer, heads, spec.head_dim, norms, family, tensors) for layer in layers)
 
 

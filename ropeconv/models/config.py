@@ -13,7 +13,7 @@ from ..rope.spec import WIDEST_HEAD
 from .family import Family, Kind
 from .layers import kinds_of, layer_kinds, layer_names, layer_windows, own_settings, settings_name
 from .registry import assumed_family, assumption, by_model_type, refused
-from .schema import Config, check_config, check_quantisation, first_present, positive_int, text_config
+from .schema import LAYER_SHARES, Config, check_config, check_quantisation, first_present, positive_int, text_config
 from .suggest import Shapes, suggestion
 
 __all__ = [
@@ -187,13 +187,13 @@ def _head_dim(part: Config, family: Family) -> int:
         raise BadSource(
             f"config.json has {keys.hidden[0]} = {hidden}, less than its {counted(heads, 'head')}; correct it"
         )
-    times = family.defaults.hidden_times
-    if times * hidden // heads > WIDEST_HEAD:
+    width = family.hooks.head_dim(hidden, heads)
+    if width > WIDEST_HEAD:
         raise BadSource(
             f"config.json has {keys.hidden[0]} = {hidden} for {counted(heads, 'head')}, which makes heads of "
-            f"{times * hidden // heads:,} dimensions, and published models have up to 576; correct it"
+            f"{width:,} dimensions, and published models have up to 576; correct it"
         )
-    return times * hidden // heads
+    return width
 
 
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
@@ -209,8 +209,8 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
         if found.get("partial_rotary_factor") is not None:
             return found["partial_rotary_factor"]
         default = default if defaults.unstated_partial is None else defaults.unstated_partial
-    listed = part.get(family.keys.layer_partial) if family.keys.layer_partial else None
-    if listed:
+    listed = part.get(LAYER_SHARES)
+    if listed and family.keys.partial:
         kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
         return next((share for share, own in zip(listed, kinds, strict=False) if own == kind), default)
     return first_present(part, family.keys.partial, default)

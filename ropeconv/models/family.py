@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..formats.jsontext import JsonObject
+from .hooks import FamilyHooks, hooks_of
 
 Kind = Literal["global", "local", "none"]
 
@@ -14,20 +15,16 @@ Kind = Literal["global", "local", "none"]
 class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which layers rotate, and with which frequencies.
 
-    key: the config key of the list of layer types. types: the kind of layer for each name in it. Without that list
-    every `interval`-th layer is `last` and the others are `rest`; with `leading` the first layer of each interval is
-    `last`, not its final one. interval_key: the config key that sets `interval`. indices: the key of a list with the
-    numbers of the layers that are `last`; ratios: of one whose entry is 0 for those that are `rest`. pattern: names
-    that repeat, where neither is there. first, final: the first and the last layer, where they differ. flags: the key
-    of a list whose entry is not 0 where the layer rotates (SmolLM3's no_rope_layers). one_kind_without_window: a model
-    without a window has global layers alone. backward: intervals and patterns count from the last layer. dense: the key
-    of the number of first layers without experts, where `mlp_layer_types` does not list them; dense_interval: the key
-    of their own interval, which is 1 by default and lets all of them rotate then. blocks: attention blocks in each
-    numbered layer, which count as that many layers. null_is_none: layers of a type whose settings are null do not
-    rotate.
+    types: the kind of layer for each name in the list of layer types. Without that list every `interval`-th layer is
+    `last` and the others are `rest`; with `leading` the first layer of each interval is `last`, not its final one.
+    interval_key: the config key that sets `interval`. indices: the key of a list with the numbers of the layers that
+    are `last`. pattern: names that repeat, where that is not there. first, final: the first and the last layer, where
+    they differ. flags: the key of a list whose entry is not 0 where the layer rotates (SmolLM3's no_rope_layers).
+    one_kind_without_window: a model without a window has global layers alone. backward: intervals and patterns count
+    from the last layer. blocks: attention blocks in each numbered layer, which count as that many layers. null_is_none:
+    layers of a type whose settings are null do not rotate.
     """
 
-    key: str = "layer_types"
     types: dict[str, Kind] = {}
     interval: int = 0
     interval_key: str = ""
@@ -35,15 +32,12 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rest: str = "sliding_attention"
     leading: bool = False
     indices: str = ""
-    ratios: str = ""
     pattern: tuple[str, ...] = ()
     first: str = ""
     final: str = ""
     flags: str = ""
     one_kind_without_window: bool = False
     backward: bool = False
-    dense: str = ""
-    dense_interval: str = ""
     blocks: int = 1
     null_is_none: bool = False
 
@@ -54,9 +48,8 @@ class WindowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: the config key of its size in tokens, where null means none; empty for families without windows. default: that
     of the stock class. switch: a config key that has to be true. layers: which of them have it: all, those that rotate,
     those that do not, or those that `layer_types` names so. first_key, first: without that list, a config key with the
-    number of the first such layer, and its default. chunked: the context is cut into chunks (Llama 4). divided_by: what
-    the size is divided by (ModernBERT counts both sides). before_key: a config key that counts the tokens before one
-    alone, and goes first.
+    number of the first such layer, and its default. divided_by: what the size is divided by (ModernBERT counts both
+    sides).
     """
 
     key: str = ""
@@ -65,20 +58,12 @@ class WindowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: Literal["all", "named", "rotating", "not-rotating"] = "named"
     first_key: str = ""
     first: int = 0
-    chunked: bool = False
     divided_by: int = 1
-    before_key: str = ""
 
-
-class QueryTemperature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The factor `1 + beta ln(1 + floor((p + 1) / length))` on the queries of layers that do not rotate (Llama 4).
-
-    switch, beta, length: config keys, each with the default of the stock class.
-    """
-
-    switch: tuple[str, bool]
-    beta: tuple[str, float]
-    length: tuple[str, int]
+    @property
+    def chunked(self) -> bool:
+        """Whether the context is cut into chunks (Llama 4)."""
+        return self.key == "attention_chunk_size"
 
 
 class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,46 +94,26 @@ class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     times: tuple[str, ...] = ()
 
 
-class Codes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A metadata key that is a number for each value of a config key; other values are refused."""
-
-    key: str
-    numbers: dict[str, int]
-
-
-class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What else is so on the way back to a checkpoint where a GGUF file has a tensor with `present` in its name.
-
-    names, config: as in Gguf, before those.
-    """
-
-    present: str
-    names: tuple[str, ...] = ()
-    config: JsonObject = {}
-
-
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How this family's checkpoints become GGUF.
 
     arch: the value of general.architecture. u32, f32, flag: metadata keys, and the expressions of config keys that they
     come from (`to_gguf/hparams.py`); absent or null ones are left out. fixed: metadata keys with values that are no
-    settings. layer_flags: metadata keys that say of every layer whether it is of a type. codes: metadata keys that are
-    numbers for names. computed: metadata keys, and the functions in `to_gguf/hparams.py` that give them. scalars:
-    metadata keys that are lists, and the tensors of each layer that have their single numbers. defaults: of the class,
-    for config keys that are absent. convert: what happens to tensors. tied: the architecture has no output weights.
-    copy_output: it needs them, so that those of tied models are written twice. stacked: prefixes of numbered tensors
-    that become one, and the name of that one. skip: a regular expression of tensors that llama.cpp computes without.
-    need: values that llama.cpp assumes. act: the activations that llama.cpp computes, empty where it is not checked,
-    and act_key: the config key that says which. not_null: keys that must not be null. scale_layers: llama.cpp scales
-    queries by 1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether
-    attention.sliding_window is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace
-    the usual ones. names: names of tensors that are not those of Llama or Gemma, with {layer} for the number. present:
-    config switches, and the part of a tensor's name with which they are on. prediction: layers that predict further
-    tokens are kept behind the others; they are left out else. config: settings that no GGUF key has, for the way back
-    to a checkpoint, which is not known without any. variants: the same by tensors that a file has. absent: config
-    values where a file lacks the key that they come from, "none" for null, and values of `fixed` that it may lack; it
-    must have all other keys of u32 and fixed. idle: metadata keys that change nothing with this value, which exports
-    leave out. of_one: those of `scalars` whose tensors have the shape [1] and not [].
+    settings. layer_flags: metadata keys that say of every layer whether it is of a type. computed: metadata keys, and
+    the functions in `to_gguf/hparams.py` that give them. scalars: metadata keys that are lists, and the tensors of each
+    layer that have their single numbers, each with its shape. defaults: of the class, for config keys that are absent.
+    convert: what happens to tensors. tied: the architecture has no output weights. copy_output: it needs them, so that
+    those of tied models are written twice. stacked: prefixes of numbered tensors that become one, and the name of that
+    one. skip: a regular expression of tensors that llama.cpp computes without. need: values that llama.cpp assumes.
+    act: the activations that llama.cpp computes, empty where it is not checked, and act_key: the config key that says
+    which. scale_layers: llama.cpp scales queries by 1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size /
+    heads). window: whether attention.sliding_window is written, with the pattern of layers or alone. pre: names of
+    pre-tokenizers that replace the usual ones. names: names of tensors that are not those of Llama or Gemma, with
+    {layer} for the number. present: config switches, and the part of a tensor's name with which they are on.
+    prediction: layers that predict further tokens are kept behind the others; they are left out else. config: settings
+    that no GGUF key has, for the way back to a checkpoint, which is not known without any. absent: config values where
+    a file lacks the key that they come from, "none" for null, and values of `fixed` that it may lack; it must have all
+    other keys of u32 and fixed. idle: metadata keys that change nothing with this value, which exports leave out.
     """
 
     arch: str
@@ -157,9 +122,8 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flag: dict[str, str] = {}
     fixed: dict[str, int | float | bool | str | list[int]] = {}
     layer_flags: dict[str, str] = {}
-    codes: dict[str, Codes] = {}
     computed: dict[str, str] = {}
-    scalars: dict[str, str] = {}
+    scalars: dict[str, tuple[str, tuple[int, ...]]] = {}
     defaults: JsonObject = {}
     convert: tuple[Convert, ...] = ()
     tied: bool = False
@@ -169,19 +133,15 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     need: tuple[Need, ...] = ()
     act: str = "silu"
     act_key: str = "hidden_act"
-    not_null: tuple[str, ...] = ()
     scale_layers: int = 0
     window: Literal["", "pattern", "size"] = ""
     pre: dict[str, str] = {}
     names: tuple[str, ...] = ()
     present: dict[str, str] = {}
-    divisors: bool = False
     prediction: bool = False
     config: JsonObject = {}
-    variants: tuple[Variant, ...] = ()
     absent: JsonObject = {}
     idle: dict[str, int] = {}
-    of_one: tuple[str, ...] = ()
 
 
 Norm = Literal[
@@ -202,14 +162,12 @@ class ConfigKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of config.json for each quantity; the first that is present counts.
 
     layer_theta: a list with the base of each layer, which counts in place of `theta`; 0 for a layer that does not
-    rotate. layer_partial: a list with the share of a head that rotates in each layer. local_head_dim: width of a head
-    in local layers, empty where it is that of the others. query_beta: in the RoPE dictionary, the slope of a query
-    scale `1 + beta ln(1 + floor(p / original context))`.
+    rotate. local_head_dim: width of a head in local layers, empty where it is that of the others. query_beta: in the
+    RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
     """
 
     theta: tuple[str, ...] = ("rope_theta",)
     layer_theta: str = ""
-    layer_partial: str = ""
     local_theta: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
     rotary_dim: tuple[str, ...] = ()
@@ -228,7 +186,6 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     local_partial: the share of a head that rotates in local layers, None where it is that of the others.
     unstated_partial: that of a RoPE dictionary which does not state it, None where it is the default all the same.
-    hidden_times: what the hidden size is multiplied by before it is divided among the heads.
     """
 
     theta: float = 10000.0
@@ -242,22 +199,20 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partial_rotary_factor: float = 1.0
     local_partial: float | None = None
     unstated_partial: float | None = None
-    hidden_times: int = 1
     scaling: JsonObject | None = None
 
 
 class TrainedContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A context that configs declare and that is not the trained one. Both in tokens.
 
-    source: where the trained one is stated. doubt: whether it is uncertain, so that it is only mentioned. when: other
-    keys of the config and the values that they must have too.
+    source: where the trained one is stated. doubt: not None where that is uncertain, so that it is only mentioned;
+    other keys of the config, and the values that they must have too.
     """
 
     declared: int
     trained: int
     source: str
-    doubt: bool = False
-    when: JsonObject = {}
+    doubt: JsonObject | None = None
 
 
 class ConfigWriting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -268,9 +223,9 @@ class ConfigWriting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     legacy_keys: the only keys that its class accepts in `rope_scaling`, per type. keep: keys in the dictionary that
     belong to the architecture and not to a method. pinned_original: original_max_position_embeddings has another
     meaning as well and must not change. head_dim: whether the class takes an explicit head_dim. share_of: config keys;
-    the first over the sum of all is written as partial_rotary_factor. attention_factor_from_original: the class derives
-    it from the top-level original_max_position_embeddings alone. mscale_keys: the class reads it from short_mscale and
-    long_mscale alone, and fails where they are absent.
+    the first over the sum of all is written as partial_rotary_factor. longrope: where the class has the attention
+    factor of longrope from: the keys of its dictionary, the top-level original_max_position_embeddings alone, or
+    short_mscale and long_mscale alone, without which it fails.
     """
 
     types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
@@ -281,8 +236,7 @@ class ConfigWriting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pinned_original: bool = False
     head_dim: bool = True
     share_of: tuple[str, ...] = ()
-    attention_factor_from_original: bool = False
-    mscale_keys: bool = False
+    longrope: Literal["keys", "original", "mscale"] = "keys"
 
 
 class FurtherNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -301,21 +255,19 @@ class FurtherNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WeightNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the tensors that make queries and keys, for folding factors into them and for measuring them.
 
-    layer: prefixes of names, with {layer} for the number and {block} for that of the attention block in it. block:
-    names of these blocks in place of their numbers. q, k: projections, without .weight. q_gate: the config key of the
-    number of rows of an output gate, which follow the queries of each head in `q`. fused: one projection for queries,
-    keys and values. fused_order: the order of their rows in it, behind a gate or not. q_norm, k_norm: norms of queries
-    and keys. norm: their kind, and whether they come after the rotation. rows: whether the first or the last rotary_dim
-    rows of a head rotate. bias: whether projections may have one. input: the kind of the norm before the projections,
-    empty where there is none. keys_and_values: the second half of the rows of `k` makes values. clip: the config key of
-    a limit on what the projections give. input_norm: its name, the first that is there; its weights are 1 where none
-    is. input_after: the config key of a switch that puts that norm behind attention. further_norms: those of further
-    queries and keys, which an indexer rotates alike. fixed: why no factor can be folded into these tensors. unmeasured:
-    why they do not give the variances of queries and keys.
+    layer: prefixes of names, with {layer} for the number and {block} for that of the attention block in it. q, k:
+    projections, without .weight. q_gate: the config key of the number of rows of an output gate, which follow the
+    queries of each head in `q`. fused: one projection for queries, keys and values. fused_order: the order of their
+    rows in it, behind a gate or not. q_norm, k_norm: norms of queries and keys. norm: their kind, and whether they come
+    after the rotation. rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections
+    may have one. input: the kind of the norm before the projections, empty where there is none. keys_and_values: the
+    second half of the rows of `k` makes values. input_norm: the name of the norm before the projections, the first that
+    is there; its weights are 1 where none is. further_norms: those of further queries and keys, which an indexer
+    rotates alike. fixed: why no factor can be folded into these tensors. unmeasured: why they do not give the variances
+    of queries and keys.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
-    block: tuple[str, ...] = ()
     q: str = ""
     k: str = ""
     q_gate: str = ""
@@ -327,10 +279,8 @@ class WeightNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: Literal["first", "last"] = "first"
     bias: bool = False
     keys_and_values: bool = False
-    clip: str = ""
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
-    input_after: str = ""
     further_norms: tuple[FurtherNorm, ...] = ()
     fixed: str = ""
     unmeasured: str = ""
@@ -339,26 +289,19 @@ class WeightNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the attention layers of this family keep in the key-value cache.
 
-    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says. repeated:
-    config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for multi-head
-    latent attention, where it always does. values: the config key of the width of a head of values, empty where it is
-    that of keys. local_times: how many times the heads of keys and values local layers have. global_heads: the config
-    key of their number in the other layers, and a switch of it. shared: the config key of the number of last layers
-    that take keys and values from an earlier one, and its default. index_key: the config key of the width of the keys
-    that an indexer keeps beside them; index_interval: without `indexer_types`, the first layer and every such one from
-    the second on have an indexer. per_token: whether what they keep is a number per token.
+    repeated_by: a runtime that keeps keys and values for every query head, with multi-head latent attention always,
+    else where `FamilyHooks.repeats_keys` says so. global_heads: the config key of the number of heads of keys and
+    values in global layers, and a switch of it. shared: the config key of the number of last layers that take keys and
+    values from an earlier one, and its default. index_key: the config key of the width of the keys that an indexer
+    keeps beside them; index_interval: without `indexer_types`, the first layer and every such one from the second on
+    have an indexer. per_token: whether what they keep is a number per token.
     """
 
-    one_head: tuple[Need, ...] = ()
-    repeated: tuple[Need, ...] = ()
     repeated_by: str = ""
-    values: str = ""
-    local_times: int = 1
     global_heads: tuple[str, ...] = ()
     shared: tuple[str, int] = ("", 0)
     index_key: str = ""
     index_interval: int = 1
-    cycles: tuple[tuple[str, int], ...] = ()
     per_token: bool = True
 
 
@@ -379,12 +322,11 @@ class Ministral3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How this family's checkpoints load as Ministral 3, the class that scales queries by position.
 
     defaults: defaults of the family's own class that differ from those of Ministral 3. null: keys whose absence means
-    null. need: values that Ministral 3 assumes.
+    null.
     """
 
     defaults: JsonObject
     null: tuple[str, ...] = ()
-    need: tuple[Need, ...] = ()
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -395,11 +337,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
     rotary embedding. encoder: it reads in both directions and has no logits of the next token. halves: of a model with
     an encoder and a decoder, the keys of their configs, joined by dots where they are nested; the first is the one that
-    is read, all have to have the same RoPE, and all are written alike. no_attention_factor: why it can have none but 1,
-    or empty. refuse: why nothing can be baked for it, or empty. no_gguf: why its checkpoints do
-    not become GGUF, or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where
-    that kind of output is not known for it. origin: the file of a user that it is from, empty for those of the package.
-    assumed: a model type that `--family` says is of this family, the last of model_types; neither stands in files.
+    is read, all have to have the same RoPE, and all are written alike. refuse: why nothing can be baked for it, or
+    empty. no_gguf: why its checkpoints do not become GGUF, or empty. since: per runtime, the first version that loads
+    it. gguf, code, ministral3: None where that kind of output is not known for it. origin: the file of a user that it
+    is from, empty for those of the package. assumed: a model type that `--family` says is of this family, the last of
+    model_types; neither stands in files.
     """
 
     name: str
@@ -412,7 +354,6 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rotates: tuple[Need, ...] = ()
     encoder: bool = False
     halves: tuple[str, ...] = ()
-    no_attention_factor: str = ""
     refuse: str = ""
     no_gguf: str = ""
     since: dict[str, str] = {}
@@ -420,7 +361,6 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     defaults: Defaults = Defaults()
     layers: Layers = Layers()
     window: WindowRule = WindowRule()
-    query_temperature: QueryTemperature | None = None
     trained: tuple[TrainedContext, ...] = ()
     writing: ConfigWriting = ConfigWriting()
     weights: WeightNames = WeightNames()
@@ -430,6 +370,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ministral3: Ministral3 | None = None
     origin: str = ""
     assumed: str = ""
+
+    @property
+    def hooks(self) -> FamilyHooks:
+        """What it does differently from all other families; a file of the user cannot have any."""
+        return hooks_of("" if self.origin else self.name)
 
     @property
     def text_type(self) -> str:

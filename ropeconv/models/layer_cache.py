@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 
 from .config import Geometry, geometry, text_part
-from .family import Cache, Family, Kind, Need
+from .family import Family, Kind
 from .layers import key_layers, layer_names, own_settings
 from .schema import Config, positive_int
 
@@ -63,7 +62,7 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
         repeated = (heads * (nope + sizes.head_dim), heads * v) if family.cache.repeated_by else (0, 0)
         kept: dict[Kind, tuple[int, int]] = {"global": (rank, sizes.head_dim)}
     else:
-        if _all(family.cache.repeated, part):
+        if family.hooks.repeats_keys(part):
             repeated = (heads * sizes.head_dim, heads * sizes.head_dim)
         kept = {kind: _kept(part, family, sizes, kind, heads) for kind in ("global", "local")}
     windows = _windows(part, family, sizes)
@@ -72,7 +71,7 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
     counted: Counter[tuple[int | None, tuple[int, int]]] = Counter()
     for layer, (keys, values) in enumerate(sides):
         if windows[layer] != 0 and makers[layer] == layer:
-            counted[windows[layer], (keys + indexed[layer], values)] += _runs(part, family, layer)
+            counted[windows[layer], (keys + indexed[layer], values)] += family.hooks.runs(part, layer)
     groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0))
     return CacheGeometry(
         tuple(CachedLayers(count, *sides, window) for (window, sides), count in groups),
@@ -87,38 +86,20 @@ def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") ->
 
     part: the text part of a config. family: of the model. heads: of queries. kind: of the layer.
     """
-    rules = family.cache
+    keys = family.cache.global_heads
     count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
-    if _all(rules.one_head, part):
-        return 1
-    if kind == "local":
-        return count * rules.local_times
-    return _global_heads(part, rules) or count
+    if kind != "local" and keys and all(part.get(switch) for switch in keys[1:]):
+        count = positive_int(part, keys[:1]) or count
+    return family.hooks.kv_heads(part, count, kind)
 
 
 def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int) -> tuple[int, int]:
     """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
-    rules, local = family.cache, kind == "local"
+    local = kind == "local"
     own = own_settings(part).get(sizes.layers.index("global"), {}) if not local and "global" in sizes.layers else {}
     count = positive_int(own, ("num_key_value_heads",)) or kv_heads(part, family, heads, kind)
     width = sizes.local_head_dim if local else sizes.head_dim
-    values = positive_int(part, (rules.values,), width) if rules.values else width
-    return count * width, count * (values or width)
-
-
-def _global_heads(part: Config, rules: Cache) -> int | None:
-    keys = rules.global_heads
-    return positive_int(part, keys[:1]) if keys and all(part.get(switch) for switch in keys[1:]) else None
-
-
-def _runs(part: Config, family: Family, layer: int) -> int:
-    """How often a layer runs in one forward pass. layer: its number, which counts attention blocks."""
-    times = [positive_int(part, (key,), default) or 1 for key, default in family.cache.cycles]
-    return math.prod(times if layer % family.layers.blocks == 0 else times[:1])
-
-
-def _all(needs: tuple[Need, ...], part: Config) -> bool:
-    return bool(needs) and all(part.get(need.key, need.default) == need.value for need in needs)
+    return count * width, count * family.hooks.value_width(part, width)
 
 
 def _indexed(part: Config, family: Family, count: int) -> list[int]:

@@ -53,15 +53,13 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
 
     part: the text part of the config. Raises BadSource where it lists fewer.
     """
-    rules = family.layers
-    listed = part.get(rules.key)
+    rules, key = family.layers, family.hooks.types_key
+    listed = part.get(key)
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
         if len(listed) < count:
-            raise BadSource(
-                f"config.json has {len(listed)} {rules.key} and {counted(count, 'layer')}; name the type of each"
-            )
+            raise BadSource(f"config.json has {len(listed)} {key} and {counted(count, 'layer')}; name the type of each")
         return tuple(listed)
-    names = _derived_names(part, rules, count)
+    names = family.hooks.layer_names(part, rules, count) or _derived_names(part, rules, count)
     if rules.backward:
         names.reverse()
     if rules.first:
@@ -76,36 +74,16 @@ def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
     if isinstance(numbers, list):
         numbers = set(numbers)
         return [rules.last if index in numbers else rules.rest for index in range(count)]
-    ratios = part.get(rules.ratios) if rules.ratios else None
-    if isinstance(ratios, list):
-        return [rules.last if ratio else rules.rest for ratio in ratios[:count]]
     if rules.pattern:
         return [rules.pattern[index % len(rules.pattern)] for index in range(count)]
     interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
-    if not interval:
-        return [rules.last] * count
-    dense = min(_dense_count(part, rules), count)
-    first = _at_intervals(rules, dense, positive_int(part, (rules.dense_interval,), 1) or 1) if dense else []
-    return first + _at_intervals(rules, count - dense, interval)
+    return at_intervals(rules, count, interval) if interval else [rules.last] * count
 
 
-def _at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
+def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
+    """The layer types of `count` layers of which one in each interval is `rules.last`."""
     at = 0 if rules.leading else interval - 1
     return [rules.last if index % interval == at else rules.rest for index in range(count)]
-
-
-def _dense_count(part: Config, rules: Layers) -> int:
-    return (positive_int(part, (rules.dense,), 0, least=0) or 0) if rules.dense else 0
-
-
-def _dense_layers(part: Config, rules: Layers, count: int) -> list[bool]:
-    """Which layers have no experts, in a family where these rotate whatever their type is."""
-    if not rules.dense_interval or positive_int(part, (rules.dense_interval,), 1) != 1:
-        return [False] * count
-    listed = part.get("mlp_layer_types")
-    if isinstance(listed, list):
-        return [name == "dense" for name in listed]
-    return [index < _dense_count(part, rules) for index in range(count)]
 
 
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
@@ -121,9 +99,7 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
             return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
     if not rules.types or (rules.one_kind_without_window and window_size(part, family) is None):
         return (flagged[1],) * count
-    kinds = kinds_of(part, family, layer_names(part, family, count))
-    dense = _dense_layers(part, rules, count)
-    return tuple("global" if one else kind for kind, one in zip(kinds, dense, strict=False))
+    return family.hooks.layer_kinds(part, kinds_of(part, family, layer_names(part, family, count)[:count]))
 
 
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
@@ -147,11 +123,9 @@ def window_size(part: Config, family: Family) -> int | None:
     window = family.window
     if not window.key or (window.switch and not part.get(window.switch, False)):
         return None
-    if window.before_key and part.get(window.before_key) is not None:
-        return 1 + (positive_int(part, (window.before_key,), least=0) or 0)
     value = part.get(window.key, window.default)
     size = positive_int({window.key: value}, (window.key,), least=0)
-    return None if size is None else size // window.divided_by
+    return family.hooks.window_size(part, None if size is None else size // window.divided_by)
 
 
 def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:

@@ -90,7 +90,6 @@ def _wrong(family: Family) -> str:
         "name": not family.name.replace("_", "").replace("-", "").replace(".", "").isalnum(),
         "weights": not (family.refuse or parts),
         "weights.layer": not all(_places_layer(pattern, family.layers.blocks) for pattern in family.weights.layer),
-        "weights.block": bool(family.weights.block) and len(family.weights.block) != family.layers.blocks,
         "defaults": any(size is not None and not 0 < size < 1 << 31 for size in sizes),
         "defaults.theta": not all(1 < base < 1e30 for base in (defaults.theta, defaults.local_theta or 2.0)),
         "defaults.partial_rotary_factor": not 0 < defaults.partial_rotary_factor <= 1,

@@ -105,6 +105,10 @@ WORDS: dict[object, str] = {
 LAYER_TYPES = ("full_attention", "sliding_attention")
 PER_LAYER = "per_layer_config"
 DUAL_CHUNK = "dual_chunk_attention_config"
+LAYER_SHARES = "partial_rotary_factors"
+"""The key of a list with the share of a head that rotates in each layer."""
+NORM_AFTER = "norm_after"
+"""The key of a switch that puts the norm before the projections behind attention."""
 SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 
 ROPE: dict[str, object] = {
@@ -119,7 +123,7 @@ ROPE: dict[str, object] = {
 TOP: dict[str, object] = {
     "layer_types": Names, "original_max_position_embeddings": Length, "max_sequence_length": Length,
     PER_LAYER: Object, DUAL_CHUNK: Object, "vocab_size": Size, "intermediate_size": Sizes, "alibi": Flag,
-    "tie_word_embeddings": Flag,
+    "tie_word_embeddings": Flag, LAYER_SHARES: Shares, NORM_AFTER: Flag,
 }  # fmt: skip
 """Keys that mean the same in all families."""
 
@@ -199,24 +203,17 @@ def _is_number(text: str) -> bool:
 def _types_of(family: Family) -> dict[str, object]:
     """The types of the keys that are read for a family."""
     keys, layers, window = family.keys, family.layers, family.window
-    found = dict(TOP)
+    found: dict[str, object] = dict(TOP)
     groups: tuple[tuple[tuple[str, ...], object], ...] = (
         (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
         (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
         (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),
-        ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
-        ((keys.layer_theta,), Bases), ((keys.layer_partial,), Shares), ((layers.indices,), Numbers),
-        ((window.key,), Index), ((window.switch,), Switch),
-        ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
-        ((layers.key,), Names), (tuple(key for key, _ in family.cache.cycles), Layers),
-        ((family.weights.input_after,), Flag), ((family.cache.values, family.cache.index_key), Size),
-        (family.cache.global_heads[:1], Size),
+        ((layers.flags,), Flags), ((keys.layer_theta,), Bases), ((layers.indices,), Numbers), ((window.key,), Index),
+        ((window.switch,), Switch), ((window.first_key, family.cache.shared[0]), Index),
+        ((family.cache.index_key, *family.cache.global_heads[:1]), Size),
     )  # fmt: skip
     if family.mla:
         groups += ((("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), Size),)
-    if family.query_temperature is not None:
-        rules = family.query_temperature
-        groups += (((rules.switch[0],), Switch), ((rules.beta[0],), Number), ((rules.length[0],), Tokens))
     for names, kind in groups:
         found |= {name: kind for name in names if name}
-    return found
+    return {**found, **family.hooks.keys}

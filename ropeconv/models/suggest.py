@@ -22,7 +22,7 @@ Which = Literal["q", "k"]
 def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
     """What the names of a layer's tensors may begin with. layer: its number, which counts attention blocks."""
     number, block = divmod(layer, family.layers.blocks)
-    named = family.weights.block[block] if family.weights.block else block
+    named = family.hooks.blocks[block] if family.hooks.blocks else block
     return tuple(pattern.format(layer=number, block=named) for pattern in family.weights.layer)
 
 
@@ -119,7 +119,9 @@ def suggestion(config: Config, shapes: Shapes) -> str:
     """
     best = best_family(config, shapes)
     if not best:
-        return "`ropeconv list families` lists the known ones, and docs/families.md says how to describe another in a file"
+        return (
+            "`ropeconv list families` lists the known ones, and docs/families.md says how to describe another in a file"
+        )
     found = by_name()[best]
     what = "fields and tensors" if shapes else "fields"
     return (

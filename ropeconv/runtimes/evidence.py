@@ -82,7 +82,7 @@ def evidence(runtime: Runtime, family: str, kind: str | None = None) -> Evidence
 
 
 ROPE_FIELDS = (
-    "rotates", "keys", "defaults", "layers", "window", "query_temperature", "trained", "writing", "weights", "cache",
+    "rotates", "keys", "defaults", "layers", "window", "trained", "writing", "weights", "cache",
 )  # fmt: skip
 """Fields of a family that name the config keys which its RoPE and its attention follow from."""
 
@@ -171,7 +171,8 @@ def _mentioned(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
     named = {word for one in settings for text in _texts(msgspec.to_builtins(one)) for word in (text, *text.split("."))}
     stated = {name for one in runtime.keys for name in one.names}
     needed = {*rules.required, *(need.key for need in rules.need)}
-    return {*named, *stated, *needed, *ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types}
+    schema = {*ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types, *family.hooks.keys}
+    return named | stated | needed | schema
 
 
 def _texts(value: object) -> Iterator[str]:

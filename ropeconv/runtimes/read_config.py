@@ -14,7 +14,7 @@ from ..formats.jsontext import JsonObject
 from ..models.config import Geometry, geometry, nested_settings, text_part
 from ..models.family import Family, Kind
 from ..models.layers import kinds_of, layer_names, layer_types
-from ..models.schema import DUAL_CHUNK, Config, first_present, positive_int
+from ..models.schema import DUAL_CHUNK, Config, first_present
 from ..rope.errors import ImpossibleSize, RecipeError, RopeconvError, shown
 from ..rope.forms import (
     DynamicNtk,
@@ -211,7 +211,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         layout=family.layout,
         mla=family.mla,
         query_scaling=_query_scaling(part, found, family, reading, sizes) if rules.query_beta else None,
-        nope_query_scaling=_nope_query_scaling(part, family),
+        nope_query_scaling=family.hooks.nope_query_scaling(part),
         mrope_section=_mrope_section(found),
         notes=(*sizes.notes, *notes),
     )
@@ -321,15 +321,6 @@ def _query_scaling(
     return QueryScaling(number(place, key), int(number(place, "original_max_position_embeddings", sizes.context)))
 
 
-def _nope_query_scaling(part: Config, family: Family) -> QueryScaling | None:
-    """The query scaling of the layers that do not rotate; None without it."""
-    rules = family.query_temperature
-    if rules is None or not part.get(*rules.switch):
-        return None
-    length = positive_int(part, rules.length[:1], rules.length[1])
-    return QueryScaling(number(part, *rules.beta), length or rules.length[1])
-
-
 def _mrope_section(found: JsonObject) -> tuple[int, ...]:
     section = found.get("mrope_section")
     return tuple(section) if isinstance(section, list) and all(isinstance(one, int) for one in section) else ()
@@ -355,6 +346,6 @@ def _trained(
     if chunked and chunked < sizes.context:
         return int(chunked), "config", ""
     for known in family.trained:
-        if known.declared == sizes.context and not known.doubt:
+        if known.declared == sizes.context and known.doubt is None:
             return known.trained, "family", known.source
     return sizes.context, "declared", ""

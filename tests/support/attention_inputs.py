@@ -78,7 +78,7 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
         fresh = torch.randn(states.shape, generator=generator, dtype=states.dtype)
         return ((fresh, *arguments[1:]), named) if arguments else (arguments, {**named, "hidden_states": fresh})
 
-    blocks = by_model_type()[model_type].weights.block
+    blocks = by_model_type()[model_type].hooks.blocks
     found_in = [(name, one) for name, one in model.named_modules() if not re.search("vision|protein", name)]
     stacks = [one for name, one in found_in if re.search(r"\.(layers|h|blocks)$", name)]
     stacks = stacks[: max(1, len(blocks))]

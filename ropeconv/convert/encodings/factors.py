@@ -56,13 +56,13 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     divisors = written_divisors([float(value) for value in exact])
     attention_factor = float(schedule.attention_factor)
     rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
-    if family.writing.attention_factor_from_original:
+    if family.writing.longrope == "original":
         context, original = original_for(schedule.context, attention_factor)
         notes = () if attention_factor == 1 else (lengths_note(schedule.context, context, original),)
         return RopeSetting(rope, spec.rope_theta, context, original, notes)
     original = spec.query_length if family.writing.pinned_original else schedule.context
     rope |= {"factor": 1.0, "attention_factor": attention_factor, "original_max_position_embeddings": original}
-    if attention_factor != 1 or original != schedule.context or family.writing.mscale_keys:
+    if attention_factor != 1 or original != schedule.context or family.writing.longrope == "mscale":
         rope |= {"short_mscale": attention_factor, "long_mscale": attention_factor}
     return RopeSetting(rope, spec.rope_theta, schedule.context, original)
 

@@ -26,6 +26,7 @@ from .weights import weights
 
 NAME = "ministral3"
 OTHERWISE = "use --encoding buffers, or leave --log-n out"
+BIASES = ("attention_bias", "mlp_bias")
 
 
 @encoding(NAME, order=4, max_ulp=64, model_type=lambda _: NAME)
@@ -77,11 +78,9 @@ def _refuse(config: Config, family: Family) -> None:
             "log-n", f"{family.display_name} as {NAME}", "Llama and Mistral have its layout, no other", OTHERWISE
         )
     part = text_part(config, family)
-    for need in family.ministral3.need:
-        if part.get(need.key, need.default) != need.value:
-            raise UnsupportedBake(
-                "log-n", f"a checkpoint with {need.key} as {NAME}", "that class has no such thing", OTHERWISE
-            )
+    for key in BIASES:
+        if part.get(key, False) is not False:
+            raise UnsupportedBake("log-n", f"a checkpoint with {key} as {NAME}", "that class has no biases", OTHERWISE)
 
 
 def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:

@@ -114,7 +114,7 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     rope |= {name: written_divisors(factors) for name, factors in lists.items()}
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
-    if family.writing.attention_factor_from_original:
+    if family.writing.longrope == "original":
         if abs(schedule.attention_factor - usual) > 1e-6:
             context, original = original_for(schedule.context, schedule.attention_factor)
             if schedule.short_inv_freq is not None:
@@ -132,7 +132,7 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
         "attention_factor": float(schedule.attention_factor),
         "original_max_position_embeddings": form.original_context,
     }
-    if family.writing.mscale_keys or abs(schedule.attention_factor - usual) > SAME:
+    if family.writing.longrope == "mscale" or abs(schedule.attention_factor - usual) > SAME:
         rope |= {"short_mscale": schedule.attention_factor, "long_mscale": schedule.attention_factor}
     return RopeSetting(rope, form.theta, schedule.context, form.original_context)
 

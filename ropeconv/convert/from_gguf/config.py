@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import UnsupportedBake
 from ...formats.gguf.file import GgufFile
-from ...models.family import Family, Gguf, Variant
+from ...models.family import Family, Gguf
 from ...models.registry import families
 from ...models.schema import Config
 from ...rope.spec import RopeSpec
@@ -76,11 +76,6 @@ def _is(found: object, wanted: object) -> bool:
     return bool(found == (float(np.float32(wanted)) if isinstance(wanted, float) else wanted))
 
 
-def variants_of(file: GgufFile, rules: Gguf) -> list[Variant]:
-    """The variants of a family that a file is of."""
-    return [variant for variant in rules.variants if any(variant.present in name for name in file.tensors)]
-
-
 def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, Shape]:
     """The shapes of a checkpoint's tensors by name, in the order of the GGUF file. Rope tensors are left out.
 
@@ -89,7 +84,7 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     """
     trace = _Trace(file, gguf_rules(family), gguf_names(gguf_rules(family).arch, layers))
     found = dict[str, _TracedKeys]()
-    special = [name for variant in variants_of(file, trace.rules) for name in variant.names]
+    special, _ = family.hooks.gguf_variant(file.tensors)
     for stem in _expanded((*special, *trace.rules.names, *_merged(family, trace.rules), *NAMES), layers):
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
             traced = trace.forward(name)
@@ -107,7 +102,7 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
                 "take the checkpoint that the file was made from",
             )
         shapes |= _unstacked(found[target], trace.rules)
-    scalars = {name: (1,) if key in trace.rules.of_one else () for key, name in trace.rules.scalars.items()}
+    scalars = dict(trace.rules.scalars.values())
     return shapes | {LAYER.format(layer=number) + name: scalars[name] for number in range(layers) for name in scalars}
 
 
@@ -184,9 +179,8 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     rules = gguf_rules(family)
     keys = ArchKeys(file, find_arch(rules.arch))
     _refuse_unread(file, family, rules)
-    config: Config = {**rules.config, "model_type": _model_type(family)}
-    for variant in variants_of(file, rules):
-        config |= variant.config
+    _, variant = family.hooks.gguf_variant(file.tensors)
+    config: Config = {**rules.config, "model_type": family.text_type, **variant}
     config |= {name: keys.whole(key) for key, name in SIZES.items() if key not in rules.u32}
     heads = keys.whole("attention.head_count")
     config[family.keys.heads[0]] = heads
@@ -225,12 +219,6 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
         name: None if value == "none" else value for name, value in rules.absent.items() if name not in rules.fixed
     }
     return absent | solved(values)
-
-
-def _model_type(family: Family) -> str:
-    """The model type of the language model alone."""
-    text = [name for name in family.model_types if name.endswith("_text")]
-    return (text or [family.model_types[0]])[0]
 
 
 def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:

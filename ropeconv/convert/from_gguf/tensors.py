@@ -164,7 +164,7 @@ def trimmed(shape: Shape) -> Shape:
 def _scalar(name: str, rules: Gguf) -> list[Part]:
     """The part of a tensor whose number is in a metadata key, the list of those of all layers; none for others."""
     layer = LAYER_NUMBER.search(name)
-    keys = [key for key, ending in rules.scalars.items() if name.endswith(f".{ending}")]
+    keys = [key for key, (ending, _) in rules.scalars.items() if name.endswith(f".{ending}")]
     return [Part(key, int(layer[1]), 1, 1, 0, "", (1, 1), 1, 1) for key in keys if layer]
 
 

@@ -433,7 +433,7 @@ def scalars(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers:
     where a layer has none.
     """
     found = {}
-    for key, ending in rules.scalars.items():
+    for key, (ending, _) in rules.scalars.items():
         numbers: dict[int, float] = {}
         for file, header in headers:
             for name, tensor in header.tensors.items():

@@ -99,7 +99,7 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
     kinds = layer_kinds(file, arch)
     for layer, (kind, wanted) in enumerate(zip(kinds, spec.layers, strict=True)):
         if (kind == "none") is not (wanted == "none"):
-            flags = family.layers.flags or family.layers.key
+            flags = family.layers.flags or family.hooks.types_key
             rotates = f"llama.cpp {'does not rotate' if kind == 'none' else 'rotates'} layer {layer} (the first is 0)"
             raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
     makers, used = key_layers(part, family, count), _key_layers(file, arch, count)
@@ -126,7 +126,7 @@ def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, p
     if arch.window is None:
         return
     windows, count = layer_windows(file, arch), len(spec.layers)
-    stated = f"{family.layers.key} = {shown(part.get(family.layers.key))}"
+    stated = f"{family.hooks.types_key} = {shown(part.get(family.hooks.types_key))}"
     for layer, (window, wanted) in enumerate(zip(windows, spec.windows or (None,) * count, strict=True)):
         if window != wanted:
             has = f"a window of {window} tokens" if window else "no window"

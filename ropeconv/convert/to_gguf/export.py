@@ -12,7 +12,7 @@ from ...errors import BadSource, UsageError
 from ...formats.files import read_bytes, scratch
 from ...formats.gguf.header import GgufHeader
 from ...formats.gguf.values import BF16, F16, F32, Q8_0, TYPES, GgufValue
-from ...models.family import Family, Gguf
+from ...models.family import Family
 from ...models.source import Source
 from ...options import TargetOptions
 from ...rope.forms import Plain, divisors
@@ -84,7 +84,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     if rules.prediction:
         sizes = replace(sizes, prediction=count_layers(names, sizes.layers))
     values = hparams(sizes, family, spec, vocabulary)
-    tensors = [*_rope_freqs(spec, rules), *out_tensors(headers, rules, sizes, kind)]
+    tensors = [*_rope_freqs(spec, family), *out_tensors(headers, rules, sizes, kind)]
     values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
     with scratch() as folder:
@@ -123,9 +123,9 @@ def _copy_small(source: Source, folder: Path) -> None:
             (folder / file).write_bytes(read_bytes(source.path(file), file))
 
 
-def _rope_freqs(spec: RopeSpec, rules: Gguf) -> list[OutTensor]:
-    """The divisors of an architecture that has them without any scaling, 1e30 for pairs that stand still."""
-    if not rules.divisors:
+def _rope_freqs(spec: RopeSpec, family: Family) -> list[OutTensor]:
+    """The divisors that the pairs of a family have without any scaling, 1e30 for pairs that stand still."""
+    if not family.still_pairs:
         return []
     plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)
     data = divisors(plain, spec.form.inv_freq(spec.rotary_dim)).astype("<f4").tobytes()

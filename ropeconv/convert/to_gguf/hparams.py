@@ -162,18 +162,12 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
             found[key] = f32(float(number(value, name)))
         elif key.startswith("attention.layer_norm"):
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
+        elif rules.defaults.get(name) is not None:
+            raise _unsupported(f"{name} = null", rules, "llama.cpp cannot switch it off")
     for key, name in rules.flag.items():
         value = value_of(part, name)
         if value is not None:
             found[key] = boolean(bool(value))
-    for key, codes in rules.codes.items():
-        value = value_of(part, codes.key)
-        if value is None:
-            continue
-        if str(value) not in codes.numbers:
-            known = ", ".join(codes.numbers)
-            raise _unsupported(f"{codes.key} = {shown(value)}", rules, f"llama.cpp computes {known}")
-        found[key] = u32(codes.numbers[str(value)])
     return found
 
 
@@ -213,9 +207,6 @@ def _check(part: Config, rules: Gguf, spec: RopeSpec) -> None:
     act = {"swish": "silu"}.get(str(part.get(rules.act_key)), part.get(rules.act_key))
     if rules.act and act not in (None, *rules.act.split(" | ")):
         raise _unsupported(f"{rules.act_key} = {shown(act)}", rules, f"llama.cpp computes {rules.act}")
-    for key in rules.not_null:
-        if key in part and part[key] is None:
-            raise _unsupported(f"{key} = null", rules, "llama.cpp cannot switch it off")
     if rules.tied and part.get("tie_word_embeddings") is False:
         raise _unsupported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
     if rules.scale_layers:

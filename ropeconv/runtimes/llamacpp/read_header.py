@@ -216,7 +216,7 @@ def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> tuple[int,
         return stated, "header", ""
     family = by_name().get(arch.family)
     for known in family.trained if family else ():
-        if known.declared == context and not known.doubt:
+        if known.declared == context and known.doubt is None:
             return known.trained, "family", known.source
     return context, "declared", ""
 

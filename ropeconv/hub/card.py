@@ -118,14 +118,18 @@ def draw(record: EvaluationRecord, path: Path) -> None:
     own, apart = _curve(found, "value", "error"), _curve(found, "difference", "difference_error")
     curves, title = {"this model": own}, f"Loss by length, {record.described_texts}"
     if not record.against or np.isnan(apart.y).any():
-        write(figure(partial(losses, curves=curves, title=title, trained=record.trained)), path)
+        write(figure(partial(losses, curves=curves, title=title, trained=record.trained, unit="nats per token")), path)
         return
     first = Curve(own.x, own.y - apart.y, np.full(len(own.x), np.nan))
     both = {record.against: first} | curves
     minus = partial(
-        differences, curves={"this model": apart}, title=f"Loss minus that of {record.against}", trained=record.trained
+        differences,
+        curves={"this model": apart},
+        title=f"Loss by length, compared with {record.against}",
+        trained=record.trained,
+        unit="nats per token",
     )
-    write(figure(partial(losses, curves=both, title=title, trained=record.trained), minus), path)
+    write(figure(partial(losses, curves=both, title=title, trained=record.trained, unit="nats per token"), minus), path)
 
 
 def drawable(records: Sequence[EvaluationRecord]) -> EvaluationRecord | None:

@@ -35,29 +35,30 @@ class Curve:
     error: NDArray[np.float64]
 
 
-def losses(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str) -> None:
+def losses(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = "") -> None:
     """Draws numbers over the length, with bands of one standard error to each side.
 
     axes: of matplotlib. curves: by row, the first one in grey. trained: the trained context in tokens, a vertical line.
-    title: above it.
+    title: above it. unit: of the numbers.
     """
     _draw(axes, curves, trained, 1.0, first=True)
-    axes.set(title=literal(title), xlabel="length, tokens")
+    axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
 
-def differences(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str) -> None:
+def differences(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = "") -> None:
     """Draws differences to the first row over the length, with bands of three standard errors to each side.
 
     Near zero the axis is linear and beyond it logarithmic, since rows that break are nats away, others hundredths.
     axes: of matplotlib. curves: by row, without the first. trained: the trained context in tokens. title: above it.
+    unit: of the numbers.
     """
     _draw(axes, curves, trained, 3.0, first=False)
     axes.axhline(0, color=ink(), linewidth=0.8)
     if max(map(abs, axes.get_ylim())) > LINEAR:  # within, that scale has no ticks but its ends
         axes.set_yscale("symlog", linthresh=LINEAR, linscale=1.5)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.3g}" if value else "0")
-    axes.set(title=literal(title), xlabel="length, tokens")
+    axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
 
@@ -119,17 +120,21 @@ def luminance(colour: Sequence[float]) -> float:
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
-ACROSS = 2
-"""Panels in a row."""
-LEVEL = "Over the length in tokens, {better} is better; bands are one standard error."
-APART = "{Side} 0 a row is better than the first; bands are three standard errors. Beyond 0.1 the axis is logarithmic."
-TRAINED = " The dotted line is the trained context."
-SHARES = "By length in tokens and by depth, from the beginning (0 %) to the end; brighter is better."
+TITLES = {
+    "growth": "Loss by length", "position": "Loss by position", "sliding": "Loss with a sliding window",
+    "passkey": "Passkey found", "niah": "Needle found",
+}  # fmt: skip
+LEVEL = "{Better} is better. Bands show one standard error."
+APART = "{Side} 0, a row is better than {first}. Bands show three standard errors; beyond 0.1 the axis is logarithmic."
+TRAINED = " The dotted line marks the trained context."
+SHARES = (
+    "Right answers in %, by length and by depth from the beginning (0 %) to the end of the text. Brighter is better."
+)
 
 
 def evaluation_figure(result: Result) -> Figure:
     """A figure with all pictures of a result. Raises RopeconvError without matplotlib."""
-    return drawn(*(one.draw for one in evaluation_pictures(result)), columns=ACROSS)
+    return drawn(*(one.draw for one in evaluation_pictures(result)))
 
 
 def evaluation_pictures(result: Result) -> list[Picture]:
@@ -147,21 +152,18 @@ def panels(result: Result, measure: str) -> list[Picture]:
     own = {row: _curve([c for c in found if c.depth is None]) for row, found in _by_row(result, cells).items()}
     first = next(iter(own))
     apart = {row: _difference(found) for row, found in _by_row(result, cells).items() if row != first}
-    title = f"{measure}: {metric.title}"
-    better, side = ("higher", "Above") if metric.rising else ("lower", "Below")
-    words = LEVEL.format(better=better) + TRAINED
-    level = Picture(partial(losses, curves=own, trained=result.trained, title=title), words)
+    title = TITLES.get(measure, measure)
+    better, side = ("Higher", "Above") if metric.rising else ("Lower", "Below")
+    words = LEVEL.format(Better=better) + TRAINED
+    draw = partial(losses, curves=own, trained=result.trained, title=title, unit=metric.title)
+    level = Picture(draw, words)
     shown: list[Picture] = []
     if measure != "position":  # a text has easy places, so only the difference says something
         shown.append(level)
     if apart:
-        title = f"{measure}: minus {first}, {metric.unit}".removesuffix(", ")
-        shown.append(
-            Picture(
-                partial(differences, curves=apart, trained=result.trained, title=title),
-                APART.format(Side=side) + TRAINED,
-            )
-        )
+        title = f"{title}, compared with {first}"
+        draw = partial(differences, curves=apart, trained=result.trained, title=title, unit=metric.unit)
+        shown.append(Picture(draw, APART.format(Side=side, first=first) + TRAINED))
     return shown or [level]
 
 
@@ -196,6 +198,6 @@ def _heat_maps(result: Result, measure: str, cells: list[Cell]) -> list[Picture]
         for cell in found:
             if cell.depth is not None:
                 shares[depths.index(cell.depth), lengths.index(cell.column)] = cell.value
-        draw = partial(place, shares=shares, title=f"{measure}: {row}, accuracy in %")
+        draw = partial(place, shares=shares, title=f"{TITLES.get(measure, measure)}: {row}")
         shown.append(Picture(draw, SHARES))
     return shown

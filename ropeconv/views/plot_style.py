@@ -24,8 +24,8 @@ DARK, LIGHT = "#14171a", "#d5d9dd"
 """The dark background, and text on it."""
 # every line differs in its dashes too, for those who print in grey or do not see the colours
 LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (RED, (0, (1, 1))), (VIOLET, (0, (5, 1, 1, 1, 1, 1))))
-SMALL = 9
-"""The smallest type, in points: 11 pixels of a page where a panel of four inches fills a telephone."""
+SMALL, WIDTH, HEIGHT = 9, 4.0, 3.3
+"""The type of a panel in points, and its size in inches: 12 pixels where it fills a page of 400 pixels."""
 STYLE: Any = {
     "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False, "font.size": SMALL, "legend.fontsize": SMALL,
     "axes.titlesize": 11, "figure.titlesize": 12, "figure.facecolor": "none", "axes.facecolor": "none",
@@ -64,27 +64,28 @@ def in_tokens(axes: Axes, name: Literal["x", "y"]) -> None:
     axis.set_major_formatter(lambda value, _: format_tokens(round(value)) if value >= 1 else f"{value:.2g}")
 
 
-def figure(*panels: Panel, columns: int = 0, title: str = "", dark: bool = False) -> Figure:
-    """A figure with panels side by side, which needs no display. Raises RopeconvError without matplotlib.
+def figure(*panels: Panel, title: str = "", dark: bool = False) -> Figure:
+    """Return a figure with panels below each other, whose type can be read on a telephone. It needs no display.
 
-    panels: functions that draw on the axes that they are called with. columns: panels in a row; 0 for all. title: above
-    all of them. dark: light lines on a dark background, in place of lines for white and for black.
+    Args:
+        panels: Functions that draw on the axes that they are called with.
+        title: Above all of them.
+        dark: Light lines on a dark background, in place of lines for white and for black.
+
+    Raises:
+        RopeconvError: matplotlib is not installed.
     """
     require("matplotlib", "a picture")
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE | dict.fromkeys(COLOURED, LIGHT if dark else GREY)):
-        across = min(columns or len(panels), len(panels))
-        down = -(-len(panels) // across)
-        made = Figure(figsize=(4 * across, 3.6 * down), layout="constrained", facecolor=DARK if dark else "none")
+        size = (WIDTH, HEIGHT * len(panels))
+        made = Figure(figsize=size, layout="constrained", facecolor=DARK if dark else "none")
         if title:
             made.suptitle(literal(title), x=0.01, horizontalalignment="left")
-        places = made.subplots(down, across, squeeze=False).ravel()
-        for axes, draw in zip(places, panels, strict=False):
+        for axes, draw in zip(made.subplots(len(panels), squeeze=False).ravel(), panels, strict=True):
             draw(axes)
-        for unused in places[len(panels) :]:
-            made.delaxes(unused)
     return made
 
 
@@ -111,7 +112,7 @@ def write(made: Figure, path: Path) -> None:
     if path.suffix == ".svg":
         path.write_text(svg(made), "utf-8")
     else:
-        made.savefig(path, dpi=150, transparent=False, facecolor=DARK if _dark(made) else "white")
+        made.savefig(path, dpi=200, transparent=False, facecolor=DARK if _dark(made) else "white")
 
 
 def _dark(made: Figure) -> bool:

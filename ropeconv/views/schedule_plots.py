@@ -44,7 +44,7 @@ def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str
             f"{name} {length:,} tokens", (0, length), xytext=(2, 2), textcoords="offset points", fontsize=SMALL
         )
     in_tokens(axes, "y")
-    axes.set(xlabel="pair of dimensions", ylabel="tokens", title="Wavelength")
+    axes.set(xlabel="dimension pair", ylabel="tokens", title="Wavelength of each dimension pair")
     axes.legend(loc="lower right")
 
 
@@ -66,7 +66,7 @@ def divided_by(axes: Axes, curves: Divisors, beside: Divisors = MappingProxyType
     for number, (name, values) in enumerate(curves.items()):
         axes.plot(values, label=literal(name), **line(number))
     axes.set_yscale("log", base=2)
-    axes.set(xlabel="pair of dimensions", ylabel="divisor", title="Frequencies divided by")
+    axes.set(xlabel="dimension pair", ylabel="divided by", title="Scaling of each frequency")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.legend()
 
@@ -92,11 +92,11 @@ def preference(
     for name, tokens in lengths.items():
         axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
     in_tokens(axes, "x")
-    axes.set(xlabel="distance m, tokens", title="B(m), the lowest around m")
+    axes.set(xlabel="distance m, tokens", ylabel="lowest B(m)", title="Preference for nearby tokens")
     axes.set_ylim(bottom=1.1 * lowest - 1)
     if lowest < 0:
         axes.annotate(
-            "near tokens not preferred",
+            "nearby tokens not preferred",
             (0.03, 0.03),
             xycoords="axes fraction",
             fontsize=SMALL,
@@ -119,7 +119,7 @@ def decay(axes: Axes, before: Vector, curves: Curves, length: int, lengths: Mapp
     for name, tokens in lengths.items():
         axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
     in_tokens(axes, "x")
-    axes.set(xlabel="distance m, tokens", title="Bound on a score, mean of |S_n|")
+    axes.set(xlabel="distance m, tokens", ylabel="mean of |S_n|", title="Upper bound of attention scores")
     axes.set_ylim(bottom=0)
     axes.legend(loc="upper right")
 
@@ -175,25 +175,26 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
     shown = [
         Picture(
             partial(wavelengths, before=before, curves=curves, lengths=lengths),
-            "Tokens in which each pair of dimensions turns once.",
+            "Each pair of dimensions rotates with its own wavelength. Pairs above the trained context have "
+            "seen only part of a period in training.",
         )
     ]
     if curves:
         shown.append(
             Picture(
                 partial(ramp, before=before, curves=curves),
-                "1 where a frequency stays as it was; the factor where positions are interpolated.",
+                "How far the method slows down each frequency: 1 leaves it unchanged.",
             )
         )
     return [
         *shown,
         Picture(
             partial(preference, before=before, curves=curves, unrotated=spec.unrotated, length=reach, lengths=lengths),
-            "Over the distance in tokens. Where it is below 0, a token like the query counts for less than a random "
-            "one (Men et al. 2024).",
+            "Below 0, a token that is like the query can score lower than a random one at this distance (Men et al. "
+            "2024). The dotted line marks the trained context.",
         ),
         Picture(
             partial(decay, before=before, curves=curves, length=reach, lengths=lengths),
-            "Over the distance in tokens: the most that a score can be (Su et al. 2021).",
+            "How much two tokens can attend to each other, by their distance (Su et al. 2021).",
         ),
     ]

@@ -22,8 +22,8 @@ FLOOR = 1e-14
 
 
 def validation_figure(result: Validation) -> Figure:
-    """A figure with all plots, two in a row. Plots for which an earlier version stored no data are left out."""
-    return drawn(*(one.draw for one in validation_pictures(result)), columns=2)
+    """A figure with all plots. Plots for which an earlier version stored no data are left out."""
+    return drawn(*(one.draw for one in validation_pictures(result)))
 
 
 def validation_pictures(result: Validation) -> list[Picture]:
@@ -31,18 +31,20 @@ def validation_pictures(result: Validation) -> list[Picture]:
     shown = [
         Picture(
             partial(_kl, result=result),
-            "Over the position in tokens, in nats. The output stays below what is allowed, and the unscaled source has "
-            "to be far above it. The thin vertical line is the trained context.",
+            "KL divergence by position. The output must stay below the allowed line, and the unscaled source far above "
+            "it. The thin vertical line marks the trained context.",
         ),
         Picture(
             partial(_agreement, result=result),
-            "Over the position in tokens: how alike the outputs of baked and reference are; 1 is equal.",
+            "How often output and reference predict the same tokens, by position; 1 means always.",
         ),
     ]
     if {"before", "after"} <= result.frequencies.keys():
         before, after = (np.array(result.frequencies[name]) for name in ("before", "after"))
         draw: Panel = partial(wavelengths, before=before, curves={"after": after}, lengths=result.lengths)
-        shown.append(Picture(draw, "Tokens in which each pair of dimensions turns once, before and after the change."))
+        shown.append(
+            Picture(draw, "Each pair of dimensions rotates with its own wavelength, before and after the change.")
+        )
         if result.unrotated is not None:
             length = max(result.lengths.values())
             draw = partial(
@@ -52,8 +54,8 @@ def validation_pictures(result: Validation) -> list[Picture]:
             shown.append(
                 Picture(
                     draw,
-                    "Over the distance in tokens. Where it is below 0, a token like the query counts for less than a "
-                    "random one (Men et al. 2024).",
+                    "Below 0, a token that is like the query can score lower than a random one at this distance (Men "
+                    "et al. 2024).",
                 )
             )
     return shown
@@ -76,14 +78,14 @@ def _kl(axes: Axes, result: Validation) -> None:
     axes.plot(*_steps(shown, "control_kl"), color=RED, label="unscaled source")
     axes.plot(*_steps(shown, "tolerance"), color=ink(), linestyle="--", label="allowed")
     axes.plot(*_steps(shown, "noise_kl"), color=ORANGE, linestyle=":", label="noise floor")
-    axes.plot(*_steps(shown, "kl_95"), color=BLUE, label="baked, 95 %")
+    axes.plot(*_steps(shown, "kl_95"), color=BLUE, label="output, 95 %")
     if result.curve:
         x, y = zip(*result.curve, strict=True)
         axes.plot(
             [p + 1 for p in x], [max(FLOOR, kl) for kl in y], ".", markersize=2, color=BLUE, label="each position"
         )
     in_tokens(axes, "x")
-    axes.set(yscale="log", xlabel="position, tokens", ylabel="nats", title="KL from the reference")
+    axes.set(yscale="log", xlabel="position, tokens", ylabel="KL, nats", title="Difference from the reference")
     axes.set_ylim(top=1e9)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}" if value < 0.01 or value > 100 else f"{value:g}")
     _trained(axes, result)
@@ -95,11 +97,11 @@ def _agreement(axes: Axes, result: Validation) -> None:
     shown = [bucket for bucket in result.buckets if bucket.run == kind]
     if any(bucket.cosine is not None for bucket in shown):
         axes.plot(*_steps(shown, "cosine"), color=BLUE, label="95 % of positions have at least")
-        axes.set(ylim=(0, 1.05), ylabel="cosine", title="Cosine of hidden states")
+        axes.set(ylim=(0, 1.05), ylabel="cosine", title="Similarity of hidden states")
     else:
-        axes.plot(*_steps(shown, "top1"), color=BLUE, label="likeliest token")
-        axes.plot(*_steps(shown, "top5"), color=ORANGE, linestyle="--", label="five likeliest")
-        axes.set(ylim=(0, 1.05), ylabel="share of positions", title="Same tokens")
+        axes.plot(*_steps(shown, "top1"), color=BLUE, label="top token")
+        axes.plot(*_steps(shown, "top5"), color=ORANGE, linestyle="--", label="top five")
+        axes.set(ylim=(0, 1.05), ylabel="share of positions", title="Same predictions")
     in_tokens(axes, "x")
     axes.set(xlabel="position, tokens")
     _trained(axes, result)
@@ -114,7 +116,7 @@ def _trained(axes: Axes, result: Validation) -> None:
 def write_plot(tuned: TuningResult, path: Path) -> None:
     """Writes the picture to a .png or .svg file. tuned: what was found. Raises RopeconvError without matplotlib."""
     write(
-        figure(partial(divisors, tuned=tuned), partial(curves, tuned=tuned), columns=2, title=Path(tuned.source).name),
+        figure(partial(divisors, tuned=tuned), partial(curves, tuned=tuned), title=Path(tuned.source).name),
         path,
     )
 
@@ -134,5 +136,7 @@ def curves(axes: Axes, tuned: TuningResult) -> None:
         axes.plot(tuned.positions, differences, label=literal(name), **line(number))
     axes.axhline(0, color=ink(), linewidth=0.8)
     axes.axvline(tuned.trained, color=ORANGE, linewidth=0.8, linestyle=":")
-    axes.set(xlabel="position, tokens", ylabel="nats per token", title=f"Held-out loss minus {tuned.best_formula}")
+    axes.set(
+        xlabel="position, tokens", ylabel="nats per token", title=f"Held-out loss, compared with {tuned.best_formula}"
+    )
     axes.legend()

@@ -65,7 +65,7 @@ def plot_command(
     context = max(schedule.context for schedule in schedules.values())
     if out is not None:
         panels = [picture.draw for picture in pictures_of(spec, curves, context)]
-        write(figure(*panels, columns=2, title=model.name, dark=dark), out)
+        write(figure(*panels, title=model.name, dark=dark), out)
         output.note(f"Wrote {out}")
     if as_json:
         reach = min(2 * context, FARTHEST)

@@ -31,15 +31,7 @@ from ..runtimes.grouping import find
 from ..runtimes.verdict import switching
 from .plan import Plan, PlannedFile
 from .record import original_of_folder
-from .start import (
-    derivation,
-    first_inspection,
-    inherit_mscale,
-    inherited_notes,
-    mscale_of_config,
-    scheduled,
-    start_spec,
-)
+from .start import begin, first_inspection, mscale_of_config
 from .warnings import warnings
 
 SHARD = "model-rope.safetensors"
@@ -110,15 +102,14 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     if source.kind != "config" and not source.weights() and not _pickled(source):
         raise _no_weights(source)
     config, family = source.config(), first.family
-    chunked = next((one for one in seen.problems if one.code == "dual-chunk"), None)
+    chunked = next((problem for problem in seen.problems if problem.code == "dual-chunk"), None)
     if target.dual_chunk and chunked is None:
         raise UsageError(
             f"--dual-chunk {target.dual_chunk} is about {DUAL_CHUNK}, which {source.reference} does not have; leave it "
             "out"
         )
-    spec = start_spec(first, recipe, target)
-    given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(config, first))
-    schedule = scheduled(first, recipe, spec, seen.spec.context)
+    start = begin(seen, first, recipe, target, mscale_of_config(config, first))
+    recipe, spec, schedule = start.recipe, start.spec, start.schedule
     result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
     target.check_folded(result.fold is not None)
     if result.family is not family:
@@ -146,9 +137,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             *dtype_notes(target.fold_dtype or "stored"),
         ),
         notes=(
-            *filter(None, (first.assumption,)),
-            *derivation(seen, recipe, spec),
-            *inherited_notes(given, recipe, schedule),
+            *start.notes,
             *_two_lists(result, schedule),
             *((f"the config is written without {DUAL_CHUNK}",) if target.dual_chunk == "drop" else ()),
             *_raised_note(limits, schedule.context),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ..convert.gguf_encoding import GgufModel
+from ..convert.gguf_encoding import GgufModel, GgufResult
 from ..convert.selection import select_gguf
 from ..convert.target import Target
 from ..convert.to_gguf.export import SMALL, GgufExport, export
@@ -21,6 +22,7 @@ from ..inspection.inspection import ConfigInspection, inspect_gguf
 from ..inspection.kv_cache import gguf_cache
 from ..inspection.problems import refused_tensors
 from ..inspection.receipts.gguf import ARCH, first_gguf
+from ..inspection.receipts.receipt import OriginalRecord
 from ..inspection.receipts.writer import embedded
 from ..models.gguf import GgufSource
 from ..models.source import RECEIPT, Source
@@ -30,25 +32,15 @@ from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from .plan import GgufOutput, PlannedFile
 from .record import original_of_export, original_of_gguf, receipt_of
-from .start import (
-    derivation,
-    first_inspection,
-    inherit_mscale,
-    inherited_notes,
-    mscale_of_config,
-    mscale_of_gguf,
-    scheduled,
-    start_spec,
-)
+from .start import Start, begin, first_inspection, mscale_of_config, mscale_of_gguf
 from .warnings import list_notes, modelfile_notes, warnings
 
 
 @dataclass(frozen=True)
 class GgufPlan(GgufOutput):
-    """A plan whose output is a GGUF file, or as many shards as the source has. edit: of its first shard and tensors."""
+    """A plan whose output is an edited GGUF file, or as many shards as the source has."""
 
     source: GgufSource
-    edit: Edit
 
     def origin(self, file: PlannedFile) -> Path | None:
         """The local path of the shard that a planned file is copied from; None where it is not copied."""
@@ -67,42 +59,45 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     if refused:
         why = f"llama.cpp does not load {seen.name} with {refused[0]}"
         raise UnsupportedBake("anything", file.name, why, "download another file")
-    model, first, begin = GgufModel(file.header, file.tensors, vectors), None, seen
-    if target.replace and (first := first_gguf(file, reading.spec)) is not None:
-        model = model.after(first[1].edit)
-        begin = replace(seen, name=str(model.get(ARCH)), spec=model.reading().spec, first=None)
-    spec = start_spec(begin, recipe, target)
-    given, recipe = recipe, inherit_mscale(recipe, mscale_of_gguf(source))
-    schedule = scheduled(begin, recipe, spec, seen.spec.context)
-    result = select_gguf(schedule, model, target)
+    model, undo, first = GgufModel(file.header, file.tensors, vectors), None, seen
+    if target.replace and (known := first_gguf(file, reading.spec)) is not None:
+        undo = known[1].edit
+        model = model.after(undo)
+        first = replace(seen, name=str(model.get(ARCH)), spec=model.reading().spec, first=None)
+    start = begin(seen, first, recipe, target, mscale_of_gguf(source))
+    result = select_gguf(start.schedule, model, target)
     original = original_of_gguf(source, reading.spec, result.edit, target.replace)
-    note = embedded(receipt_of(source, target, seen.name, recipe, seen.spec, schedule, result, original))
-    edit = result.edit.merged(Edit({RECEIPT: string(note)}))
-    if first is not None:
-        edit = first[1].edit.then(edit)
+    edit = _with_receipt(source, target, start, result, original)
+    if undo is not None:
+        edit = undo.then(edit)
     out, files = _place(source, edit, recipe, target)
     return GgufPlan(
-        source=source,
-        target=target,
+        **_shared(source, target, start, result),
         out=out,
-        recipe=recipe,
-        family=seen.name,
-        source_spec=seen.spec,
-        before=spec,
-        schedule=schedule,
-        result=result,
         files=files,
-        skipped=(),
-        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes),
-        notes=(
-            *derivation(seen, recipe, spec),
-            *inherited_notes(given, recipe, schedule),
-            *list_notes(schedule),
-            *modelfile_notes(source, schedule.context),
-        ),
+        warnings=(*warnings(seen, start.recipe, start.spec, start.schedule), *result.notes),
+        notes=(*start.notes, *list_notes(start.schedule), *modelfile_notes(source, start.schedule.context)),
         kv_cache=seen.kv_cache,
         edit=edit,
     )
+
+
+def _with_receipt(
+    source: Source | GgufSource, target: Target, start: Start, result: GgufResult, original: OriginalRecord
+) -> Edit:
+    """The edit of an encoding with the receipt among the keys."""
+    seen = start.seen
+    receipt = receipt_of(source, target, seen.name, start.recipe, seen.spec, start.schedule, result, original)
+    return result.edit.merged(Edit({RECEIPT: string(embedded(receipt))}))
+
+
+def _shared(source: Source | GgufSource, target: Target, start: Start, result: GgufResult) -> dict[str, Any]:
+    """The fields that plans of both kinds have alike."""
+    return {
+        "source": source, "target": target, "recipe": start.recipe, "family": start.seen.name,
+        "source_spec": start.seen.spec, "before": start.spec, "schedule": start.schedule, "result": result,
+        "skipped": (),
+    }  # fmt: skip
 
 
 def _place(source: GgufSource, edit: Edit, recipe: Recipe, target: Target) -> tuple[Path, tuple[PlannedFile, ...]]:
@@ -140,14 +135,10 @@ def _write(source: GgufSource, shard: int, edit: Edit, target: Path, advance: Ad
 
 @dataclass(frozen=True)
 class ExportPlan(GgufOutput):
-    """A plan whose output is a GGUF file converted from safetensors.
-
-    exported: the conversion without scaling. edit: from that to the output.
-    """
+    """A plan whose output is a GGUF file converted from safetensors. exported: the conversion without scaling."""
 
     source: Source
     exported: GgufExport
-    edit: Edit
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -159,46 +150,28 @@ class ExportPlan(GgufOutput):
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     """The plan of a conversion: schedule, encoding, header, tensors. Parameters and errors are those of `make_plan`."""
     seen, first, source = first_inspection(source, target)
-    spec = start_spec(first, recipe, target)
-    given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(source.config(), first))
-    schedule = scheduled(first, recipe, spec, seen.spec.context)
+    start = begin(seen, first, recipe, target, mscale_of_config(source.config(), first))
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
-    exported = export(source, seen.family, spec.unscaled(), label, target)
-    result = select_gguf(schedule, exported.model, target)
-    original = original_of_export(source, exported, result.edit)
-    note = embedded(receipt_of(source, target, seen.name, recipe, seen.spec, schedule, result, original))
-    edit = result.edit.merged(Edit({RECEIPT: string(note)}))
-    made = rewrite(exported.model.header, edit)
+    exported = export(source, seen.family, start.spec.unscaled(), label, target)
+    result = select_gguf(start.schedule, exported.model, target)
+    edit = _with_receipt(source, target, start, result, original_of_export(source, exported, result.edit))
+    header = rewrite(exported.model.header, edit)
     out = target.out or Path(file_name(exported.description, exported.outtype))
-    size = _size(exported, made)
+    file = PlannedFile(
+        "convert", out.name, _size(exported, header), make=partial(_write_export, exported, header, edit),
+        estimated=bool(exported.quantised),
+    )  # fmt: skip
+    found = warnings(seen, start.recipe, start.spec, start.schedule)
     return ExportPlan(
-        source=source,
-        target=target,
+        **_shared(source, target, start, result),
         out=out,
-        recipe=recipe,
-        family=seen.name,
-        source_spec=seen.spec,
-        before=spec,
-        schedule=schedule,
-        result=result,
-        files=(_file(out.name, size, exported, made, edit),),
-        skipped=(),
-        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *_notes(source, seen, exported)),
-        notes=(
-            *filter(None, (first.assumption,)),
-            *derivation(seen, recipe, spec),
-            *inherited_notes(given, recipe, schedule),
-            *list_notes(schedule),
-        ),
+        files=(file,),
+        warnings=(*found, *result.notes, *_notes(source, seen, exported)),
+        notes=(*start.notes, *list_notes(start.schedule)),
         kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
         exported=exported,
         edit=edit,
     )
-
-
-def _file(name: str, size: int, exported: GgufExport, made: RewrittenHeader, edit: Edit) -> PlannedFile:
-    write = partial(_write_export, exported, made, edit)
-    return PlannedFile("convert", name, size, make=write, estimated=bool(exported.quantised))
 
 
 def _size(exported: GgufExport, made: RewrittenHeader) -> int:

@@ -10,6 +10,7 @@ from ..convert.gguf_encoding import GgufResult
 from ..convert.target import ConsideredEncoding, EncodeResult, Target
 from ..formats.copying import Splice
 from ..formats.durable import FileIdentity
+from ..formats.gguf.edit import Edit
 from ..formats.jsontext import JsonObject
 from ..inspection.document import (
     Document,
@@ -228,9 +229,13 @@ class Plan(FilePlan):
 
 @dataclass(frozen=True)
 class GgufOutput(Plan):
-    """A plan whose output is a GGUF file, or several shards beside each other."""
+    """A plan whose output is a GGUF file, or several shards beside each other.
+
+    edit: from the header and the tensors of the source, or of its conversion without scaling, to those of the output.
+    """
 
     result: GgufResult
+    edit: Edit = field(kw_only=True)
 
     @property
     def is_folder(self) -> bool:

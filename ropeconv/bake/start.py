@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..convert.target import Target
 from ..errors import BadSource, UnsupportedBake, UsageError
@@ -24,6 +24,9 @@ from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import arch_of
 from ..runtimes.read_config import number, rope_dict
 from ..runtimes.verdict import describe
+
+Pair = tuple[float, float]
+"""mscale and mscale_all_dim."""
 
 
 def first_inspection(source: Source, target: Target) -> tuple[ConfigInspection, ConfigInspection, Source]:
@@ -74,21 +77,43 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
     return recipe.start(seen.spec)
 
 
-def scheduled(seen: Inspection, recipe: Recipe, spec: RopeSpec, today: int) -> Schedule:
-    """The schedule of a recipe.
+@dataclass(frozen=True)
+class Start:
+    """A source and the schedule of a recipe for it, with which every plan begins.
 
-    seen: the inspection of what it starts from. spec: the RoPE of that, as `start_spec` gives it. today: tokens that
-    the source declares as it is. Raises UsageError where the output would declare fewer and no `--context` asks for it,
-    RecipeError as `Recipe.schedule`.
+    seen: the inspection of the source as it is. recipe: with the mscale pair that it inherits from the source. spec:
+    the RoPE that it starts from. schedule: of the output. notes: how its numbers follow from each other.
     """
-    schedule = recipe.schedule(spec, seen.spec)
+
+    seen: Inspection
+    recipe: Recipe
+    spec: RopeSpec
+    schedule: Schedule
+    notes: tuple[str, ...]
+
+
+def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target, mscale: Pair | None) -> Start:
+    """The start of a plan.
+
+    seen: the inspection of the source as it is. first: of what the plan starts from. mscale: the pair of the source.
+    Raises what `start_spec` raises, UsageError where the output would declare fewer tokens than the source and no
+    `--context` asks for it, RecipeError as `Recipe.schedule`.
+    """
+    spec, given = start_spec(first, recipe, target), recipe
+    recipe = inherit_mscale(recipe, mscale)
+    schedule, today = recipe.schedule(spec, first.spec), seen.spec.context
     if recipe.context is None and schedule.context < today:
         repair, meant = _repair(recipe, spec, today), format_tokens(schedule.context)
         raise UsageError(
             f"the result declares {schedule.context:,}, less than today's {today:,}; pass {repair}, or "
             f"--context {meant} if you mean it"
         )
-    return schedule
+    notes = (
+        *filter(None, (first.assumption,)),
+        *_derivation(seen, recipe, spec),
+        *_inherited_notes(given, recipe, schedule),
+    )
+    return Start(seen, recipe, spec, schedule, notes)
 
 
 def _repair(recipe: Recipe, spec: RopeSpec, today: int) -> str:
@@ -99,11 +124,8 @@ def _repair(recipe: Recipe, spec: RopeSpec, today: int) -> str:
     return recipe.method.longer(longer, spec.original_context) or f"--context {format_tokens(today)} to keep that"
 
 
-def derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
-    """Sentences on the factor: from which length over which it follows, and what scaling stays or goes.
-
-    seen: the inspection of the source as it is. recipe, spec: as in `scheduled`.
-    """
+def _derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
+    """Sentences on the factor: from which length over which it follows, and what scaling stays or goes."""
     method, source = recipe.method, seen.spec
     trained = recipe.original_context or spec.original_context
     if recipe.on_top:
@@ -138,7 +160,7 @@ def _on_top(recipe: Recipe, source: RopeSpec) -> str:
 def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
     """The warning of a factor with which the method does not reach `--context`; empty where it does.
 
-    recipe, spec: as in `scheduled`. seen: the inspection of the source as it is.
+    recipe, spec: as in `Start`. seen: the inspection of the source as it is.
     """
     meant = getattr(recipe.method, "target", None) or getattr(recipe.method, "at", None)
     if meant is not None and recipe.context is not None and meant < recipe.context:
@@ -152,9 +174,6 @@ def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
     reached = f"{factor:.6g} x {over:,} {what} tokens is {over * factor:,.0f}"
     repair = recipe.method.longer(recipe.context, spec.original_context)
     return [f"{recipe.method.flag()}: {reached}, which does not cover --context {recipe.context:,}; pass {repair}"]
-
-
-Pair = tuple[float, float]
 
 
 def mscale_of_config(config: JsonObject, seen: ConfigInspection) -> Pair | None:
@@ -197,7 +216,7 @@ def inherit_mscale(recipe: Recipe, pair: Pair | None) -> Recipe:
     return replace(recipe, method=replace(method, mscale=pair[0], mscale_all_dim=pair[1]))
 
 
-def inherited_notes(given: Recipe, recipe: Recipe, schedule: Schedule) -> list[str]:
+def _inherited_notes(given: Recipe, recipe: Recipe, schedule: Schedule) -> list[str]:
     """A sentence on an inherited pair and what follows from it; none where nothing was inherited.
 
     given: the recipe before `inherit_mscale`, and recipe: after it. schedule: of the output.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeGuard
 
 from ...convert.to_gguf.write import converted
 from ...formats.copying import Advance
@@ -20,7 +18,7 @@ from ...models.source import RECEIPT
 from ...rope.errors import counted, shown
 from ...runtimes.llamacpp.read_header import ROPE_TENSORS
 from ..gguf import ExportPlan, GgufPlan
-from ..plan import Plan
+from ..plan import GgufOutput
 from .findings import Findings
 from .ranges import CopiedRange, GeneratedRange, Range, StreamedRange, first_difference
 
@@ -48,26 +46,46 @@ class GgufCheck:
     """
 
     file: GgufFile
-    plan: GgufPlan | ExportPlan
+    plan: GgufOutput
     found: Findings
     elsewhere: bool
     advance: Advance
 
     def run(self) -> None:
         """Compares every shard."""
-        if isinstance(self.plan, ExportPlan) and self.plan.exported.quantised and self.found.options.quick:
-            return self._quantised(self.plan)
-        with _first_shard(self.plan) as (made, header, ranges_at, tail):
-            self._first(made, header, ranges_at, tail)
-        if isinstance(self.plan, GgufPlan):
-            source = self.plan.source.file
-            if len(source.shards) != len(self.file.shards):
-                found = counted(len(self.file.shards), "shard")
-                belong = counted(len(source.shards), "belongs", "belong")
-                return self.found.differs(f"it has {found}, and {belong} there")
-            for number in range(1, len(source.shards)):
-                self._other(number)
+        plan = self.plan
+        if isinstance(plan, ExportPlan):
+            return self._conversion(plan)
+        assert isinstance(plan, GgufPlan)
+        source = plan.source.file
+        made = rewrite(source.header, plan.edit)
+        self._first(made, True, partial(_edited, plan, 0, made.tensors), _tail(source.header))
+        if len(source.shards) != len(self.file.shards):
+            shards = counted(len(self.file.shards), "shard")
+            belong = counted(len(source.shards), "belongs", "belong")
+            return self.found.differs(f"it has {shards}, and {belong} there")
+        for number in range(1, len(source.shards)):
+            self._other(plan, number)
         return None
+
+    def _conversion(self, plan: ExportPlan) -> None:
+        """Compares a conversion; one that llama.cpp has quantised is made again, or with `quick` compared in part."""
+        if not plan.exported.quantised:
+            made = rewrite(plan.exported.model.header, plan.edit)
+            return self._first(made, True, partial(_converted, plan, made.tensors), 0)
+        if self.found.options.quick:
+            return self._quantised(plan)
+        with scratch() as folder:
+            remade, write = folder / plan.out.name, plan.files[0].make
+            assert write is not None
+            write(remade, lambda done: None)
+            header = read_header(remade)
+            made = RewrittenHeader(header.values, header.tensors, header.alignment, header.data_size)
+
+            def data(start: int) -> Iterator[Range]:
+                yield CopiedRange(start, start + header.data_size, remade, header.data_start)
+
+            return self._first(made, False, data, _tail(header))
 
     def _first(self, made: RewrittenHeader, exact: bool, ranges_at: RangesAt, tail: int) -> None:
         ours, path = self.file.header, self.file.path
@@ -108,25 +126,27 @@ class GgufCheck:
     def _small(self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> None:
         """Compares the tensors of a shard that hold the schedule, some hundred bytes each, for `quick` too."""
         plan = self.plan
-        own = {*plan.edit.changes, *(item.name for item in plan.edit.added)}
+        changed = {*plan.edit.changes, *(item.name for item in plan.edit.added)}
         for name, info in tensors.items():
-            if name in ROPE_TENSORS or (name in own and info.size <= SMALL):
-                one = {name: info}
-                made = _edited(plan, shard, one, start) if isinstance(plan, GgufPlan) else _converted(plan, one, start)
-                place = first_difference(path, list(made), whole=False)
+            if name in ROPE_TENSORS or (name in changed and info.size <= SMALL):
+                if isinstance(plan, ExportPlan):
+                    ranges = _converted(plan, {name: info}, start)
+                else:
+                    assert isinstance(plan, GgufPlan)
+                    ranges = _edited(plan, shard, {name: info}, start)
+                place = first_difference(path, list(ranges), whole=False)
                 if place is not None:
                     self.found.differs(f"{name} of {path.name} differs from byte {place:,} on")
 
-    def _other(self, number: int) -> None:
-        assert isinstance(self.plan, GgufPlan)
-        source, path = self.plan.source.file, self.file.paths[number]
+    def _other(self, plan: GgufPlan, number: int) -> None:
+        source, path = plan.source.file, self.file.paths[number]
         self.found.files += 1
         before, header = source.headers[number], self.file.headers[number]
         if (header.values, header.tensors, header.size) != (before.values, before.tensors, before.size):
             return self.found.differs(f"{path.name} has another header")
         if not self.found.options.quick:
             head = CopiedRange(0, before.data_start, source.shards[number].path(), 0)
-            data = list(_edited(self.plan, number, before.tensors, before.data_start))
+            data = list(_edited(plan, number, before.tensors, before.data_start))
             return self._compare(path, header, [head, *data])
         return self._small(path, header.tensors, header.data_start, number)
 
@@ -143,41 +163,9 @@ RangesAt = Callable[[int], Iterator[Range]]
 """Makes the ranges of the data of a first shard, from where its data begins, in bytes."""
 
 
-def _ranges_at(plan: GgufPlan | ExportPlan, made: RewrittenHeader, remade: Path | None, start: int) -> Iterator[Range]:
-    """The ranges of the data of a first shard, from a file that was made again where one is needed."""
-    if remade is not None:
-        header = read_header(remade)
-        yield CopiedRange(start, start + header.data_size, remade, header.data_start)
-    elif isinstance(plan, GgufPlan):
-        yield from _edited(plan, 0, made.tensors, start)
-    else:
-        yield from _converted(plan, made.tensors, start)
-
-
-@contextmanager
-def _first_shard(plan: GgufPlan | ExportPlan) -> Iterator[tuple[RewrittenHeader, bool, RangesAt, int]]:
-    """What the first shard has to hold: header, whether its layout is known, ranges, and bytes after the tensors."""
-    if isinstance(plan, GgufPlan):
-        header = plan.source.file.header
-        made = rewrite(header, plan.edit)
-        yield made, True, partial(_ranges_at, plan, made, None), header.size - header.data_start - header.data_size
-    elif not plan.exported.quantised:
-        made = rewrite(plan.exported.model.header, plan.edit)
-        yield made, True, partial(_ranges_at, plan, made, None), 0
-    else:
-        with scratch() as folder:
-            remade = folder / plan.out.name
-            write = plan.files[0].make
-            assert write is not None
-            write(remade, lambda done: None)
-            header = read_header(remade)
-            made = RewrittenHeader(header.values, header.tensors, header.alignment, header.data_size)
-            yield (
-                made,
-                False,
-                partial(_ranges_at, plan, made, remade),
-                header.size - header.data_start - header.data_size,
-            )
+def _tail(header: GgufHeader) -> int:
+    """The bytes of a file after its last tensor."""
+    return header.size - header.data_start - header.data_size
 
 
 def _edited(plan: GgufPlan, shard: int, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
@@ -273,8 +261,3 @@ def _laid_out(path: Path, ours: GgufHeader, made: RewrittenHeader) -> bool:
 
 def _shown(value: GgufValue) -> str:
     return shown(value.decode()) if len(value.raw) < LONGEST else f"{len(value.raw):,} bytes"
-
-
-def is_gguf(plan: Plan) -> TypeGuard[GgufPlan | ExportPlan]:
-    """Whether a plan is one of a GGUF file."""
-    return isinstance(plan, (GgufPlan, ExportPlan))

@@ -26,10 +26,10 @@ from ...validate.comparison import Comparison
 from ...version import __version__
 from ..apply import make_plan
 from ..checkpoint import CheckpointPlan, with_readme_of
-from ..plan import Plan, PlannedFile
+from ..plan import GgufOutput, Plan, PlannedFile
 from .findings import Findings, Options, Verification
 from .folder import FolderCheck
-from .gguf import GgufCheck, is_gguf
+from .gguf import GgufCheck
 
 OF_FILES = ("files", "check", "validation", "servers", "evaluations")
 """Keys of a receipt that are known only after the files are written."""
@@ -91,7 +91,7 @@ def _files(files: Iterable[PlannedFile | FileRecord], actions: bool) -> list[tup
 
 
 def _receipt_text(plan: Plan) -> str:
-    return str(plan.edit.values[RECEIPT].decode()) if is_gguf(plan) else embedded(plan.receipt())
+    return str(plan.edit.values[RECEIPT].decode()) if isinstance(plan, GgufOutput) else embedded(plan.receipt())
 
 
 def _plain(receipt: Receipt) -> JsonObject:
@@ -133,7 +133,7 @@ def verify_output(
     plan = plan_again(comparison)
     for key in unlike_plan(plan, comparison.receipt):
         found.differs(f"its receipt has another {key}")
-    if is_gguf(plan):
+    if isinstance(plan, GgufOutput):
         said, given = comparison.receipt.source, comparison.source
         elsewhere = (said.kind, said.reference) != (given.kind, given.reference if said.reference else None)
         GgufCheck(GgufSource(baked).file, plan, found, elsewhere, advance).run()

@@ -3,7 +3,7 @@
     python scripts/gather_pages.py build/docs
 
 They are docs/ and the pages that stand beside it. README.md is the first page of the site, and docs/README.md, the list
-of pages, is pages.md. Links are changed accordingly; what is no page of the site is linked on GitHub.
+of pages, is pages.md. Links are changed accordingly; other files of the repository are linked on GitHub.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = "https://github.com/ropeconv/ropeconv/blob/main/"
+RAW = "https://raw.githubusercontent.com/ropeconv/ropeconv/main/"
+"""Where README.md links files and pictures of the repository, for package indexes."""
 BESIDE = {"README.md": "index.md", "SECURITY.md": "SECURITY.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
 BESIDE |= {"CHANGELOG.md": "CHANGELOG.md", "docs/README.md": "pages.md"}
 """Pages with another place in the site than docs/NAME has: paths in the repository and in the site."""
@@ -42,9 +44,11 @@ def moved(text: str, page: str, known: dict[str, str]) -> str:
 
     def change(match: re.Match[str]) -> str:
         target = match[2]
-        if re.match(r"[a-z]+:", target):
-            return match[0]
-        path = os.path.normpath(os.path.join(folder, target))
+        path = target.removeprefix(REPOSITORY).removeprefix(RAW)
+        if path == target:
+            if re.match(r"[a-z]+:", target):
+                return match[0]
+            path = os.path.normpath(os.path.join(folder, target))
         if path in known:
             return match[1] + os.path.relpath(known[path], os.path.dirname(known[page]) or ".")
         if path.startswith("..") or not (ROOT / path).exists():

@@ -1,4 +1,4 @@
-"""Draws the frequencies of every method into docs/pictures/method-NAME.svg, for docs/papers.md.
+"""Draws the frequencies of every method into docs/pictures/method-NAME.svg, for docs/methods.md.
 
     python scripts/method_pictures.py
 

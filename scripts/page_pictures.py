@@ -1,4 +1,4 @@
-"""Draws the pictures of the pages for docs/ui.md: screenshots of `ropeconv ui` in Chromium.
+"""Draws the pictures of the pages for docs/publishing.md: screenshots of `ropeconv ui` in Chromium.
 
 python scripts/page_pictures.py [FOLDER]
 """

@@ -2,27 +2,30 @@
 
     python scripts/reference.py
 
-The pages are docs/commands.md, schemas.md and api.md. tests/docs/test_reference.py compares them with the code.
+It writes docs/commands.md, docs/schemas/ and the list of names at the end of docs/python.md.
+tests/docs/test_reference.py compares them with the code.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
+import typer
 
 import ropeconv
 from ropeconv.bake.plan import PlanDocument
 from ropeconv.bake.writing.hidden import Begun, FinishedFile, Moves
-from ropeconv.cli.app import COMMANDS
+from ropeconv.cli.app import COMMANDS, app
+from ropeconv.cli.command import GENERAL, PANELS
 from ropeconv.evaluate.cases import EvalLine
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.tune.result import TuningResult
@@ -35,54 +38,48 @@ from ropeconv.run.jobs import RunLine
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-WIDTH, WIDEST = 100, 120
-"""Columns of the help, and of the text of pages."""
-PROGRAM = """
-import json
-from typer.testing import CliRunner
-from ropeconv.cli.app import COMMANDS, app
-names = {"": ["--help"]} | {name: [name, "--help"] for name in COMMANDS}
-found = {name: CliRunner().invoke(app, words, prog_name="ropeconv") for name, words in names.items()}
-assert not [name for name, done in found.items() if done.exit_code]
-print(json.dumps({name: done.output for name, done in found.items()}))
-"""
+WIDEST = 120
+"""Columns of the text of pages."""
 WRITTEN = "<!-- Written by scripts/reference.py. -->\n\n"
-SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "The receipt": (
-        "`ropeconv.json` in an output folder, and the value of the key `ropeconv.json` in a GGUF file "
-        "([in words](json.md#the-receipt)).",
-        (Receipt,),
+SCHEMAS: dict[str, tuple[type, ...]] = {
+    "plan": (PlanDocument,),
+    "receipt": (Receipt,),
+    "inspection": (InspectionDocument,),
+    "evaluation": (Result,),
+    "tuning": (TuningResult,),
+    "gguf-results": (Results,),
+    "journal": (Head, EvalLine, PassLine, RunLine),
+    "apply-journal": (Begun, FinishedFile, Moves),
+}
+"""Types of documents by the names of their schemas."""
+TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Write a longer context, and undo it": (
+        "Start here. The [tutorial](tutorial.md) uses these commands on a small model.", ("apply", "restore"),
     ),
-    "A plan": (
-        "`ropeconv apply --dry-run --json` ([in words](json.md#apply)). After writing, `apply --json` has these "
-        "keys and some more.",
-        (PlanDocument,),
+    "Look at a model": (
+        "These commands read no weights, except `bound --weights`, and write nothing, except a picture of `plot`.",
+        ("inspect", "advise", "compare", "plot", "bound"),
     ),
-    "An inspection": ("`ropeconv inspect --json` ([in words](json.md#inspect)).", (InspectionDocument,)),
-    "Results beside a GGUF file": (
-        "`NAME.gguf.validation.json`: what `validate` and `eval` found out about a GGUF file, which cannot hold it "
-        "without becoming another file.",
-        (Results,),
+    "Check and measure": (
+        "[Validating](validating.md) and [evaluating](evaluating.md) explain the results.",
+        ("validate", "eval", "tune"),
     ),
-    "The result of eval": ("`ropeconv eval --json`, and the file of `-o` ([in words](json.md#eval)).", (Result,)),
-    "The result of tune": (
-        "`ropeconv tune --json`, and the file of `-o`, which `--recipe` takes ([in words](json.md#tune)).",
-        (TuningResult,),
+    "Publish, train, run many": (
+        "See [publishing](publishing.md), [training](training.md) and [running many models](running.md).",
+        ("push", "train-config", "run", "ui"),
     ),
-    "Journals": (
-        "Files of JSON lines of `eval` and `tune` (`--journal`), and of `run` (`journal.jsonl` in the folder of "
-        "outputs). The first line is a `Head`, each other one an `EvalLine`, a `PassLine` or a `RunLine`. Every line "
-        "ends with a key `crc32`, the CRC-32 of what is before that key, which starts from 0 in the first line and "
-        "from the value of the first line in the others, so that no line of another model is read.",
-        (Head, EvalLine, PassLine, RunLine),
-    ),
-    "The journal of apply": (
-        "A file of JSON lines with `crc32` in the hidden folder in which an output is written, until it has its name "
-        "([Writing](writing.md)).",
-        (Begun, FinishedFile, Moves),
-    ),
+    "List what ropeconv knows": ("", ("list methods", "list families", "list archs", "list runtimes")),
 }  # fmt: skip
-"""Documents by their headings: what they are, and their types."""
+"""Commands by what people do, with a sentence on each task."""
+INTRODUCTION = (
+    "After this page you know what every command does, and which options it has. `ropeconv COMMAND --help` prints them "
+    "in a terminal, and `--help-all` adds expert options. `--json` prints one document ([keys](json.md)), `-q` only "
+    "the result, such as a path. `ropeconv --install-completion` makes the shell complete commands and options. "
+    "Exit codes: 0 done, 1 a known failure, 2 wrong usage, 3 a check ran and disagreed, 130 interrupted."
+)
+"""The beginning of docs/commands.md."""
+EVERYWHERE = ("--help", "--help-all", "--json", "--quiet")
+"""Options that are described once."""
 GROUPS: dict[str, tuple[str, ...]] = {
     "Verbs": ("apply", "validate", "inspect", "compare", "patch", "evaluate", "restore", "Output"),
     "Sources": ("open_source", "inspect_source", "Inspection", "side_by_side", "RopeSpec"),
@@ -98,56 +95,104 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "Disagreement", "NotFinite", "Interrupted", "ImpossibleSize", "DamagedPackage",
     ),
 }  # fmt: skip
-"""Names of the package by the sections of api.md."""
+"""Names of the package by the sections of the API in docs/python.md."""
 
 
-def helps() -> dict[str, str]:
-    """What `ropeconv COMMAND --help` prints by command, the same for everybody: 100 columns, no colour, UTF-8."""
-    env = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "COLUMNS": str(WIDTH), "TERM": "dumb", "NO_COLOR": "1"}
-    env |= {"PYTHONUTF8": "1", "HOME": "/home/you"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, check=True, cwd=ROOT)
-    found = json.loads(done.stdout)
-    return {name: "\n".join(line.rstrip() for line in text.strip().splitlines()) for name, text in found.items()}
+def parsed(name: str) -> Any:
+    """Return the click command of a name, such as `list methods`."""
+    command: Any = typer.main.get_command(app)
+    for word in name.split():
+        command = command.commands[word]
+    return command
+
+
+def option_rows(name: str) -> dict[str, str]:
+    """Return the rows of the table of options of a command, by their flags."""
+    options = [item for item in parsed(name).params if item.param_type_name == "option" and not item.hidden]
+    options.sort(key=lambda item: PANELS.index(item.rich_help_panel or GENERAL))
+    return {next(flag for flag in item.opts if flag.startswith("--")): _row(item) for item in options}
+
+
+def _row(option: Any) -> str:
+    flags = [*option.opts, *option.secondary_opts]
+    value = "" if option.is_flag or option.count else f" {option.metavar or _value(option.type_descriptor.annotation)}"
+    cells = (
+        ", ".join(f"`{flag}{value}`" for flag in flags),
+        f"{' '.join((option.help or '').split())}{_default(option)}",
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _value(annotation: Any) -> str:
+    """Return what stands for the value of an option without a metavar: its choices, or a word for its type."""
+    choices = get_args(annotation)
+    if choices and get_origin(annotation) is Literal:
+        return "|".join(map(str, choices))
+    inner = next((kind for kind in choices if kind is not type(None)), annotation)
+    return {int: "N", float: "X", Path: "PATH"}.get(inner, "TEXT")
+
+
+def _default(option: Any) -> str:
+    value = getattr(option.default, "value", option.default)
+    shown = option.show_default and not option.is_flag and value not in (None, "", [], ()) and not callable(value)
+    return f" Default: `{value}`." if shown else ""
+
+
+def method_options() -> dict[str, str]:
+    """Return the rows of the options that describe a method, which `apply`, `plot` and `bound` share."""
+    others = [option_rows(name) for name in ("plot", "bound")]
+    rows = option_rows("apply")
+    return {flag: row for flag, row in rows.items() if flag not in EVERYWHERE and all(flag in one for one in others)}
 
 
 def commands() -> str:
-    """The page of commands: the help of each, below the first sentence of what it does."""
-    listed = "\n".join(
-        f"- [`ropeconv {name}`](#ropeconv-{name}): {_first(made)}" for name, (made, _) in COMMANDS.items()
-    )
-    introduction = textwrap.fill(
-        "What `ropeconv COMMAND --help` prints; `-h` is the same as `--help`. `ropeconv --install-completion` makes "
-        "the shell complete commands, options and choices. [JSON](json.md) says what `--json` prints.",
-        WIDEST,
-        break_on_hyphens=False,
-    )
-    shown = helps()
-    parts = [f"# Commands\n\n{WRITTEN}{introduction}\n\n{listed}\n", f"## ropeconv\n\n```text\n{shown['']}\n```\n"]
-    parts += [f"## ropeconv {name}\n\n```text\n{shown[name]}\n```\n" for name in COMMANDS]
+    """Return the page of commands, by what people do."""
+    text = textwrap.fill(INTRODUCTION, WIDEST, break_on_hyphens=False)
+    parts = [f"# Commands\n\n{WRITTEN}{text}\n"]
+    shared = method_options()
+    for title, (sentence, names) in TASKS.items():
+        parts.append(f"## {title}\n" + (f"\n{sentence}\n" if sentence else ""))
+        parts += [_section(name, shared) for name in names]
+    table = "\n".join(["| option | meaning |", "|---|---|", *shared.values()])
+    sentence = "[Methods](methods.md) explains them. S is a factor such as 4, or a length such as 128k."
+    parts.append(f"## Method options\n\n{sentence}\n\n{table}\n")
     return "\n".join(parts)
 
 
-def _first(command: Any) -> str:
-    """The first sentence of the help of a command."""
-    text = " ".join((inspect.getdoc(command) or "").split("\n\n")[0].split())
-    return text.partition(". ")[0].rstrip(".") + "."
+def _section(name: str, shared: Mapping[str, str]) -> str:
+    """Return the section of a command. shared: rows that are described once."""
+    function, examples = COMMANDS[name]
+    arguments = [item for item in parsed(name).params if item.param_type_name == "argument"]
+    usage = " ".join(["ropeconv", name, *(_metavar(item) for item in arguments), "[OPTIONS]"])
+    summary = textwrap.fill(_first(function), WIDEST, break_on_hyphens=False)
+    lines = [line.strip() for line in examples.splitlines() if line.strip().startswith("ropeconv ")]
+    own = option_rows(name)
+    known = (*EVERYWHERE, *shared) if "--yarn" in own else EVERYWHERE
+    rows = [row for flag, row in own.items() if flag not in known]
+    parts = [f"### ropeconv {name}", summary, "```text\n" + "\n".join([usage, "", *lines]).rstrip() + "\n```"]
+    described = [
+        f"`{_metavar(item)}`: {' '.join(item.help.split())}" for item in arguments if getattr(item, "help", None)
+    ]
+    parts += [textwrap.fill(text, WIDEST, break_on_hyphens=False) for text in described]
+    if "--yarn" in own:
+        parts.append("It also has the [method options](#method-options).")
+    if rows:
+        parts.append("\n".join(["| option | meaning |", "|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
 
 
-def schemas() -> str:
-    """The page of JSON schemas (draft 2020-12), from the types that are decoded and encoded."""
-    introduction = textwrap.fill(
-        "JSON schemas (draft 2020-12) of the documents that ropeconv keeps and reads again, of plans and of "
-        "inspections, from the types in the code. A reader should accept keys that are not listed, since later "
-        "versions may add some; `schema` is raised when one changes its meaning. What the other commands print under "
-        "`--json` is described in words: see [JSON](json.md).",
-        WIDEST,
-        break_on_hyphens=False,
-    )
-    parts = [f"# JSON schemas\n\n{WRITTEN}{introduction}\n"]
-    for title, (what, kinds) in SCHEMAS.items():
-        schema = json.dumps(_plain(schema_of(kinds)), indent=2, ensure_ascii=False)
-        parts.append(f"## {title}\n\n{textwrap.fill(what, WIDEST, break_on_hyphens=False)}\n\n```json\n{schema}\n```\n")
-    return "\n".join(parts)
+def _metavar(argument: Any) -> str:
+    return " ".join((argument.metavar or argument.name.upper()).split())
+
+
+def _first(command: Callable[..., Any]) -> str:
+    """Return the first paragraph of the help of a command."""
+    return " ".join((inspect.getdoc(command) or "").split("\n\n")[0].split())
+
+
+def schema_text(name: str) -> str:
+    """Return a file of docs/schemas: a JSON schema (draft 2020-12), from the types that are decoded and encoded."""
+    return json.dumps(_plain(schema_of(SCHEMAS[name])), indent=2, ensure_ascii=False) + "\n"
 
 
 def schema_of(kinds: tuple[type, ...]) -> dict[str, Any]:
@@ -168,18 +213,12 @@ def _line(text: Any) -> Any:
     return " ".join(text.split()) if isinstance(text, str) else _plain(text)
 
 
-def api() -> str:
-    """The page of the Python API: the names that the package exports, for mkdocstrings."""
-    text = textwrap.fill(
-        "Every name that `import ropeconv` gives, with its docstring. [Python](python.md) has examples and says how "
-        "they go together. The text below is filled in when the site is built (`./scripts/docs`); in a checkout, "
-        "`help(ropeconv.make_plan)` prints the same.",
-        WIDEST,
-        break_on_hyphens=False,
-    )
-    parts = [f"# Python API\n\n{WRITTEN}{text}\n"]
+def python_page() -> str:
+    """Return docs/python.md with the names that the package exports, for mkdocstrings."""
+    text = (DOCS / "python.md").read_text("utf-8").partition(WRITTEN)[0]
+    parts = [f"{text}{WRITTEN.rstrip()}\n"]
     for title, names in GROUPS.items():
-        parts.append(f"## {title}\n\n" + "\n".join(f"::: {place(name)}" for name in names) + "\n")
+        parts.append(f"### {title}\n\n" + "\n".join(f"::: {place(name)}" for name in names) + "\n")
     return "\n".join(parts)
 
 
@@ -194,7 +233,12 @@ def place(name: str) -> str:
     return f"ropeconv.{module}.{attribute}"
 
 
-PAGES = {"commands.md": commands, "schemas.md": schemas, "api.md": api}
+PAGES: dict[str, Callable[[], str]] = {
+    "commands.md": commands,
+    "python.md": python_page,
+    **{f"schemas/{name}.json": partial(schema_text, name) for name in SCHEMAS},
+}
+"""Files in docs/, and what makes them."""
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ IN_DOCS = (
 )  # fmt: skip
 OUTSIDE = {"unsupported", "unknown"}
 COMMON = (
-    "llama", "llama4_text", "mistral", "mixtral", "ministral3", "qwen2", "qwen2_moe", "qwen2_5_vl", "qwen3", "qwen3_moe",
+    "llama", "llama4", "mistral", "mixtral", "ministral3", "qwen2", "qwen2_moe", "qwen2_5_vl", "qwen3", "qwen3_moe",
     "qwen3_next", "qwen3_5", "gemma", "gemma2", "gemma3", "gemma4", "deepseek_v2", "deepseek_v3", "glm4", "glm4_moe",
     "phi", "phi3", "gpt_oss", "gpt_neox", "granite", "olmo2", "olmo3", "cohere", "falcon", "smollm3", "modernbert",
 )  # fmt: skip
@@ -220,7 +220,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     ),
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),
     "docs/tables/runtimes.txt": ((r"^.*$", lambda: f"{families()}\n"),),
-    "docs/training.md": ((r"\| trainer \| what it does \|.*?(?=\n\n)", trainer_table),),
+    "docs/training.md": ((r"\| trainer \| what it does \|.*(?=\n)", trainer_table),),
 }
 """What is written in each page: a pattern that finds it, and a function that makes it."""
 COMPLETED: dict[str, tuple[tuple[str, Callable[[str], str]], ...]] = {

@@ -3,9 +3,9 @@
     python scripts/transcripts.py [PAGE ...]
 
 A block of code whose commands begin with `$` also has their output; it is run beside the published configs of the
-tests, each as NAME/config.json, small models, and a text. A line `...` stands for any lines. This script writes the
-output into blocks without such a line, and prints that of the others where it does not fit. Commands of other blocks
-are run by tests/docs/test_commands.py on a small model.
+tests, each as NAME/config.json, small models, and a text. The tutorial is run beside a real model. A line `...` stands
+for any lines. This script writes the output into blocks without such a line, and prints that of the others where it
+does not fit. Commands of other blocks are run by tests/docs/test_commands.py on a small model.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ import termios
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
-    "../README.md", "engines.md", "faq.md", "choosing.md", "training.md", "gguf.md", "validating.md", "evaluating.md",
+    "../README.md", "engines.md", "faq.md", "methods.md", "training.md", "gguf.md", "validating.md", "evaluating.md",
 )  # fmt: skip
 """Pages whose transcripts are checked."""
+TUTORIAL = "tutorial.md"
 COLUMNS = 110
 OF_WEIGHTS = {
     "ropeconv bound ./SmolLM2-135M --weights",
@@ -37,6 +39,7 @@ OF_WEIGHTS = {
     "--measure growth,passkey --lengths 256,768 --windows 6 --depths 2",
     "ropeconv eval SmolLM2-135M-Instruct --methods base,ntk:2,yarn:2,linear:2 --text manual.txt --lengths 1/4T,1T,2T "
     "--windows 3 --targets 512 --dtype bfloat16",
+    "ropeconv tune ./model --text 'texts/*.txt' --context 256 -o tuned.json",
     "ropeconv validate tiny-llama-yarn16 --against tiny-llama --server http://localhost:8000 --length 1000",
 }
 """Commands whose output is that of a real model's weights or of a server, which are not here."""
@@ -133,6 +136,16 @@ def published(folder: Path) -> Path:
     return folder
 
 
+def tutorial(folder: Path) -> Path:
+    """Copies the real model of the tutorial into a folder, and writes its text. Raises Unavailable of real_model."""
+    from scripts.real_model import real_model
+
+    checkpoint = real_model().checkpoint
+    shutil.copytree(checkpoint, folder / checkpoint.name, ignore=shutil.ignore_patterns("ropeconv.json"))
+    (folder / "manual.txt").write_text("\n".join(topics.values()) + "\n", encoding="utf-8")
+    return folder
+
+
 def small_models(folder: Path) -> Path:
     """Makes `Qwen3-8B`, a checkpoint of two layers, and `Qwen3-8B-Q8_0.gguf` in a new folder, and returns that."""
     from tests.support.llamacpp import checkpoint
@@ -170,9 +183,10 @@ def refreshed(text: str, folder: Path) -> tuple[str, list[str]]:
 def main(pages: list[str]) -> int:
     """Rewrites pages; 1 where a block has to be changed by hand. pages: their names."""
     code = 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = published(Path(name))
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as other:
+        beside = published(Path(name))
         for page in pages:
+            folder = tutorial(Path(other)) if page == TUTORIAL else beside
             path = ROOT / "docs" / page
             text, wrong = refreshed(path.read_text("utf-8"), folder)
             path.write_text(text, encoding="utf-8")

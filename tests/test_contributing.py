@@ -50,7 +50,10 @@ NAME = r'^    name = "([^"]+)"$'
 REGISTERED = {
     "methods": (set(defined(NAME, "rope/methods")), METHODS),
     "measures": (set(defined(NAME, "evaluate/measures")), MEASURES),
-    "commands": ({name.replace("_", "-") for name in defined(r"^def (\w+)_command\(", "cli/commands")}, COMMANDS),
+    "commands": (
+        {name.replace("_", "-") for name in defined(r"^def (\w+)_command\(", "cli/commands")},
+        {name.split()[-1] for name in COMMANDS},
+    ),
     "tasks": (set(defined(r'^@task\("([^"]+)"\)$', "run")), TASKS),
     "tasks of a plan": (set(TASKS), get_args(TaskName)),
     "tasks in their order": ({*CHAIN, "eval"}, TASKS),

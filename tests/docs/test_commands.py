@@ -9,15 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.cli.app import COMMANDS
 from scripts import transcripts
-from scripts.transcripts import ROOT, Transcript, fits
+from scripts.real_model import Unavailable
+from scripts.reference import option_rows
+from scripts.transcripts import ROOT, TUTORIAL, Transcript, fits
 
 from ..support.extent import sample
 from ..support.in_process import command
 from ..validate.servers.stand_in import StandIn, running
 
-RUN = ("engines.md", "faq.md")
+RUN = ("../README.md", "engines.md", "faq.md")
 """Pages of which every command runs on a small model."""
+SMALL = {"Qwen/Qwen2.5-7B-Instruct": "Qwen3-8B", "model-Q4_K_M.gguf": "Qwen3-8B-Q8_0.gguf", "128k": "256"}
+"""What stands for models and lengths of README.md. The small model is trained with 64 tokens."""
 OWNERS = {"8000": "vllm", "30000": "sglang"}
 """Servers of the pages by their ports."""
 
@@ -34,11 +39,48 @@ def shown(page: str) -> list[Transcript]:
     return [one for one in found if one.command not in transcripts.OF_WEIGHTS]
 
 
+def commands_of(text: str) -> list[str]:
+    """Every command of ropeconv in a page, in blocks and in sentences."""
+    blocks = "\n".join(match["body"] for match in transcripts.FENCED.finditer(text)).replace("\\\n", " ")
+    lines = re.findall(r"^(?:\$ )?(ropeconv [a-z].*)$", blocks, re.MULTILINE)
+    inline = re.findall(r"`(ropeconv\s[a-z][^`]*)`", transcripts.FENCED.sub("", text))
+    return [" ".join(command.partition(" # ")[0].partition(" > ")[0].split()) for command in (*lines, *inline)]
+
+
+def unknown_words(command: str) -> list[str]:
+    """What a command has that ropeconv does not know: its name, or options."""
+    words = command.split()[1:]
+    name = next((name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS), None)
+    if name is None:
+        return words[:1]
+    known = {*option_rows(name), *(option_rows("apply") if name == "train-config" else ()), "--help", "--help-all"}
+    shown = "|".join((*option_rows(name).values(), *option_rows("apply").values()))
+    flags = [word.rstrip(".,;:)").partition("=")[0] for word in words if word.startswith("-") and len(word) > 1]
+    return [flag for flag in flags if flag not in known and f"`{flag}" not in shown]
+
+
+@pytest.mark.parametrize("page", [*sorted(path.name for path in (ROOT / "docs").glob("*.md")), "../README.md"])
+def test_every_command_of_a_page_exists_with_its_options(page: str) -> None:
+    assert [(one, unknown_words(one)) for one in commands_of(text_of(page)) if unknown_words(one)] == []
+
+
+def test_an_unknown_command_or_option_in_a_page_would_be_found() -> None:
+    assert commands_of("see `ropeconv schedule --yarn 4`\n```\n$ ropeconv apply x --yran 4\n```\n") == [
+        "ropeconv apply x --yran 4", "ropeconv schedule --yarn 4",
+    ]  # fmt: skip
+    assert unknown_words("ropeconv apply x --yran 4 -o y") == ["--yran"]
+    assert unknown_words("ropeconv schedule --yarn 4") == ["schedule"]
+
+
 def bare(page: str) -> list[str]:
     """The commands of ropeconv in blocks of shell, in their order, without comments and redirections."""
-    blocks = [match["body"] for match in transcripts.FENCED.finditer(text_of(page)) if not match["language"]]
+    text = text_of(page)
+    if page == "../README.md":
+        for name, stand_in in SMALL.items():
+            text = text.replace(name, stand_in)
+    blocks = [match["body"] for match in transcripts.FENCED.finditer(text) if match["language"] in ("", "sh")]
     lines = [line for body in blocks for line in body.replace("\\\n", " ").splitlines()]
-    commands = [line.partition(" > ")[0] for line in lines if line.startswith("ropeconv ")]
+    commands = [line.partition(" > ")[0] for line in lines if line.startswith("ropeconv ") and "--push" not in line]
     return [" ".join(shlex.split(one, comments=True)) for one in commands]
 
 
@@ -64,7 +106,7 @@ def ran(small: Path, text: str) -> None:
         command(small, *words[:at], url, *words[at + 1 :], code=0)
 
 
-CASES = [(page, one) for page in (transcripts.PAGES[0], *sample(transcripts.PAGES[1:], 1)) for one in shown(page)]
+CASES = [(page, one) for page in sample(transcripts.PAGES, 2) for one in shown(page)]
 
 
 @pytest.mark.parametrize(("page", "one"), CASES, ids=lambda one: getattr(one, "command", ""))
@@ -82,6 +124,18 @@ def test_the_commands_of_a_page_run_one_after_the_other(small: Path, tmp_path: P
     assert commands
     for one in commands:
         ran(tmp_path / "own", one)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
+    try:
+        folder = transcripts.tutorial(tmp_path)
+    except Unavailable as problem:
+        pytest.skip(str(problem))
+    for one in shown(TUTORIAL):
+        real = transcripts.output_of(one.command, folder)
+        assert fits(one.shown, real), f"run python scripts/transcripts.py {TUTORIAL}; it prints\n{real}"
 
 
 @pytest.mark.parametrize("page", ["faq.md", pytest.param("engines.md", marks=pytest.mark.nightly)])

@@ -17,7 +17,8 @@ TESTED = re.search(r"^matplotlib==(\S+)", (ROOT / "scripts" / "constraints.txt")
 
 
 def test_every_method_that_changes_frequencies_has_a_section_with_its_picture() -> None:
-    parts = re.split(r"^## `--([a-z0-9-]+)`\n", (ROOT / "docs" / "papers.md").read_text("utf-8"), flags=re.MULTILINE)
+    text = (ROOT / "docs" / "methods.md").read_text("utf-8")
+    parts = re.split(r"^### `--([a-z0-9-]+)`\n", text, flags=re.MULTILINE)
     sections = {name: body.split("\n## ")[0] for name, body in zip(parts[1::2], parts[2::2], strict=True)}
     assert set(DRAWN) == set(sections)
     for name, body in sections.items():

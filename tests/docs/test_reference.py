@@ -1,4 +1,4 @@
-"""docs/commands.md, schemas.md and api.md are what the code says: scripts/reference.py writes them."""
+"""docs/commands.md, docs/schemas and the API in docs/python.md are what the code says: scripts/reference.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import ropeconv
 from ropeconv.cli.app import COMMANDS
-from scripts.reference import DOCS, GROUPS, PAGES
+from scripts.reference import DOCS, EVERYWHERE, GROUPS, PAGES, SCHEMAS, TASKS, option_rows
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -17,10 +17,21 @@ def test_a_page_is_what_the_code_says(page: str) -> None:
 
 
 def test_every_command_and_its_every_option_are_there() -> None:
-    parts = re.split(r"^## ropeconv [\w-]+\n", (DOCS / "commands.md").read_text("utf-8"), flags=re.MULTILINE)[1:]
-    sections = dict(zip(COMMANDS, parts, strict=True))
-    assert all(f"ropeconv {name} " in section and "--help" in section for name, section in sections.items())
-    assert ["--theta-bound" in sections[name] for name in ("apply", "restore")] == [True, False]
+    text = (DOCS / "commands.md").read_text("utf-8")
+    parts = re.split(r"^#{2,3} (?:ropeconv )?(.+)\n", text, flags=re.MULTILINE)[1:]
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert sections.keys() >= {*COMMANDS, *TASKS, "Method options"}
+    assert sorted(name for _, names in TASKS.values() for name in names) == sorted(COMMANDS)
+    shared = sections["Method options"]
+    assert "| `--theta-bound TOKENS` |" in shared
+    for name in COMMANDS:
+        described = sections[name] + shared * ("method options" in sections[name])
+        assert [flag for flag in option_rows(name) if flag not in EVERYWHERE and f"`{flag}" not in described] == []
+
+
+def test_every_schema_is_linked_and_no_other_file_is_there() -> None:
+    linked = re.findall(r"\(schemas/([\w-]+)\.json\)", (DOCS / "json.md").read_text("utf-8"))
+    assert sorted(linked) == sorted(SCHEMAS) == sorted(path.stem for path in (DOCS / "schemas").iterdir())
 
 
 def test_every_exported_name_stands_in_the_api_once() -> None:

@@ -1,4 +1,4 @@
-"""Receipts, plans and inspections are what their schemas in docs/schemas.md say, and wrong ones are not."""
+"""Receipts, plans and inspections are what their schemas in docs/schemas say, and wrong ones are not."""
 
 from __future__ import annotations
 
@@ -69,10 +69,9 @@ def test_a_document_is_what_its_schema_says(folder: Path, words: str) -> None:
 def test_an_output_has_the_keys_of_a_plan_and_a_receipt(folder: Path, tmp_path: Path) -> None:
     done = printed(folder, f"apply model --yarn 4 -o {tmp_path / 'out'}")
     assert is_of({key: value for key, value in done.items() if key not in ("check", "run")}, PlanDocument)
-    sections = (part.partition("\n") for part in (DOCS / "schemas.md").read_text("utf-8").split("\n## ")[1:])
-    schemas = {title: json.loads(body.split("```json\n")[1].split("\n```")[0]) for title, _, body in sections}
-    assert schemas.keys() >= {"The receipt", "The result of eval", "The journal of apply"}
-    receipt, schema = (tmp_path / "out" / "ropeconv.json"), schemas["The receipt"]["$defs"]["Receipt"]
+    schemas = {path.stem: json.loads(path.read_text("utf-8")) for path in (DOCS / "schemas").iterdir()}
+    assert schemas.keys() >= {"receipt", "evaluation", "apply-journal"}
+    receipt, schema = (tmp_path / "out" / "ropeconv.json"), schemas["receipt"]["$defs"]["Receipt"]
     assert set(schema["required"]) <= json.loads(receipt.read_text()).keys() <= schema["properties"].keys()
     assert not {"method", "sha256"} & schema["properties"].keys()
 

@@ -59,7 +59,7 @@ def test_the_site_has_every_page_and_docstring_and_asks_no_other_host(tmp_path: 
         assert 'data-md-component="source"' not in text, "this makes a browser ask GitHub"
         assert 'data-md-color-scheme="slate"' in text
     assert "var __index" in (site / "search.js").read_text("utf-8")[:40]
-    text = (site / "api.html").read_text("utf-8")
+    text = (site / "python.html").read_text("utf-8")
     assert [name for name in ropeconv.__all__ if name not in text and name not in ("METHODS", "__version__")] == []
     assert "Nothing large is read or fetched" in text
 

@@ -17,7 +17,7 @@ from ropeconv.rope.spec import RopeSpec
 
 from ..support.in_process import command
 
-PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 LLAMA_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
 
 
@@ -104,10 +104,10 @@ def flat(text: str) -> str:
 
 
 def test_the_page_has_every_sentence_and_no_other() -> None:
-    text = PAGE.read_text()
+    text = PAGE.read_text().partition("## Each method\n")[2].partition("\n## ")[0] + "\n### "
     bullets = [flat(item) for item in re.findall(r"^- (.+?)(?=\n- |\n\n|\Z)", text, flags=re.MULTILINE | re.DOTALL)]
     assert bullets == [sentence for method in REGISTRY.values() for sentence in method.departures]
-    sections = {name: flat(body) for name, body in re.findall(r"^## `--([^`]+)`\n(.+?)(?=\n## )", text, re.M | re.S)}
+    sections = {name: flat(body) for name, body in re.findall(r"^### `--([^`]+)`\n(.+?)(?=\n### )", text, re.M | re.S)}
     cited = {name: method for name, method in REGISTRY.items() if method.paper != "-"}
     assert list(sections) == [name for name in REGISTRY if name != "as-is"]
     for name, method in cited.items():
@@ -116,9 +116,9 @@ def test_the_page_has_every_sentence_and_no_other() -> None:
 
 
 def test_the_command_prints_it(tmp_path: Path) -> None:
-    said_there = flat(command(tmp_path, "methods", "yarn").stdout)
+    said_there = flat(command(tmp_path, "list", "methods", "yarn").stdout)
     assert all(sentence in said_there for sentence in REGISTRY["yarn"].departures)
-    (found,) = json.loads(command(tmp_path, "methods", "theta-for", "--json").stdout)["methods"]
+    (found,) = json.loads(command(tmp_path, "list", "methods", "theta-for", "--json").stdout)["methods"]
     assert found["departures"] == list(REGISTRY["theta-for"].departures)
     assert found["formula"].startswith("theta' = floor(")
-    assert "otherwise than printed" not in command(tmp_path, "methods", "linear").stdout
+    assert "otherwise than printed" not in command(tmp_path, "list", "methods", "linear").stdout

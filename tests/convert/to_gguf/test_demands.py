@@ -93,7 +93,7 @@ def test_what_llama_cpp_does_not_load_never_has_its_name(tmp_path: Path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "good.gguf", "source"]
 
 
-DOCS = Path(__file__).parents[3] / "docs" / "exports.md"
+DOCS = Path(__file__).parents[3] / "docs" / "gguf.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|\n").split("|")]
     for line in DOCS.read_text().partition("begin of the table")[2].partition("<!-- end")[0].splitlines()[3:]

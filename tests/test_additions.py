@@ -52,7 +52,7 @@ from ...rope.forms import InterpolatedForm
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ..config_edit import RopeSetting
-from ..config_only import config_encoding
+from ..encoding import config_encoding
 
 
 @config_encoding("plain", order=90, max_ulp=7)

@@ -14,15 +14,15 @@ from ..convert.target import Target
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import inspect_source
+from ..models.config import sample_config
 from ..models.family import Family
 from ..models.gguf import GgufSource
-from ..models.layer_cache import sample_config
 from ..models.registry import families
 from ..models.source import Source
 from ..options import Format
+from ..rope.bound.reach import Profile, profile
 from ..rope.errors import RecipeError, RopeconvError
 from ..rope.methods.method import REGISTRY, Method
-from ..rope.profile import Profile, profile
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.grouping import grouped

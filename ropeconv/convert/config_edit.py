@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
-from ..models.config import nested_settings, rotary_share, text_parts
+from ..models.config import STATES, nested_settings, rotary_share, text_parts
 from ..models.family import Family
-from ..models.layer_cache import STATES
 from ..models.layers import kinds_of, layer_names, layer_types, settings_name
 from ..models.length_limits import window_keys
 from ..models.schema import Config, first_present, positive_int

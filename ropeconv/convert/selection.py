@@ -25,11 +25,9 @@ from ..runtimes.gguf_readers import Reader, find_readers
 from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import ASSUMED
 from ..runtimes.runtime import GOOD, RUNS, SILENT
-from .config_only import nothing_fits, tried
-from .encoding import ENCODINGS, CheckpointResult, EncodeRequest
+from .encoding import ENCODINGS, CheckpointResult, EncodeRequest, nothing_fits, tried
 from .encodings.tensor import tensor
-from .gguf_edits import NOTE, carry, take_back
-from .gguf_encoding import GGUF_ENCODINGS, GgufModel, GgufResult, judged, nothing_suits
+from .gguf_encoding import GGUF_ENCODINGS, NOTE, GgufModel, GgufResult, carry, judged, nothing_suits, take_back
 from .target import ConsideredEncoding, Target, refuse_approximate, refuse_attention_factor
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..formats.jsontext import JsonObject
-from ..models.layer_cache import CachedLayers
+from ..models.config import CachedLayers
 from ..models.source import Origin
 from ..rope.errors import counted
 from ..rope.schedule import LogN, QueryScaling, Schedule

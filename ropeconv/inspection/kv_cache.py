@@ -10,9 +10,8 @@ from msgspec import UNSET
 
 from ..formats.gguf.values import TYPES, TensorType
 from ..formats.jsontext import JsonObject
-from ..models.config import text_part
+from ..models.config import CachedLayers, cache_geometry, text_part
 from ..models.family import Family
-from ..models.layer_cache import CachedLayers, cache_geometry
 from ..models.schema import Config
 from ..rope.errors import counted
 from ..runtimes.llamacpp.archs import Arch, HeaderKeys
@@ -71,6 +70,14 @@ class KvCache:
     def sentence(self, tokens: int, source: int | None = None) -> str:
         """Its size for display. tokens: of one sequence. source: tokens that the source declares, for a plan."""
         return f"KV cache at {tokens:,} tokens: {self.sizes(tokens, source)}."
+
+    def short(self, tokens: int, source: int | None = None) -> str:
+        """Its size in the dtype of the model, in a sentence. Parameters are those of `sentence`."""
+        dtype, size = next(iter(self.bytes(tokens).items()))
+        before = (
+            "" if source in (None, tokens) else f" ({display(next(iter(self.bytes(source or 1).values())))} before)"
+        )
+        return f"KV cache: {display(size)} at {tokens:,} tokens in {dtype}{before}."
 
     def sizes(self, tokens: int, source: int | None = None) -> str:
         """The size in every dtype for display, with remarks. Parameters are those of `sentence`."""

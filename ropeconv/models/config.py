@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from ..errors import BadSource, UnknownModelType
 from ..rope.errors import counted, shown
 from ..rope.spec import WIDEST_HEAD
 from .family import Family, Kind
-from .layers import kinds_of, layer_kinds, layer_names, layer_windows, own_settings, settings_name
+from .layers import key_layers, kinds_of, layer_kinds, layer_names, layer_windows, own_settings, settings_name
 from .registry import assumed_family, assumption, by_model_type, refused
 from .schema import LAYER_SHARES, Config, check_config, check_quantisation, first_present, positive_int, text_config
 from .suggest import Shapes, suggestion
@@ -79,9 +80,16 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
     names = [part.get("model_type") for part in (text, config) if part is not None]
     for name in names:
         family = by_model_type().get(name) if isinstance(name, str) else None
-        if family is not None:
-            _refuse_without_rope(config if text is None else text, family)
-            return family
+        if family is None:
+            continue
+        for need in family.rotates:
+            value = first_present(config if text is None else text, (need.key,), need.default)
+            if value != need.value:
+                raise BadSource(
+                    f"this {family.name} config has {need.key} = {shown(value)}, so it has no rotary position "
+                    "embedding and nothing to extend"
+                )
+        return family
     name = names[-1]
     if name is None:
         raise BadSource("config.json has no model_type, so the architecture is unknown; add it, or give another folder")
@@ -97,16 +105,6 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
         f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
         + suggestion(config, shapes())
     )
-
-
-def _refuse_without_rope(part: Config, family: Family) -> None:
-    for need in family.rotates:
-        value = first_present(part, (need.key,), need.default)
-        if value != need.value:
-            raise BadSource(
-                f"this {family.name} config has {need.key} = {shown(value)}, so it has no rotary position embedding "
-                "and nothing to extend"
-            )
 
 
 def text_part(config: Config, family: Family) -> Config:
@@ -228,24 +226,150 @@ def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
 
 
 def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "global") -> int:
-    explicit = positive_int(part, family.keys.rotary_dim) if family.keys.rotary_dim else None
-    if explicit is not None:
-        return _paired(explicit, head_dim)
-    share = rotary_share(part, family, kind)
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        raise BadSource(
-            f"config.json has a partial rotary factor of {shown(share)}; write a number above 0 and up to 1"
-        )
-    rotary_dim = int(head_dim * share)
-    if rotary_dim < 2:
-        raise BadSource(f"config.json leaves {rotary_dim} of {head_dim} dimensions to rotate; nothing can be extended")
-    return _paired(rotary_dim, head_dim)
-
-
-def _paired(rotary_dim: int, head_dim: int) -> int:
-    """The number of rotating dimensions, which has to be even. head_dim: of the head, for the message."""
+    rotary_dim = positive_int(part, family.keys.rotary_dim)
+    if rotary_dim is None:
+        share = rotary_share(part, family, kind)
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise BadSource(
+                f"config.json has a partial rotary factor of {shown(share)}; write a number above 0 and up to 1"
+            )
+        rotary_dim = int(head_dim * share)
+        if rotary_dim < 2:
+            raise BadSource(f"config.json rotates {rotary_dim} of {head_dim} dimensions; nothing can be extended")
     if rotary_dim % 2:
         raise BadSource(f"config.json rotates {rotary_dim} of {head_dim} dimensions, which rotate in pairs; correct it")
     if rotary_dim > head_dim:
         raise BadSource(f"config.json rotates {rotary_dim} dimensions of heads that have {head_dim}; correct it")
     return rotary_dim
+
+
+STATES = ("linear_attention", "conv", "mamba", "recurrent")
+"""Layer types that keep a state of fixed size instead of keys and values."""
+LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128}
+"""Keys of multi-head latent attention, with the defaults of transformers' classes."""
+
+INDEX_WIDTH = 128
+"""The default of transformers' classes for the width of an indexer's keys."""
+
+
+@dataclass(frozen=True)
+class CachedLayers:
+    """Layers that keep the same in the key-value cache.
+
+    count: how many layers. keys, values: numbers that one of them keeps per token. window: in tokens, how many it keeps
+    at most; None for the whole context.
+    """
+
+    count: int
+    keys: int
+    values: int
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class CacheGeometry:
+    """The cached layers of a model.
+
+    layers: in groups. states: number of layers with a state of fixed size instead. repeated: what `repeated_by` keeps,
+    a runtime that caches keys and values for every query head; both empty where none does.
+    """
+
+    layers: tuple[CachedLayers, ...]
+    states: int = 0
+    repeated: tuple[CachedLayers, ...] = ()
+    repeated_by: str = ""
+
+
+def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
+    """The cached layers of a config.json; None where there are none, or no number of heads is stated.
+
+    config: the whole config. family: its family. Raises BadSource for numbers that are none.
+    """
+    part, sizes = text_part(config, family), geometry(config, family)
+    heads = positive_int(part, family.keys.heads, family.defaults.heads)
+    if heads is None or family.encoder or not family.cache.per_token:
+        return None
+    repeated = (0, 0)
+    if family.mla:
+        rank, nope, v = (positive_int(part, (key,), default) or 0 for key, default in LATENT.items())
+        repeated = (heads * (nope + sizes.head_dim), heads * v) if family.cache.repeated_by else (0, 0)
+        kept: dict[Kind, tuple[int, int]] = {"global": (rank, sizes.head_dim)}
+    else:
+        if family.hooks.repeats_keys(part):
+            repeated = (heads * sizes.head_dim, heads * sizes.head_dim)
+        kept = {kind: _kept(part, family, sizes, kind, heads) for kind in ("global", "local")}
+    names = layer_names(part, family, len(sizes.layers))
+    # 0 for a layer without keys and values
+    windows = [0 if name in STATES else size for name, size in zip(names, sizes.windows, strict=False)]
+    makers, indexed = key_layers(part, family, len(sizes.layers)), _indexed(part, family, len(sizes.layers))
+    sides = [kept.get(kind, kept["global"]) for kind in sizes.layers]
+    counted: Counter[tuple[int | None, tuple[int, int]]] = Counter()
+    for layer, (keys, values) in enumerate(sides):
+        if windows[layer] != 0 and makers[layer] == layer:
+            counted[windows[layer], (keys + indexed[layer], values)] += family.hooks.runs(part, layer)
+    groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0))
+    return CacheGeometry(
+        tuple(CachedLayers(count, *sides, window) for (window, sides), count in groups),
+        windows.count(0),
+        tuple(CachedLayers(count, *repeated, window) for (window, _), count in groups) if any(repeated) else (),
+        family.cache.repeated_by if any(repeated) else "",
+    )
+
+
+def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
+    """Heads of keys and values of a layer.
+
+    part: the text part of a config. family: of the model. heads: of queries. kind: of the layer.
+    """
+    keys = family.cache.global_heads
+    count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
+    if kind != "local" and keys and all(part.get(switch) for switch in keys[1:]):
+        count = positive_int(part, keys[:1]) or count
+    return family.hooks.kv_heads(part, count, kind)
+
+
+def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int) -> tuple[int, int]:
+    """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
+    local = kind == "local"
+    own = own_settings(part).get(sizes.layers.index("global"), {}) if not local and "global" in sizes.layers else {}
+    count = positive_int(own, ("num_key_value_heads",)) or kv_heads(part, family, heads, kind)
+    width = sizes.local_head_dim if local else sizes.head_dim
+    return count * width, count * family.hooks.value_width(part, width)
+
+
+def _indexed(part: Config, family: Family, count: int) -> list[int]:
+    """The numbers per token that the indexer of each layer keeps, 0 for a layer that has none."""
+    rules = family.cache
+    width = positive_int(part, (rules.index_key,), INDEX_WIDTH) or 0 if rules.index_key else 0
+    listed = part.get("indexer_types")
+    own = [kind == "full" for kind in listed] if isinstance(listed, list) else []
+    own = own or [max(layer - 1, 0) % rules.index_interval == 0 for layer in range(count)]
+    return [width if has else 0 for has in own[:count]] + [0] * (count - len(own))
+
+
+HEADS, HEAD_DIM, CONTEXT = 8, 128, 4096
+
+
+def sample_config(family: Family) -> Config:
+    """The config of a model of a family, in the schema that publishers use: as few keys as its RoPE needs."""
+    keys = family.keys
+    config: Config = {"model_type": family.model_types[0], keys.hidden[0]: HEADS * HEAD_DIM, keys.heads[0]: HEADS}
+    config[keys.layers[0]] = family.defaults.layers or 2
+    config[keys.context[0]] = CONTEXT
+    config[keys.theta[0]] = config["rope_theta"] = family.defaults.theta
+    if family.mla:
+        config |= {keys.head_dim[0]: 64, "qk_nope_head_dim": 128}
+    elif family.writing.head_dim:
+        config[keys.head_dim[0]] = HEAD_DIM
+    if keys.partial and family.defaults.partial_rotary_factor != 1:
+        config[keys.partial[0]] = family.defaults.partial_rotary_factor
+    if not family.halves:
+        return config
+    whole: Config = {"model_type": config.pop("model_type")}
+    for path in family.halves:
+        *outer, last = path.split(".")
+        part = whole
+        for key in outer:
+            part = part.setdefault(key, {})
+        part[last] = dict(config)
+    return whole

@@ -107,11 +107,7 @@ def _places_layer(pattern: str, blocks: int) -> bool:
 
 
 def _names(family: Family) -> tuple[str, ...]:
-    return (f"the family {family.name!r}", *map(_model_type, family.model_types))
-
-
-def _model_type(name: str) -> str:
-    return f"the model_type {name!r}"
+    return (f"the family {family.name!r}", *(f"the model_type {name!r}" for name in family.model_types))
 
 
 @cache
@@ -170,15 +166,10 @@ def assumed_family(config: Config, name: str) -> Family:
         near = difflib.get_close_matches(name, by_name(), 3)
         meant = f"did you mean {' or '.join(near)}" if near else "`ropeconv list families` lists them"
         raise UsageError(f"--family {name} is not known; {meant}, or describe it in a file (docs/families.md)")
-    model_type = _assumed_model_type(config)
+    model_type = str((text_config(config) or {}).get("model_type") or config.get("model_type") or "")
     if model_type in family.model_types:
         return family
     return msgspec.structs.replace(family, model_types=(*family.model_types, model_type), assumed=model_type)
-
-
-def _assumed_model_type(config: Config) -> str:
-    inner = (text_config(config) or {}).get("model_type")
-    return str(inner or config.get("model_type") or "")
 
 
 def assumption(family: Family) -> str:
@@ -186,10 +177,11 @@ def assumption(family: Family) -> str:
     if not family.assumed:
         return ""
     keys, weights, window = family.keys, family.weights, family.window
-    said = [
+    width = family.defaults.head_dim or f"{keys.hidden[0]} / {keys.heads[0]}"
+    facts = [
         f"its RoPE is that of {family.display_name}",
         LAYOUTS[family.layout] + (", multi-head latent attention" if family.mla else ""),
-        f"head_dim from {', '.join(keys.head_dim)}" + _otherwise(family),
+        f"head_dim from {', '.join(keys.head_dim)}, else {width}",
         f"a layer of type {' and '.join(f'{name} {KINDS[kind]}' for name, kind in family.layers.types.items())}"
         if family.layers.types
         else f"the layers that {family.layers.flags} flags rotate"
@@ -197,12 +189,6 @@ def assumption(family: Family) -> str:
         else "every layer rotates",
         f"queries and keys from {weights.fused or f'{weights.q} and {weights.k}'}",
     ]
-    said += [f"norms of them are {weights.q_norm} and {weights.k_norm} ({weights.norm})"] if weights.q_norm else []
-    said += [f"a window in {window.key}"] if window.key else []
-    return f"model_type {family.assumed!r} is taken as {family.name}: {'; '.join(said)}"
-
-
-def _otherwise(family: Family) -> str:
-    if family.defaults.head_dim:
-        return f", else {family.defaults.head_dim}"
-    return f", else {family.keys.hidden[0]} / {family.keys.heads[0]}"
+    facts += [f"norms of them are {weights.q_norm} and {weights.k_norm} ({weights.norm})"] if weights.q_norm else []
+    facts += [f"a window in {window.key}"] if window.key else []
+    return f"model_type {family.assumed!r} is taken as {family.name}: {'; '.join(facts)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any
 
@@ -22,8 +23,13 @@ Config = JsonObject
 
 def first_present(part: Config, keys: Iterable[str], default: object = None) -> Any:
     """The value of the first key that is present and not null; a dot stands between the keys of nested objects."""
-    values = (_at(part, key.split(".")) for key in keys)
-    return next((value for value in values if value is not None), default)
+    for key in keys:
+        value: Any = part
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            return value
+    return default
 
 
 def text_config(config: Config) -> Config | None:
@@ -31,12 +37,6 @@ def text_config(config: Config) -> Config | None:
     thinker = config.get("thinker_config")
     text = (thinker if isinstance(thinker, dict) else config).get("text_config")
     return text if isinstance(text, dict) else None
-
-
-def _at(part: object, path: list[str]) -> Any:
-    for key in path:
-        part = part.get(key) if isinstance(part, dict) else None
-    return part
 
 
 def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1) -> int | None:
@@ -187,17 +187,11 @@ def _check_one(key: str, value: object, kind: object, place: str) -> None:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
         what = WORDS[kind]
-        if isinstance(value, str) and kind is not Name and _is_number(value):
-            what = f"the number {value} without quotes"
+        if isinstance(value, str) and kind is not Name and len(value) < 40:
+            with suppress(ValueError):
+                float(value)
+                what = f"the number {value} without quotes"
         raise BadSource(f"config.json has {key} = {shown(value)}{place}; write {what}") from None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return len(text) < 40
 
 
 def _types_of(family: Family) -> dict[str, object]:

@@ -17,7 +17,7 @@ from ..rope.errors import RopeconvError
 
 def _warm() -> None:
     """Answers the largest page once, for a model of no matter."""
-    from ..models.layer_cache import sample_config
+    from ..models.config import sample_config
     from ..models.registry import families
     from .desk import Desk
     from .forms import CompareForm

@@ -12,7 +12,7 @@ import pytest
 from ropeconv.bake.gguf import ExportPlan, GgufPlan
 from ropeconv.bake.warnings import modelfile_of, run_commands, write_modelfile
 from ropeconv.errors import UsageError
-from ropeconv.models.layer_cache import sample_config
+from ropeconv.models.config import sample_config
 from ropeconv.models.registry import by_name
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
@@ -62,7 +62,7 @@ def test_a_modelfile_names_the_file_and_the_context(plan: GgufPlan, tmp_path: Pa
     with pytest.raises(RopeconvError, match=r"Long\.Modelfile is there and is another one"):
         write_modelfile(plan)
     assert path.read_text() == "FROM ./other.gguf\n"
-    with pytest.raises(UsageError, match="--ollama goes with a GGUF file as output"):
+    with pytest.raises(UsageError, match="Ollama runs GGUF files"):
         modelfile_of(make_plan(CONFIG, YARN))
 
 

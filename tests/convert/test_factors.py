@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ropeconv.convert.config_only import lengths_note, original_for
+from ropeconv.convert.encoding import lengths_note, original_for
 from ropeconv.convert.encodings.factors import factor_list
 from ropeconv.errors import UnsupportedBake
 

@@ -23,7 +23,7 @@ from ..support.baking import make_plan, validate
 FILE = '''
 """Encoding `flat`: linear interpolation, and the attention factor nowhere."""
 
-from ropeconv.convert.config_only import config_encoding
+from ropeconv.convert.encoding import config_encoding
 from ropeconv.convert.config_edit import RopeSetting
 
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from ropeconv.convert.config_only import nothing_fits
-from ropeconv.convert.encoding import CheckpointResult
+from ropeconv.convert.encoding import CheckpointResult, nothing_fits
 from ropeconv.convert.selection import select
 from ropeconv.errors import UnsupportedBake, UsageError
-from ropeconv.models.layer_cache import sample_config
+from ropeconv.models.config import sample_config
 from ropeconv.models.registry import by_name
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe

@@ -13,8 +13,8 @@ from transformers import AutoConfig, DynamicCache
 
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.kv_cache import KvCache
+from ropeconv.models.config import CachedLayers
 from ropeconv.models.family import Cache
-from ropeconv.models.layer_cache import CachedLayers
 from ropeconv.models.open import open_source
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.methods.method import REGISTRY

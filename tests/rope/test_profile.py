@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from ropeconv.rope.bound.reach import profile
 from ropeconv.rope.forms import Plain, base_inv_freq
 from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.profile import profile
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec

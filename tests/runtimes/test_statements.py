@@ -9,8 +9,8 @@ import pytest
 
 from ropeconv.convert.encoding import ENCODINGS, CheckpointResult, EncodeRequest
 from ropeconv.convert.target import Target
+from ropeconv.models.config import sample_config
 from ropeconv.models.family import Family
-from ropeconv.models.layer_cache import sample_config
 from ropeconv.models.registry import by_name
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.methods.method import REGISTRY

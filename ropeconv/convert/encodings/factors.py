@@ -18,7 +18,7 @@ from ...rope.on_top import rotating
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ..config_edit import RopeSetting
-from ..config_only import config_encoding, lengths_note, original_for
+from ..encoding import config_encoding, lengths_note, original_for
 
 NEIGHBOURS = 4
 DOUBT = 0.1  # vectorised powf is good to about 0.6 ulp

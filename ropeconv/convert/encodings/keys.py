@@ -12,8 +12,7 @@ from ...formats.gguf.values import GgufValue, boolean, f32, string, u32
 from ...rope.forms import InterpolatedForm, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import ASSUMED_KEY, arch_of_header
-from ..gguf_edits import pinned_original, start, with_attention_factor
-from ..gguf_encoding import GgufModel, gguf_encoding
+from ..gguf_encoding import GgufModel, gguf_encoding, pinned_original, start, with_attention_factor
 
 OTHERWISE = "use --encoding tensor where the architecture has it, or another method"
 

@@ -18,8 +18,7 @@ from ...models.schema import Config, first_present
 from ...rope.schedule import QueryScaling, approximate_log_n, deviation
 from ...rope.spec import RopeSpec
 from ..config_edit import put
-from ..config_only import furthest
-from ..encoding import CheckpointResult, EncodeRequest, encoding
+from ..encoding import CheckpointResult, EncodeRequest, encoding, furthest
 from ..fold import Fold, times_queries
 from ..target import with_deviation
 from .weights import weights

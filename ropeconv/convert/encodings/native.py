@@ -21,7 +21,7 @@ from ...rope.forms import (
 from ...rope.schedule import Schedule
 from ...rope.spec import Proportional, RopeSpec
 from ..config_edit import RopeSetting
-from ..config_only import config_encoding, lengths_note, original_for
+from ..encoding import config_encoding, lengths_note, original_for
 
 SAME = 1e-9
 ONE_LIST = "give one list: leave --keep-short out"

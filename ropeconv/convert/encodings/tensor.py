@@ -11,8 +11,7 @@ from ...rope.forms import Plain, divisors
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import arch_of_header
 from ...runtimes.llamacpp.read_header import FREQS, LONG, SHORT
-from ..gguf_edits import put_vector, start, with_attention_factor
-from ..gguf_encoding import GgufModel, gguf_encoding
+from ..gguf_encoding import GgufModel, gguf_encoding, put_vector, start, with_attention_factor
 
 
 @gguf_encoding("tensor", order=2)

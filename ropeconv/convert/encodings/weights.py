@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import UnsupportedBake
-from ..config_only import bare, furthest, refuse_log_n
-from ..encoding import CheckpointResult, EncodeRequest, encoding
+from ..encoding import CheckpointResult, EncodeRequest, bare, encoding, furthest, refuse_log_n
 from ..fold import fold
 
 

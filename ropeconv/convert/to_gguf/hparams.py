@@ -9,9 +9,8 @@ from typing import Any
 
 from ...errors import BadSource, UnsupportedBake
 from ...formats.gguf.values import GgufValue, array, boolean, bools, f32, f32_array, string, u32
-from ...models.config import text_part
+from ...models.config import STATES, kv_heads, text_part
 from ...models.family import Family, Gguf
-from ...models.layer_cache import STATES, kv_heads
 from ...models.layers import layer_kinds, layer_names, own_settings
 from ...models.schema import Config, positive_int
 from ...rope.errors import shown

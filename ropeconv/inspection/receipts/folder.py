@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property, partial
+from math import frexp, prod
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...errors import BadSource
-from ...formats.copying import Splice, write_blocks
+from ...formats.copying import Splice, copy_file, write_blocks
 from ...formats.durable import FileIdentity, sha256, text_digest
-from ...formats.safetensors import INDEX, Header, safe_name, tensors
+from ...formats.safetensors import INDEX, STORED, Header, Tensor, read_header, safe_name, tensors, widened
 from ...models.length_limits import SMALL
 from ...models.source import CARD, RECEIPT, SOURCE_CARD, GeneratedFile, Source, SourceFile
 from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import read_spec
-from .division import check_scaled, write_divided
 from .reader import parse_receipt
 from .receipt import FolderRecord, Receipt, ScaledRecord, SourceRecord, TextRecord
 
@@ -388,3 +392,72 @@ def _spliced(source: Source, file: SourceFile, splice: Splice, known: TextRecord
     before = source.read(name, prefix, earlier.start).decode()
     after = source.read(name, earlier.stop, file.size - suffix).decode()
     return TextRecord(name, known.sha256, before + known.text + after, prefix, suffix)
+
+
+EXACT = ("F32", "BF16", "F16")
+CLOSE = 1e-9  # the factor is a product of float64 numbers
+CHUNK = 1 << 20  # elements that are read at a time
+
+
+def check_scaled(record: ScaledRecord, tensor: Tensor) -> None:
+    """Raise BadSource for a record of a scaled tensor that no bake writes. tensor: that it names."""
+    mantissa, exponent = frexp(record.factor)
+    wrong, end = "", 0
+    if not abs(mantissa - 0.5) <= CLOSE or abs(exponent) > 126:
+        wrong = f"by {record.factor:g}, which is not a power of two"
+    elif tensor.dtype not in EXACT:
+        wrong = f"as {tensor.dtype}"
+    for start, stop in sorted(record.spans):
+        if not end <= start < stop <= prod(tensor.shape):
+            wrong = wrong or f"from element {start} to {stop}, of {prod(tensor.shape)}"
+        end = stop
+    if wrong:
+        raise BadSource(
+            f"the receipt says that {record.tensor} was multiplied {wrong}; do not trust it, take the source again"
+        )
+
+
+def write_divided(
+    shard: Callable[[], Path], scaled: Iterable[ScaledRecord], target: Path, advance: Callable[[int], None]
+) -> None:
+    """Copies a shard and divides its tensors.
+
+    shard: gives its local path. scaled: what to divide. target: the new file. advance: called with the bytes written
+    since the last call. Raises BadSource where the division would not be exact.
+    """
+    copy_file(shard(), target, advance)
+    header = read_header(target)
+    file = os.open(target, os.O_RDWR)
+    try:
+        for one in scaled:
+            tensor = header.tensors[one.tensor]
+            check_scaled(one, tensor)
+            for place, size in _pieces(header, tensor, one):
+                old = np.frombuffer(os.pread(file, size, place), STORED[tensor.dtype])
+                os.pwrite(file, _divided(old, tensor.dtype, one), place)
+    finally:
+        os.close(file)
+
+
+def _pieces(header: Header, tensor: Tensor, one: ScaledRecord) -> Iterator[tuple[int, int]]:
+    """Places and sizes in bytes of what is read at a time."""
+    size = np.dtype(STORED[tensor.dtype]).itemsize
+    for start, stop in one.spans:
+        for at in range(start, stop, CHUNK):
+            yield header.data_start + tensor.start + at * size, (min(at + CHUNK, stop) - at) * size
+
+
+def _divided(old: NDArray[np.generic], dtype: str, one: ScaledRecord) -> bytes:
+    """Stored numbers divided by a power of two. Only normal numbers were surely multiplied without rounding."""
+    values = widened(old, dtype)
+    new = values / np.float32(one.factor)
+    least = np.finfo(np.float16 if dtype == "F16" else np.float32).tiny
+    for numbers in (np.abs(values), np.abs(new)):
+        if not (np.isfinite(numbers) & (numbers >= least)).all():
+            raise BadSource(
+                f"{one.tensor} was multiplied by {one.factor:g} and has numbers that may have lost bits; take the "
+                "source again"
+            )
+    if dtype == "BF16":
+        return np.ascontiguousarray((new.view(np.uint32) >> 16).astype("<u2")).tobytes()
+    return np.ascontiguousarray(new.astype(STORED[dtype])).tobytes()

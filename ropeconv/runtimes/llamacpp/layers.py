@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ...errors import BadSource
-from ...models.layer_cache import CachedLayers
+from ...models.config import CachedLayers
 from ...rope.spec import MOST_LAYERS, LayerKind
 from .archs import Arch, ArchWindow, HeaderKeys
 from .scaling import ArchKeys

@@ -17,8 +17,7 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.header import GgufHeader, TensorInfo
 from ropeconv.formats.gguf.values import GgufValue, array, f32_array, string, strings
 from ropeconv.formats.safetensors import Tensor, read_header
-from ropeconv.inspection.receipts.division import check_scaled, write_divided
-from ropeconv.inspection.receipts.folder import check_folder
+from ropeconv.inspection.receipts.folder import check_folder, check_scaled, write_divided
 from ropeconv.inspection.receipts.gguf import check_gguf, value_of
 from ropeconv.inspection.receipts.receipt import (
     FolderRecord,
@@ -65,7 +64,7 @@ NO_SPANS = (((0, 9),), ((-1, 2),), ((2, 2),), ((3, 2),), ((0, 4), (3, 5)))
 @pytest.mark.parametrize(
     ("record", "dtype", "words"),
     [
-        *((scaled(factor), "F32", "which is no power of two") for factor in NO_FACTORS),
+        *((scaled(factor), "F32", "which is not a power of two") for factor in NO_FACTORS),
         *((scaled(2.0, *spans), "F32", "multiplied from element .*, of 8") for spans in NO_SPANS),
         *((scaled(), dtype, f"multiplied as {dtype}") for dtype in ("F64", "F8_E4M3", "I32")),
     ],
@@ -78,7 +77,7 @@ def test_scalings_that_cannot_be_divided(record: ScaledRecord, dtype: str, words
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("piece", [3, 1 << 20])
 def test_a_shard_is_copied_and_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any, piece: int) -> None:
-    monkeypatch.setattr("ropeconv.inspection.receipts.division.CHUNK", piece)
+    monkeypatch.setattr("ropeconv.inspection.receipts.folder.CHUNK", piece)
     before = (torch.arange(1, 41, dtype=torch.float32).reshape(10, 4) / 8).to(dtype)
     after = before.clone()
     after.view(-1)[4:12] *= 8

@@ -117,6 +117,8 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     if result.context != schedule.context:
         schedule = replace(schedule, context=result.context)
     files, skipped, limits = _files(source, result, schedule, target)
+    two_lists = schedule.short_inv_freq is not None
+    lists = switching(result.family, schedule.original_context, result.verdicts) if two_lists else ()
     return CheckpointPlan(
         source=source,
         target=target,
@@ -138,20 +140,13 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         ),
         notes=(
             *start.notes,
-            *_two_lists(result, schedule),
+            *lists,
             *((f"the config is written without {DUAL_CHUNK}",) if target.dual_chunk == "drop" else ()),
             *_raised_note(limits, schedule.context),
         ),
         kv_cache=seen.kv_cache,
         original=original_of_folder(source, files, skipped, result.fold),
     )
-
-
-def _two_lists(result: CheckpointResult, schedule: Schedule) -> tuple[str, ...]:
-    """What runtimes do with two factor lists; empty for one."""
-    if schedule.short_inv_freq is None:
-        return ()
-    return switching(result.family, schedule.original_context, result.verdicts)
 
 
 def _refuse_other_tokens(source: Source, other: Family) -> None:
@@ -175,7 +170,7 @@ def _no_weights(source: Source) -> BadSource:
     if pickled:
         return BadSource(
             f"{source.reference} has its weights only as pickle ({pickled}), which ropeconv copies and does not open, "
-            "and here they would change; take --encoding native or factors, or load it once with transformers and "
+            "and here they would change; pass --encoding native or factors, or load it once with transformers and "
             "save_pretrained it as safetensors"
         )
     if any(name.endswith(".safetensors") and "-of-" in name for name in names):
@@ -201,8 +196,12 @@ def _files(
     dtype = target.fold_dtype or "stored"
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
-    limits, named = _limits(source, texts["config.json"], result.family, schedule.context)
-    raised_texts, splices = _raised(source, texts, {file.name: file.size for file in copied}, limits, schedule.context)
+    context = schedule.context
+    low = [limit for limit in length_limits(source) if limit.tokens < context]
+    left = [limit for limit in limits_in_text("config.json", texts["config.json"]) if limit.tokens < context]
+    left += [limit for limit in low if limit.file != "config.json"]
+    named = [limit for limit in low if not limit.declares(result.family.keys.context)]
+    raised_texts, splices = _raised(source, texts, {file.name: file.size for file in copied}, left, context)
     texts |= raised_texts | dict(result.texts)
     generated = {item.name: item for item in source.generated_files()}
     folded = {shard.name: shard for shard in folded_shards(source, result.fold, dtype)}
@@ -233,22 +232,14 @@ def _raised(
     """By their names, the small files with limits raised to a context, and the changes to the large ones."""
     small, splices = dict[str, str](), dict[str, Splice]()
     for name in dict.fromkeys(limit.file for limit in limits):
-        own = [limit for limit in limits if limit.file == name]
+        inside = [limit for limit in limits if limit.file == name]
         if name in texts or sizes[name] <= SMALL:
             content = (texts.get(name) or source.text(name) or "").encode()
-            splice = raised(own, context, content[own[0].start : own[-1].stop])
+            splice = raised(inside, context, content[inside[0].start : inside[-1].stop])
             small[name] = b"".join(splice.applied((content,))).decode()
         else:
-            splices[name] = raised(own, context, source.read(name, own[0].start, own[-1].stop))
+            splices[name] = raised(inside, context, source.read(name, inside[0].start, inside[-1].stop))
     return small, splices
-
-
-def _limits(source: Source, config: str, family: Family, context: int) -> tuple[list[LengthLimit], list[LengthLimit]]:
-    """The limits below a context that the files of the output still have, and those that the source has."""
-    found = [limit for limit in length_limits(source) if limit.tokens < context]
-    left = [limit for limit in limits_in_text("config.json", config) if limit.tokens < context]
-    left += [limit for limit in found if limit.file != "config.json"]
-    return left, [limit for limit in found if not limit.declares(family.keys.context)]
 
 
 def _spliced(source: Source, name: str, splice: Splice) -> Iterator[bytes]:

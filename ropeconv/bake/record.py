@@ -36,30 +36,17 @@ from ..rope.bound.reach import effective_length, source_reach
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.verdict import Verdict, describe, frequencies
+from ..runtimes.verdict import describe, frequencies
 from ..version import __version__
 
 if TYPE_CHECKING:
     from .plan import PlannedFile
 
 
-def runtime_record(verdict: Verdict) -> RuntimeRecord:
-    """A verdict as a receipt has it."""
-    return RuntimeRecord(
-        verdict.runtime, verdict.status, verdict.reason, verdict.source, verdict.display_name,
-        verdict.evidence.grade, verdict.evidence.detail,
-    )  # fmt: skip
-
-
 def source_record(source: Origin) -> SourceRecord:
     """A source as a receipt has it, without a path of this machine, which says nothing to others."""
     reference = source.reference if source.kind == "hub" or source.commit else None
     return SourceRecord(source.name, source.kind, reference, source.commit, source.treat_as)
-
-
-def target_record(target: Target, to_gguf: bool) -> TargetRecord:
-    """A target as a receipt has it, without places. to_gguf: whether the output is GGUF."""
-    return copied(TargetRecord, target, to="gguf" if to_gguf else "safetensors")
 
 
 def receipt_of(
@@ -82,6 +69,13 @@ def receipt_of(
     if isinstance(result, CheckpointResult):
         said = result.in_config
         in_config = ConfigRecord(result.written_as, said.attention_factor, said.softmax_scale)
+    runtimes = tuple(
+        RuntimeRecord(
+            verdict.runtime, verdict.status, verdict.reason, verdict.source, verdict.display_name,
+            verdict.evidence.grade, verdict.evidence.detail,
+        )
+        for verdict in result.verdicts
+    )  # fmt: skip
     return Receipt(
         ropeconv=__version__,
         source=source_record(source),
@@ -104,9 +98,9 @@ def receipt_of(
         else LogNRecord(approximation.beta, approximation.length, approximation.gain, result.deviation),
         schedule=ScheduleRecord(**schedule.to_dict()),
         effective_length=effective_length(schedule, before),
-        runtimes=tuple(runtime_record(verdict) for verdict in result.verdicts),
+        runtimes=runtimes,
         original=original,
-        target=target_record(target, not isinstance(result, CheckpointResult)),
+        target=copied(TargetRecord, target, to="safetensors" if isinstance(result, CheckpointResult) else "gguf"),
     )
 
 

@@ -190,17 +190,13 @@ NO_TOKEN = re.compile(r"error loading model vocabulary: .*::at")
 PHI3 = " (the vocabulary lacks a token: llama.cpp needs <unk>, <s>, </s> and <|endoftext|> where general.name has phi3)"
 
 
-def _clue(line: str) -> int:
-    return next(rank for rank, word in enumerate(TELLING) if word in line)
-
-
 def last_words(stderr: str, code: int) -> str:
     """The line of llama.cpp's stderr that names the failure, with the signal where one ended the process.
 
     code: the return code of the process.
     """
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    telling = sorted((line for line in lines if any(word in line for word in TELLING)), key=_clue)
+    telling = [line for word in TELLING for line in lines if word in line]
     ended = f" (ended by signal {-code})" if code < 0 else ""
-    said = FOLDERS.sub("", (telling or lines or ["it said nothing"])[0])[:300]
-    return said + (PHI3 if NO_TOKEN.search(said) else "") + ended
+    words = FOLDERS.sub("", (telling or lines or ["it said nothing"])[0])[:300]
+    return words + (PHI3 if NO_TOKEN.search(words) else "") + ended

@@ -35,6 +35,8 @@ from .texts import Texts, read_files, tokenized
 PROBES = (64, 512, 2048)
 """Lengths of the sequences that are timed."""
 REPEATS = 2
+MOST_TARGETS = {False: 256, True: 16}
+"""By whether a case generates, with how many targets at most it is timed."""
 
 
 @dataclass(frozen=True)
@@ -89,40 +91,33 @@ def probe(engine: Engine, cases: Sequence[Case], clock: Callable[[], float] = ti
 
     engine: of a row. cases: to run, from the longest of which the sequences are taken. clock: in seconds.
     """
-    found = {}
+    costs = {}
     for generates in {bool(case.generate) for case in cases}:
         longest = max((case for case in cases if bool(case.generate) == generates), key=lambda case: len(case.ids))
-        found[generates] = _cost(*WAYS[generates], engine, longest.ids.tolist(), clock)
-    return found
+        costs[generates] = _cost(generates, engine, longest.ids.tolist(), clock)
+    return costs
 
 
-def _reading(engine: Engine, ids: list[int], count: int) -> None:
-    engine.token_losses(ids, list(range(len(ids) - count, len(ids))))
-
-
-def _generating(engine: Engine, ids: list[int], count: int) -> None:
-    engine.generate(ids, count)
-
-
-Way = Callable[[Engine, list[int], int], None]
-"""Runs a sequence with so many targets."""
-WAYS: Mapping[bool, tuple[Way, int]] = {False: (_reading, 256), True: (_generating, 16)}
-"""By whether a case generates: how it is run, and with how many targets at most it is timed."""
-
-
-def _cost(run: Way, most: int, engine: Engine, ids: list[int], clock: Callable[[], float]) -> Cost:
-    """The cost of a sequence. run, most: as in WAYS. engine: of a row. ids: of a long sequence. clock: in seconds."""
+def _cost(generates: bool, engine: Engine, ids: list[int], clock: Callable[[], float]) -> Cost:
+    """The cost of a sequence. generates: how it is run. engine: of a row. ids: of a long one. clock: in seconds."""
     rows, times = [], []
+
+    def run(ids: list[int], count: int) -> None:
+        if generates:
+            engine.generate(ids, count)
+        else:
+            engine.token_losses(ids, list(range(len(ids) - count, len(ids))))
+
     lengths = sorted({min(length, len(ids)) for length in PROBES})
-    run(engine, ids[: lengths[0]], 1)  # the first run allocates
+    run(ids[: lengths[0]], 1)  # the first run allocates
     starts = iter(range(1, len(ids)))  # a server that has seen a sequence answers from its cache
     for length in lengths:
-        for count in {1, min(most, length - 1)}:
+        for count in {1, min(MOST_TARGETS[generates], length - 1)}:
             taken = []
             for _ in range(REPEATS):
                 first = next(starts, 0)
                 begun = clock()
-                run(engine, (ids[first:] + ids[:first])[:length], count)
+                run((ids[first:] + ids[:first])[:length], count)
                 taken.append(clock() - begun)
             rows.append((1.0, length, length**2, count))
             times.append(min(taken))

@@ -210,15 +210,14 @@ def _files(given: str) -> list[tuple[str, str]]:
         raise UsageError(
             f"--text {given} names no file; give a text file, or a pattern in quotes such as 'essays/*.txt'"
         )
-    return [(str(path), _text_of(path)) for path in files]
-
-
-def _text_of(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return _decoded(file.read(MOST_BYTES + 1), str(path))
-    except OSError as problem:
-        raise BadSource(f"{path} cannot be read ({problem.strerror}); give another --text") from None
+    contents = []
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                contents.append((str(path), _decoded(file.read(MOST_BYTES + 1), str(path))))
+        except OSError as problem:
+            raise BadSource(f"{path} cannot be read ({problem.strerror}); give another --text") from None
+    return contents
 
 
 def _decoded(data: bytes, name: str) -> str:

@@ -78,15 +78,11 @@ class TaskWorker:
             with time_limit(self.limit):
                 result = TASKS[unit.task](unit, self.tools)
         except TimeLimit:
-            failed, self.tools = too_long(self.limit), Tools()
+            limit, self.tools = duration(self.limit), Tools()
+            failed = f"it took longer than {limit} and was stopped; raise unit_timeout in [limits] if it needs more"
         except Exception as problem:
             failed = reason(problem)
         return RunLine.of(unit, time.perf_counter() - begun, failed, result)
-
-
-def too_long(limit: float) -> str:
-    """Why a unit failed that reached its limit, which is in seconds."""
-    return f"it took longer than {duration(limit)} and was stopped; raise unit_timeout in [limits] if it needs more"
 
 
 def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:

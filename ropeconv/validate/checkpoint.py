@@ -51,7 +51,11 @@ def _validated(asked: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     reading = read_with_power(asked, folder, place)
     at, spec, runs, states = reading.at, reading.spec, reading.runs, reading.states
     stock = TransformersEngine.load(baked, at, trust, settings.chunk)
-    _same_vocabulary(reading.head, stock, baked)
+    if reading.head.vocabulary != stock.vocabulary:
+        raise BadSource(
+            f"{baked} has a vocabulary of {stock.vocabulary} and its source one of {reading.head.vocabulary}; name the "
+            "source it is from"
+        )
     cut = [run.until(len(read)) for run, read in zip(runs, states.reference, strict=True)]
     states.baked = states.timed("baked", cut, lambda run: spec.plain(stock, run))
     cut = [run.until(len(read)) for run, read in zip(cut, states.baked, strict=True)]
@@ -150,11 +154,3 @@ class _ComparedModels:
         pairs = zip(self.runs, reading.states.formula, reading.states.reference, strict=False)
         found = max(reading.measured(head, a, head, b, run.targets()).kl.mean().item() for run, a, b in pairs)
         return f" It agrees with the steps that were written; log-n itself is a KL of {found:.2e} away from them."
-
-
-def _same_vocabulary(head: TransformersEngine, stock: TransformersEngine, baked: Path) -> None:
-    if head.vocabulary != stock.vocabulary:
-        raise BadSource(
-            f"{baked} has a vocabulary of {stock.vocabulary} and its source one of {head.vocabulary}; name the source "
-            "it is from"
-        )

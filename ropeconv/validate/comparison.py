@@ -53,7 +53,8 @@ class Comparison:
         source = open_source(str(against), receipt.source.family)
         if isinstance(source, GgufSource) and baked.is_dir():
             source = GgufCheckpoint(source, receipt.target.outtype or "auto")
-        if isinstance(source, Source) and _is_first_bake(receipt):
+        made_once = receipt.original is not None and len(receipt.steps) == 1 and not receipt.target.replace
+        if isinstance(source, Source) and made_once:  # Meta's layout is compared with a conversion of it by --as-is
             source = first_source(source)
         recipe = Recipe.from_dict(receipt.recipe)
         try:
@@ -142,14 +143,6 @@ class Comparison:
         result: as `Validation.to_dict` has it. server: the runtime of a server, empty for other results.
         """
         add_validation(self.baked, self.receipt, result, server)
-
-
-def _is_first_bake(receipt: Receipt) -> bool:
-    """Whether no source of an output was an output itself, so that such a one stands for what it was made from.
-
-    That is how an output of Meta's layout is compared with a conversion of the same files by `--as-is`.
-    """
-    return receipt.original is not None and len(receipt.steps) == 1 and not receipt.target.replace
 
 
 @dataclass(frozen=True)

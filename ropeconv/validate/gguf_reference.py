@@ -30,7 +30,6 @@ from ..models.source import Source
 from ..rope.errors import RopeconvError
 from ..rope.forms import Plain
 from ..rope.schedule import Schedule
-from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, rope_tensors
 from .comparison import Comparison, Settings
 from .validation import KL_FLOOR, POWER, SAME_KERNELS, BucketResult, with_noise, with_rounded_weights
@@ -131,8 +130,10 @@ class ByDivisors(GgufReference):
 
     def _divided(self, schedule: Schedule, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Tensor:
         """Logits of a copy of the source that computes a schedule. ids, kept, progress: as in `logits`."""
-        file, keys = self.source.file, by_divisors(schedule, self.comparison.spec, self.source)
-        base = Plain(SPLIT * self.comparison.spec.rope_theta).inv_freq(self.comparison.spec.rotary_dim)
+        file, spec, plain = self.source.file, self.comparison.spec, Plain(SPLIT * self.comparison.spec.rope_theta)
+        keys = overrides(replace(schedule, form=plain), arch_of(file).name)
+        assert keys is not None, "a plain base has keys"
+        base = plain.inv_freq(spec.rotary_dim)
         rotates = schedule.inv_freq > 0
         divisors = np.where(rotates, base / np.where(rotates, schedule.inv_freq, 1.0), 1e30).astype("<f4")
         removed = frozenset({FREQS} & file.tensors.keys())
@@ -216,9 +217,10 @@ def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
     source, schedule = comparison.source, comparison.schedule
     if not isinstance(source, GgufSource):
         return PatchedReference(comparison, settings)
-    if settings.dequantised or _needs_transformers(comparison, source):
+    arch, spec, baked = arch_of(source.file), comparison.spec, GgufSource(comparison.baked).file
+    scales = bool(schedule.log_n) or baked.get(WINDOW_NORM) is not None  # queries or norms
+    if settings.dequantised or scales or source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier"):
         return DequantisedReference(comparison, settings).check()
-    arch, spec = arch_of(source.file), comparison.spec
     keys = overrides(schedule, arch.name)
     if keys is not None and not rope_tensors(source.file) and comparison.receipt.encoding == "keys":
         return ByKeys(comparison, settings, source, keys)
@@ -230,23 +232,6 @@ def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
     return DequantisedReference(comparison, settings).check()
 
 
-def by_divisors(schedule: Schedule, spec: RopeSpec, source: GgufSource) -> dict[str, Override]:
-    """The metadata keys of a copy whose frequencies are divisors over another base.
-
-    schedule: that it computes. spec: the RoPE of the source. source: the file.
-    """
-    found = overrides(replace(schedule, form=Plain(SPLIT * spec.rope_theta)), arch_of(source.file).name)
-    assert found is not None, "a plain base has keys"
-    return found
-
-
 def weights_type(file: GgufFile) -> str:
     """The name of the most frequent type of matrices in a file; empty where that is F32."""
     return "" if file.usual_type == F32 else TYPES[file.usual_type].name
-
-
-def _needs_transformers(comparison: Comparison, source: GgufSource) -> bool:
-    """Whether the output scales queries or norms, or the source has a factor that follows from its keys."""
-    baked = GgufSource(comparison.baked).file
-    own = source.file.get(f"{arch_of(source.file).name}.rope.scaling.yarn_log_multiplier")
-    return bool(comparison.schedule.log_n) or bool(own) or baked.get(WINDOW_NORM) is not None

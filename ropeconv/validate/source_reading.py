@@ -206,10 +206,6 @@ def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Sourc
             best = reading
         if _worth(best) >= 1:
             break
-        said = f"The unscaled source is {reading.power:.1e} times as far away as rounding may be"
-        spec.progress.note(
-            f"{said}, a faint fault {reading.detail:.1e} times: looking for a comparison that tells more."
-        )
     assert best is not None
     return best
 

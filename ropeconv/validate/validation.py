@@ -369,19 +369,19 @@ def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
         found, allowed = (worst.figure(kl) for kl in (worst.compared_kl, worst.tolerance))
-        return False, f"Disagrees: {found} at {worst.name}, where {allowed.rpartition(' ')[2]} is allowed."
+        return False, f"FAIL: {found} at {worst.name}, where {allowed.rpartition(' ')[2]} is allowed."
     if unchanged:
-        return True, "Agrees everywhere. The recipe changes no frequency, so there is no control."
+        return True, "PASS: matches the reference at every position. The recipe changes no frequency, so there is no control."
     unclear = [result for result in results[1:] or results if not result.is_distinguished]
     what = "logits" if results[0].cosine is None else "hidden states"
     if unclear:
-        return False, f"Inconclusive: at {unclear[0].name} the unscaled model agrees too, so these {what} cannot tell."
-    return True, "Agrees everywhere, and the unscaled source does not."
+        return False, f"INCONCLUSIVE: at {unclear[0].name} the source without scaling matches too, so these {what} show nothing."
+    return True, "PASS: matches the reference at every position; without scaling, the source does not."
 
 
 def otherwise(changes: Sequence[str]) -> str:
     """A sentence on what was compared otherwise than usual; empty without `changes`, which are phrases."""
-    return f" Compared otherwise than usual, to tell more: {', '.join(changes)}." if changes else ""
+    return f" Settings changed to make the test more sensitive: {', '.join(changes)}." if changes else ""
 
 
 LEAST = 1e-7  # of a rest: below, it is rounding
@@ -401,7 +401,10 @@ def coarse(logits: Tensor, said: Sequence[LogProbs], targets: Sequence[int]) -> 
     for row, known, target in zip(logs, said, targets, strict=True):
         p, q = row[torch.tensor(list(known))], torch.tensor(list(known.values()), dtype=torch.float64)
         d = p - q
-        kl = (p.exp() * (torch.expm1(-d) + d)).sum().item() + _rest(1 - p.exp().sum().item(), 1 - q.exp().sum().item())
+        kl = (p.exp() * (torch.expm1(-d) + d)).sum().item()
+        rest, rest_there = (max(0.0, 1 - logs.exp().sum().item()) for logs in (p, q))  # all other tokens
+        if min(rest, rest_there) >= LEAST:
+            kl += max(0.0, rest * math.log(rest / rest_there) - rest + rest_there)
         likely, likely_there = row.topk(min(5, len(known))).indices.tolist(), sorted(known, key=lambda t: -known[t])
         same = len({*likely} & {*likely_there[: len(likely)]}) / len(likely)
         losses = (-row[target].item(), -known[target]) if target in known else (math.nan, math.nan)
@@ -418,12 +421,6 @@ def log_probs_of(logits: Tensor, said: Sequence[LogProbs]) -> list[LogProbs]:
 
     logs = torch.log_softmax(logits.float(), dim=-1).cpu()
     return [{token: row[token].item() for token in known} for row, known in zip(logs, said, strict=True)]
-
-
-def _rest(p: float, q: float) -> float:
-    """The term of all other tokens, with probabilities p and q, in a KL written as `sum p (d + e^-d - 1)`."""
-    p, q = max(p, 0.0), max(q, 0.0)
-    return 0.0 if min(p, q) < LEAST else max(0.0, p * math.log(p / q) - p + q)
 
 
 def measure_states(reference: Tensor, other: Tensor) -> Measures:

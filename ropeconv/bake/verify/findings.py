@@ -56,10 +56,10 @@ class Verification:
     @property
     def sentence(self) -> str:
         """The result for people."""
-        given = f"{counted(self.files, 'file is', 'files are')} what recipe and source give"
+        given = f"{counted(self.files, 'file matches', 'files match')} the source and the recipe"
         if self.quick:
-            return f"{given}; --quick left out the bytes of the weights."
-        return f"{given}, {self.bytes:,} bytes of weights among them."
+            return f"{given}; --quick left out the weights."
+        return f"{given} ({self.bytes:,} bytes of weights)."
 
 
 @dataclass

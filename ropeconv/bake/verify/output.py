@@ -70,8 +70,10 @@ def plan_again(comparison: Comparison) -> Plan:
 
 def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
     """Keys of a receipt that are not those of its plan. Paths of the source may differ, and texts of other versions."""
-    made = parse_receipt(_receipt_text(plan), "the plan")
-    wanted, said = _plain(made), _plain(receipt)
+    text = embedded(plan.receipt())
+    if isinstance(plan, GgufOutput):
+        text = str(plan.edit.values[RECEIPT].decode())
+    wanted, said = _plain(parse_receipt(text, "the plan")), _plain(receipt)
     keys = tuple(key for key in wanted if key not in (*OF_FILES, "source"))
     if receipt.ropeconv != __version__:
         keys = ALWAYS
@@ -88,10 +90,6 @@ def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
 def _files(files: Iterable[PlannedFile | FileRecord], actions: bool) -> list[tuple[str, str, str]]:
     """Names and origins of files, and with `actions` what was done to make them."""
     return sorted((one.name, one.origin or one.name, one.action if actions else "") for one in files)
-
-
-def _receipt_text(plan: Plan) -> str:
-    return str(plan.edit.values[RECEIPT].decode()) if isinstance(plan, GgufOutput) else embedded(plan.receipt())
 
 
 def _plain(receipt: Receipt) -> JsonObject:
@@ -129,7 +127,10 @@ def verify_output(
         if not options.edited:
             check_files(baked, comparison.receipt, weights=False)
         needs_trust(baked, options.code)
-        _check_source(comparison)
+        source, encoding = comparison.source, ENCODINGS.get(comparison.receipt.encoding)
+        if isinstance(source, Source) and source.kind != "config" and encoding is not None:
+            check_same_model(baked, source, encoding)  # more to the point than the first difference
+            check_tokenizer(baked, source)
     plan = plan_again(comparison)
     for key in unlike_plan(plan, comparison.receipt):
         found.differs(f"its receipt has another {key}")
@@ -140,14 +141,6 @@ def verify_output(
     elif isinstance(plan, CheckpointPlan):
         FolderCheck(baked, plan, found, advance).run()
     return found.result(baked)
-
-
-def _check_source(comparison: Comparison) -> None:
-    """Raises BadSource where the source is another model, which is more to the point than its first difference."""
-    source, encoding = comparison.source, ENCODINGS.get(comparison.receipt.encoding)
-    if isinstance(source, Source) and source.kind != "config" and encoding is not None:
-        check_same_model(comparison.baked, source, encoding)
-        check_tokenizer(comparison.baked, source)
 
 
 def earlier_output(plan: Plan) -> Comparison | None:

@@ -230,10 +230,12 @@ def take_names(hidden: HiddenFolder, journal: OutputJournal, names: Iterable[str
     and where somebody has added to what is replaced; OSError where a move fails. All moves are undone then.
     """
     hidden.old().mkdir(exist_ok=True)
-    moves = tuple(
-        Move(name, _inode(hidden.new(name)) or 0, _occupant(hidden.final(name)) if force else None) for name in names
-    )
-    journal.add(Moves(moves), sync=fsync)
+    moves = []
+    for name in names:
+        final = hidden.final(name)
+        old = _inode(final) if force and not is_empty(final) else None
+        moves.append(Move(name, _inode(hidden.new(name)) or 0, old))
+    journal.add(Moves(tuple(moves)), sync=fsync)
     parent = hidden.out.parent
     if fsync:
         for folder in (hidden.new(), hidden.root, parent):
@@ -313,8 +315,3 @@ def _inode(path: Path) -> int | None:
         return path.lstat().st_ino
     except FileNotFoundError:
         return None
-
-
-def _occupant(path: Path) -> int | None:
-    """The inode of what has a name; None where the name is free, or of an empty folder."""
-    return None if is_empty(path) else _inode(path)

@@ -85,7 +85,7 @@ def options(*kinds: type) -> list[Option]:
             is_literal = get_origin(hint) is Literal
             value = inner[0] if inner and not is_literal else hint
             if get_origin(value) is Literal:
-                details["choices"], value = get_args(value), str
+                value = details.setdefault("choices", get_args(value)) and str
             details.setdefault("flag", f"--{item.name.replace('_', '-')}")
             found.append(Option(item.name, value, item.default, many, **details))
     return found
@@ -136,7 +136,7 @@ class TargetOptions:
 
     to: Format | None = option(
         None, "safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a Modelfile.",
-        "Output", metavar="FORMAT", repeatable=True,
+        "Output", metavar="FORMAT", repeatable=True, choices=("safetensors", "gguf", "ollama"),
     )  # fmt: skip
     encoding: str = option(
         "auto", f"How to write the method: {', '.join(encoding_names())}.", "Expert options", metavar="NAME",

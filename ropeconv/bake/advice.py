@@ -93,7 +93,7 @@ class Advice:
         """The key by which advice is sorted, best first, as CRITERION explains it."""
         first = self.profile.reach.first_violation
         effective = self.schedule.context if first is None else min(first - 1, self.schedule.context)
-        ranked = self.works_untuned and self.method.name in PUBLISHED_ORDER
+        ranked = self.method.name in PUBLISHED_ORDER
         place = PUBLISHED_ORDER.index(self.method.name) if ranked else len(PUBLISHED_ORDER)
         numbers = (self.profile.outside, -effective, self.profile.fast_change)
         return not self.works_untuned, place, *numbers, self.method.name

@@ -27,8 +27,8 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.grouping import newest
-from ..runtimes.runtime import GOOD, RUNS, WRONG, Runtime, runtimes
+from ..runtimes.grouping import canonical, newest
+from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, WRONG, Runtime, runtimes
 from ..runtimes.verdict import Verdict
 from .plan import GgufOutput, Plan
 from .start import uncovered
@@ -127,17 +127,27 @@ def _helps(
     return result.status_of(runtime) in GOOD
 
 
-def run_commands(plan: Plan, path: Path, modelfile: Path | None = None) -> list[str]:
-    """The commands that run an output with its context.
+SERVERS = ("vllm", "sglang", "transformers")
+"""Runtimes whose command is shown where the user names none."""
 
-    None for a folder without weights, and for one that no verdict says vLLM computes.
+
+def run_commands(plan: Plan, path: Path, modelfile: Path | None = None) -> list[str]:
+    """The commands that run an output with its whole context.
+
+    They are of the first runtime that the user named and that supports the output, else of llama.cpp or of a server.
+    A folder without weights has none.
 
     plan: of the output. path: of the output. modelfile: for Ollama, None where none was written.
     """
-    computed = any(verdict.runtime.startswith("vllm@") and verdict.status in RUNS for verdict in plan.result.verdicts)
-    vllm = computed and plan.source.kind != "config"
+    if plan.source.kind == "config":
+        return []
+    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
+    verdicts = [verdict for verdict in plan.result.verdicts if verdict.status in RUNS]
+    runs = {verdict.runtime.partition("@")[0].removesuffix("-gguf") for verdict in verdicts}
+    candidates = (*named, *((LLAMA_CPP,) if isinstance(plan, GgufOutput) else SERVERS))
     text = render(
-        "run.jinja", gguf=isinstance(plan, GgufOutput), vllm=vllm, path=shlex.quote(str(path)), model=path.stem.lower(),
+        "run.jinja", runtime=next((name for name in candidates if name in runs), ""), path=shlex.quote(str(path)),
+        folder=shlex.quote(str(path.parent)), file=shlex.quote(path.name), model=path.stem.lower(),
         context=plan.schedule.context, modelfile=modelfile and shlex.quote(str(modelfile)),
     )  # fmt: skip
     return text.splitlines()
@@ -146,7 +156,7 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None) -> list[
 def modelfile_of(plan: Plan) -> Path:
     """The path of the Modelfile of an output. Raises UsageError for folders, RopeconvError where one is there."""
     if not isinstance(plan, GgufOutput):
-        raise UsageError("--ollama goes with a GGUF file as output; add --to gguf, or leave it out")
+        raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
     if path.exists() and path.read_text(errors="replace") != _text(plan):
         raise RopeconvError(f"{path} is there and is another one; move it away, or leave --ollama out")

@@ -23,7 +23,7 @@ from .execution import execute, recovered
 from .output import Output
 from .output_options import build_target
 from .process import complain, explained, reader_gone, traced
-from .units import Flags, OutputUnit, make_folder, refuse_collisions
+from .units import Flags, OutputUnit, make_folder, refuse_collisions, refuse_untrained
 
 if TYPE_CHECKING:
     from ..engines.probe import Probe
@@ -78,6 +78,8 @@ class Batch:
                 opened[unit.source] = source
                 source.modelfile = unit.modelfile
                 plan = unit.placed(make_plan(source, recipe, target))
+                if self.flags.by_length:
+                    refuse_untrained(plan, unit.source)
                 if self.flags.how is None or plan.target.out is not None:  # else the publication makes the card
                     plan = with_card(plan)
                 if self.flags.ollama and not plan.is_folder:

@@ -164,7 +164,7 @@ def run_checkpoint(
     compared = files is not None and not files.quick
     check = check_before_forward(comparison, settings.trust_remote_code, weights=not compared)
     read_as = f", read as {check.read_as}," if check.read_as else ""
-    output.note(f"Frequencies are right{read_as} (within {check.max_ulp} ulp of float32).")
+    output.note(f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32).")
     stoppable = bool(settings.length)  # short runs are too short to be worth a part of them
 
     def run(progress: Progress) -> Validation:

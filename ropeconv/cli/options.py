@@ -20,6 +20,7 @@ from ..views.sheet import sentence
 from .command import EXPERT, LENGTH, METHOD, OUTPUT, LogNKind, option_group
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+ExplainOption = Annotated[bool, typer.Option("--explain", "-v", help="Show all numbers and all runtimes.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress bars and notes.")]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=OUTPUT)
@@ -175,8 +176,10 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
     flags = {variable(name): method for name, method in REGISTRY.items()}
     chosen = chosen_methods(given)
     if not chosen and given.get("context"):
-        given = given | {"yarn": _reaching(given["context"])}
-        chosen = ["yarn"]
+        length = parse_tokens(given["context"])
+        if length % 1024:
+            raise UsageError(f"--context {length} is not a multiple of 1k (1024 tokens); write one, or add a method")
+        given, chosen = given | {"yarn": format_tokens(length), "context": None}, ["yarn"]
     spelled = ["--recipe" if name == "recipe_file" else flags[name].flag() for name in chosen]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(spelled)} are two methods; choose one")
@@ -201,11 +204,6 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
         if name not in known:
             raise _unused_setting(name, method.flag())
     return Recipe(_method(method, given[chosen[0]], _read_tokens(extras)), **modifiers)
-
-
-def _reaching(context: str) -> str:
-    """The length that YaRN is to reach, in whole kilotokens, where only a context is given."""
-    return format_tokens(-(-parse_tokens(context) // 1024) * 1024)
 
 
 def _unused_setting(name: str, chosen: str) -> UsageError:

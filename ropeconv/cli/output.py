@@ -91,6 +91,7 @@ class Output:
 
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json, self.quiet = as_json, quiet
+        self._live: Console | None = None
 
     def data(self, document: dict[str, Any]) -> None:
         """Prints the JSON document of a command, with its schema."""
@@ -113,7 +114,7 @@ class Output:
 
         console, body = self._console(), [tuple(map(printable, row)) for row in rows]
         kept = _fitting(columns, body, optional, console.width)
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
         for index in kept:
             table.add_column(columns[index], overflow="fold", justify="right" if columns[index] in right else "left")
         for number, row in enumerate(body):
@@ -144,7 +145,9 @@ class Output:
 
     def note(self, message: str) -> None:
         """Prints a note on stderr, wrapped between words; nothing for an empty one and with `quiet`."""
-        if message and not self.quiet:
+        if message and self._live is not None:  # above the bar
+            self._live.print(printable(message))
+        elif message and not self.quiet:
             _print(self._console(stderr=True), printable(message))
 
     @contextmanager
@@ -167,8 +170,12 @@ class Output:
             yield (lambda total: None), (lambda done: None)
             return
 
-        with bar(title, unit, self._console(stderr=True)) as functions:
-            yield functions
+        self._live = self._console(stderr=True)
+        try:
+            with bar(title, unit, self._live) as functions:
+                yield functions
+        finally:
+            self._live = None
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[str], None]]:

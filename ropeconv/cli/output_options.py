@@ -23,7 +23,7 @@ def split(given: dict[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
     given: values of options by name. from_gguf: whether the source is a GGUF file. Beside another format, options that
     only one of them has go to that one alone.
     """
-    formats = [to.value for to in given["to"] or ()] or [None]
+    formats = ["gguf" if to.value == "ollama" else to.value for to in given["to"] or ()] or [None]
     made = []
     for to in formats:
         to_gguf = to == "gguf" or (from_gguf and to is None)
@@ -46,6 +46,14 @@ def _runtimes(names: Iterable[str], to_gguf: bool) -> list[str]:
 
     known = (LLAMA_CPP, *reader_names())
     return [name for name in names if (canonical(name).partition("@")[0] in known) == to_gguf]
+
+
+def names_ollama(given: dict[str, Any]) -> bool:
+    """Whether the options of a target name Ollama, which needs a Modelfile. given: values of options by name."""
+    from ..runtimes.grouping import canonical
+
+    runtimes = (canonical(name).partition("@")[0] for name in given["runtime"] or ())
+    return "ollama" in runtimes or any(to.value == "ollama" for to in given["to"] or ())
 
 
 def build_target(given: dict[str, Any], owner: str | None = None) -> Target:

@@ -12,6 +12,7 @@ from ..errors import UsageError
 from ..formats.files import expanded
 from ..hub.options import PublishOptions
 from ..rope.errors import RopeconvError
+from ..rope.lengths import format_tokens
 from .command import Device
 from .output_options import split
 
@@ -133,6 +134,18 @@ def refuse_collisions(made: Sequence[tuple[OutputUnit, Plan]], units: Sequence[O
                 )
 
 
+def refuse_untrained(plan: Plan, source: str) -> None:
+    """Raises UsageError where a method that --context alone chose would need training at the length of a plan."""
+    factor, limit = plan.schedule.context / plan.schedule.original_context, plan.recipe.method.max_untuned_factor
+    if factor > limit:
+        length = format_tokens(plan.schedule.context)
+        raise UsageError(
+            f"--context {length} is {factor:,.4g} times the trained context, and above {limit:g} times a model needs "
+            f"fine-tuning; name a method, such as --yarn {length} or --theta-for {length}, or compare them with "
+            f"`ropeconv advise {source} --context {length}`"
+        )
+
+
 def make_folder(units: Sequence[OutputUnit]) -> None:
     """Makes the folder of several outputs. Raises RopeconvError where it cannot be, or lies within a source."""
     folder = units[0].folder
@@ -151,7 +164,8 @@ def make_folder(units: Sequence[OutputUnit]) -> None:
 class Flags:
     """How `apply` writes outputs, and what it does besides.
 
-    how: of publishing, None where nothing is published. Others: the options of their names; fsync: no --no-fsync.
+    how: of publishing, None where nothing is published. by_length: whether --context alone chooses the method. Others:
+    the options of their names; fsync: no --no-fsync.
     """
 
     how: PublishOptions | None
@@ -164,6 +178,7 @@ class Flags:
     explain: bool = False
     validate: Device = "off"
     ollama: bool = False
+    by_length: bool = False
 
 
 def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
@@ -180,6 +195,6 @@ def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
     if flags.link and not folder:
         raise UsageError("--link goes with a folder as output, whose unchanged files it links; leave it out")
     if flags.ollama and not gguf:
-        raise UsageError("--ollama goes with a GGUF file as output; add --to gguf, or leave it out")
+        raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     if flags.how and flags.validate != "off" and units[0].given["out"] is None:
         raise UsageError("--push with --validate needs -o, so that there is something to validate; add it")

@@ -103,7 +103,9 @@ def _continues(left: _Range, right: _Range) -> bool:
 
 
 ALL = "all"
-ALIASES = {"llama.cpp": LLAMA_CPP, "gguf": LLAMA_CPP}
+ALIASES = {
+    "llama.cpp": LLAMA_CPP, "gguf": LLAMA_CPP, "mlx": "mlx-lm", "lmstudio": "lm-studio", "exllama": "exllamav3",
+}  # fmt: skip
 
 
 def newest(name: str) -> Runtime:
@@ -112,7 +114,7 @@ def newest(name: str) -> Runtime:
 
 
 def canonical(wanted: str) -> str:
-    """`name` or `name@version` with aliases replaced and in lower case: llama.cpp and gguf are llama-cpp."""
+    """`name` or `name@version` in lower case, with aliases replaced: llama.cpp and gguf are llama-cpp, mlx is mlx-lm."""
     name, at, version = wanted.strip().partition("@")
     return ALIASES.get(name.lower(), name.lower()) + at + version
 

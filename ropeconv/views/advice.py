@@ -2,45 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from ..bake.advice import Advice, MatrixCell, counts, leaders, letters
+from ..bake.advice import Advice, FormatAdvice, MatrixCell, counts, leaders, letters
 from ..evaluate.ranking import RankedMethods, Ranking
 from ..formats.jsontext import JsonObject
-from ..runtimes.runtime import Runtime
+from ..rope.lengths import format_tokens
+from ..runtimes.grouping import UNREAD
+from ..runtimes.runtime import GOOD, Runtime
 from .sheet import RUNTIMES, Sheet, legend
+from .support import by_runtime
 
 
 def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
-    """Shows advice: a row per method, what the columns mean, and the command for the first."""
+    """Shows advice: a row per method, the command for the first, and how to measure it."""
     found, ranking, cache = advice.found, advice.ranking, advice.seen.kv_cache
     sheet.note(advice.note and f"Note: {advice.note}")
     sheet.note(advice.seen.assumption)
     sheet.note(f"Note: {advice.useless}" if advice.useless else "")
-    formats = tuple(found[0].writings) if found else ()
+    if not found:
+        sheet.say(f"No method reaches {advice.context:,} tokens; give a shorter --context.")
+        return
+    formats = tuple(name for name in found[0].writings if any(each.writings[name].verdicts for each in found))
     extra = ("loss", "price", "holds to") if ranking else ()
-    columns = ("method", *extra, "untuned", "effective", "outside", *formats, "fast pairs")
-    shown = sheet.table(
-        f"{advice.source} at {advice.context:,} tokens", columns, [_row(one, ranking) for one in found],
-        optional=("fast pairs", *reversed(formats[1:]), "outside", *((*formats[:1], "untuned") if ranking else ())),
+    columns = ("method", *extra, "without training", *formats, "effective", "outside")
+    sheet.table(
+        f"{advice.source}: {advice.seen.spec.context:,} -> {advice.context:,} tokens", columns,
+        [_row(each, formats, ranking) for each in found],
+        optional=("outside", "effective", *formats[:0:-1], *((*formats[:1], "without training") if ranking else ())),
         right=("effective", "outside", *extra),
     )  # fmt: skip
-    for name, description in _columns(found):
-        if name in shown or not found:
-            sheet.say(f"{name.capitalize()}: {description}")
+    for name in found[0].writings:
+        if name not in formats:
+            sheet.say(f"No {name}: {found[0].writings[name].reason}.")
     if cache:
-        sheet.say(f"With every method: {cache.sentence(advice.context, advice.seen.spec.context)}")
-    sheet.say(f"Sorted by: {advice.criterion}.")
+        sheet.say(cache.short(advice.context, advice.seen.spec.context))
+    first = found[0]
+    if not first.works_untuned:
+        sheet.say(f"At {advice.context:,} tokens every method needs fine-tuning; see `ropeconv train-config --help`.")
+    sheet.copyable(f"Bake:    {first.command}")
     if ranking is None:
-        sheet.say("None of these numbers is a measurement of this model: `ropeconv eval` makes one (--measured).")
-    if found:
-        sheet.say("\nTo bake the first:")
-        sheet.copyable(found[0].command)
+        spec = f"{first.method.name}:{format_tokens(advice.context)}"
+        sheet.copyable(f"Measure: ropeconv eval {advice.source} --methods base,{spec} --text FILE")
 
 
 def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
     """Shows a paragraph per method, the best methods by each number, and the reasons of methods that do not fit."""
     found = advice.found
+    for line in explain_columns(advice):
+        sheet.say(line)
+    sheet.say("")
     for one in found:
         sheet.say(f"{one.method.name}: {one.method.finetuning_note}.")
         sheet.copyable(f"    {one.command}")
@@ -53,7 +64,7 @@ def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
     for reason, flags in _refusals(found).items():
         sheet.say(f"Not for {reason} ({'all of them' if len(flags) == len(found) else ', '.join(flags)}).")
     for name, reason in advice.passed.items():
-        sheet.say(f"Passed over, {name}: {reason}")
+        sheet.say(f"Left out, {name}: {reason}")
 
 
 def _refusals(found: list[Advice]) -> dict[str, list[str]]:
@@ -66,43 +77,48 @@ def _refusals(found: list[Advice]) -> dict[str, list[str]]:
     return said
 
 
-def _row(one: Advice, ranking: Ranking | None) -> tuple[str, ...]:
-    at = one.profile.reach
-    windowed = not at.count and at.length < one.schedule.context  # no layer sees further
+def _row(advice: Advice, formats: Iterable[str], ranking: Ranking | None) -> tuple[str, ...]:
+    at = advice.profile.reach
+    windowed = not at.count and at.length < advice.schedule.context  # no layer sees further
     effective = "any" if at.automatic or windowed else f"{at.searched - 1:,}+" if at.first_violation is None else ""
     return (
-        one.method.command,
-        *(ranking.cells(one) if ranking else ()),
-        "yes" if one.works_untuned else "no",
+        advice.method.command,
+        *(ranking.cells(advice) if ranking else ()),
+        "yes" if advice.works_untuned else "no",
+        *(_supported(advice.writings[name]) for name in formats),
         effective or f"{at.effective_length:,}",
-        f"{one.profile.outside} of {2 * len(one.schedule.inv_freq)}",
-        *(writing.summary for writing in one.writings.values()),
-        f"/ {one.profile.fast_change:.3g}",
+        f"{advice.profile.outside} of {2 * len(advice.schedule.inv_freq)}",
     )
 
 
-def _columns(found: list[Advice]) -> list[tuple[str, str]]:
-    """Pairs of a column of the table and its explanation."""
-    if not found:
-        return [("no method reaches it", "give a shorter --context")]
-    one = found[0]
-    return [
-        ("loss", "nats per token, measured with this method."),
-        ("price", "what it adds to the loss at the trained length, measured."),
-        ("holds to", "the longest length to which its loss stays within three errors of its best."),
-        ("untuned", "reported to work at this factor without fine-tuning."),
-        ("effective", "tokens up to which sum cos(m theta_i) is never negative (`ropeconv bound`)."),
-        ("outside", f"dimensions that turn further than in training, of those that complete no period in "
-                    f"{one.schedule.original_context:,} tokens ({one.profile.critical_dimension} do)."),
-        *((name, "in how many of the runtimes that load it this output is exact.") for name in list(one.writings)[:1]),
-        ("fast pairs", "by how much frequencies that complete a period are divided at most."),
-    ]  # fmt: skip
+def _supported(writing: FormatAdvice) -> str:
+    """How many runtimes support an output in their newest version, of those that can load the model."""
+    if not writing.verdicts:
+        return "refused"
+    newest = [rows[-1].status for rows in by_runtime(writing.verdicts).values()]
+    loading = [status for status in newest if status not in UNREAD]
+    return f"{sum(status in GOOD for status in loading)} of {len(loading)} runtimes"
+
+
+def explain_columns(advice: RankedMethods) -> Iterator[str]:
+    """Yields what the columns of the table mean, and how it is sorted."""
+    if not advice.found:
+        return
+    if advice.ranking:
+        yield "Loss: nats per token, measured with this method."
+        yield "Price: increase of the loss at the trained length, measured."
+        yield "Holds to: longest length whose loss is within three errors of its best, measured."
+    yield "Without training: reported to work at this factor without fine-tuning."
+    yield "Safetensors, gguf: runtimes that support the output, of those that can load the model."
+    yield "Effective: longest distance up to which sum cos(m theta_i) is not negative (Men et al. 2024)."
+    yield "Outside: dimensions that reach angles never seen in training."
+    yield f"Sorted by: {advice.criterion}."
 
 
 LEGEND = (
-    "T a new base (theta, NTK), L linear, 3 llama3, Y YaRN, F any frequencies (longrope factors). A letter: exact in "
-    "the newest version; a dot: not exact, `ropeconv inspect` and `apply --dry-run --explain` say why; -: it has no "
-    "such model; ?: nobody looked."
+    "T: a new base (theta, NTK), L: linear, 3: llama3, Y: YaRN, F: any frequencies (LongRoPE factors). A letter: exact "
+    "in the newest version; a dot: not exact (`ropeconv apply --dry-run --explain` says why); -: no such model; "
+    "?: not tested."
 )
 
 
@@ -141,5 +157,5 @@ def show_matrix(cells: Iterable[MatrixCell], rows: list[Runtime], sheet: Sheet) 
     ]
     several = len({row.name for row in rows}) < len(rows)
     columns = [row.key if several else row.name for row in rows]
-    sheet.table("What each runtime computes", ("family", *columns), table)
+    sheet.table("Runtime support", ("family", *columns), table)
     sheet.say(LEGEND)

@@ -12,46 +12,86 @@ from ..inspection.receipts.writer import commands, facts_of
 from ..inspection.side_by_side import FrequencyDifference, RopeDifference, Side
 from ..pretrained import CodeFile
 from ..rope.errors import counted
+from ..rope.lengths import format_tokens
 from ..rope.on_top import rotating
 from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
 from ..runtimes.grouping import grouped
 from ..runtimes.verdict import describe
 from .results import evaluation_table
-from .sheet import Sheet, statuses
+from .sheet import Sheet
+from .support import POPULAR, WORDS, by_runtime, problems, statuses, support
 
 
-def show_inspection(seen: Inspection, sheet: Sheet, repairs: Iterable[Problem] = ()) -> None:
-    """Shows an inspection: a table of the RoPE, the runtimes, and a sentence per problem with its repair.
+def show_inspection(seen: Inspection, sheet: Sheet, repairs: Iterable[Problem] = (), explain: bool = False) -> None:
+    """Shows an inspection: the RoPE, the runtimes that support it, and a sentence per problem with its repair.
 
-    repairs: what would help runtimes that do not read it right.
+    repairs: what would help runtimes that do not support it. explain: with every number and every runtime.
     """
-    repairs = tuple(repairs)
+    if explain:
+        _show_details(seen, sheet, tuple(repairs))
+    else:
+        _show_summary(seen, sheet)
+    if seen.refuse:
+        sheet.say(f"ropeconv cannot extend {seen.display_name}: {seen.refuse}.")
+    for problem in seen.problems:
+        repair = f" -> ropeconv apply {seen.source.reference} {problem.repair}" if problem.repair else ""
+        sheet.say(f"! {problem.message}{repair}")
+    if not seen.problems:
+        sheet.say("No problems found.")
+    if not (seen.refuse or explain):
+        trained, declared = seen.first_spec.original_context, seen.spec.context
+        longer = format_tokens(4 * trained if 4 * trained > declared else 2 * declared)
+        sheet.copyable(f"Next: ropeconv advise {seen.source.reference} --context {longer}")
+
+
+def _show_summary(seen: Inspection, sheet: Sheet) -> None:
+    spec = seen.spec
+    rotating_dims = spec.rotary_dim if spec.rotating_share == 1 else 2 * rotating(spec)
+    rows = [
+        ("family", seen.name),
+        ("RoPE", describe(spec.form)),
+        ("rotates", f"{rotating_dims} of {spec.head_dim} dimensions; layers: {describe_layers(spec)}"),
+        ("context", f"{spec.context:,} tokens, trained: {spec.original_context:,}{_assumed(spec)}"),
+    ]
+    if spec.attention_factor != 1:
+        rows.append(("attention factor", f"{spec.attention_factor:.6g}"))
+    if seen.kv_cache:
+        rows.append(("KV cache", seen.kv_cache.sizes(spec.context).partition(", ")[0]))
+    if seen.encoder:
+        rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
+    rows += [("code", line) for line in _code_lines(seen.code_files)]
+    if seen.custom_code and not seen.code_files:
+        rows.append(("code", seen.custom_code))
+    sheet.table(seen.source.reference, ("", ""), [*rows, *support(seen.verdicts)])
+    if others := problems(seen.verdicts):
+        sheet.say(f"{others}.")
+    if seen.verdicts:
+        sheet.say(f"All {counted(len(by_runtime(seen.verdicts)), 'runtime')}, and fixes for them: --explain.")
+
+
+def _assumed(spec: RopeSpec) -> str:
+    return " (assumed; the config states no other length)" if spec.original_context_source == "declared" else ""
+
+
+def _show_details(seen: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
     rows = [("family", f"{seen.name} ({seen.display_name})"), *_rows(seen.spec)]
     if seen.encoder:
-        rows.append(("encoder", "reads in both directions, without a key-value cache; `validate` takes hidden states"))
+        rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
     if seen.kv_cache:
         rows.append(("KV cache", seen.kv_cache.sizes(seen.spec.context)))
     rows += [("code", line) for line in _code_lines(seen.code_files)]
     rows += [("note", note) for note in (*seen.spec.notes, "" if seen.code_files else seen.custom_code) if note]
     sheet.table(seen.source.reference, ("", ""), rows)
-    if seen.refuse:
-        sheet.say(f"Nothing can be baked for {seen.display_name}: {seen.refuse}.")
     if seen.verdicts:
         lines = grouped(seen.verdicts, seen.name if seen.assumption else "")
-        sheet.table("Who reads it right as it is", ("status", "runtimes"), lines)
+        sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(f"{statuses(lines)}\n")
-    for problem in seen.problems:
-        repair = f" -> ropeconv apply {seen.source.reference} {problem.repair}" if problem.repair else ""
-        sheet.say(f"! {problem.message}{repair}")
-    if not seen.problems:
-        sheet.say("No problems seen.")
     if repairs:
-        sheet.say("")
-        rows = [(one.message, one.repair) for one in repairs]
-        sheet.table("Runtimes that another config would suit", ("runtime", "ropeconv apply SOURCE"), rows)
-    if any("--replace" in one.repair for one in repairs):
-        sheet.say("--replace computes another RoPE of the same length, which the model was not made for: evaluate it.")
+        fixes = [(problem.message, problem.repair) for problem in repairs]
+        sheet.table("Fixable runtimes", ("runtime", "ropeconv apply SOURCE"), fixes)
+    if any("--replace" in problem.repair for problem in repairs):
+        sheet.say("--replace gives the model a RoPE that it was not trained with; evaluate the result.")
 
 
 def _code_lines(files: Iterable[CodeFile]) -> Iterator[str]:
@@ -90,10 +130,10 @@ def original_context_source(spec: RopeSpec) -> str:
     return {
         "config": "stated by original_max_position_embeddings",
         "header": "stated by the header",
-        "receipt": "stated by the receipt of ropeconv",
+        "receipt": "stated by the receipt",
         "family": f"see {spec.original_context_reference}",
         "factor": "the declared context divided by the factor",
-        "declared": "as declared, since nothing states another",
+        "declared": "assumed; the config states no other length",
     }[spec.original_context_source]
 
 
@@ -116,13 +156,13 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
         sheet.copyable(command)
     lines = grouped(receipt.runtimes, receipt.source.family)
     if lines:
-        sheet.table("Who reads it right", ("status", "runtimes"), lines)
+        sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(statuses(lines))
     show_evaluations(receipt, sheet)
     if not (receipt.validation or receipt.servers):
-        sheet.say("It was not validated: `ropeconv validate` does it.")
+        sheet.say("Not validated yet; run `ropeconv validate`.")
     if not receipt.evaluations:
-        sheet.say("It was not evaluated: `ropeconv eval` does it.")
+        sheet.say("Not evaluated yet; run `ropeconv eval`.")
 
 
 def show_evaluations(receipt: Receipt, sheet: Sheet) -> None:
@@ -134,34 +174,45 @@ def show_evaluations(receipt: Receipt, sheet: Sheet) -> None:
         sheet.table(f"Evaluated on {record.described_texts}", columns, rows, right=columns[1:])
 
 
-def show_comparison(found: RopeDifference, sheet: Sheet) -> None:
-    """Shows a comparison: a row per property, the frequencies, and every runtime."""
+def show_comparison(found: RopeDifference, sheet: Sheet, explain: bool = False) -> None:
+    """Shows how two models differ: the properties, the frequencies, and the runtimes.
+
+    explain: with properties that are equal, and every runtime.
+    """
     sides = (found.first, found.second)
     for name, side in zip("AB", sides, strict=True):
         sheet.copyable(f"{name}: {side.seen.source.reference}")
-    sheet.say("")
     cells = [_cells(side) for side in sides]
     rows = [
-        (name, a, b, "differs" if key in found.differs else "")
+        (name, a, b, *(["differs" if key in found.differs else ""] if explain else []))
         for (key, name), a, b in zip(ROWS.items(), *cells, strict=True)
-        if a or b
+        if (a or b) and (explain or key in found.differs)
     ]
-    sheet.table("", ("", "A", "B", ""), rows)
+    if rows:
+        sheet.table("", ("", "A", "B", *([""] if explain else [])), rows)
     named = {
         "Frequencies": found.frequencies,
         "Frequencies within the trained context": found.short_frequencies,
         "Frequencies of window layers": found.window_frequencies,
     }
     for title, vector in named.items():
-        if vector is not None:
+        if vector is not None and (explain or not vector.same):
             sheet.say(f"{title}: {_vector(vector)}")
     if found.frequencies is None:
         pairs = [side.spec.rotary_dim // 2 for side in sides]
         sheet.say(f"Frequencies: not compared, A rotates {counted(pairs[0], 'pair')} and B {pairs[1]}.")
-    sheet.say("")
-    table = [(pair.display_name, *(status or "-" for status in pair.statuses)) for pair in found.runtimes]
-    sheet.table("Runtime support", ("newest version", "A", "B"), table)
-    sheet.say(f"{statuses((status, '') for pair in found.runtimes for status in pair.statuses if status)}\n")
+    if explain:
+        table = [(pair.display_name, *(status or "-" for status in pair.statuses)) for pair in found.runtimes]
+        sheet.table("Runtime support", ("newest version", "A", "B"), table)
+        sheet.say(f"{statuses((status, '') for pair in found.runtimes for status in pair.statuses if status)}\n")
+    else:
+        changed = [
+            (pair.display_name, *(WORDS.get(status or "", "-") for status in pair.statuses))
+            for pair in found.runtimes
+            if pair.statuses[0] != pair.statuses[1] and pair.runtime.partition("@")[0] in POPULAR
+        ]
+        if changed:
+            sheet.table("", ("runtime", "A", "B"), changed)
     for remark in found.remarks:
         sheet.say(remark)
     sheet.say(found.sentence)

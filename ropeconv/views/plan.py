@@ -17,12 +17,15 @@ from ..rope.errors import counted
 from ..rope.forms import count_zero
 from ..rope.lazy import Vector
 from ..rope.on_top import rotating
+from ..rope.recipe import flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.gguf_readers import find_any
-from ..runtimes.grouping import grouped
-from ..runtimes.verdict import describe, frequencies
-from .sheet import PLAN, Sheet, legend, sentence, statuses
+from ..runtimes.grouping import ALL, canonical
+from ..runtimes.runtime import GOOD
+from ..runtimes.verdict import Verdict, describe, frequencies
+from .sheet import PLAN, Sheet, legend, sentence
+from .support import by_runtime, problems, statuses, support
 
 if TYPE_CHECKING:
     from ..inspection.receipts.receipt import CheckRecord
@@ -30,10 +33,66 @@ if TYPE_CHECKING:
 
 
 def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
-    """Shows a plan: RoPE before and after, the verdicts, the files, and warnings.
+    """Shows a plan and its warnings.
 
-    explain: every runtime with its reason, and why each encoding was selected or not.
+    explain: with RoPE before and after, every runtime with its reason, the encodings and the files.
     """
+    if explain:
+        _show_details(plan, sheet)
+    else:
+        _show_summary(plan, sheet)
+    for warning in plan.warnings:
+        sheet.note(f"Note: {sentence(warning)}")
+
+
+def _show_summary(plan: Plan, sheet: Sheet) -> None:
+    """Shows what becomes longer, which runtimes support it, its cache, and whether it needs training."""
+    verdicts = plan.result.verdicts
+    named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
+    assumed = isinstance(plan.result, CheckpointResult) and plan.result.family.assumed
+    sheet.table(title(plan), ("", ""), support(verdicts, named))
+    if assumed:
+        sheet.say(f"These statements hold where the model is loaded as {plan.family}.")
+    for verdict in named.values():
+        if verdict.reason and verdict.status not in GOOD:
+            sheet.say(f"{verdict.display_name}: {verdict.reason}.")
+    others = problems(verdicts, named)
+    everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
+    sheet.say(f"{others}. {everyone}" if others else everyone)
+    if plan.kv_cache:
+        sheet.say(plan.kv_cache.short(plan.schedule.context, plan.source_spec.context))
+    if needed := training(plan):
+        sheet.say(needed)
+
+
+def title(plan: Plan) -> str:
+    """What a plan does, in a line: `Qwen3-8B: 40,960 -> 131,072 tokens with --yarn 4`."""
+    before, after = plan.source_spec.context, plan.schedule.context
+    words = " ".join(flags(plan.recipe) or [plan.recipe.method.flag()])
+    tokens = f"{after:,} tokens" if before == after else f"{before:,} -> {after:,} tokens"
+    return f"{plan.source.reference}: {tokens} with {words}"
+
+
+def training(plan: Plan) -> str:
+    """A sentence on what is known of a method beyond the factor that works without training; else empty."""
+    method, trained = plan.recipe.method, plan.schedule.original_context
+    if plan.recipe.on_top or plan.source_spec.scaled:  # trained at more than the original context
+        trained = max(trained, plan.source_spec.context)
+    factor, limit = plan.schedule.context / trained, method.max_untuned_factor
+    if not method.finetuning_note or factor <= limit:
+        return ""
+    known = f"{method.name} works untrained up to about {limit:g} times" if limit > 1 else method.finetuning_note
+    times = f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
+    return f"Fine-tune it at this length ({times} times the trained one): {known}."
+
+
+def _named(plan: Plan) -> dict[str, Verdict]:
+    """The verdicts on the runtimes that the user named, by `name` or `name@version`."""
+    rows = {canonical(name): find_any(name)[-1] for name in plan.target.runtimes if canonical(name) != ALL}
+    return {name: verdict for name, row in rows.items() for verdict in plan.result.verdicts if verdict.covers(row)}
+
+
+def _show_details(plan: Plan, sheet: Sheet) -> None:
     before, schedule = plan.source_spec, plan.schedule
     vectors = (before.form.inv_freq(before.rotary_dim), schedule.inv_freq)
     rows = [
@@ -41,7 +100,7 @@ def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
         ("slowest wavelength", *map(_slowest, vectors)),
         ("attention factor", f"{before.attention_factor:.6g}", f"{schedule.attention_factor:.6g}"),
         ("context", f"{before.context:,}", f"{schedule.context:,}"),
-        ("effective length", *(_effective(one, before) for one in (before.current(), schedule))),
+        ("effective length", *(_effective(each, before) for each in (before.current(), schedule))),
     ]
     still = [count_zero(vector) for vector in vectors]
     if any(still):
@@ -55,16 +114,17 @@ def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
         sheet.say(_folded(plan.result.fold, plan.result.in_config.attention_factor == schedule.attention_factor))
     if plan.kv_cache:
         sheet.say(plan.kv_cache.sentence(schedule.context, before.context))
-    sheet.say("")
-    if explain:
-        reasons = [(one.encoding, "selected" if one.selected else "", one.reason) for one in plan.result.considered]
-        sheet.table("Encodings", ("encoding", "", "reason"), reasons)
-    _show_runtimes(plan, sheet, explain)
+    if needed := training(plan):
+        sheet.say(needed)
+    reasons = [(each.encoding, "selected" if each.selected else "", each.reason) for each in plan.result.considered]
+    sheet.table("Encodings", ("encoding", "", "reason"), reasons)
+    verdicts = plan.result.verdicts
+    lines = [(v.display_name, v.status, " ".join((v.grade, v.evidence.detail)), v.reason) for v in verdicts]
+    sheet.table("Runtime support", ("runtime", "status", "evidence", "reason"), lines, optional=("evidence",))
+    sheet.say(f"{statuses((v.status, '') for v in verdicts)}\n")
     sheet.table(
         "Files", ("file", "", "bytes"), [(f.name, f.action, f"{f.size:,}") for f in plan.files], right=("bytes",)
     )
-    for warning in plan.warnings:
-        sheet.note(f"Note: {warning}")
     if plan.skipped:
         sheet.note(f"Skipped (--all-files copies them): {', '.join(plan.skipped)}")
 
@@ -79,24 +139,6 @@ def _slowest(inv_freq: Vector) -> str:
     """The longest wavelength of the pairs that rotate; "-" where none does."""
     rotating = inv_freq[inv_freq > 0]
     return f"{math.tau / rotating.min():,.0f} tokens" if len(rotating) else "-"
-
-
-def _show_runtimes(plan: Plan, sheet: Sheet, explain: bool) -> None:
-    """Shows a line for each named runtime and a line per status for the others; with `explain` a row per runtime."""
-    verdicts = plan.result.verdicts
-    if explain:
-        rows = [(v.display_name, v.status, " ".join((v.grade, v.evidence.detail)), v.reason) for v in verdicts]
-        sheet.table("Runtime support", ("runtime", "status", "evidence", "reason"), rows, optional=("evidence",))
-        sheet.say(f"{statuses((v.status, '') for v in verdicts)}\n")
-        return
-    named = [row for name in plan.target.runtimes for row in find_any(name)]
-    first = [v for v in verdicts if any(v.covers(row) for row in named)]
-    others = [v for v in verdicts if v not in first]
-    lines = [(str(v.status), v.display_name + (f": {v.reason}" if v.reason else "")) for v in first]
-    assumed = isinstance(plan.result, CheckpointResult) and plan.result.family.assumed
-    lines += grouped(others, plan.family if assumed else "")
-    sheet.table("Runtime support", ("status", "runtimes"), lines)
-    sheet.say(f"{statuses(lines)}\n")
 
 
 def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
@@ -140,27 +182,25 @@ class Outcome:
 
 
 def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
-    """Shows what became of a plan: the check, the place, how it is run, the validation, the publication.
+    """Shows what became of a plan: the check, the place, the validation, the publication, and the next commands.
 
     plan: that was executed. done: its outcome.
     """
     if done.check:
-        loaded = "loads it and"
-        if done.check.read_as:
-            loaded = f"does not have its model_type; its {done.check.read_as}, given this config,"
-        sheet.say(
-            f"Checked: transformers {done.check.transformers} {loaded} computes the schedule "
-            f"(within {done.check.max_ulp} ulp of float32, attention factor {done.check.attention_factor:.6f})."
+        name = f"transformers {done.check.transformers}"
+        loaded = (
+            f"{name} computes" if not done.check.read_as else f"{name}, loading it as {done.check.read_as}, computes"
         )
+        sheet.say(f"Checked: {loaded} these frequencies within {done.check.max_ulp} ulp of float32.")
     if done.path:
         sheet.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
         if plan.source.kind == "config":
-            sheet.say("It has no weights, as SOURCE has none: put its config.json in the place of the model's own.")
-        for command in done.run:
-            sheet.copyable(f"Run it with: {command}")
+            sheet.say("Only config.json was written. Copy it over the one in your model folder.")
     if done.proof is not None:
         from .results import show_validation
 
         show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", sheet)
     if done.published:
         sheet.copyable(done.published)
+    for place, command in enumerate(done.run):
+        sheet.copyable(f"{'Next:' if not place else '     '} {command}")

@@ -30,17 +30,15 @@ def show_result(result: Result, sheet: Sheet) -> None:
         sheet.say(legend(COLUMNS, COLUMNS))
     for row in result.rows:
         if row.refused:
-            sheet.say(f"{row.name} was not run: {row.refused}")
+            sheet.say(f"{row.name} was refused: {row.refused}")
+    compared = any(cell.difference is not None for cell in result.cells)
+    mark = f"; {'bold' if sheet.colours else MARK}: differs from the first row by more than three standard errors"
+    sheet.say(f"T: the trained context, {result.trained:,} tokens{mark if compared else ''}.")
     many = f"{len(result.texts)} texts" if len(result.texts) > 1 else result.texts[0] if result.texts else "no text"
     sheet.say(
-        f"T is the trained context, {result.trained:,} tokens. {result.source} in {result.runtime} on {result.device}, "
-        f"{result.dtype}; {many}, sha256 of the tokens {result.tokens_sha256[:12]}."
+        f"{result.source} in {result.runtime} on {result.device}, {result.dtype}; {many} "
+        f"(tokens sha256 {result.tokens_sha256[:12]})."
     )
-    if any(cell.difference is not None for cell in result.cells):
-        mark = "bold" if sheet.colours else MARK
-        sheet.say(
-            f"{mark[0].upper()}{mark[1:]}: beyond three standard errors of the paired difference to the first row."
-        )
     for note in result.notes:
         sheet.say(f"{note[0].upper()}{note[1:]}")
 
@@ -99,12 +97,12 @@ def show_tuned(found: TuningResult, out: Path | None, sheet: Sheet) -> None:
     sheet.table(f"{found.source}, held-out losses at {found.context:,} tokens", tuple(columns), body, right=columns[1:])
     parts = f"beyond + {found.price:g} inside" + f" + {found.needles:g} needle" * with_needles
     sheet.say(
-        f"Nats per token beyond and inside the trained context of {found.trained:,} tokens; total is {parts}. {MARK}: "
-        "beyond three standard errors."
+        f"Losses in nats per token, beyond and inside the trained context of {found.trained:,} tokens; total: {parts}; "
+        f"{MARK}: more than three standard errors."
     )
     sheet.say(
-        f"{found.steps:,} steps on {found.windows} windows, where the total fell by "
-        f"{-found.searched:.4f}; {found.held_windows} windows are held out."
+        f"The search took {found.steps:,} steps on {found.windows} windows and lowered their total by "
+        f"{-found.searched:.4f}; the table is of {found.held_windows} held-out windows."
     )
     for note in found.notes:
         sheet.say(note)
@@ -130,10 +128,10 @@ VALIDATION_COLUMNS = (
 OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
 
 
-def show_validation(result: Validation, title: str, sheet: Sheet) -> None:
+def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool = False) -> None:
     """Shows a validation: a row per bucket of positions with whether it agrees, and the sentence on the result.
 
-    title: of the first table.
+    title: of the first table. explain: with every column.
     """
     whole = title if result.unchecked else f"Every position up to {result.length:,}, {result.chunk} at a time"
     for run, words in (("spread", title), ("whole", whole)):
@@ -142,15 +140,22 @@ def show_validation(result: Validation, title: str, sheet: Sheet) -> None:
             columns = sheet.table(words, STATES, [_states(bucket) for bucket in shown])
             meanings = HIDDEN_STATES
         elif shown:
-            columns = sheet.table(words, VALIDATION_COLUMNS, [_bucket(bucket) for bucket in shown], optional=OPTIONAL)
+            kept = [i for i, name in enumerate(VALIDATION_COLUMNS) if explain or name not in OPTIONAL]
+            rows = [_bucket(bucket) for bucket in shown]
+            columns = sheet.table(
+                words,
+                [VALIDATION_COLUMNS[i] for i in kept],
+                [[row[i] for i in kept] for row in rows],
+                optional=OPTIONAL,
+            )
             meanings = VALIDATION
     if result.buckets:
         sheet.say(legend(meanings, columns))
     sheet.say(result.sentence)
     if result.unchecked:
-        sheet.say(f"Not seen this way: {'; '.join(result.unchecked)}.")
+        sheet.say(f"This test does not cover: {'; '.join(result.unchecked)}.")
     if result.precision_kl:
-        sheet.say(f"In {result.dtype} the reference itself is a KL of {result.precision_kl:.1e} away from float32.")
+        sheet.say(f"In {result.dtype} the reference itself differs from float32 by a KL of {result.precision_kl:.1e}.")
 
 
 def _states(bucket: BucketResult) -> tuple[str, ...]:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 MARKS = {
-    "exact": "good", "rounded": "good", "agrees": "good", "approximate": "fair", "differs": "bad", "ignored": "bad",
-    "refused": "bad", "disagrees": "bad",
+    "exact": "good", "rounded": "good", "supported": "good", "agrees": "good", "approximate": "fair", "differs": "bad",
+    "wrong": "bad", "ignored": "bad", "refused": "bad", "fails": "bad", "disagrees": "bad",
 }  # fmt: skip
 """What words of tables say at a glance: a sheet has a colour for each."""
 
 
 class Sheet(Protocol):
-    """Takes what a view shows, in its order."""
+    """A surface for tables and sentences, which a view shows in order."""
 
     @property
     def colours(self) -> bool:
@@ -53,44 +53,29 @@ def sentence(words: str) -> str:
     return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")
 
 
-STATUSES = {
-    "exact": "computes this RoPE",
-    "rounded": "the same but for rounded weights",
-    "approximate": "comes near it",
-    "differs": "computes another RoPE, silently",
-    "ignored": "runs the unscaled RoPE, silently",
-    "refused": "fails with an error",
-    "unsupported": "has no such model",
-    "unknown": "nobody has looked",
-}
-"""Statuses of runtimes; docs/runtimes.md has them in full."""
-READ = "known from its source, the others from a run"
 PLAN = {
-    "slowest wavelength": "tokens in which the slowest pair turns once",
-    "effective length": "tokens up to which sum cos(m theta_i) is never negative (`ropeconv bound`)",
+    "slowest wavelength": "period of the lowest frequency, in tokens",
+    "effective length": "longest distance up to which sum cos(m theta_i) is not negative (Men et al. 2024)",
 }
 VALIDATION = {
-    "KL 95 %": "95 % of a row's positions have at most this KL, in nats, of the output's predictions from the "
-    "reference's",
-    "allowed": "the most that may be",
-    "max |dlogit|": "the largest difference of a logit",
-    "top-1": "share of positions whose likeliest token is the same",
+    "KL 95 %": "divergence from the reference in nats, not exceeded by 95 % of the positions",
+    "max |dlogit|": "largest difference of a logit",
+    "top-1": "positions with the same likeliest token",
     "top-5": "share of equal likeliest tokens",
-    "unscaled source": "the model without the method, which has to be far away",
+    "unscaled source": "the source without the method, which must differ",
 }
 HIDDEN_STATES = {
-    "relative error": "mean of |h' - h| / |h| over a row's positions, h the reference's hidden states",
-    "95 %": "95 % of them have at most this error",
-    "allowed": "the most that may be",
-    "unscaled source": "the model without the method, which has to be far away",
+    "relative error": "mean of |h' - h| / |h|, h the hidden states of the reference",
+    "95 %": "not exceeded by 95 % of the positions",
+    "unscaled source": "the source without the method, which must differ",
 }
 GROWTH = {
-    "price": "what the row adds to the loss at 1T",
-    "holds to": "the longest length whose loss is within three errors of the row's best",
+    "price": "increase of the loss at the trained length",
+    "holds to": "longest length whose loss is within three errors of the row's best",
 }
 RUNTIMES = {
-    "exact": "how many of its families, each with theta, linear, llama3, YaRN and any frequencies, it computes exactly",
-    "run, read, unknown": "how many of them were executed, read in its source, or not looked at",
+    "exact": "cells (model families times theta, linear, llama3, YaRN and any frequencies) that it computes exactly",
+    "run, read, unknown": "cells that were executed, read in its source code, or not tested",
 }
 
 
@@ -103,10 +88,3 @@ def legend(meanings: Mapping[str, str], shown: Iterable[str]) -> str:
     found = [f"{name}: {meaning}" for name, meaning in meanings.items() if name in there]
     text = "; ".join(found)
     return f"{text[:1].upper()}{text[1:]}." if found else ""
-
-
-def statuses(lines: Iterable[tuple[str, str]]) -> str:
-    """A sentence on the statuses of a table of runtimes. lines: pairs of a status and its runtimes."""
-    rows = list(lines)
-    read = ["read"] if any("read: " in runtimes for _, runtimes in rows) else []
-    return legend(STATUSES | {"read": READ}, [*(status for status, _ in rows), *read])

@@ -71,7 +71,7 @@ SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings"
         (("--yarn", "four"), 2, "--yarn takes a factor such as 4, or a length such as 128k"),
         (("--linear", "4", "--beta-fast", "16"), 2, "--beta-fast goes with --yarn, not with --linear"),
         (("--dynamic", "ntk:2"), 2, "say with --at TOKENS"),
-        (("--yarn", "4", "--ollama"), 2, "--ollama goes with a GGUF file as output"),
+        (("--yarn", "4", "--ollama"), 2, "Ollama runs GGUF files"),
         (("--mixed", "4", "--encoding", "native"), 1, "no rope type has its formula; use --encoding factors"),
         (("--mixed", "4", "--runtime", "llama-cpp"), 1, "with factors: it computes other frequencies"),
         (("--yarn", "4", "--log-n", "clamped", "--runtime", "vllm"), 1, "pass --allow-approximate to take that"),

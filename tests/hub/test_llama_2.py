@@ -19,7 +19,7 @@ from .conftest import Push, card_of
 
 REPOSITORY = "meta-llama/Llama-2-7b"
 BAKE = f"apply {REPOSITORY} --yarn 16"
-AGREES = "Agrees everywhere, and the unscaled source does not."
+AGREES = "PASS: matches the reference at every position; without scaling, the source does not."
 CARD = "---\nlicense: llama2\npipeline_tag: text-generation\n---\n# Llama 2\n"
 LAYERS = {
     "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj", "attention.wv": "self_attn.v_proj",

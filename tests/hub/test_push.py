@@ -236,7 +236,7 @@ def test_validation_stands_in_the_card(push: Push, hub: WritingHub) -> None:
     done = push(f"{BAKE} -o out --validate cpu --push me/proved")
     assert done.stdout.strip().splitlines()[-1].startswith(f"{hub.url}/me/proved/commit/")
     text = card_of(hub, "me/proved")
-    for words in ("Agrees everywhere, and the unscaled source does not.", "| 512-1,023 |", "](validation.png)"):
+    for words in ("PASS: matches the reference at every position; without scaling, the source does not.", "| 512-1,023 |", "](validation.png)"):
         assert words in text
     assert (hub.repos["me/proved"] / "validation.png").read_bytes().startswith(b"\x89PNG")
     shown = json.loads(push("push out me/proved --exist-ok --dry-run --json").stdout)

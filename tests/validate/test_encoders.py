@@ -41,7 +41,7 @@ CASES = [(name, wrong) for name in sorted(ENCODERS) for wrong in list(WRONG)[:3]
 def test_a_wrong_output_disagrees(model_type: str, wrong: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     out = apply(make_plan(tiny(model_type), YARN, tmp_path / "out"))
     WRONG[wrong](out)
-    assert check(out, tiny(model_type)).sentence.startswith("Disagrees: relative error ")
+    assert check(out, tiny(model_type)).sentence.startswith("FAIL: relative error ")
 
 
 @pytest.mark.parametrize(("encoding", "dtype"), [("native", "float32"), ("weights", "bfloat16")])

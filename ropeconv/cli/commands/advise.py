@@ -9,7 +9,7 @@ import typer
 
 from ...rope.lengths import parse_tokens
 from ..command import LENGTH, OUTPUT
-from ..options import FamilyOption, JsonOption, SourceArgument
+from ..options import ExplainOption, FamilyOption, JsonOption, SourceArgument
 from ..output import Output
 
 EXAMPLES = """Examples:
@@ -29,12 +29,7 @@ def advise_command(
     context: Annotated[
         str, typer.Option("--context", metavar="TOKENS", help="The context to declare.", rich_help_panel=LENGTH)
     ],
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Also a paragraph per method, with its command and its runtimes.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
+    explain: ExplainOption = False,
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -60,4 +55,4 @@ def advise_command(
         output.say("")
         show_methods(found, output)
     else:
-        output.say("Every method with its command and its runtimes: --explain")
+        output.say("More:    --explain")

@@ -8,21 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from ...hub.options import PublishOptions
-from ...rope.recipe import Recipe
-from ..command import EXPERT, HUB, OUTPUT, RUNNING, RUNTIMES, Device
+from ..command import EXPERT, HUB, OUTPUT, RUNNING, Device
 from ..options import (
     SOURCES,
     DryRunOption,
+    ExplainOption,
     FamilyOption,
     ForceOption,
     JsonOption,
     NoFsyncOption,
     QuietOption,
     build_recipe,
+    chosen_methods,
     with_recipe,
 )
 from ..output import Output
-from ..output_options import with_target
+from ..output_options import names_ollama, with_target
 from ..units import Flags, check_flags, refuse_push, units_of
 from .push import named, refuse_without_push, with_publish
 
@@ -46,12 +47,12 @@ ropeconv apply Qwen/Qwen3-8B --yarn 4 --push me/Qwen3-8B-128k
 """
 
 
-@with_recipe(build_recipe)
+@with_recipe(dict)
 @with_target
 @with_publish
 def apply_command(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help=SOURCES)],
-    recipe: Recipe,
+    recipe: dict[str, Any],
     target: dict[str, Any],
     how: PublishOptions,
     family: FamilyOption = "",
@@ -69,14 +70,7 @@ def apply_command(
         bool, typer.Option("--checksum", help="Also record the hashes of copied weights.", rich_help_panel=EXPERT)
     ] = False,
     no_fsync: NoFsyncOption = False,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Show every runtime with its reason, the frequencies, the encodings and the files.",
-            rich_help_panel=RUNTIMES,
-        ),
-    ] = False,
+    explain: ExplainOption = False,
     push: Annotated[
         str,
         typer.Option(
@@ -109,7 +103,9 @@ def apply_command(
     from ...engines.probe import Probe
 
     output = Output(as_json, quiet)
+    ollama = ollama or names_ollama(target)
     refuse_without_push(how, push)
+    chosen = build_recipe(recipe)
     units = units_of(sources, target)
     if push:
         refuse_push(units)
@@ -124,6 +120,7 @@ def apply_command(
         explain=explain,
         validate=validate,
         ollama=ollama,
+        by_length=not chosen_methods(recipe),
     )
     check_flags(units, flags)
     probing = not (dry_run or all(unit.to_gguf for unit in units)) and Probe.available()
@@ -132,7 +129,7 @@ def apply_command(
         from ..batch import Batch
 
         batch = Batch(units, flags, output)
-        made = batch.plan(recipe)
+        made = batch.plan(chosen)
         if dry_run:
             batch.show(made)
         else:

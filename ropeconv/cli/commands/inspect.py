@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..command import needs
-from ..options import FamilyOption, JsonOption, SourceArgument
+from ..options import ExplainOption, FamilyOption, JsonOption, SourceArgument
 from ..output import Output
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ ropeconv inspect ./DeepSeek-V3-renamed --family deepseek_v3
 """
 
 
-def inspect_command(source: SourceArgument, family: FamilyOption = "", as_json: JsonOption = False) -> None:
+def inspect_command(
+    source: SourceArgument, family: FamilyOption = "", explain: ExplainOption = False, as_json: JsonOption = False
+) -> None:
     """Show the RoPE of a model, the runtimes that support it, and problems with their fixes."""
     from ...bake.warnings import repairs_of
     from ...inspection.inspection import inspect_source
@@ -39,7 +41,7 @@ def inspect_command(source: SourceArgument, family: FamilyOption = "", as_json: 
     if as_json:
         output.data(seen.document(found).to_dict())
     else:
-        show_inspection(seen, output, found)
+        show_inspection(seen, output, found, explain)
 
 
 COMPARE_EXAMPLES = """Examples:
@@ -63,6 +65,7 @@ def compare_command(
     first: Annotated[str, typer.Argument(metavar="A", help=MODEL)],
     second: Annotated[str, typer.Argument(metavar="B", help="The same, in any format.")],
     family: FamilyOption = "",
+    explain: ExplainOption = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 where they differ.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -78,7 +81,7 @@ def compare_command(
     if as_json:
         output.data(found.to_dict())
     else:
-        show_comparison(found, output)
+        show_comparison(found, output, explain)
     if exit_code and not found.same:
         raise typer.Exit(3)
 

@@ -13,7 +13,7 @@ from ...options import ValidateOptions, copied
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
 from ..command import RUNNING, Reference, needs, typed_group
-from ..options import JsonOption, QuietOption
+from ..options import ExplainOption, JsonOption, QuietOption
 from ..output import Output
 from ..output_options import (
     DeviceMapOption,
@@ -115,6 +115,7 @@ def validate_command(
         typer.Option("--ignore-receipt", help="Accept edited files whose edits do not change what is computed."),
     ] = False,
     trust_remote_code: TrustOption = False,
+    explain: ExplainOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -148,9 +149,9 @@ def validate_command(
         elif quiet:
             output.say(result.sentence)
         else:
-            show_validation(result, f"{baked} against {against}, scaled at run time", output)
+            show_validation(result, f"{baked} against {against}, scaled at run time", output, explain)
             if quick:
-                output.say("The bytes of the weights were not compared (--quick).")
+                output.say("The weights were not compared (--quick).")
         _write_evidence(result, baked, against, report, plot)
     if not result.agrees:
         raise typer.Exit(3)

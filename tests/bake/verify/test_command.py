@@ -82,7 +82,7 @@ def test_weights_on_the_hub_are_compared_by_the_hubs_own_hashes(llama: Path, tmp
         hub.repos["me/tiny"] = llama
         assert python(APPLY, "home").returncode == 0
         hub.sent.clear()
-        assert "4 files are what recipe and source give" in python(VERIFY, "fresh").stdout
+        assert "4 files match the source and the recipe" in python(VERIFY, "fresh").stdout
         assert hub.sent.get("model.safetensors", 0) < (llama / "model.safetensors").stat().st_size
         assert not list((tmp_path / "fresh").rglob("model.safetensors"))
         tensor("model.norm.weight", scale(0, 2.0))(tmp_path / "out")

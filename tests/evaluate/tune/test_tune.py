@@ -48,7 +48,7 @@ def test_the_recipe_is_baked_and_llama_cpp_computes_it(tuned: TuningResult, trai
     model = trained / "model"
     command(tmp_path, "apply", model, "--recipe", "tuned.json", "--to", "gguf", "-o", "out.gguf", "-q", code=0)
     checked = command(tmp_path, "validate", "out.gguf", "--against", model, code=0)
-    assert "Agrees everywhere, and the unscaled source does not." in checked.stdout
+    assert "PASS: matches the reference at every position; without scaling, the source does not." in checked.stdout
 
 
 def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_path: Path) -> None:

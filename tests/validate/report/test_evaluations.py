@@ -15,7 +15,7 @@ from ...inspection.receipts.test_evaluations import ONE
 from ...inspection.receipts.test_folders import receipt
 
 BUCKET = BucketResult("1-63", 63, 1e-7, 2e-7, 3e-7, 1e-3, 1.0, 0.5, 1e-5, True)
-RESULT = Validation("5.23.0", "cpu", "d" * 64, 64, 0, (BUCKET,), True, "Agrees everywhere.")
+RESULT = Validation("5.23.0", "cpu", "d" * 64, 64, 0, (BUCKET,), True, "PASS: matches the reference at every position.")
 
 
 def page(folder: Path, result: Validation = RESULT) -> str:

@@ -201,13 +201,13 @@ class SizeOptions:
         "growth", "What to measure (see docs/evaluating.md).", "Running", flag="--measure", metavar="NAMES"
     )
     lengths: str = option(
-        "1/4T,1T,2T,4T", "Of the sequences: tokens (8k,32k), or multiples of the trained context T.",
+        "1/4T,1T,2T,4T", "Lengths of the sequences: tokens (8k,32k), or multiples of the trained context T.",
         "Length", metavar="LENGTHS",
     )  # fmt: skip
     windows: int = option(8, "Sequences of each length.", "Running", metavar="N", least=1)
     targets: int = option(256, "Tokens predicted at the end of each sequence.", "Running", metavar="N", least=1)
     depths: int = option(5, "Places of a fact in a text.", "Running", metavar="N", least=1)
-    seed: int = option(0, "Of random choices.", "Running", metavar="N", least=0)
+    seed: int = option(0, "The seed of random choices.", "Running", metavar="N", least=0)
     generate: bool = option(False, "Generate answers instead of comparing tokens.", "Running")
     chat: bool = option(False, "With --generate: ask in the chat template of the model.", "Running")
 
@@ -241,7 +241,7 @@ class TuneOptions:
     regularise: float = option(
         0.0, "Weight of the squared distance of log divisors to the formula.", "Running", metavar="WEIGHT"
     )
-    seed: int = option(0, "Of random choices.", "Running", metavar="N", least=0)
+    seed: int = option(0, "The seed of random choices.", "Running", metavar="N", least=0)
 
 
 @dataclass(frozen=True)

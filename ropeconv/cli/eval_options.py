@@ -70,7 +70,7 @@ JournalOption = Annotated[
     Path | None,
     typer.Option(
         "--journal", metavar="FILE", rich_help_panel=RUNNING, show_default=False,
-        help="Where finished sequences are kept, so that a run goes on (default: in the cache).",
+        help="Where finished sequences are kept, so that a run continues (default: in the cache).",
     ),
 ]  # fmt: skip
 FreshOption = Annotated[

@@ -29,7 +29,7 @@ def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
 @register
 @dataclass(frozen=True)
 class Theta(Method):
-    """inv_freq_i = B^(-2i/r). The context stays as it is, unless `--context` gives another."""
+    """inv_freq_i = B^(-2i/r). The declared context does not change, unless `--context` gives another."""
 
     name = "theta"
     order = 10

@@ -1,0 +1,124 @@
+"""Pages and help texts have no phrases that are hard to read: each pattern with what to write instead."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ropeconv.cli.app import COMMANDS
+from scripts.gather_pages import CODE, ROOT
+from scripts.reference import option_rows
+
+PAGES = sorted(
+    [
+        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+        *(ROOT / folder / "README.md" for folder in ("scripts", "tests")),
+        *(ROOT / "docs").glob("*.md"),
+    ]
+)
+START = r"(?:^|(?<=[.!?:] )|(?<=\| )|(?<=- ))"
+PATTERNS = {
+    START + r"Of (?!course)[^.?!]*": "begin with the subject: 'For GGUF files, only the header is read'",
+    START + r"What (?:is|was|are|were|a|the|an?|it|they|goes|comes|does|do)\b[^.?!|]*[.|]": "begin with the subject",
+    r"(?<![Tt]here )\b(?:is|are|was|were) no\b(?! longer)": "'is not a'",
+    r"\bno such\b(?! file)": "'no', or 'no such file'",
+    r"\bas (?:it is|they are)\b": "'unchanged', or leave it out",
+    r"\b(?:nobody|somebody|whoever)\b": "'someone', or name the actor: 'untested'",
+    r"\bmakes? of it\b": "'does with it'",
+    r"\b(?:who|that|what|runtimes?|which) reads? it\b": "'supports it' or 'computes it'",
+    r"\bthe way back\b": "'from GGUF to safetensors'",
+    r"\b(?:goes|go|went|going) on\b": "'continues'",
+    r"\b(?:that which|unasked|wherefrom|whereof|therein|thereof)\b": "use plain words",
+    r"\bha(?:s|ve|d) to (?:be|lie|have|stand)\b": "'must be'",
+    r"\bstands? (?:in|there|beside|below|above|under|at|first)\b": "'is'",
+    r"\bfinds? out about\b": "'finds in'",
+    r"\btakes? (?:the place|in place) of\b": "'replaces'",
+    r"\bsays? of (?:a|an|the|each|itself)\b": "'says about'",
+    r"\b(?:arrows?|walls?|house)\b": "name the thing: an import, a package",
+    r"\bsooner or later\b": "leave it out",
+}
+"""What is hard to read, and what to write instead. Case counts only where a pattern begins a sentence."""
+LONGEST = 48
+"""Words with letters in a sentence at most, outside of tables."""
+
+
+def prose(text: str) -> str:
+    """The text of a page without code, generated parts of API, links and marks of emphasis."""
+    text = CODE.sub("CODE", text)
+    text = re.sub(r"^:::.*$|<!--.*?-->|<a id.*?</a>", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    return text.replace("**", "").replace("*", "")
+
+
+def paragraphs(text: str) -> list[str]:
+    """The paragraphs, list items, headings and rows of tables of a page, each in one line."""
+    parts = re.split(r"\n\s*\n|\n(?=\s*[-|#]|\d+\. )", prose(text))
+    return [" ".join(part.split()) for part in parts if part.strip()]
+
+
+def count(sentence: str) -> int:
+    """How many words of letters a sentence has."""
+    return len(re.findall(r"[A-Za-z]{2,}", sentence))
+
+
+def problems(text: str) -> list[str]:
+    """The phrases of a text that a pattern finds, each with what to write instead; and sentences that are too long."""
+    found = []
+    for line in paragraphs(text):
+        for pattern, instead in PATTERNS.items():
+            found += [f"{match[0]!r} in {line[:80]!r}: {instead}" for match in re.finditer(pattern, line)]
+        if not line.startswith(("|", "#")):
+            sentences = re.split(r"(?<=[.!?:;])\s", line)
+            found += [f"{count(one)} words: {one!r}" for one in sentences if count(one) > LONGEST]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_page_is_easy_to_read(page: Path) -> None:
+    assert problems(page.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_is_easy_to_read(name: str) -> None:
+    command, _ = COMMANDS[name]
+    text = "\n\n".join(
+        [" ".join((command.__doc__ or "").split()), *(row.strip("| ") for row in option_rows(name).values())]
+    )
+    assert problems(text) == []
+
+
+HARD = {
+    "Of GGUF files on the Hub only headers are read.": "'Of GGUF",
+    "It ends. What is stopped counts no bytes of its own.": "'What is",
+    "12q is no number of tokens.": "'is no'",
+    "Who reads it right as it is": "'as it is'",
+    "unknown: nobody has looked": "'nobody'",
+    "The key has to be there.": "'has to be'",
+    " ".join(["word"] * 60) + ".": "60 words",
+}
+EASY = (
+    "'12q' is not a number of tokens. It is no longer there. What is RoPE? `Of code` is left alone.",
+    "For GGUF files on the Hub, only the header is read.",
+)
+
+
+@pytest.mark.parametrize("sentence", HARD)
+def test_a_hard_phrase_is_found(sentence: str) -> None:
+    assert problems(sentence)[0].startswith(HARD[sentence])
+
+
+@pytest.mark.parametrize("sentence", EASY)
+def test_plain_words_pass(sentence: str) -> None:
+    assert problems(sentence) == []
+
+
+@pytest.mark.parametrize("page", [path for path in PAGES if path.parent.name == "docs"], ids=lambda path: path.name)
+def test_a_page_begins_with_what_the_reader_will_be_able_to_do(page: Path) -> None:
+    first = next(line for line in paragraphs(page.read_text("utf-8")) if not line.startswith("#"))
+    assert re.search(r"\b(?:you|your)\b", first.partition(". ")[0]), first
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120

@@ -16,7 +16,6 @@ from ..models.family import Family
 from ..models.layers import kinds_of, layer_names, layer_types, settings_name
 from ..models.length_limits import window_keys
 from ..models.schema import Config, first_present, positive_int
-from ..rope.forms import Plain
 from ..rope.spec import RopeSpec
 from ..runtimes.read_config import QUERY_SCALE, rope_dict
 
@@ -66,9 +65,16 @@ def _bake_part(part: Config, family: Family, spec: RopeSpec, written: RopeSettin
         original = rope.get("original_max_position_embeddings", written.context)
     if original is not None:
         put(part, "original_max_position_embeddings", original, after=family.keys.context[0])
-    _put_local(part, family, spec)
-    _put_query_scale(part, rope, family)
-    _put_share(part, family, spec)
+    if spec.local_form is not None and family.keys.local_theta:
+        put(part, family.keys.local_theta[0], spec.local_form.theta, after="rope_theta")
+    beta = rope.get(family.keys.query_beta)
+    if beta:  # a second time, where vLLM reads it (vllm#48621)
+        length = rope["original_max_position_embeddings"]
+        put(part, QUERY_SCALE, {"original_max_position_embeddings": length, "beta": beta}, after="rope_parameters")
+    if family.keys.partial and first_present(part, family.keys.partial) is None:
+        share = _share(part, family, spec)
+        if share != family.defaults.partial_rotary_factor:
+            put(part, family.keys.partial[0], share)
     if family.writing.rope_scaling:
         put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
     else:
@@ -79,8 +85,9 @@ def _bake_part(part: Config, family: Family, spec: RopeSpec, written: RopeSettin
 def _put_thetas(part: Config, family: Family, theta: float) -> None:
     """Sets the base where a family has it, and in the list of bases those of the global layers that rotate."""
     listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
-    for key in _theta_keys(part, family):
-        put(part, key, theta, after=family.keys.context[0])
+    for key in dict.fromkeys((*family.keys.theta, "rope_theta")):
+        if key in part or key in (*family.keys.theta[:1], "rope_theta"):
+            put(part, key, theta, after=family.keys.context[0])
     if isinstance(listed, list) and listed:
         kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
         bases = zip(listed, kinds, strict=False)
@@ -102,17 +109,15 @@ def put(part: Config, key: str, value: object, after: str = "") -> None:
     part.update([*items[:where], (key, value), *items[where:]])
 
 
-def _theta_keys(part: Config, family: Family) -> list[str]:
-    needed = (*family.keys.theta[:1], "rope_theta")
-    return [key for key in dict.fromkeys((*family.keys.theta, "rope_theta")) if key in part or key in needed]
-
-
 def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObject) -> JsonObject:
     """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int, others as float."""
     before, _ = rope_dict(part, family)
     kept = {key: before[key] for key in family.writing.keep if key in before}
-    if family.writing.share_of:
-        kept["partial_rotary_factor"] = _written_share(part, family)
+    sizes = [positive_int(part, (key,)) for key in family.writing.share_of]
+    if None in sizes:
+        raise BadSource(f"config.json has no {family.writing.share_of[sizes.index(None)]}; add it")
+    if sizes:
+        kept["partial_rotary_factor"] = sizes[0] / sum(sizes)
     if family.writing.keep and family.writing.keep[0] in kept and family.writing.pinned_original:
         kept = {"original_max_position_embeddings": spec.query_length, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
@@ -143,15 +148,18 @@ def _modern(part: Config, rope: JsonObject, theta: float, family: Family, spec: 
         modern["partial_rotary_factor"] = _share(part, family, spec)
     if not family.writing.nested:
         return modern
-    return {settings_name(part, family, "global"): modern, **_other_layers(part, theta, family, spec)}
+    return {settings_name(part, family, "global"): modern, **_other_layers(part, family, spec, theta)}
 
 
-def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) -> JsonObject:
+def _other_layers(part: Config, family: Family, spec: RopeSpec, theta: float) -> JsonObject:
     """The RoPE dictionaries of the layers that a method does not change; null for layers that do not rotate."""
     found: JsonObject = {}
     for name, kind in layer_types(part, family).items():
         if kind == "local" and name == settings_name(part, family, "local"):
-            local = _unscaled(spec.local_form.theta if spec.local_form else theta)
+            local: JsonObject = {
+                "rope_type": "default",
+                "rope_theta": spec.local_form.theta if spec.local_form else theta,
+            }
             share = rotary_share(part, family, "local")
             local |= {"partial_rotary_factor": float(share)} if family.keys.partial else {}
             found[name] = {**local, **nested_settings(part, family, "local")}
@@ -160,42 +168,6 @@ def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) ->
     return found
 
 
-def _written_share(part: Config, family: Family) -> float:
-    """Dimensions that rotate over those of the head, from the keys `share_of`. Raises BadSource where one is absent."""
-    sizes = []
-    for key in family.writing.share_of:
-        size = positive_int(part, (key,))
-        if size is None:
-            raise BadSource(f"config.json has no {key}; add it")
-        sizes.append(size)
-    return sizes[0] / sum(sizes)
-
-
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:
     share = rotary_share(part, family)
     return float(share) if int(spec.head_dim * share) == spec.rotary_dim else spec.rotary_dim / spec.head_dim
-
-
-def _put_local(part: Config, family: Family, spec: RopeSpec) -> None:
-    if spec.local_form is not None and family.keys.local_theta:
-        put(part, family.keys.local_theta[0], spec.local_form.theta, after="rope_theta")
-
-
-def _put_query_scale(part: Config, rope: JsonObject, family: Family) -> None:
-    """Writes the slope of query scaling a second time, under the key where vLLM looks for it (vllm#48621)."""
-    beta = rope.get(family.keys.query_beta)
-    if beta:
-        length = rope["original_max_position_embeddings"]
-        put(part, QUERY_SCALE, {"original_max_position_embeddings": length, "beta": beta}, after="rope_parameters")
-
-
-def _put_share(part: Config, family: Family, spec: RopeSpec) -> None:
-    if family.keys.partial and first_present(part, family.keys.partial) is None:
-        share = _share(part, family, spec)
-        if share != family.defaults.partial_rotary_factor:
-            put(part, family.keys.partial[0], share)
-
-
-def _unscaled(theta: float) -> JsonObject:
-    """The RoPE dictionary of a base without scaling, for layers that a method does not change."""
-    return {"rope_type": Plain.kind, "rope_theta": theta}

@@ -30,14 +30,6 @@ from .target import EncodeResult, Target
 Tensors = Callable[[], Mapping[str, Tensor]]
 
 
-def without_dual_chunk(config: Config, family: Family) -> Config:
-    """A copy of a config without dual_chunk_attention_config."""
-    changed = copy.deepcopy(config)
-    for part in text_parts(changed, family):
-        part.pop(DUAL_CHUNK, None)
-    return changed
-
-
 @dataclass(frozen=True)
 class EncodeRequest:
     """What is to be written, and for which runtimes.
@@ -57,7 +49,9 @@ class EncodeRequest:
 
     def __post_init__(self) -> None:
         if self.target.dual_chunk == "drop":
-            object.__setattr__(self, "config", without_dual_chunk(self.config, self.family))
+            object.__setattr__(self, "config", copy.deepcopy(self.config))
+            for part in text_parts(self.config, self.family):
+                part.pop(DUAL_CHUNK, None)
 
     @property
     def versions(self) -> list[tuple[Runtime, ...]]:
@@ -104,10 +98,6 @@ class CheckpointResult(EncodeResult):
 Encode = Callable[[EncodeRequest], CheckpointResult]
 
 
-def _same(model_type: str) -> str:
-    return model_type
-
-
 @dataclass(frozen=True)
 class Encoding:
     """A way to write a schedule into a checkpoint.
@@ -139,7 +129,7 @@ def encoding(
     max_ulp: int,
     config_only: bool = False,
     folds: bool = False,
-    model_type: Callable[[str], str] = _same,
+    model_type: Callable[[str], str] = lambda name: name,
 ) -> Callable[[Encode], Encode]:
     """Decorator: registers a function as an encoding.
 
@@ -235,22 +225,15 @@ def nothing_fits(
         if verdict.status != "exact"
     ]
     reasons = [reason.strip() for reason in reasons]
+    reasons = reasons or [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
+    native = refusals.get("native")  # the only encoding with two factor lists
+    one_list = native.alternatives if native is not None and request.schedule.short_inv_freq is not None else ""
     return UnsupportedBake(
         "this schedule",
         " and ".join(row.display_name for row in rows),
-        "; ".join(dict.fromkeys([*_conflict(found, rows), *(reasons or _refused(refusals))])),
-        _one_list(refusals, request) or _dropped_key(request) or _way_out(found, request),
+        "; ".join(dict.fromkeys([*_conflict(found, rows), *reasons])),
+        one_list or _dropped_key(request) or _way_out(found, request),
     )
-
-
-def _one_list(refusals: dict[str, UnsupportedBake], request: EncodeRequest) -> str:
-    """What to do about two factor lists that the only encoding with two cannot hold; empty for one list."""
-    native = refusals.get("native")
-    return native.alternatives if native is not None and request.schedule.short_inv_freq is not None else ""
-
-
-def _refused(refusals: dict[str, UnsupportedBake]) -> list[str]:
-    return [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
 
 
 def _conflict(found: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:

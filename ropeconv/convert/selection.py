@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -43,7 +43,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
     if cancelled or family.hooks.no_attention_factor:
         refuse_attention_factor(request.schedule, family.name, family.hooks.no_attention_factor)
     if target.encoding == "auto":
-        return _Search(request).run()
+        return _first_fitting(request)
     known = ENCODINGS
     if target.encoding not in known:
         if target.encoding in {*GGUF_ENCODINGS, "carrier"}:
@@ -59,63 +59,55 @@ def select(request: EncodeRequest) -> CheckpointResult:
     return result
 
 
-@dataclass
-class _Search:
-    """The search of "auto". found: results so far. refusals: errors of encodings that cannot hold it, by name."""
+def _first_fitting(request: EncodeRequest) -> CheckpointResult:
+    """The result of the encoding that "auto" selects, with the reason for every encoding."""
+    results, refusals = tried(request)
+    fitting = [result for result in results if result.suits(request.runtimes)]
+    if fitting:
+        rows = [row for versions in request.versions for row in versions]
+        selected = max(fitting, key=lambda result: sum(result.status_of(row) == "exact" for row in rows))
+        return _with_reasons(selected, results, refusals, request)
+    for name, encoding in ENCODINGS.items():
+        if encoding.config_only:
+            continue
+        try:
+            results.append(encoding.encode(request))
+        except UnsupportedBake as refusal:
+            refusals[name] = refusal
+            continue
+        if results[-1].suits(request.runtimes, GOOD):
+            return _with_reasons(results[-1], results, refusals, request)
+    near = [result for result in results if result.suits(request.runtimes, RUNS)]
+    if not near:
+        raise nothing_fits(results, refusals, request)
+    if not request.target.allow_approximate:
+        refuse_approximate(near[0], request.schedule, "name a runtime that takes --encoding buffers")
+    return _with_reasons(near[0], results, refusals, request)
 
-    request: EncodeRequest
-    found: list[CheckpointResult] = field(default_factory=list)
-    refusals: dict[str, UnsupportedBake] = field(default_factory=dict)
 
-    def run(self) -> CheckpointResult:
-        """The result of the first encoding that fits, with the reason for every encoding."""
-        request = self.request
-        self.found, self.refusals = tried(request)
-        fitting = [result for result in self.found if result.suits(request.runtimes)]
-        if fitting:
-            rows = [row for versions in request.versions for row in versions]
-            return self._selected(max(fitting, key=lambda one: sum(one.status_of(row) == "exact" for row in rows)))
-        for name, encoding in ENCODINGS.items():
-            if encoding.config_only:
-                continue
-            try:
-                result = encoding.encode(request)
-            except UnsupportedBake as refusal:
-                self.refusals[name] = refusal
-                continue
-            self.found.append(result)
-            if result.suits(request.runtimes, GOOD):
-                return self._selected(result)
-        near = [result for result in self.found if result.suits(request.runtimes, RUNS)]
-        if not near:
-            raise nothing_fits(self.found, self.refusals, request)
-        if not request.target.allow_approximate:
-            refuse_approximate(near[0], request.schedule, "name a runtime that takes --encoding buffers")
-        return self._selected(near[0])
-
-    def _selected(self, result: CheckpointResult) -> CheckpointResult:
-        considered = tuple(
-            ConsideredEncoding(name, name == result.encoding, self._why(name, result)) for name in ENCODINGS
-        )
-        return replace(result, considered=considered)
-
-    def _why(self, name: str, selected: CheckpointResult) -> str:
-        """Why an encoding was selected or passed over."""
-        if name in self.refusals:
-            return self.refusals[name].reason
-        result = next((one for one in self.found if one.encoding == name), None)
-        if result is None:
-            enough = ENCODINGS[selected.encoding].config_only
-            return "not needed, a config says it all" if enough else "not needed"
-        asked = " and ".join(row.display_name for row in self.request.runtimes)
+def _with_reasons(
+    selected: CheckpointResult,
+    results: list[CheckpointResult],
+    refusals: dict[str, UnsupportedBake],
+    request: EncodeRequest,
+) -> CheckpointResult:
+    """A result with the reason why each encoding was selected or passed over."""
+    asked = " and ".join(row.display_name for row in request.runtimes)
+    enough = ENCODINGS[selected.encoding].config_only
+    reasons = dict.fromkeys(ENCODINGS, "not needed, a config says it all" if enough else "not needed")
+    reasons |= {name: refusal.reason for name, refusal in refusals.items()}
+    for result in results:
+        verdicts = [result.verdict_of(row) for row in request.runtimes]
+        wrong = next((verdict for verdict in verdicts if verdict.status != "exact"), None)
+        reason = f"not plainer, and no better in the versions of {asked}; {result.exact_share}"
         if result is selected:
-            statuses = dict.fromkeys(result.status_of(row) for row in self.request.runtimes)
-            return f"{' and '.join(statuses)} in {asked}; {result.exact_share}"
-        asked_for = (result.verdict_of(row) for row in self.request.runtimes)
-        wrong = next((verdict for verdict in asked_for if verdict.status != "exact"), None)
-        if wrong is not None:
-            return f"{wrong.display_name}: {wrong.reason or wrong.status}"
-        return f"not plainer, and no better in the versions of {asked}; {result.exact_share}"
+            statuses = dict.fromkeys(verdict.status for verdict in verdicts)
+            reason = f"{' and '.join(statuses)} in {asked}; {result.exact_share}"
+        elif wrong is not None:
+            reason = f"{wrong.display_name}: {wrong.reason or wrong.status}"
+        reasons[result.encoding] = reason
+    considered = (ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in ENCODINGS)
+    return replace(selected, considered=tuple(considered))
 
 
 TO = "mistral3"
@@ -141,7 +133,11 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
         )
     steps = approximate_log_n(schedule.log_n, EXPONENT)
     edit = carry(model, TO) if name != TO else Edit()
-    edit = edit.merged(_keys(steps)).merged(_gain(steps.gain, model, edit))
+    keys = {
+        f"{TO}.attention.temperature_scale": f32(steps.beta),
+        f"{TO}.rope.scaling.original_context_length": u32(steps.length),
+    }
+    edit = edit.merged(Edit(keys)).merged(_gain(steps.gain, model, edit))
     scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
     edit = edit.merged(tensor(scaled, model.after(edit)))
     off = deviation(schedule.log_n, steps, schedule.context)
@@ -150,15 +146,6 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
         notes = (NOTE.format(to=TO), *notes)
     encoding = "carrier" if name != TO else "tensor"
     return judged(encoding, scaled, model, edit, f"the architecture {TO}", off, notes=notes, log_n_approximation=steps)
-
-
-def _keys(steps: QueryScaling) -> Edit:
-    return Edit(
-        {
-            f"{TO}.attention.temperature_scale": f32(steps.beta),
-            f"{TO}.rope.scaling.original_context_length": u32(steps.length),
-        }
-    )
 
 
 def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:

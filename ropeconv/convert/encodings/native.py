@@ -50,8 +50,13 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
             f"its class takes {', '.join(family.writing.types)}",
             ONE_LIST if schedule.short_inv_freq is not None else others,
         )
-    if isinstance(form, Proportional):
-        _need_whole_head(spec, family)
+    if isinstance(form, Proportional) and (spec.rotary_dim != spec.head_dim or family.keys.partial):
+        raise UnsupportedBake(
+            "rope_type proportional",
+            family.name,
+            "its partial_rotary_factor has another meaning there, and the type would rotate the whole head",
+            WITH_ZEROS,
+        )
     if family.writing.pinned_original and isinstance(form, (Yarn, Llama3)):
         _need_pinned(form.original_context, spec, family, OTHER_WAYS)
     if family.writing.pinned_original and isinstance(form, LongRope) and schedule.short_inv_freq is not None:
@@ -73,8 +78,9 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         rope |= _yarn(form, schedule, spec)
     elif isinstance(form, LongRope):
         return _longrope(rope, form, schedule, family)
-    if not isinstance(form, Yarn):
-        _need_no_attention_factor(schedule, form.kind)
+    if not isinstance(form, Yarn) and abs(schedule.attention_factor - 1) > SAME:
+        named = f"attention_factor {schedule.attention_factor:g}"
+        raise UnsupportedBake(named, f"rope_type {form.kind}", "it has no such key", OTHER_WAYS)
     return RopeSetting(rope, form.theta, schedule.context)
 
 
@@ -88,25 +94,16 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     }
     if not form.truncate:
         rope["truncate"] = False
-    rope |= _mscale(form.factor, schedule, spec)
-    if spec.mla and "mscale" in rope:
-        del rope["attention_factor"]  # the pair says it; vLLM takes 1 there for a model without a softmax scale
-    return rope
-
-
-def _mscale(factor: float, schedule: Schedule, spec: RopeSpec) -> dict[str, float]:
-    """The keys mscale and mscale_all_dim, for MLA's softmax scale and for readers that know no attention_factor."""
     attention_factor = schedule.attention_factor
-    if spec.mla and schedule.softmax_scale != 1:
-        slope = 0.1 * math.log(factor)
-        everywhere = (math.sqrt(schedule.softmax_scale) - 1) / slope
-        rotated = (attention_factor * math.sqrt(schedule.softmax_scale) - 1) / slope
-        return {"mscale": round(rotated, 12), "mscale_all_dim": round(everywhere, 12)}
-    usual = abs(attention_factor - temperature_attention_factor(factor)) < SAME
-    if spec.mla or usual or factor <= 1:
-        return {}
-    mscale, mscale_all_dim = mscale_for(factor, attention_factor)
-    return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
+    usual = abs(attention_factor - temperature_attention_factor(form.factor)) < SAME
+    if spec.mla and schedule.softmax_scale != 1:  # vLLM takes an attention_factor of 1 for no softmax scale
+        slope, root = 0.1 * math.log(form.factor), math.sqrt(schedule.softmax_scale)
+        rope |= {"mscale": round((attention_factor * root - 1) / slope, 12)}
+        rope |= {"mscale_all_dim": round((root - 1) / slope, 12)}
+        del rope["attention_factor"]
+    elif not (spec.mla or usual or form.factor <= 1):  # for readers that do not know attention_factor
+        rope["mscale"], rope["mscale_all_dim"] = mscale_for(form.factor, attention_factor)
+    return rope
 
 
 def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
@@ -135,24 +132,6 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     if family.writing.longrope == "mscale" or abs(schedule.attention_factor - usual) > SAME:
         rope |= {"short_mscale": schedule.attention_factor, "long_mscale": schedule.attention_factor}
     return RopeSetting(rope, form.theta, schedule.context, form.original_context)
-
-
-def _need_no_attention_factor(schedule: Schedule, kind: str) -> None:
-    if abs(schedule.attention_factor - 1) > SAME:
-        raise UnsupportedBake(
-            f"attention_factor {schedule.attention_factor:g}", f"rope_type {kind}", "it has no such key", OTHER_WAYS
-        )
-
-
-def _need_whole_head(spec: RopeSpec, family: Family) -> None:
-    """Raises UnsupportedBake where partial_rotary_factor already says how much of a head has frequencies at all."""
-    if spec.rotary_dim != spec.head_dim or family.keys.partial:
-        raise UnsupportedBake(
-            "rope_type proportional",
-            family.name,
-            "its partial_rotary_factor has another meaning there, and the type would rotate the whole head",
-            WITH_ZEROS,
-        )
 
 
 def _need_pinned(original: int, spec: RopeSpec, family: Family, others: str) -> None:

@@ -110,16 +110,12 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
     if arch.shared_kv and own < 2:
         raise _other_layers(f"{own} layer that makes keys", arch, "llama.cpp stops with fewer than two")
     if not arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
-        _check_heads(file, arch, heads_of_layers(sizes, family))
-
-
-def _check_heads(file: ArchKeys, arch: Arch, wanted: list[int]) -> None:
-    attention, heads = layers_with_attention(file, arch, len(wanted)), file.get("attention.head_count_kv")
-    used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * len(wanted)
-    for layer, count in enumerate(wanted):
-        if attention[layer] and used[layer] != count:
-            what = f"{counted(count, 'head')} of keys in layer {layer} (the first is 0)"
-            raise _other_layers(what, arch, f"llama.cpp computes {used[layer]}")
+        attention, heads = layers_with_attention(file, arch, count), file.get("attention.head_count_kv")
+        used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
+        for layer, wanted_heads in enumerate(heads_of_layers(sizes, family)):
+            if attention[layer] and used[layer] != wanted_heads:
+                what = f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
+                raise _other_layers(what, arch, f"llama.cpp computes {used[layer]}")
 
 
 def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, part: JsonObject) -> None:

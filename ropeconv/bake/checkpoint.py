@@ -17,7 +17,7 @@ from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.copying import Advance, Splice, write_blocks
-from ..formats.safetensors import INDEX, Tensor, header_bytes, index_of, with_shard, write_stream
+from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard, write_stream
 from ..inspection.receipts.folder import stated
 from ..inspection.receipts.receipt import Receipt
 from ..models.family import Family
@@ -64,7 +64,8 @@ def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> A
     file = PlannedFile("write", SHARD, size, make=partial(_write, header, tensors))
     index, renamed = source.text(INDEX), {}
     if index is None:
-        index = index_of(RENAMED, {tensor.name: tensor.stop - tensor.start for tensor in source.tensors.values()})
+        size = sum(tensor.stop - tensor.start for tensor in source.tensors.values())
+        index = index_text(size, dict.fromkeys(source.tensors, RENAMED))
         renamed = {SINGLE: RENAMED}
     text = with_shard(index, SHARD, {name: data.nbytes for name, data in tensors.items()})
     return Additions((file,), {INDEX: text}, renamed)

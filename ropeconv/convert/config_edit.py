@@ -113,11 +113,12 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
     """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int, others as float."""
     before, _ = rope_dict(part, family)
     kept = {key: before[key] for key in family.writing.keep if key in before}
-    sizes = [positive_int(part, (key,)) for key in family.writing.share_of]
-    if None in sizes:
-        raise BadSource(f"config.json has no {family.writing.share_of[sizes.index(None)]}; add it")
+    sizes = {key: size for key in family.writing.share_of if (size := positive_int(part, (key,)))}
+    absent = next((key for key in family.writing.share_of if key not in sizes), "")
+    if absent:
+        raise BadSource(f"config.json has no {absent}; add it")
     if sizes:
-        kept["partial_rotary_factor"] = sizes[0] / sum(sizes)
+        kept["partial_rotary_factor"] = sizes[family.writing.share_of[0]] / sum(sizes.values())
     if family.writing.keep and family.writing.keep[0] in kept and family.writing.pinned_original:
         kept = {"original_max_position_embeddings": spec.query_length, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}

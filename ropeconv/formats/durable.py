@@ -22,14 +22,20 @@ NOT_FOR_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EISDIR, errn
 
 
 def sync_file(path: Path) -> None:
-    """Waits until the content of a file is on the disk. Raises OSError."""
-    _sync(path)
+    """Wait until the content of a file is on the disk. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, str(path)) from None
+    finally:
+        os.close(handle)
 
 
 def sync_folder(path: Path) -> None:
     """Waits until the names in a folder are on the disk; does nothing where the system cannot. Raises OSError."""
     try:
-        _sync(path)
+        sync_file(path)
     except OSError as problem:
         if problem.errno not in NOT_FOR_FOLDERS:
             raise
@@ -41,23 +47,13 @@ def sync_tree(root: Path) -> None:
         sync_folder(Path(folder))
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as problem:
-        raise OSError(problem.errno, problem.strerror, str(path)) from None
-    finally:
-        os.close(handle)
-
-
 @contextmanager
 def writing_back(path: Path) -> Iterator[None]:
     """While it is open, the system writes a growing file to the disk, so that an fsync at its end waits less.
 
     path: of the file, which need not exist yet. Does nothing where the system cannot.
     """
-    call = _sync_file_range()
+    call = _libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     if call is None:
         yield
         return
@@ -82,10 +78,11 @@ def writing_back(path: Path) -> Iterator[None]:
 
 
 @cache
-def _sync_file_range() -> Any:
-    call = getattr(ctypes.CDLL(None), "sync_file_range", None) if os.name == "posix" else None
+def _libc(name: str, *types: Any) -> Any:
+    """A function of the C library; None where the system does not have it."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), name, None) if os.name == "posix" else None
     if call is not None:
-        call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+        call.argtypes = types
     return call
 
 
@@ -140,7 +137,7 @@ def _link_new(source: Path, target: Path) -> None:
 
 def _renameat2(source: Path, target: Path, flags: int) -> bool:
     """Calls renameat2(2). Returns False where the system or the filesystem does not have it. Raises OSError."""
-    call = _function()
+    call = _libc("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
     if call is None:
         return False
     if call(HERE, os.fsencode(source), HERE, os.fsencode(target), flags) == 0:
@@ -149,14 +146,6 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool:
     if number in UNSUPPORTED:
         return False
     raise OSError(number, os.strerror(number), str(source), None, str(target))
-
-
-@cache
-def _function() -> Any:
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
-    if call is not None:
-        call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-    return call
 
 
 BLOCK = 1 << 20

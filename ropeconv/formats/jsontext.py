@@ -45,17 +45,13 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
         raise BadSource(f"{name} is not valid JSON ({problem}); fix it or download it again") from None
     if _depth(data) > DEEPEST:
         raise BadSource(f"{name} has more than {DEEPEST} levels of lists and objects; flatten it or download it again")
-    if SURROGATE.search(text) or not text.isascii():
-        _check_unicode(data, name)
-    return data
-
-
-def _check_unicode(data: object, name: str) -> None:
     try:
-        json.dumps(data, ensure_ascii=False).encode()
+        if SURROGATE.search(text) or not text.isascii():
+            json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError as problem:
         half = ascii(problem.object[problem.start])
         raise BadSource(f"{name} holds {half}, half of a character; fix it or download it again") from None
+    return data
 
 
 def _depth(data: Any) -> int:
@@ -85,29 +81,6 @@ class Number:
     stop: int
 
 
-class _Levels:
-    """The open levels at a place of a JSON text. keys: of each, None for a list. deeper: those beyond `DEEPEST`."""
-
-    def __init__(self) -> None:
-        self.keys: list[str | None] = []
-        self.deeper = 0
-
-    def open(self, bracket: bytes) -> None:
-        if len(self.keys) == DEEPEST:
-            self.deeper += 1
-        else:
-            self.keys.append("" if bracket == b"{" else None)
-
-    def close(self) -> None:
-        if self.deeper:
-            self.deeper -= 1
-        elif self.keys:
-            self.keys.pop()
-
-    def in_object(self) -> bool:
-        return bool(self.keys) and self.keys[-1] is not None and not self.deeper
-
-
 def numbers(blocks: Iterable[bytes], name: str, outer: Collection[str], first: bool = False) -> Iterator[Number]:
     """Yields the numbers under some keys of a JSON object, in bounded memory; whether it is valid is not checked.
 
@@ -115,23 +88,27 @@ def numbers(blocks: Iterable[bytes], name: str, outer: Collection[str], first: b
     numbers are wanted, except those in lists. first: read nothing after the first value of each of these keys. Raises
     BadSource for a string that is too long.
     """
-    levels, string, missing = _Levels(), b"", set(outer)
-    keys = levels.keys
+    keys = list[str | None]()  # of the open levels, None for a list
+    deeper, string, missing = 0, b"", set(outer)  # deeper: levels beyond DEEPEST
     for start, token in _tokens(blocks, name):
         begin = token[:1]
         if begin == b'"':
             string = token
         elif begin == b":":
-            if levels.in_object():
+            if keys and keys[-1] is not None and not deeper:
                 if first and len(keys) == 1 and not missing:
                     return
                 keys[-1] = _key(string) if len(keys) == 1 or keys[0] in outer else ""
                 missing -= {keys[-1]} if len(keys) == 1 else set()
+        elif begin in b"{[" and len(keys) == DEEPEST:
+            deeper += 1
         elif begin in b"{[":
-            levels.open(begin)
+            keys.append("" if begin == b"{" else None)
+        elif begin in b"}]" and deeper:
+            deeper -= 1
         elif begin in b"}]":
-            levels.close()
-        elif not levels.deeper and keys and keys[0] in outer and None not in keys:
+            keys = keys[:-1]
+        elif not deeper and keys and keys[0] in outer and None not in keys:
             with suppress(ValueError):
                 yield Number(tuple(key or "" for key in keys), float(token), start, start + len(token))
 

@@ -217,15 +217,6 @@ def _grown(text: str, more: int) -> JsonObject:
     return index
 
 
-def index_of(shard: str, sizes: Mapping[str, int]) -> str:
-    """The text of an index for a checkpoint in one file.
-
-    shard: the name of the file. sizes: its tensors, name to bytes.
-    """
-    entries = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict.fromkeys(sizes, shard)}
-    return jsontext.dump(entries)
-
-
 def _weight_map(text: str) -> dict[str, str]:
     if len(text) > LONGEST:
         raise BadSource(f"{INDEX} has {len(text):,} characters, and at most {LONGEST:,} are read; {TOO_MANY}")

@@ -53,12 +53,10 @@ def _named(values: object) -> JsonObject:
 
 
 def _read_json(path: Path) -> JsonObject:
+    """A list, an object of lists, or the RoPE settings of a config.json, such as that of Phi 3."""
     data = jsontext.loads(read_text(path, str(path)), path.name)
-    return _of_config(data) if isinstance(data, dict) else _named(data)
-
-
-def _of_config(data: JsonObject) -> JsonObject:
-    """An object of lists; of a config.json, such as that of Phi 3, its RoPE settings."""
+    if not isinstance(data, dict):
+        return _named(data)
     text = data.get("text_config")
     parts = [part for part in (data, text) if isinstance(part, dict)]
     settings = (part.get(key) for part in parts for key in ("rope_scaling", "rope_parameters"))

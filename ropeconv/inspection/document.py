@@ -229,15 +229,7 @@ def source_document(source: Origin) -> SourceDocument:
 
 def verdict_document(verdict: Verdict) -> VerdictDocument:
     """A verdict as documents have it."""
-    return VerdictDocument(
-        runtime=verdict.runtime,
-        display_name=verdict.display_name,
-        status=verdict.status,
-        reason=verdict.reason,
-        evidence=verdict.evidence.grade or None,
-        evidence_detail=verdict.evidence.detail or None,
-        source=verdict.source,
-    )
+    return VerdictDocument(**verdict.to_dict())
 
 
 def schedule_document(schedule: Schedule) -> ScheduleDocument:

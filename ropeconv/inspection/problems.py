@@ -31,7 +31,7 @@ from ..runtimes.evidence import stated_key
 from ..runtimes.grouping import find, newest
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
 from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
-from ..runtimes.runtime import Runtime, runtimes
+from ..runtimes.runtime import runtimes
 from ..runtimes.verdict import Verdict, describe, without_config
 from .document import ProblemDocument
 
@@ -87,20 +87,14 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
         repair = f"--dynamic ntk:{form.factor:g} --at {round(form.factor * form.original_context)} --replace"
         yield Problem("dynamic", "dynamic scaling changes with the sequence, and files hold fixed frequencies", repair)
     if isinstance(form, (InterpolatedForm, Yarn)):
-        yield from _reach(form.factor, spec)
+        reach = round(form.factor * spec.original_context)
+        if spec.context < reach:
+            product = f"factor {form.factor:g} x {spec.original_context:,} is {reach:,}"
+            message = f"declares {spec.context:,} tokens, and {product}: runtimes cap the window at the former"
+            yield Problem("context", message, f"--as-is --context {reach}")
     if isinstance(form, Yarn):
         yield from _yarn(form, spec, found)
-    for known in family.trained:
-        if spec.original_context == known.trained:
-            continue
-        if known.doubt is None or known.declared != spec.context:
-            continue
-        if all(part.get(key) == value for key, value in known.doubt.items()):
-            yield Problem(
-                "trained",
-                f"declares {known.declared:,} tokens and may have been trained for {known.trained:,} ({known.source}); "
-                f"if so pass --original-context {known.trained}",
-            )
+    yield from _doubtful(family, spec, part)
     if spec.notes and any("scaling" in note and "class default" in note for note in spec.notes):
         yield Problem("default-scaling", "the scaling stands in no file, only in the class", "--as-is")
 
@@ -138,18 +132,9 @@ def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
         return
     rows = {row.name: row for row in runtimes() if without_config(row, family, str(config.get("model_type"))) is None}
     stated = {row.display_name: stated_key(config, family, row) for row in rows.values()}
-    said = [f"{name}: {found[1].reason}" for name, found in stated.items() if found]
-    message = "; ".join([f"{DUAL_CHUNK} is ignored by transformers", *said])
+    reasons = [f"{name}: {found[1].reason}" for name, found in stated.items() if found]
+    message = "; ".join([f"{DUAL_CHUNK} is ignored by transformers", *reasons])
     yield Problem("dual-chunk", f"{message} (`ropeconv apply --dual-chunk drop` removes it)")
-
-
-def _reach(factor: float, spec: RopeSpec) -> Iterator[Problem]:
-    """The problem of a model that declares fewer tokens than its factor covers."""
-    reach = round(factor * spec.original_context)
-    if spec.context < reach:
-        product = f"factor {factor:g} x {spec.original_context:,} is {reach:,}"
-        message = f"declares {spec.context:,} tokens, and {product}: runtimes cap the window at the former"
-        yield Problem("context", message, f"--as-is --context {reach}")
 
 
 def _yarn(form: Yarn, spec: RopeSpec, found: JsonObject) -> Iterator[Problem]:
@@ -170,7 +155,10 @@ def _schemas(config: Config, family: Family) -> Iterator[Problem]:
     """The problem of a config that readers of its two schemas take differently."""
     rows = [row for row in find("transformers") if without_config(row, family) is None]
     readers = {row.display_name: row for row in rows}
-    readers["what prefers rope_parameters"] = _preferring("rope_parameters")
+    row = newest("transformers")  # as it would be if it preferred rope_parameters, as other runtimes do
+    both: tuple[Literal["rope_parameters", "rope_scaling"], ...] = ("rope_parameters", "rope_scaling")
+    rules = {name: msgspec.structs.replace(rule_set, schemas=both) for name, rule_set in row.rules.items()}
+    readers["what prefers rope_parameters"] = msgspec.structs.replace(row, rules=rules)
     seen: dict[str, str] = {}
     for title, runtime in readers.items():
         try:
@@ -180,14 +168,6 @@ def _schemas(config: Config, family: Family) -> Iterator[Problem]:
     if len(set(seen.values())) > 1:
         readings = "; ".join(f"{title} reads {form}" for title, form in reversed(seen.items()))
         yield Problem("schemas", f"the settings are read differently: {readings}", "--as-is")
-
-
-def _preferring(schema: Literal["rope_scaling", "rope_parameters"]) -> Runtime:
-    """The newest transformers as it would be if it took that dictionary first, as other runtimes do."""
-    row = newest("transformers")
-    schemas = tuple(dict.fromkeys((schema, "rope_scaling")))
-    rules = {name: msgspec.structs.replace(one, schemas=schemas) for name, one in row.rules.items()}
-    return msgspec.structs.replace(row, rules=rules)
 
 
 def _misspelt(found: JsonObject, family: Family) -> Iterator[Problem]:
@@ -271,11 +251,19 @@ def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector
             f"attn_factor also scales the window layers, by {reading.local_attention_factor:.4f}, as no method does",
         )
     family = by_name().get(arch.family)
-    for known in family.trained if family else ():
-        if known.declared == spec.context and known.doubt == {} and not spec.scaled:
+    if family and not spec.scaled:
+        yield from _doubtful(family, spec, {})
+
+
+def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]:
+    """The problem of a trained context that is uncertain. part: the text part of the config; empty for GGUF."""
+    for known in family.trained:
+        if known.doubt is None or known.declared != spec.context or known.trained == spec.original_context:
+            continue
+        if all(part.get(key) == value for key, value in known.doubt.items()):
             yield Problem(
                 "trained",
-                f"declares {known.declared} tokens and may have been trained for {known.trained} ({known.source}); "
+                f"declares {known.declared:,} tokens and may have been trained for {known.trained:,} ({known.source}); "
                 f"if so pass --original-context {known.trained}",
             )
 
@@ -332,7 +320,14 @@ def check_weights(source: Source, config: Config, family: Family, layers: int) -
             f"models for speculative decoding have; {DRAFT}"
         )
     if family.assumed:
-        _check_assumed(source, family, layers, set(names))
+        known = set(names)
+        prefix = next((found for i in range(layers) if (found := layer_prefix(i, family, known)) is not None), None)
+        absent = [name for name in _projections(family) if prefix is None or f"{prefix}{name}.weight" not in known]
+        if absent:
+            raise BadSource(
+                f"{source.reference} has no {absent[0]} in its layers, where a model of the family {family.name} makes "
+                "queries and keys; name another --family"
+            )
     elif not _has_projections(family, layers, names):
         raise BadSource(
             f"{source.reference} has the config of a {family.name} model and none of its {layers} layers has "
@@ -354,13 +349,3 @@ def _has_projections(family: Family, layers: int, names: tuple[str, ...]) -> boo
     return not wanted or any(
         any(f".{probe}" in f".{name}" for probe in probes) and not DRAFT_PART.search(name) for name in names
     )
-
-
-def _check_assumed(source: Source, family: Family, layers: int, known: set[str]) -> None:
-    prefix = next((found for i in range(layers) if (found := layer_prefix(i, family, known)) is not None), None)
-    absent = [name for name in _projections(family) if prefix is None or f"{prefix}{name}.weight" not in known]
-    if absent:
-        raise BadSource(
-            f"{source.reference} has no {absent[0]} in its layers, where a model of the family {family.name} makes "
-            "queries and keys; name another --family"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..models.registry import by_name
 from ..models.source import RECEIPT, Source
 from ..rope.forms import DynamicNtk, LongRope
 from ..rope.lazy import Vector
-from ..rope.schedule import QueryScaling, Schedule
+from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.grouping import newest
 from ..runtimes.llamacpp.archs import arch_table, find_arch
@@ -23,7 +24,6 @@ from ..runtimes.verdict import TOLERANCE, describe
 from ..summary import Summary
 from .inspection import Inspection
 from .receipts.reader import parse_receipt
-from .receipts.receipt import Receipt
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,7 @@ def compare_frequencies(first: Vector, second: Vector) -> FrequencyDifference | 
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(larger == smaller, 1.0, larger / smaller)
     at = int(ratio.argmax())
-    bits = (vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (first, second))
-    left, right = bits
+    left, right = (vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (first, second))
     return FrequencyDifference(
         pairs=len(first),
         differing=int((larger - smaller > TOLERANCE * smaller).sum()),
@@ -232,6 +231,7 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
 
 def _differs(one: Side, other: Side, vectors: dict[str, FrequencyDifference | None]) -> tuple[str, ...]:
     a, b = one.spec, other.spec
+    left, right = a.query_scaling, b.query_scaling
     dynamic = [spec.form if isinstance(spec.form, DynamicNtk) else None for spec in (a, b)]
     found = {
         "rotary_dim": a.rotary_dim != b.rotary_dim,
@@ -244,17 +244,15 @@ def _differs(one: Side, other: Side, vectors: dict[str, FrequencyDifference | No
         "window_attention_factor": bool(a.local_form and b.local_form)
         and not _close(one.window_attention_factor, other.window_attention_factor),
         "softmax_scale": not _close(a.softmax_scale, b.softmax_scale),
-        "query_scaling": not _same_scaling(a.query_scaling, b.query_scaling),
+        "query_scaling": not (
+            left is right
+            if left is None or right is None
+            else left.length == right.length and _close(left.beta, right.beta) and _close(left.gain, right.gain)
+        ),
     }
     both = None not in (_switch(a), _switch(b))
     found["switch"] = both and _switch(a) != _switch(b)
     return tuple(name for name in WORDS if found[name])
-
-
-def _same_scaling(left: QueryScaling | None, right: QueryScaling | None) -> bool:
-    if left is None or right is None:
-        return left is right
-    return left.length == right.length and _close(left.beta, right.beta) and _close(left.gain, right.gain)
 
 
 def _close(left: float, right: float) -> bool:
@@ -277,8 +275,10 @@ def _side(seen: Inspection) -> Side:
         family = by_name().get(find_arch(seen.name).family)
         layout = family.layout if family else layout
         window = read_file(source.file).local_attention_factor if spec.local_form else 1.0
-    receipt = _receipt(seen)
-    folded = spec
+    receipt, folded = None, spec
+    with suppress(BadSource):  # a receipt that cannot be read
+        text = source.text(RECEIPT) if isinstance(source, Source) else None
+        receipt = parse_receipt(text, RECEIPT) if text else None
     if receipt is not None and receipt.fold is not None:
         if receipt.in_config is not None and _close(receipt.in_config.attention_factor, spec.attention_factor):
             folded = replace(folded, attention_factor=receipt.schedule.attention_factor)
@@ -286,16 +286,6 @@ def _side(seen: Inspection) -> Side:
         if written is not None and spec.query_scaling is not None:
             folded = replace(folded, query_scaling=replace(spec.query_scaling, gain=written.gain))
     return Side(seen, folded, folded != spec, window, layout)
-
-
-def _receipt(seen: Inspection) -> Receipt | None:
-    """The receipt of a model, None where it has none that can be read."""
-    source = seen.source
-    try:
-        text = source.text(RECEIPT) if isinstance(source, Source) else None
-        return parse_receipt(text, RECEIPT) if text else None
-    except BadSource:
-        return None
 
 
 def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:

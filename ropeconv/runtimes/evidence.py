@@ -131,10 +131,11 @@ def _records(runtime: str) -> dict[str, ReadKeys]:
 
 def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, KeyStatement] | None:
     """A key of a config that the runtime reads for this family, with what is stated about it; None without one."""
-    part = text_part(config, family)
+    part, record = text_part(config, family), read_keys(runtime)
     for stated in runtime.keys:
         for name in stated.names:
-            if part.get(name) and family.name in (stated.families or _families(runtime, name)):
+            extracted = record.config.get(name, ()) if record else ()
+            if part.get(name) and family.name in (stated.families or extracted):
                 return name, stated
     return None
 
@@ -158,11 +159,6 @@ def unknown_key(part: Config, found: Config, family: Family, runtime: Runtime, r
     keys += [key for key in found if found[key] is not None and key in record.rope]
     known = _mentioned(family, runtime, rules) if keys else set()
     return next((key for key in keys if key not in known), "")
-
-
-def _families(runtime: Runtime, key: str) -> tuple[str, ...]:
-    record = read_keys(runtime)
-    return record.config.get(key, ()) if record else ()
 
 
 def _mentioned(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:

@@ -46,14 +46,6 @@ def number(found: JsonObject, key: str, default: float | None = None) -> float:
     return float(value)
 
 
-def _original(found: JsonObject, rules: TypeRules, part: Config, sizes: Geometry) -> int:
-    if rules.original == "max":
-        return sizes.context
-    top = part.get("original_max_position_embeddings")
-    value = top if top is not None else found.get("original_max_position_embeddings")
-    return int(number({"original_max_position_embeddings": value}, "original_max_position_embeddings", sizes.context))
-
-
 def _factor(found: JsonObject, rules: TypeRules, original: int, sizes: Geometry) -> float:
     if rules.factor == "max/original" or found.get("factor") is None:
         return sizes.context / original
@@ -66,7 +58,10 @@ def read_form(kind: str, found: JsonObject, theta: float, rules: TypeRules, part
     kind: its rope type. found: the dictionary, which `check_config` has taken. theta: the base. rules: how that type is
     read. part: the text part of the config. sizes: of the model. Raises BadSource for values of the wrong kind.
     """
-    original = _original(found, rules, part, sizes)
+    key = "original_max_position_embeddings"
+    top = part.get(key)
+    stated = {key: found.get(key) if top is None else top}
+    original = sizes.context if rules.original == "max" else int(number(stated, key, sizes.context))
     if kind == "default":
         return Plain(theta)
     if kind == "longrope":
@@ -77,7 +72,12 @@ def read_form(kind: str, found: JsonObject, theta: float, rules: TypeRules, part
         number(found, "factor")
         return InterpolatedForm(theta, _factor(found, rules, original, sizes))
     if kind == "dynamic" and rules.alpha and found.get("alpha"):
-        return Plain(_alpha_base(theta, number(found, "alpha"), sizes.rotary_dim))
+        alpha = number(found, "alpha")
+        if sizes.rotary_dim <= 2 or not 1 <= alpha <= 1e9:
+            raise BadSource(
+                f"config.json has alpha = {alpha:g} in its RoPE settings; write a number of at least 1, such as 1000"
+            )
+        return Plain(ntk_theta(theta, alpha, sizes.rotary_dim))  # Hunyuan
     if kind == "proportional":
         return Proportional(theta, number(found, "factor", 1.0), number(found, "partial_rotary_factor", 1.0))
     if kind == "dynamic":
@@ -128,15 +128,6 @@ def read_attention_factor(
     return attention_factor * (number(found, "attn_factor", 1.0) if rules.times_attn_factor else 1.0)
 
 
-def _alpha_base(theta: float, alpha: float, rotary_dim: int) -> float:
-    """Hunyuan's base theta alpha^(r/(r-2)). Raises BadSource where that is no base."""
-    if rotary_dim > 2 and 1 <= alpha <= 1e9:
-        return ntk_theta(theta, alpha, rotary_dim)
-    raise BadSource(
-        f"config.json has alpha = {alpha:g} in its RoPE settings; write a number of at least 1, such as 1000"
-    )
-
-
 QUERY_SCALE = "llama_4_scaling"
 NOT_A_SCALING = {"mrope": "default", "su": "longrope", None: "default"}
 
@@ -159,9 +150,9 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
     except ImpossibleSize as problem:
         raise BadSource(f"config.json describes {problem}; correct it") from None
     except (ArithmeticError, RecipeError) as problem:
-        found = str(problem).partition(";")[0]
+        reason = str(problem).partition(";")[0]
         raise BadSource(
-            f"config.json has RoPE settings whose numbers do not fit together ({found}); correct them"
+            f"config.json has RoPE settings whose numbers do not fit together ({reason}); correct them"
         ) from None
     return spec
 
@@ -194,13 +185,18 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     attention_factor = read_attention_factor(kind, found, rules, form, sizes, part)
     local_form = _local_form(part, family, reading, theta)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
-    spec = RopeSpec(
+    section = found.get("mrope_section")
+    whole = isinstance(section, list) and all(isinstance(pairs, int) for pairs in section)
+    tokens, known, reference = _trained(part, found, form, family, sizes)
+    return RopeSpec(
         head_dim=sizes.head_dim,
         rotary_dim=sizes.rotary_dim,
         form=form,
         attention_factor=attention_factor,
         softmax_scale=_softmax_scale(found, family, reading),
-        original_context=sizes.context,
+        original_context=tokens,
+        original_context_source=known,
+        original_context_reference=reference,
         context=sizes.context,
         local_rotary_dim=0 if sizes.local_rotary_dim == sizes.rotary_dim else sizes.local_rotary_dim,
         rotating_share=share,
@@ -212,11 +208,9 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         mla=family.mla,
         query_scaling=_query_scaling(part, found, family, reading, sizes) if rules.query_beta else None,
         nope_query_scaling=family.hooks.nope_query_scaling(part),
-        mrope_section=_mrope_section(found),
+        mrope_section=tuple(section) if section and whole else (),
         notes=(*sizes.notes, *notes),
     )
-    tokens, known, reference = _trained(part, found, form, family, sizes)
-    return replace(spec, original_context=tokens, original_context_source=known, original_context_reference=reference)
 
 
 def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> tuple[JsonObject, list[str]]:
@@ -319,11 +313,6 @@ def _query_scaling(
             "original_max_position_embeddings": part.get("original_max_position_embeddings", reader.query_length),
         }
     return QueryScaling(number(place, key), int(number(place, "original_max_position_embeddings", sizes.context)))
-
-
-def _mrope_section(found: JsonObject) -> tuple[int, ...]:
-    section = found.get("mrope_section")
-    return tuple(section) if isinstance(section, list) and all(isinstance(one, int) for one in section) else ()
 
 
 def _trained(

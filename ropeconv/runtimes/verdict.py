@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..formats.jsontext import JsonObject
-from ..models.config import geometry, text_part
+from ..models.config import Geometry, geometry, text_part
 from ..models.family import Family
 from ..models.schema import Config
 from ..rope.forms import Form, LongRope, Yarn
@@ -43,12 +43,11 @@ def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
         return f"it scales logits by {seen.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
     if not _same_query_scaling(seen.query_scaling, schedule.query_scaling, schedule.context):
         return "it does not scale queries by position" if seen.query_scaling is None else "it scales queries otherwise"
-    if (
-        "local" in before.layers
-        and before.local_form
-        and not _same_form(seen.local_form, before.local_form, before.rotary_dim)
-    ):
-        return f"it changes the window layers as well ({describe(seen.local_form)})"
+    left, right = seen.local_form, before.local_form
+    if "local" in before.layers and right is not None and left != right:
+        size = before.rotary_dim
+        if left is None or not _close(left.inv_freq(size), right.inv_freq(size)):
+            return f"it changes the window layers as well ({describe(left)})"
     return ""
 
 
@@ -66,10 +65,6 @@ def _same_query_scaling(left: QueryScaling | None, right: QueryScaling | None, c
     if left is None or right is None:
         return left is right
     return left.length == right.length and _same(left.beta, right.beta)
-
-
-def _same_form(left: Form | None, right: Form, rotary_dim: int) -> bool:
-    return left == right or (left is not None and _close(left.inv_freq(rotary_dim), right.inv_freq(rotary_dim)))
 
 
 def _same(left: float, right: float) -> bool:
@@ -187,22 +182,28 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     part = text_part(config, family)
     found, _ = rope_dict(part, family, rules)
     kind = rope_type(found, rules)
-    finding = _of_model(config, part, rules)
-    if finding:
-        return made.verdict(*finding, rules.source, kind)
+    if rules.own_text_config and part is not config and config.get("model_type") == part.get("model_type"):
+        return made.verdict(rules.own_text_config, rules.own_text_config_reason, rules.source, kind)
+    if rules.status:
+        return made.verdict(rules.status, rules.reason, rules.source, kind)
     stated = stated_key(config, family, runtime)
     if stated is not None:
-        key, said = stated
-        return made.verdict(said.status, f"{key}: {said.reason}", said.source, OTHER_KEY)
+        key, statement = stated
+        return made.verdict(statement.status, f"{key}: {statement.reason}", statement.source, OTHER_KEY)
     types = rules.types.get(kind)
     finding = _of_keys(part, found, rules)
     if finding or types is None:
         return made.verdict(*(finding or _of_unknown_type(kind, rules)), rules.source, kind)
     source = types.source or rules.source
-    finding = _of_type(types, found, schedule) or _of_head(types, config, family, kind) or _of_values(types, found)
-    finding = finding or _of_numbers(types, read_spec(config, family, runtime), before, schedule)
+    finding = _of_type(types, found, schedule) or _of_head(types, geometry(config, family), family, kind, found)
     if finding:
         return made.verdict(*finding, source, kind)
+    seen = read_spec(config, family, runtime)
+    how = difference(schedule, before, seen)
+    if how and isinstance(seen.form, Yarn) and types.times_original != 1:
+        how = f"it computes YaRN's ramp over {types.times_original} times the trained length: {how}"
+    if how:
+        return made.verdict("ignored" if unscaled(seen, before, schedule) else "differs", how, source, kind)
     weights = _quantised(config, runtime)
     if weights:
         return made.verdict(*weights, runtime.source, kind)
@@ -213,15 +214,8 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     return made.verdict("exact", "" if at_its_own_length else types.window, source, kind)
 
 
-def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
-    """What the rules say of every model of a family. part: the text part of the config."""
-    if rules.own_text_config and part is not config and config.get("model_type") == part.get("model_type"):
-        return rules.own_text_config, rules.own_text_config_reason
-    return (rules.status, rules.reason) if rules.status else None
-
-
 def _of_keys(part: Config, found: Config, rules: RuleSet) -> Finding | None:
-    """What comes of keys that a reader requires. found: the RoPE dictionary."""
+    """The finding about keys that a reader requires. found: the RoPE dictionary."""
     for key, status in rules.required.items():
         if part.get(key) is None and (rules.theta != "dict" or found.get(key) is None):
             refused = status == "refused"
@@ -239,7 +233,7 @@ def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
 
 
 def _of_type(types: TypeRules, found: Config, schedule: Schedule) -> Finding | None:
-    """What comes of a rope type, and of keys next to it. found: the RoPE dictionary."""
+    """The finding about a rope type, and about keys next to it. found: the RoPE dictionary."""
     if types.status and (schedule.context > schedule.original_context or not types.beyond_trained):
         return types.status, types.reason
     absent = next((key for key in types.required if found.get(key) is None), None)
@@ -249,45 +243,25 @@ def _of_type(types: TypeRules, found: Config, schedule: Schedule) -> Finding | N
     return ("refused", f"it fails on {present}") if present else None
 
 
-def _of_head(types: TypeRules, config: Config, family: Family, kind: str) -> Finding | None:
-    """What comes of which dimensions of a head rotate, and in which pairs."""
-    sizes = geometry(config, family)
+def _of_head(types: TypeRules, sizes: Geometry, family: Family, kind: str, found: Config) -> Finding | None:
+    """The finding about which dimensions of a head rotate, in which pairs, and by which lists of factors."""
     if types.partial and sizes.rotary_dim != sizes.head_dim:
         return types.partial, f"{PARTIAL[types.partial]} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate"
     if types.half_only and family.layout == "interleaved":
         return types.half_only, HALF_ONLY[types.half_only].format(kind)
-    return None
-
-
-def _of_values(types: TypeRules, found: Config) -> Finding | None:
-    """What comes of the values in the RoPE dictionary alone."""
     if types.formula_always and found.get("original_max_position_embeddings") == 1:
         return "refused", "it divides by the logarithm of original_max_position_embeddings, here 0"
     return LISTS.get(types.lists) if found.get("short_factor") != found.get("long_factor") else None
 
 
-def _of_numbers(types: TypeRules, seen: RopeSpec, before: RopeSpec, schedule: Schedule) -> Finding | None:
-    """What comes of the numbers that the runtime computes. seen: what it reads. before: the RoPE of the source."""
-    how = difference(schedule, before, seen)
-    if not how:
-        return None
-    if isinstance(seen.form, Yarn) and types.times_original != 1:
-        how = f"it computes YaRN's ramp over {types.times_original} times the trained length: {how}"
-    return "ignored" if unscaled(seen, before, schedule) else "differs", how
-
-
 def judge_code(family: Family) -> tuple[Verdict, ...]:
     """The verdicts of all runtimes on a checkpoint that brings its own rotary code. family: whose layers it uses."""
-    return tuple(_judge_code(row, family) for row in rows_for(family))
-
-
-def _judge_code(runtime: Runtime, family: Family) -> Verdict:
-    made = _Judge(family, runtime)
-    outside = without_config(runtime, family)
-    if runtime.custom_code == "exact" and outside is not None:
-        return outside
-    reason = runtime.custom_code_reason or CODE_REASONS[runtime.custom_code]
-    return made.verdict(runtime.custom_code, reason, runtime.source, CUSTOM_CODE)
+    verdicts = []
+    for row in rows_for(family):
+        outside = without_config(row, family) if row.custom_code == "exact" else None
+        reason = row.custom_code_reason or CODE_REASONS[row.custom_code]
+        verdicts.append(outside or _Judge(family, row).verdict(row.custom_code, reason, row.source, CUSTOM_CODE))
+    return tuple(verdicts)
 
 
 def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Verdict | None:
@@ -312,15 +286,14 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
 
 def rows_for(family: Family) -> tuple[Runtime, ...]:
     """All rows, cut in two where a version within one is the first to have the family."""
-    return tuple(part for row in runtimes() for part in _parts(row, family))
-
-
-def _parts(row: Runtime, family: Family) -> list[Runtime]:
-    since = _since(row, family)
-    if not since or not version_key(row.version) < version_key(since) <= version_key(row.last):
-        return [row]
-    cut = msgspec.structs.replace
-    return [cut(row, through=before(since)), cut(row, version=since, through=row.last)]
+    rows, cut = list[Runtime](), msgspec.structs.replace
+    for row in runtimes():
+        since = _since(row, family)
+        if since and version_key(row.version) < version_key(since) <= version_key(row.last):
+            rows += [cut(row, through=before(since)), cut(row, version=since, through=row.last)]
+        else:
+            rows.append(row)
+    return tuple(rows)
 
 
 def _since(row: Runtime, family: Family) -> str:
@@ -352,8 +325,8 @@ class _Judge:
     model_type: str = ""
 
     def verdict(self, status: Status, reason: str, source: str = "", kind: str | None = None) -> Verdict:
-        said = status == "unknown" or self.family.assumed or self.family.origin
-        known = Evidence() if said else evidence(self.runtime, self.family.name, kind)
+        untested = status == "unknown" or self.family.assumed or self.family.origin
+        known = Evidence() if untested else evidence(self.runtime, self.family.name, kind)
         row = self.runtime
         if self.family.assumed:
             reason = "; ".join(filter(None, [f"where it runs {self.family.assumed} as {self.family.name}", reason]))

@@ -164,7 +164,7 @@ def test_links_resolve_symlinks_where_they_can_be_made(tmp_path: Path, monkeypat
 @pytest.fixture(params=["renameat2", "none"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "none":
-        monkeypatch.setattr(renaming, "_function", lambda: None)
+        monkeypatch.setattr(renaming, "_libc", lambda *types: None)
     return str(request.param)
 
 

@@ -84,7 +84,7 @@ def stated(source: Source) -> Receipt | None:
         receipt = None if text is None else parse_receipt(text, RECEIPT)
     except BadSource:
         return None
-    return receipt if receipt is not None and not _edited(source, receipt, ("config.json",)) else None
+    return None if receipt is None or _edited(source, receipt, ("config.json",)) else receipt
 
 
 def original_source(source: Source) -> OriginalSource:

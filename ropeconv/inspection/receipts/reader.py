@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -69,11 +69,9 @@ def _in_keys(source: GgufSource, results: JsonObject) -> Receipt:
 
 def has_receipt(baked: str | os.PathLike[str]) -> bool:
     """Whether `read_receipt` finds a receipt that it can read."""
-    try:
-        read_receipt(baked)
-    except BadSource:
-        return False
-    return True
+    with suppress(BadSource):
+        return bool(read_receipt(baked))
+    return False
 
 
 def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> Receipt:
@@ -120,13 +118,12 @@ def _check_numbers(data: object, name: str) -> None:
                 raise BadSource(f"{name} is not a receipt of ropeconv (it has {item} as a number); run apply again")
             if isinstance(item, int) and abs(item) > MOST:
                 raise BadSource(f"{name} is not a receipt of ropeconv (it has {shown(item)}); run apply again")
-        level = [inner for item in level for inner in _inside(item)]
-
-
-def _inside(item: object) -> Iterable[object]:
-    if isinstance(item, dict):
-        return item.values()
-    return item if isinstance(item, list) else ()
+        level = [
+            inner
+            for item in level
+            if isinstance(item, (dict, list))
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
 
 
 def read_recipe(path: Path) -> Recipe:

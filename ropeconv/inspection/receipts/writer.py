@@ -157,7 +157,7 @@ def commands(receipt: Receipt) -> list[str]:
     Local sources have the names that the receipts keep, without their folders. A recipe with lists of numbers is taken
     from the receipt itself, `--recipe ropeconv.json`.
     """
-    first, made = receipt.first, []
+    first, lines = receipt.first, list[str]()
     is_gguf = first.kind == "gguf"
     name = first.reference or f"{first.name}{'.gguf' * is_gguf}"
     for number, step in enumerate(receipt.steps, 1):
@@ -166,8 +166,8 @@ def commands(receipt: Receipt) -> list[str]:
             is_gguf = step.target.to == "gguf"
             name = f"step{number}{'.gguf' * is_gguf}"
             words += ["-o", name]
-        made.append(shlex.join(words))
-    return made
+        lines.append(shlex.join(words))
+    return lines
 
 
 def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") -> list[str]:
@@ -175,16 +175,11 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
 
     name: of the source. step: the bake. is_gguf: whether the source is a GGUF file. family: that it was said to be of.
     """
-    of_family = ["--family", family] if family else []
-    return ["ropeconv", "apply", name, *of_family, *_recipe(step), *_target(step.target, is_gguf)]
-
-
-def _recipe(step: StepRecord) -> list[str]:
-    try:
-        found = flags(Recipe.from_dict(step.recipe))
-    except RopeconvError:  # of another version
-        found = None
-    return ["--recipe", RECEIPT] if found is None else found
+    of_family, recipe = ["--family", family] if family else [], None
+    with suppress(RopeconvError):  # of another version
+        recipe = flags(Recipe.from_dict(step.recipe))
+    recipe = ["--recipe", RECEIPT] if recipe is None else recipe
+    return ["ropeconv", "apply", name, *of_family, *recipe, *_target(step.target, is_gguf)]
 
 
 def _target(target: TargetRecord, was_gguf: bool) -> list[str]:

@@ -184,7 +184,7 @@ KINDS: tuple[tuple[Callable[[GgufFile], bool], str], ...] = (
         "is a multimodal projector (mmproj), which is not extended; give the file of the language model beside it",
     ),
     (
-        lambda file: file.get("general.type") == "imatrix" or _sums(file),
+        lambda file: file.get("general.type") == "imatrix" or any(name.endswith(".in_sum2") for name in file.tensors),
         "is an importance matrix and no model; give the model itself",
     ),
     (
@@ -209,11 +209,6 @@ def other_kind(file: GgufFile) -> str:
     return next((words for applies, words in KINDS if applies(file)), "")
 
 
-def _sums(file: GgufFile) -> bool:
-    """Whether the tensors are the sums and counts of an importance matrix, as of llama-imatrix."""
-    return any(name.endswith(".in_sum2") for name in file.tensors)
-
-
 def _further(file: GgufFile) -> int:
-    found = file.get(f"{file.get('general.architecture')}.nextn_predict_layers", 0)
-    return found if isinstance(found, int) else 0
+    count = file.get(f"{file.get('general.architecture')}.nextn_predict_layers", 0)
+    return count if isinstance(count, int) else 0

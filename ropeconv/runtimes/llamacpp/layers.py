@@ -68,7 +68,9 @@ def layer_count(file: ArchKeys, arch: Arch) -> int:
 
 def _still(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
     """Which layers do not rotate."""
-    rotates = _pattern(file, arch, count)
+    pattern = file.get("attention.rope_pattern") if arch.pattern else None
+    listed = [bool(flag) for flag in pattern[:count]] if isinstance(pattern, list) else []
+    rotates = listed + [True] * (count - len(listed))
     window = arch.window if arch.window and has_window(file, arch.window, count) else None
     interval = arch.nope_interval
     if arch.nope_with_window and window is None:
@@ -81,13 +83,6 @@ def _still(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
         rotates = [on and (inside[i] or i < dense) for i, on in enumerate(rotates)]
     attention = layers_with_attention(file, arch, count)
     return [not (on and present) for on, present in zip(rotates, attention, strict=True)]
-
-
-def _pattern(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
-    """Which layers rotate by the list in the header; those beyond its end do."""
-    pattern = file.get("attention.rope_pattern") if arch.pattern else None
-    listed = [bool(flag) for flag in pattern[:count]] if isinstance(pattern, list) else []
-    return listed + [True] * (count - len(listed))
 
 
 def _own_frequencies(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
@@ -140,7 +135,9 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     """
     file, counted = ArchKeys(keys, arch), Counter[tuple[int, int, int | None]]()
     windows = layer_windows(file, arch)
-    kept = _layers_with_own_keys(file, arch, len(windows))
+    shared = 0 if not arch.kv_layers or arch.kv_layers.isdigit() else file.whole(arch.kv_layers, 0)
+    last = int(arch.kv_layers) if arch.kv_layers.isdigit() else len(windows) - shared  # others take earlier keys
+    kept = [own and i < last for i, own in enumerate(layers_with_attention(file, arch, len(windows)))]
     queries = _per_layer(file, "attention.head_count", len(windows), [0] * len(windows))
     heads = _per_layer(file, "attention.head_count_kv", len(windows), queries)
     most = max(queries, default=0)
@@ -152,13 +149,6 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
             counted[(count * k, 0 if latent else count * v, window)] += 1
     groups = sorted(counted.items(), key=lambda item: (item[0][2] is not None, item[0]))
     return tuple(CachedLayers(number, *group) for group, number in groups)
-
-
-def _layers_with_own_keys(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
-    """Which layers keep keys and values: those with attention that do not take them from an earlier layer."""
-    shared = 0 if not arch.kv_layers or arch.kv_layers.isdigit() else file.whole(arch.kv_layers, 0)
-    last = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - shared
-    return [own and i < last for i, own in enumerate(layers_with_attention(file, arch, count))]
 
 
 def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list[int]:

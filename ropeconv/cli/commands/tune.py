@@ -69,7 +69,6 @@ def tune_command(
     from ...engines.engine import Progress
     from ...engines.transformers.load import out_of_memory
     from ...evaluate.tune.result import write_tuned
-    from ...evaluate.tune.scorer import Place
     from ...evaluate.tune.tuning import SearchSettings, tune_texts
     from ...views.results import show_tuned
     from ..eval_options import texts_of
@@ -88,8 +87,9 @@ def tune_command(
                 "device": running.device, "dtype": running.dtype, "device_map": device_map, "family": family,
                 "trust_remote_code": trust_remote_code,
             }  # fmt: skip
-            kept = Place(journal, fresh)
-            found: TuningResult = out_of_memory(lambda: tune_texts(model, files, wanted, progress, kept, **how))
+            found: TuningResult = out_of_memory(
+                lambda: tune_texts(model, files, wanted, progress, journal, fresh, **how)
+            )
     except KeyboardInterrupt:
         raise Interrupted("interrupted; no recipe was written, and the same command goes on where it was") from None
     if out is not None:

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...engines.engine import Engine
 from ...errors import BadSource, NotFinite
 from ...formats.durable import text_digest
-from ...formats.journal import Journal, JournalKind, Line, default_path
+from ...formats.journal import Journal, JournalKind, Line
 from ...rope.lengths import format_tokens
 from ...rope.schedule import Schedule
 from ..cases import Case, EvaluationSizes, Observation
@@ -31,21 +30,9 @@ from ..texts import TextDocument, Texts, window_ends
 from .result import Candidate, TunedRow, WindowMeasurement
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from numpy.typing import NDArray
 
-
-@dataclass(frozen=True)
-class Place:
-    """Where a search keeps its passes. path: of the journal; None for the user's cache. fresh: start it anew."""
-
-    path: Path | None = None
-    fresh: bool = False
-
-    def opened(self, source: str) -> Journal[PassLine]:
-        """The journal. source: identity of the model. Raises what `Journal` raises."""
-        return Journal(self.path or default_path(source, "tune"), TUNE, source, self.fresh)
+    from ..runners.checkpoint import CheckpointRunner
 
 
 class PassLine(Line, frozen=True):
@@ -121,13 +108,6 @@ class Losses:
         return self.beyond_loss + price.inside * self.inside_loss + price.needle * self.needle
 
 
-class PatchableModel(Protocol):
-    """A loaded model into which schedules are patched, as `evaluate.runners.patched.Patched` is one."""
-
-    def patched(self, schedule: Schedule) -> AbstractContextManager[Engine]:
-        """The engine that computes a schedule."""
-
-
 @dataclass
 class Scorer:
     """Reads windows with schedules, and remembers what it has read.
@@ -136,7 +116,7 @@ class Scorer:
     runs. seen: what was read.
     """
 
-    runner: PatchableModel
+    runner: CheckpointRunner
     windows: Sequence[TextWindow]
     price: Price
     passes: Passes = field(default_factory=Passes)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...engines.engine import Progress
 from ...errors import UsageError
+from ...formats.journal import Journal, default_path
 from ...options import TuneOptions
 from ...rope.errors import counted
 from ...rope.lengths import format_tokens, parse_tokens
@@ -21,7 +22,7 @@ from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
 from ..texts import Texts, read_files, tokenized
 from .result import FORMULAS, Candidate, Start, TunedRow, TuningResult
-from .scorer import Passes, Place, Price, Scorer, Size, blocks, rows, split, windows
+from .scorer import TUNE, Passes, Price, Scorer, Size, blocks, rows, split, windows
 from .search import Task, search
 
 
@@ -95,6 +96,9 @@ class Tuning:
         chosen, better, sentence = self._verdict(best, reference, table)
         gain = task.gain(best)
         assert chosen.recipe is not None
+        notes = [f"{held_note[0].upper()}{held_note[1:]}.", *self.texts.notes]
+        if self.runner.inspection.spec.scaled:
+            notes.append("The model is scaled already: apply the recipe with --replace.")
         return TuningResult(
             recipe=chosen.recipe.to_dict(), better=better, sentence=sentence, best_formula=reference.name,
             source=self.model, identity=self.runner.source, runtime=self.runner.runtime, device=self.runner.device,
@@ -107,13 +111,8 @@ class Tuning:
             formula_divisors=self.start.divisors(reference.schedule).tolist(),
             attention_factor=best.schedule.attention_factor,
             positions=[int(judge.windows[0].text.targets[last - 1]) for _, last in blocks(judge.windows[0])],
-            rows=table, notes=[f"{held_note[0].upper()}{held_note[1:]}.", *self.texts.notes, *self._scaled],
+            rows=table, notes=notes,
         )  # fmt: skip
-
-    @property
-    def _scaled(self) -> list[str]:
-        """What a recipe for the unscaled RoPE needs beside it."""
-        return ["The model is scaled already: apply the recipe with --replace."] * self.runner.inspection.spec.scaled
 
     def _size(self, count: int) -> Size:
         wanted = self.wanted
@@ -143,11 +142,7 @@ class Tuning:
         said = f"{total.difference:+.4f}{errors} nat per token against {reference.name} on held-out text"
         if total.error and total.difference < 0 and decided(total.difference, total.error):
             return best, True, f"{best.name} is better: {said}, {-total.difference / total.error:.1f} standard errors."
-        return (
-            reference,
-            False,
-            f"{best.name} is not better beyond three standard errors: {said}, the recipe.",
-        )
+        return reference, False, f"{best.name} is not better beyond three standard errors: {said}, the recipe."
 
 
 def tune_model(
@@ -165,8 +160,8 @@ def tune_model(
     default in the cache. options: other fields of `RunnerRequest`, such as device. Raises UsageError for values that
     cannot be taken, BadSource where a model or a text cannot be read.
     """
-    kept = Place(None if journal is None else Path(journal))
-    return tune_texts(str(model), read_files([str(name) for name in texts]), wanted, progress, kept, **options)
+    path = None if journal is None else Path(journal)
+    return tune_texts(str(model), read_files([str(name) for name in texts]), wanted, progress, path, False, **options)
 
 
 def tune_texts(
@@ -174,12 +169,13 @@ def tune_texts(
     files: Sequence[tuple[str, str]],
     wanted: SearchSettings,
     progress: Progress | None = None,
-    kept: Place = Place(),
+    journal: Path | None = None,
+    fresh: bool = False,
     **options: str | bool | int,
 ) -> TuningResult:
     """As `tune_model`, with texts that have been read.
 
-    files: their names and contents. kept: where the journal is. model, wanted, progress, options: as there.
+    files: their names and contents. fresh: start the journal anew. model, wanted, progress, journal, options: as there.
     """
     wanted.check()
     heard = progress or Progress()
@@ -196,9 +192,9 @@ def tune_texts(
                 f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to extend it to"
             )
         texts, by = tokenized(files, runner.tokenizer), f"{runner.runtime} {runner.device} {runner.dtype}"
-        with kept.opened(runner.source) as journal:
-            for sentence in journal.notes:
+        with Journal(journal or default_path(runner.source, "tune"), TUNE, runner.source, fresh) as opened:
+            for sentence in opened.notes:
                 heard.note(sentence)
-            if journal.lines:
-                heard.note(f"{counted(len(journal.lines), 'pass is', 'passes are')} in the journal, {journal.path}.")
-            return Tuning(model, runner, texts, context, wanted, Passes(journal, by), heard).run()
+            if opened.lines:
+                heard.note(f"{counted(len(opened.lines), 'pass is', 'passes are')} in the journal, {opened.path}.")
+            return Tuning(model, runner, texts, context, wanted, Passes(opened, by), heard).run()

@@ -17,8 +17,9 @@ from ropeconv.errors import BadSource, NotFinite
 from ropeconv.evaluate.cases import Case
 from ropeconv.evaluate.tune import search
 from ropeconv.evaluate.tune.result import Start
-from ropeconv.evaluate.tune.scorer import Difference, Losses, Passes, Place, Price, Scorer, TextWindow
+from ropeconv.evaluate.tune.scorer import TUNE, Difference, Losses, Passes, Price, Scorer, TextWindow
 from ropeconv.evaluate.tune.search import Task
+from ropeconv.formats.journal import Journal
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
@@ -132,7 +133,7 @@ def searched(
     monkeypatch: pytest.MonkeyPatch, slopes: Counted, journal: Path | None = None, **given: Any
 ) -> tuple[Recipe | None, Task]:
     monkeypatch.setattr(search, "slopes", slopes)
-    with Place(journal).opened("model") if journal else nullcontext() as opened:
+    with Journal(journal, TUNE, "model") if journal else nullcontext() as opened:
         work = task(Known(away), Passes(opened, "here"), **given)
         return search.search(work).recipe, work
 
@@ -174,7 +175,7 @@ def test_no_pass_is_done_twice_and_the_result_is_that_of_one_run(
 
 def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_path: Path) -> None:
     def computed(by: str, what: tuple[str, ...], value: float) -> float:
-        with Place(tmp_path / "j.jsonl").opened("model") as journal:
+        with Journal(tmp_path / "j.jsonl", TUNE, "model") as journal:
             return Passes(journal, by).numbers(what, lambda: [value])[0]
 
     assert computed("cpu float32", ("loss", "a"), 1 / 3) == 1 / 3
@@ -185,12 +186,12 @@ def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_pa
 
 def test_journals_of_other_models_are_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
-    with Place(path).opened("model") as journal:
+    with Journal(path, TUNE, "model") as journal:
         Passes(journal, "here").numbers(["a"], lambda: [1.0])
     before = path.read_bytes()
     with pytest.raises(BadSource, match="is the journal of another model; give another --journal, or --fresh"):
-        Place(path).opened("other")
+        Journal(path, TUNE, "other")
     assert path.read_bytes() == before
-    with Place(path, fresh=True).opened("other") as journal:
+    with Journal(path, TUNE, "other", fresh=True) as journal:
         assert journal.lines == {}
     assert path.with_name("j.jsonl.old").read_bytes() == before

@@ -17,7 +17,7 @@ from .checks import needs_trust
 from .comparison import Comparison, Settings
 from .sampling import TokenRun
 from .source_reading import ComparisonSpec, SourceReading, read_with_power
-from .validation import SAME_KERNELS, BucketResult, Validation, bucket_result, conclusion, otherwise, rule, summarise
+from .validation import SAME_KERNELS, BucketResult, Validation, bucket_result, conclusion, otherwise, rule
 
 Curve = tuple[tuple[int, float], ...]
 
@@ -111,14 +111,14 @@ class _ComparedModels:
             found = reading.measured(reading.head, wanted, stock, read, run.targets())
             if run.kind == "spread":
                 control = reading.controls[number]
-                figures = summarise(found)
                 results.append(
-                    bucket_result(run.buckets[0], figures, control.kl, control.noise, "spread", control.allowed)
+                    bucket_result(run.buckets[0], found, control.kl, control.noise, "spread", control.allowed)
                 )
                 continue
             for like, (bucket, rows) in zip(list(results), run.parts(), strict=False):
-                figures, noise = summarise(found[rows]), like.noise_kl
-                results.append(bucket_result(bucket, figures, like.control_kl, noise, "whole", like.tolerance))
+                results.append(
+                    bucket_result(bucket, found[rows], like.control_kl, like.noise_kl, "whole", like.tolerance)
+                )
             curve = tuple((run.positions[k], kl) for k, kl in zip(run.kept, found.kl.tolist(), strict=False))
         return results, curve
 

@@ -19,6 +19,7 @@ from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
 from ..options import ValidateOptions
+from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe
 from ..rope.schedule import LogN, QueryScaling, Schedule, effective_scaling
 from ..rope.spec import RopeSpec
@@ -91,12 +92,22 @@ class Comparison:
         family = None if isinstance(self.source, GgufSource) else self.source.family
         return family.text_type if family and family.assumed else ""
 
-    @property
-    def convertible(self) -> GgufCheckpoint:
-        """The source as a checkpoint that is made from a GGUF file. Raises BadSource where it is none."""
+    def checkpoint_or_dequantised(self, cannot: str = "cannot be dequantised", with_tokenizer: bool = False) -> Source:
+        """The source as a checkpoint, with the weights of a GGUF file dequantised.
+
+        cannot: what the message says of a GGUF file that cannot be converted, for which BadSource is raised.
+        with_tokenizer: whether its tokenizer is made too.
+        """
         if not isinstance(self.source, GgufSource):
-            raise BadSource(f"{self.against} is not GGUF, and a GGUF file is needed here")
-        return GgufCheckpoint(self.source, with_tokenizer=False)
+            return self.source
+        checkpoint = GgufCheckpoint(self.source, with_tokenizer=with_tokenizer)
+        try:
+            checkpoint.files()
+        except RopeconvError as problem:
+            raise BadSource(
+                f"{self.against} {cannot} ({problem}); give --against the safetensors checkpoint of that model"
+            ) from None
+        return checkpoint
 
     @property
     def size(self) -> int:
@@ -122,8 +133,10 @@ class Comparison:
     @property
     def queries(self) -> str:
         """The end of the name of the last module before the rotation that outputs queries, in the source."""
-        gguf = isinstance(self.source, GgufSource)
-        weights = (self.convertible if gguf else self.checkpoint).family.weights
+        source = self.source
+        if isinstance(source, GgufSource):
+            source = GgufCheckpoint(source, with_tokenizer=False)
+        weights = source.family.weights
         return weights.q_norm or weights.q
 
     def rounded_weights(self, dtype: str) -> tuple[str, ...]:

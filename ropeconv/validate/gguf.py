@@ -1,6 +1,6 @@
 """Compares logits of a GGUF file in llama.cpp with those of a reference made from its source.
 
-How the reference is made is in `reading/gguf_reference.py`.
+How the reference is made is in `gguf_reference.py`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .sampling import Bucket, tail_buckets, usual_length
 from .validation import (
     POWER,
     BucketResult,
-    Figures,
+    Measures,
     Validation,
     bucket_result,
-    compare_logits,
     conclusion,
+    measure,
     otherwise,
     rule,
     spread_of,
@@ -72,7 +72,11 @@ def validate_gguf(
         if _power(over_spread) > _power(results):
             results, temperature = over_spread, spread
     same = not rounded and bool((read.reference == stock).all())
-    agrees, sentence = _sentence(*conclusion(results, comparison.unchanged), same, rounded)
+    agrees, sentence = conclusion(results, comparison.unchanged)
+    if agrees and same:
+        sentence = f"Equal to the last bit. {sentence}"
+    elif agrees and rounded:
+        sentence += f" The weights are {rounded}: a tenth of the control is allowed."
     sentence += how.said
     sentence += otherwise([f"logits divided by their spread of {temperature:.2g}"] if temperature != 1 else [])
     if isinstance(comparison.scale, QueryScaling):
@@ -105,31 +109,23 @@ def _judged(
 ) -> list[BucketResult]:
     """The result of each bucket of positions."""
 
-    def kl(one: Tensor, other: Tensor, rows: slice) -> Figures:
-        return compare_logits(one[rows], other[rows, : one.shape[1]], temperature)
+    def between(one: Tensor, other: Tensor, rows: slice) -> Measures:
+        return measure(one[rows], other[rows, : one.shape[1]], temperature=temperature)
 
     edges = [0, *accumulate(len(run.positions) for run in runs)]
     parts = [slice(first, last) for first, last in pairwise(edges)]
     noise = 0.0
     if read.other_control is not None:
-        noise = max(kl(read.control, read.other_control, rows).kl_mean for rows in parts)
+        noise = max(between(read.control, read.other_control, rows).kl.mean().item() for rows in parts)
     results = []
     for run, rows in zip(runs, parts, strict=True):
-        away = kl(read.reference, read.control, rows).kl_mean
-        figures = kl(read.reference, stock, rows)
+        away = between(read.reference, read.control, rows).kl.mean().item()
         allowed = tolerance(run.positions[-1], 0.0, how.floor)
-        results.append(how.judged(bucket_result(run, figures, away, allowed=allowed), noise))
+        result = bucket_result(run, between(read.reference, stock, rows), away, allowed=allowed)
+        results.append(how.judged(result, noise))
     return results
 
 
 def _power(results: list[BucketResult]) -> float:
     """The smallest KL of the control over the one that is allowed, beyond the trained context."""
     return min(result.control_kl / result.tolerance for result in results[1:] or results)
-
-
-def _sentence(agrees: bool, sentence: str, same: bool, rounded: str) -> tuple[bool, str]:
-    if not agrees:
-        return agrees, sentence
-    if same:
-        return agrees, f"Equal to the last bit. {sentence}"
-    return agrees, f"{sentence} The weights are {rounded}: a tenth of the control is allowed." if rounded else sentence

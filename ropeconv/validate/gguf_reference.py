@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from ..convert.from_gguf.source import GgufCheckpoint
 from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides
 from ..engines.llamacpp_process import Override
 from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.load import DeviceSpec, folder_of
-from ..errors import BadSource
 from ..formats.copying import human
 from ..formats.files import scratch
 from ..formats.gguf.edit import AddedTensor, Edit, write_new
@@ -27,7 +27,6 @@ from ..formats.gguf.file import GgufFile
 from ..formats.gguf.values import F32, TYPES
 from ..models.gguf import GgufSource
 from ..models.source import Source
-from ..rope.errors import RopeconvError
 from ..rope.forms import Plain
 from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, rope_tensors
@@ -186,22 +185,13 @@ class DequantisedReference(PatchedReference):
     def judged(self, result: BucketResult, noise: float) -> BucketResult:
         return with_noise(result, noise)
 
-    def check(self) -> DequantisedReference:
-        """This way, where the source can be converted. Raises BadSource where it cannot, with the reason."""
-        try:
-            self.comparison.convertible.files()
-        except RopeconvError as problem:
-            raise BadSource(
-                f"{self.comparison.against} cannot take this schedule at loading, and cannot be dequantised either "
-                f"({problem}); give --against the safetensors checkpoint of that model"
-            ) from None
-        return self
-
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
         import torch
 
         dtype = "float32" if self.settings.dtype == "auto" else self.settings.dtype
-        checkpoint = self.comparison.convertible.in_dtype(dtype)
+        made = self.comparison.checkpoint_or_dequantised()
+        assert isinstance(made, GgufCheckpoint)
+        checkpoint = made.in_dtype(dtype)
         size = human(sum(file.size for file in checkpoint.files()))
         progress.note(f"The weights of {self.comparison.against} take {size} as {dtype}, on the disk and in memory.")
         plain = LlamaCppEngine(checkpoint.inner.path).logits(ids, kept, progress)
@@ -220,7 +210,7 @@ def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
     arch, spec, baked = arch_of(source.file), comparison.spec, GgufSource(comparison.baked).file
     scales = bool(schedule.log_n) or baked.get(WINDOW_NORM) is not None  # queries or norms
     if settings.dequantised or scales or source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier"):
-        return DequantisedReference(comparison, settings).check()
+        return _dequantised(comparison, settings)
     keys = overrides(schedule, arch.name)
     if keys is not None and not rope_tensors(source.file) and comparison.receipt.encoding == "keys":
         return ByKeys(comparison, settings, source, keys)
@@ -229,7 +219,12 @@ def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
         return ByDivisors(comparison, settings, source)
     if keys is not None and not rope_tensors(source.file):
         return ByKeys(comparison, settings, source, keys)
-    return DequantisedReference(comparison, settings).check()
+    return _dequantised(comparison, settings)
+
+
+def _dequantised(comparison: Comparison, settings: Settings) -> DequantisedReference:
+    comparison.checkpoint_or_dequantised("cannot take this schedule at loading, and cannot be dequantised either")
+    return DequantisedReference(comparison, settings)
 
 
 def weights_type(file: GgufFile) -> str:

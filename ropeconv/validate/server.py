@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..convert.from_gguf.source import GgufCheckpoint
 from ..engines.engine import LogProbs, Progress
 from ..engines.servers import connect
 from ..engines.servers.protocol import ServedModel, Server
@@ -36,7 +35,6 @@ from .validation import (
     log_probs_of,
     noise_floor,
     rule,
-    summarise,
     with_rounded_weights,
 )
 
@@ -68,25 +66,10 @@ def validate_server(
     server = connect(url, model)
     progress.note(f"{server.runtime} runs {server.served.model}.")
     _same_model(server.served, comparison)
-    source = _checkpoint(comparison, settings)
+    source: Source = comparison.checkpoint_or_dequantised(with_tokenizer=settings.text is not None)
     dequantised = ("float32" if settings.dtype == "auto" else settings.dtype) if source.kind == "gguf" else "auto"
     with folder_of(source, dequantised) as folder:
         return _validated(ComparisonSpec(comparison, settings, progress), server, source, folder)
-
-
-def _checkpoint(comparison: Comparison, settings: Settings) -> Source:
-    """The source as a checkpoint, with a tokenizer where a text is read. Raises BadSource where it can be none."""
-    if not isinstance(comparison.source, GgufSource):
-        return comparison.checkpoint
-    made = GgufCheckpoint(comparison.source, with_tokenizer=settings.text is not None)
-    try:
-        made.files()
-    except RopeconvError as problem:
-        raise BadSource(
-            f"{comparison.against} cannot be dequantised ({problem}); give --against the safetensors checkpoint of "
-            "that model"
-        ) from None
-    return made
 
 
 def _validated(asked: ComparisonSpec, server: Server, source: Source, folder: Path) -> Validation:
@@ -172,7 +155,7 @@ def _judged(
         away = control[rows].kl.mean().item()
         same, other = states.by_precision([measures[rows].kl.quantile(0.95).item() for measures in floors])
         noise = max(noise, noise_floor(same, []), *other)  # whole: a server's kernels are others
-        result = bucket_result(bucket, summarise(found[rows]), away, noise, "whole")
+        result = bucket_result(bucket, found[rows], away, noise, "whole")
         results.append(with_rounded_weights(result) if rounded else result)
     return results, tuple(zip(run.kept, found.kl.tolist(), strict=True))
 

@@ -104,29 +104,25 @@ def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int
 
     rows = max(1, BLOCK_BYTES // (4 * vocabulary))
     parts = [measured(slice(first, min(first + rows, count))) for first in range(0, count, rows)]
-    found = {name: [vars(part)[name] for part in parts] for name in Measures.__dataclass_fields__}
-    return Measures(*(None if values[0] is None else torch.cat(values) for values in found.values()))
+    columns = ([vars(part)[name] for part in parts] for name in Measures.__dataclass_fields__)
+    return Measures(*(None if values[0] is None else torch.cat(values) for values in columns))
 
 
-def summarise(found: Measures) -> Figures:
+def summarise(measures: Measures) -> Figures:
     """The figures over all positions of some measures."""
-    means = (found.top1, found.top5, found.loss_reference, found.loss_other)
-    top1, top5, loss_reference, loss_other = (_known(values.nanmean().item()) for values in means)
+    means = (measures.top1, measures.top5, measures.loss_reference, measures.loss_other)
+    top1, top5, reference, other = (None if math.isnan(mean) else mean for mean in (m.nanmean().item() for m in means))
     return Figures(
-        found.kl.mean().item(),
-        found.kl.quantile(0.95).item(),
-        found.kl.max().item(),
-        found.max_dlogit.max().item(),
+        measures.kl.mean().item(),
+        measures.kl.quantile(0.95).item(),
+        measures.kl.max().item(),
+        measures.max_dlogit.max().item(),
         top1,
         top5,
-        loss_reference,
-        loss_other,
-        None if found.cosine is None else found.cosine.quantile(0.05).item(),
+        reference,
+        other,
+        None if measures.cosine is None else measures.cosine.quantile(0.05).item(),
     )
-
-
-def _known(mean: float) -> float | None:
-    return None if math.isnan(mean) else mean
 
 
 def compare_logits(reference: Tensor, other: Tensor, temperature: float = 1.0) -> Figures:
@@ -301,7 +297,7 @@ def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = m
 
 def bucket_result(
     run: Bucket,
-    figures: Figures,
+    measures: Measures,
     control_kl: float,
     noise: float = 0.0,
     kind: Literal["spread", "whole"] = "spread",
@@ -309,30 +305,17 @@ def bucket_result(
 ) -> BucketResult:
     """The result of a bucket, with the tolerance at its last position.
 
-    run: the bucket. figures: of the output from the reference. control_kl: mean KL of the unscaled source, in nats.
-    noise: the noise floor, in nats. kind: of the run that the bucket belongs to. allowed: the
+    run: the bucket. measures: of its positions, between the reference and the output. control_kl: mean KL of the
+    unscaled source, in nats. noise: the noise floor, in nats. kind: of the run that the bucket belongs to. allowed: the
     tolerance, by default `tolerance` at the last position.
     """
-    last = run.positions[-1]
+    last, figures = run.positions[-1], summarise(measures)
     allowed = tolerance(last, noise) if allowed is None else allowed
     return BucketResult(
-        name=run.name,
-        last=last,
-        kl_mean=figures.kl_mean,
-        kl_95=figures.kl_95,
-        kl_max=figures.kl_max,
-        max_dlogit=figures.max_dlogit,
-        top1=figures.top1,
-        control_kl=control_kl,
-        tolerance=allowed,
-        agrees=figures.kl_95 <= allowed,
-        top5=figures.top5,
-        loss_reference=figures.loss_reference,
-        loss_baked=figures.loss_other,
-        noise_kl=noise,
-        run=kind,
+        run.name, last, figures.kl_mean, figures.kl_95, figures.kl_max, figures.max_dlogit, figures.top1, control_kl,
+        allowed, figures.kl_95 <= allowed, figures.top5, figures.loss_reference, figures.loss_other, noise, kind,
         cosine=figures.cosine,
-    )
+    )  # fmt: skip
 
 
 def with_rounded_weights(result: BucketResult) -> BucketResult:
@@ -371,11 +354,17 @@ def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]
         found, allowed = (worst.figure(kl) for kl in (worst.compared_kl, worst.tolerance))
         return False, f"FAIL: {found} at {worst.name}, where {allowed.rpartition(' ')[2]} is allowed."
     if unchanged:
-        return True, "PASS: matches the reference at every position. The recipe changes no frequency, so there is no control."
+        return (
+            True,
+            "PASS: matches the reference at every position. The recipe changes no frequency, so there is no control.",
+        )
     unclear = [result for result in results[1:] or results if not result.is_distinguished]
     what = "logits" if results[0].cosine is None else "hidden states"
     if unclear:
-        return False, f"INCONCLUSIVE: at {unclear[0].name} the source without scaling matches too, so these {what} show nothing."
+        return (
+            False,
+            f"INCONCLUSIVE: at {unclear[0].name} the source without scaling matches too, so these {what} show nothing.",
+        )
     return True, "PASS: matches the reference at every position; without scaling, the source does not."
 
 
@@ -434,12 +423,5 @@ def measure_states(reference: Tensor, other: Tensor) -> Measures:
     reference, other = reference.double(), other.double()
     error = (other - reference).norm(dim=-1) / reference.norm(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
     unknown = torch.full_like(error, torch.nan).cpu()
-    return Measures(
-        (error.square() / 2).cpu(),
-        (other - reference).abs().amax(dim=-1).cpu(),
-        unknown,
-        unknown,
-        unknown,
-        unknown,
-        torch.cosine_similarity(reference, other, dim=-1).cpu(),
-    )
+    largest, cosine = (other - reference).abs().amax(dim=-1), torch.cosine_similarity(reference, other, dim=-1)
+    return Measures((error.square() / 2).cpu(), largest.cpu(), unknown, unknown, unknown, unknown, cosine.cpu())

@@ -23,20 +23,12 @@ from .lazy import Vector, np
 def theta_for_length(theta: float, context: int, target: int) -> float:
     """`theta^(ln(L'/2pi) / ln(L/2pi))`: the base with which the critical dimension completes one period in L' tokens.
 
-    theta: the trained base. context: L, the trained length in tokens. target: L', the new length in tokens.
+    theta: the trained base. context: L, the trained length in tokens. target: L', the new length in tokens. The formula
+    composes, so that the base of every stage of a training follows from the first model.
 
     Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation"; used by Gradient for Llama 3 262k and 1048k.
     """
     return float(theta ** (math.log(target / (2 * math.pi)) / math.log(context / (2 * math.pi))))
-
-
-def theta_steps(theta: float, context: int, targets: list[int]) -> list[float]:
-    """The base of `theta_for_length` for each stage of a training, rounded down, as in Gradient's checkpoints.
-
-    theta, context: base and trained length in tokens of the first model. targets: the length of each stage in tokens.
-    The formula composes, so every base follows from the first model, not from the rounded base of the stage before.
-    """
-    return [float(math.floor(theta_for_length(theta, context, target))) for target in targets]
 
 
 def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:

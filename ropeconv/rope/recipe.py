@@ -140,20 +140,17 @@ class Recipe:
         spec: the RoPE that it starts from, as `start` gives it. source: the RoPE of the checkpoint as it is, for
         `keep_short`; by default the same.
         """
+        original = self.original_context or spec.original_context
+        start = replace(spec, original_context=original, context=self.context or max(original, spec.context))
         try:
             with np.errstate(all="ignore"):
-                return self._schedule(spec, source)
+                made = on_top(self.method, spec, self.context) if self.on_top else schedule_of(self.method, start)
         except RopeconvError:
             raise
         except (ArithmeticError, ValueError) as problem:
             raise RecipeError(
                 f"{self.method.flag()} gives numbers that are out of range ({problem}); check its parameters"
             ) from None
-
-    def _schedule(self, spec: RopeSpec, source: RopeSpec | None) -> Schedule:
-        original = self.original_context or spec.original_context
-        start = replace(spec, original_context=original, context=self.context or max(original, spec.context))
-        made = on_top(self.method, spec, self.context) if self.on_top else schedule_of(self.method, start)
         if not self.method.keeps_zeros and count_zero(made.inv_freq[: rotating(start)]) and not self.on_top:
             raise RecipeError(f"{self.method.flag()} gives frequencies that are 0; check its parameters")
         done = replace(

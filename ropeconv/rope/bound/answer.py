@@ -6,11 +6,6 @@ Tables of the bound for common heads, made by scripts/make_bound_table.py: data/
 
 Each is valid for lengths up to `through`. Columns, one entry per step: the `length` from which on it holds, `begin` and
 `end` of an interval of bases (null: no end), and the `distance` whose sum is zero at its beginning.
-
-The bound for every length at once, as the few steps of functions that never fall with the length.
-
-The smallest base, the first wide window and the last violating base never fall, since a longer length only adds
-distances. A step ends at the first further distance that violates somewhere in the window of the step.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -27,21 +22,16 @@ from typing import Any, Literal, NamedTuple
 
 from ..errors import RecipeError
 from ..forms import asymptotic_base
-from ..lazy import np
 from .smallest import (
     Proof,
-    Sweep,
-    Walk,
     exp,
     last_violating,
-    settled,
     smallest_log_base,
-    tail,
     up,
     wide_windows,
     window_end,
 )
-from .sums import Sums, everything, float64_error, scan, values
+from .sums import Sums
 
 DATA = Path(__file__).parent / "data"
 Kind = Literal["base", "wide", "last"]
@@ -258,72 +248,3 @@ def _base(sums: Sums, length: int, proof: Proof | None = None, tell: Callable[[s
 
 def _ends(step: Step) -> tuple[float, float | None]:
     return step.begin, None if math.isinf(step.end) else step.end
-
-
-START = Step(3, 1.0, math.inf, None)
-
-
-def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
-    """The smallest base and the end of its window, for the lengths from `last.length` to `through`, rising."""
-    sweep, length, at = Sweep(sums, last.length), last.length, math.log(last.begin) * (1 - 1e-12)
-    while length <= through:
-        sweep.length, sweep.error = length, float64_error(sums.rotary_dim // 2, length)
-        exact, distance = settled(sweep, at)
-        at = float(exact)
-        end = window_end(sums, length, at)
-        while True:
-            yield Step(length, up(exact.exp()), exp(end), distance)
-            new, hole = next_violation(sums, length, at, end, through)
-            length = new + 1
-            if length > through or hole <= at:
-                break
-            end = hole
-        sweep.pool = np.append(sweep.pool, new)
-
-
-def wide_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
-    """The first window at least 1 % wide, for the lengths from `last.length` to `through`, rising."""
-    length, at = last.length, math.log(last.begin) * (1 - 1e-12)
-    while length <= through:
-        begin, end = next(wide_windows(sums, length, at))
-        yield Step(length, exp(begin), exp(end), None)
-        length = next_violation(sums, length, begin, end, through)[0] + 1
-        at = begin
-
-
-def last_steps(sums: Sums, through: int, down_to: int = 3) -> Iterator[Step]:
-    """The last base that violates, for the lengths from `through` down to `down_to`, falling."""
-    at = tail(sums, through)
-    walk = Walk(sums, through, -1)
-    while True:
-        at, distance = walk.edge(at, 0.0)
-        if distance is None or distance < down_to:
-            return
-        yield Step(distance + 1, exp(at), math.inf, distance)
-        walk.shorten(distance)
-
-
-def next_violation(sums: Sums, start: int, begin: float, end: float, through: int) -> tuple[int, float]:
-    """The smallest distance that violates somewhere in a window of bases, and the first ln b at which it does.
-
-    sums: of the head. start: the smallest distance to look at, in tokens. begin, end: the window, as ln b; its end may
-    be infinite. through: distances below it are looked at. Returns (through, end) where none violates.
-    """
-    size = max(1024, start // 8)
-    inv_freq, error = sums.inv_freq(begin), float64_error(sums.rotary_dim // 2, through)
-    while start < through:
-        stop = min(start + size, through)
-        distances = everything(scan(inv_freq, sums.unrotated, start, stop, 0.0))
-        at_once = distances[values(inv_freq, sums.unrotated, distances) < -error]
-        first, hole = (int(at_once[0]), begin) if len(at_once) else (stop, end)
-        upto = max(begin, tail(sums, stop)) if math.isinf(end) else end
-        walk, at = Walk(sums, first, 1), begin
-        while at < upto and start < first:
-            at, found, zeros = walk.piece(at, upto, start)
-            if len(found):
-                first, hole = int(found[0]), float(zeros[0])
-                walk.shorten(first)
-        if first < stop:
-            return first, hole
-        start, size = stop, size * 2
-    return through, end

@@ -9,12 +9,11 @@ from functools import cache
 from ..bound.answer import LONGEST, is_quick, wide_base
 from ..bound.reach import first_violation
 from ..errors import RecipeError, shown
-from ..forms import Plain, base_inv_freq, theta_steps
+from ..forms import Plain, base_inv_freq, theta_for_length
 from ..lazy import np
-from ..lengths import format_tokens
 from ..schedule import Schedule
 from ..spec import RopeSpec
-from .method import Method, Value, param, positive, register, tokens
+from .method import LengthMethod, Method, param, positive, register
 
 QUICK = 1 << 28
 """Distances times dimensions up to which the bound of a base is looked at unasked: a second or two."""
@@ -51,7 +50,7 @@ class Theta(Method):
 
 @register
 @dataclass(frozen=True)
-class ThetaFor(Method):
+class ThetaFor(LengthMethod):
     """theta' = floor(theta^(ln(L'/2pi) / ln(L/2pi))) for a target length L', as in published Gradient checkpoints."""
 
     name = "theta-for"
@@ -69,33 +68,20 @@ class ThetaFor(Method):
         "The bases 15.3M and 207.1M that Gradient's model card gives for 64k and 256k tokens are those of dynamic "
         "NTK with factor 4, from stage to stage, and not of this law.",
     )
-    value = Value.TOKENS
-
-    target: int = param(tokens, "the context to reach, in tokens")
-
-    @property
-    def length(self) -> int | None:
-        """The target, in tokens."""
-        return self.target
-
-    def longer(self, context: int, original: int) -> str:
-        """The flags with which this method reaches a context: `--theta-for 512k`. Both: as in `Method.longer`."""
-        return f"{self.flag()} {format_tokens(context)}"
 
     def relative(self, declared: int, original: int) -> Method:
-        """The method with the target as it sees it. declared, original: as in `Method.relative`."""
         return replace(self, target=max(1, round(self.target * original / declared)))
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         if spec.original_context <= 2 * math.pi:
             raise RecipeError("--theta-for needs a trained context above 6 tokens; pass --original-context")
-        (theta,) = theta_steps(spec.rope_theta, spec.original_context, [self.target])
-        return plain_schedule(spec, theta, self.target)
+        theta = math.floor(theta_for_length(spec.rope_theta, spec.original_context, self.target))
+        return plain_schedule(spec, float(theta), self.target)
 
 
 @register
 @dataclass(frozen=True)
-class ThetaBound(Method):
+class ThetaBound(LengthMethod):
     """A base with sum_i cos(m theta_i) >= 0 for every distance m below the target length.
 
     The smallest such base opens a window that may be a millionth wide, which float32 does not survive; this is the
@@ -118,18 +104,6 @@ class ThetaBound(Method):
         "For ever wider heads the smallest base tends to L / x0 = 1.62 L with Ci(x0) = 0, x0 = 0.6165; it is "
         "printed as 2 L.",
     )
-    value = Value.TOKENS
-
-    target: int = param(tokens, "the context to reach, in tokens")
-
-    @property
-    def length(self) -> int | None:
-        """The target, in tokens."""
-        return self.target
-
-    def longer(self, context: int, original: int) -> str:
-        """The flags with which this method reaches a context: `--theta-bound 512k`. Both: as in `Method.longer`."""
-        return f"{self.flag()} {format_tokens(context)}"
 
     @classmethod
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:

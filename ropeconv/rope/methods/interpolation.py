@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import RecipeError
 from ..forms import (
@@ -34,12 +34,10 @@ class Linear(ScaledMethod):
     paper = "Chen et al. 2023, https://arxiv.org/abs/2306.15595"
     finetuning_note = "needs fine-tuning, about 1,000 steps (Chen et al. 2023)"
 
-    def schedule(self, spec: RopeSpec) -> Schedule:
-        factor = self.scale(spec)
-        return self.extended(spec, InterpolatedForm(spec.rope_theta, factor), factor)
+    def form(self, spec: RopeSpec, factor: float) -> Form:
+        return InterpolatedForm(spec.rope_theta, factor)
 
     def widened(self, form: Form, factor: float) -> Method | None:
-        """Position interpolation by the product of both factors. form, factor: as in `Method.widened`."""
         return self.with_factor(form.factor * factor) if isinstance(form, InterpolatedForm) else None
 
 
@@ -55,9 +53,8 @@ class Ntk(ScaledMethod):
     max_untuned_factor = 4.0
     finetuning_note = "made for use without fine-tuning; perplexity rises before the factor is reached (bloc97 2023)"
 
-    def schedule(self, spec: RopeSpec) -> Schedule:
-        factor = self.scale(spec)
-        return self.extended(spec, Plain(ntk_theta(spec.rope_theta, factor, spec.rotary_dim)), factor)
+    def form(self, spec: RopeSpec, factor: float) -> Form:
+        return Plain(ntk_theta(spec.rope_theta, factor, spec.rotary_dim))
 
 
 @register
@@ -76,9 +73,8 @@ class NtkOld(ScaledMethod):
         "which at r = 128 is 1.1 % larger for s = 2 and 5.7 % larger for s = 32.",
     )
 
-    def schedule(self, spec: RopeSpec) -> Schedule:
-        factor = self.scale(spec)
-        return self.extended(spec, Plain(spec.rope_theta * factor), factor)
+    def form(self, spec: RopeSpec, factor: float) -> Form:
+        return Plain(spec.rope_theta * factor)
 
 
 @register
@@ -93,10 +89,8 @@ class NtkFixed(ScaledMethod):
     max_untuned_factor = 4.0
     finetuning_note = "tried without fine-tuning at 8 times the trained length (Su 2023), where YaRN loses less"
 
-    def schedule(self, spec: RopeSpec) -> Schedule:
-        factor = self.scale(spec)
-        form = InterpolatedForm(spec.rope_theta * factor, factor ** (2 / spec.rotary_dim))
-        return self.extended(spec, form, factor)
+    def form(self, spec: RopeSpec, factor: float) -> Form:
+        return InterpolatedForm(spec.rope_theta * factor, factor ** (2 / spec.rotary_dim))
 
 
 @register
@@ -171,6 +165,7 @@ class YarnMethod(ScaledMethod):
         "The code clamps the upper end at r - 1, though the last pair is r/2 - 1; so do runtimes.",
         "sqrt(1/t) multiplies cos and sin, so that logits are multiplied by 1/t; for s <= 1 it is 1.",
     )
+    ordered = ("beta_fast", "beta_slow")
 
     beta_fast: float = param(positive, "turns in the trained context above which a pair is left alone", 32.0)
     beta_slow: float = param(positive, "turns below which a pair is divided by s", 1.0)
@@ -180,29 +175,23 @@ class YarnMethod(ScaledMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.beta_fast <= self.beta_slow:
-            raise RecipeError(
-                f"--yarn: beta_fast must be above beta_slow, and {self.beta_fast:g} is not above {self.beta_slow:g}"
-            )
         if (self.mscale is None) != (self.mscale_all_dim is None):
             raise RecipeError("--yarn: mscale and mscale_all_dim go together; pass both or neither")
 
+    def form(self, spec: RopeSpec, factor: float) -> Form:
+        return Yarn(spec.rope_theta, factor, spec.original_context, self.beta_fast, self.beta_slow, self.truncate)
+
     def schedule(self, spec: RopeSpec) -> Schedule:
-        factor, original = self.scale(spec), spec.original_context
-        form: Form = Yarn(spec.rope_theta, factor, original, self.beta_fast, self.beta_slow, self.truncate)
-        attention_factor = temperature_attention_factor(factor)
-        softmax_scale = 1.0
+        factor = self.scale(spec)
+        attention_factor, softmax_scale = temperature_attention_factor(factor), 1.0
         if self.mscale and self.mscale_all_dim:
             attention_factor = mscale_ratio(factor, self.mscale, self.mscale_all_dim)
             if spec.mla:
                 softmax_scale = temperature_attention_factor(factor, 0.1 * self.mscale_all_dim) ** 2
-        plan = self.extended(spec, form, factor, attention_factor)
-        return Schedule(
-            plan.inv_freq, attention_factor, plan.context, plan.original_context, form, softmax_scale=softmax_scale
-        )
+        made = super().schedule(spec)
+        return replace(made, attention_factor=attention_factor, softmax_scale=softmax_scale)
 
     def widened(self, form: Form, factor: float) -> Method | None:
-        """YaRN with the product of both factors, and the ramp of the form. form, factor: as in `Method.widened`."""
         if not isinstance(form, Yarn):
             return None
         settings = self.or_from(beta_fast=form.beta_fast, beta_slow=form.beta_slow, truncate=form.truncate)
@@ -229,25 +218,15 @@ class ByParts(ScaledMethod):
         "= beta, and not the one of YaRN's code.",
         "The paper's r is L / wavelength, with the wavelengths 2 pi / theta_i of the unscaled base.",
     )
+    ordered = ("beta", "alpha")
 
     alpha: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
     beta: float = param(positive, "turns above which a pair is left alone", 32.0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.beta <= self.alpha:
-            raise RecipeError(f"--by-parts: beta must be above alpha, and {self.beta:g} is not above {self.alpha:g}")
-
-    def schedule(self, spec: RopeSpec) -> Schedule:
-        factor = self.scale(spec)
-        form = Llama3Form(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
-        return self.extended(spec, form, factor)
+    def form(self, spec: RopeSpec, factor: float) -> Form:
+        return Llama3Form(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
 
     def widened(self, form: Form, factor: float) -> Method | None:
-        """The method with the product of both factors, where it has the ends of the form's ramp.
-
-        form, factor: as in `Method.widened`.
-        """
         if not isinstance(form, Llama3Form) or (form.low_freq_factor, form.high_freq_factor) != (self.alpha, self.beta):
             return None
         return self.with_factor(form.factor * factor)
@@ -263,25 +242,15 @@ class Llama3(ScaledMethod):
     summary = "Llama 3.1 scaling"
     paper = "Meta 2024, https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py"
     finetuning_note = "part of Llama 3.1's training at the new length (Meta 2024)"
+    ordered = ("high_freq_factor", "low_freq_factor")
 
     low_freq_factor: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
     high_freq_factor: float = param(positive, "turns above which a pair is left alone", 4.0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.high_freq_factor <= self.low_freq_factor:
-            raise RecipeError(
-                "--llama3: high_freq_factor must be above low_freq_factor, "
-                f"and {self.high_freq_factor:g} is not above {self.low_freq_factor:g}"
-            )
-
-    def schedule(self, spec: RopeSpec) -> Schedule:
-        factor, original = self.scale(spec), spec.original_context
-        form = Llama3Form(spec.rope_theta, factor, original, self.low_freq_factor, self.high_freq_factor)
-        return self.extended(spec, form, factor)
+    def form(self, spec: RopeSpec, factor: float) -> Form:
+        return Llama3Form(spec.rope_theta, factor, spec.original_context, self.low_freq_factor, self.high_freq_factor)
 
     def widened(self, form: Form, factor: float) -> Method | None:
-        """The method with the product of both factors. form, factor: as in `Method.widened`."""
         if not isinstance(form, Llama3Form):
             return None
         settings = self.or_from(low_freq_factor=form.low_freq_factor, high_freq_factor=form.high_freq_factor)

@@ -203,20 +203,6 @@ class Method:
         """A sentence to print before `schedule` where that takes more than some seconds; else empty."""
         return ""
 
-    def extended(self, spec: RopeSpec, form: Form, factor: float, attention_factor: float = 1.0) -> Schedule:
-        """A schedule of a closed form whose context is a multiple of the trained one.
-
-        spec: the unscaled model. form: the formula of its frequencies. factor: s, context over trained context.
-        attention_factor: factor on cos and sin.
-        """
-        return Schedule(
-            inv_freq=form.inv_freq(spec.rotary_dim),
-            attention_factor=attention_factor,
-            context=round(spec.original_context * factor),
-            original_context=spec.original_context,
-            form=form,
-        )
-
 
 REGISTRY: Registry[type[Method]] = Registry("method", __package__ or "", lambda method: method.order)
 
@@ -236,15 +222,52 @@ def register(cls: M) -> M:
 
 
 @dataclass(frozen=True)
+class LengthMethod(Method):
+    """A method that is given by the context to reach."""
+
+    value = Value.TOKENS
+
+    target: int = param(tokens, "the context to reach, in tokens")
+
+    @property
+    def length(self) -> int | None:
+        """The target, in tokens."""
+        return self.target
+
+    def longer(self, context: int, original: int) -> str:
+        return f"{self.flag()} {format_tokens(context)}"
+
+
+@dataclass(frozen=True)
 class ScaledMethod(Method):
     """A method with a scale factor s: a number, or a length with its suffix ("128k"), of which s is length / trained.
 
-    A length stays a length in recipes, so that a recipe reaches it for a model of another trained length too.
+    A length stays a length in recipes, so that a recipe reaches it for a model of another trained length too. ordered:
+    names of two settings of which the first has to be above the second.
     """
 
     value = Value.FACTOR
+    ordered: ClassVar[tuple[str, str] | None] = None
 
     factor: Factor = param(factor_or_length, "scale factor s, or the length to reach, such as 128k")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ordered is not None:
+            upper, lower = (getattr(self, name) for name in self.ordered)
+            if upper <= lower:
+                names = " must be above ".join(self.ordered)
+                raise RecipeError(f"{self.flag()}: {names}, and {upper:g} is not above {lower:g}")
+
+    def form(self, spec: RopeSpec, factor: float) -> Form:
+        """The formula of the frequencies. factor: s."""
+        raise NotImplementedError
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        """The schedule of the formula, whose context is s times the trained one, with the attention factor 1."""
+        factor = self.scale(spec)
+        form, context = self.form(spec, factor), round(spec.original_context * factor)
+        return Schedule(form.inv_freq(spec.rotary_dim), 1.0, context, spec.original_context, form)
 
     def scale(self, spec: RopeSpec) -> float:
         """The scale factor s over the trained context of `spec`. Raises RecipeError for a length within it."""
@@ -256,15 +279,12 @@ class ScaledMethod(Method):
         return length_of(self.factor)
 
     def factor_over(self, context: int, what: str = "trained") -> float | None:
-        """The scale factor s. context, what, errors: as in `Method.factor_over`."""
         return factor_over(self.factor, context, self.flag(), what)
 
     def longer(self, context: int, original: int) -> str:
-        """The flags with which this method reaches a context: `--yarn 512k`. Both: as in `Method.longer`."""
         return f"{self.flag()} {format_tokens(context)}"
 
     def relative(self, declared: int, original: int) -> Method:
-        """The method with its factor over the declared context. declared, original: as in `Method.relative`."""
         return self.with_factor(factor_over(self.factor, declared, self.flag(), "declared"))
 
     def with_factor(self, factor: float, **settings: Any) -> Method:

@@ -125,15 +125,12 @@ class Piecewise(Method):
         return length_of(self.parts()[0])
 
     def factor_over(self, context: int, what: str = "trained") -> float | None:
-        """The scale factor s. context, what, errors: as in `Method.factor_over`."""
         return factor_over(self.parts()[0], context, self.flag(), what)
 
     def longer(self, context: int, original: int) -> str:
-        """The flags with which this method reaches a context: `--piecewise 512k@44`. Both: as in `Method.longer`."""
         return f"{self.flag()} {format_tokens(context)}@{self.parts()[1]}"
 
     def relative(self, declared: int, original: int) -> Method:
-        """The method with its factor over the declared context. declared, original: as in `Method.relative`."""
         factor, split = self.parts()
         return Piecewise(f"{factor_over(factor, declared, self.flag(), 'declared'):.12g}@{split}")
 
@@ -244,16 +241,11 @@ class Dynamic(Method):
         return self.at
 
     def longer(self, context: int, original: int) -> str:
-        """The flags with which this method reaches a context: `--dynamic yarn:8 --at 512k`.
-
-        context, original: as in `Method.longer`.
-        """
         name, factor = self.parts()
         factor = factor if name == "ntk" else max(factor, math.ceil(context / original))
         return f"{self.flag()} {name}:{factor:g} --at {format_tokens(context)}"
 
     def relative(self, declared: int, original: int) -> Method:
-        """The method with its length as it sees it. declared, original: as in `Method.relative`."""
         return self if self.at is None else replace(self, at=max(1, round(self.at * original / declared)))
 
     def schedule(self, spec: RopeSpec) -> Schedule:

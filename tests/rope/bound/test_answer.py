@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ropeconv.rope.bound.answer import DATA, base_steps, bound, last_steps, look_up, wide_base, wide_steps
+from ropeconv.rope.bound.answer import DATA, bound, look_up, wide_base
 from ropeconv.rope.bound.reach import effective_length, worse_than_source
 from ropeconv.rope.bound.sums import Sums
 from ropeconv.rope.errors import RecipeError
@@ -16,6 +16,7 @@ from ropeconv.rope.forms import Llama3, Plain, Yarn, base_inv_freq
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
+from scripts.make_bound_table import base_steps, last_steps, wide_steps
 
 from ...support.extent import ALL, sample
 from .naive import sums

@@ -159,10 +159,9 @@ def run_checkpoint(
     compared.
     """
     from ..validate.checkpoint import validate_checkpoint
-    from ..validate.checks import check_before_forward
+    from ..validate.checks import check_frequencies
 
-    compared = files is not None and not files.quick
-    check = check_before_forward(comparison, settings.trust_remote_code, weights=not compared)
+    check = check_frequencies(comparison, settings.trust_remote_code)
     read_as = f", read as {check.read_as}," if check.read_as else ""
     output.note(f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32).")
     stoppable = bool(settings.length)  # short runs are too short to be worth a part of them

@@ -31,7 +31,7 @@ from ..hub.publish import publish
 from ..hub.upload_set import UploadSet, from_folder, from_gguf, with_card
 from ..inspection.receipts.reader import check_files, read_receipt
 from ..validate.checkpoint import validate_checkpoint
-from ..validate.checks import check_before_forward
+from ..validate.checks import check_frequencies
 from ..validate.comparison import Comparison, Settings
 from ..validate.gguf import check_gguf, validate_gguf
 from ..validate.validation import Validation
@@ -171,7 +171,7 @@ def validate_unit(unit: Unit, tools: Tools) -> JsonObject:
         settings.place()
     files = verify_output(comparison)
     if not gguf:
-        check_before_forward(comparison, False, weights=False)
+        check_frequencies(comparison)
     run = validate_gguf if gguf else validate_checkpoint
     result: Validation = out_of_memory(lambda: run(comparison, settings))
     comparison.record(result.to_dict() | {"files": files.to_dict()})

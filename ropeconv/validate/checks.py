@@ -8,17 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..convert.encoding import ENCODINGS, Encoding
 from ..convert.encodings.buffers import MODULE, SETTINGS, class_keys, modelling
-from ..convert.fold import fold
-from ..convert.fold_files import scaled
 from ..engines.probe import ProbeCache
 from ..errors import BadSource, Disagreement
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
-from ..formats.safetensors import INDEX, STORED, widened
 from ..inspection.receipts.receipt import CheckRecord
 from ..models.config import STORED_ROPE
 from ..models.folder import FolderSource
@@ -73,41 +69,6 @@ def _without_limits(text: str) -> bytes:
         return content
     splice = raised(limits, 0, content[limits[0].start : limits[-1].stop])
     return b"".join(splice.applied((content,)))
-
-
-def check_fold(comparison: Comparison) -> None:
-    """Raises Disagreement where a folded tensor is not that of the source times the factors of the schedule, rounded.
-
-    Raises BadSource where the receipt lists no fold, or a tensor is missing.
-    """
-    baked, source, said = comparison.baked, comparison.checkpoint, comparison.receipt.fold
-    if said is None:
-        raise BadSource(f"the receipt of {baked} does not say what was folded; run apply again")
-    config = source.config()
-    expected = fold(comparison.schedule, comparison.spec, source.family, config, source.tensors, said.fold_into)
-    ours = FolderSource(baked)
-    for name in expected.tensors:
-        old, dtype = _numbers(source, name)
-        new, stored = _numbers(ours, name)
-        wanted = old if stored == dtype else widened(old, dtype)
-        for scaling in expected.scalings:
-            if scaling.tensor == name:
-                for start, stop in scaling.spans:
-                    wanted[start:stop] = scaled(wanted[start:stop], stored, scaling.factor, scaling.plus_one)
-        if not np.array_equal(wanted.view(np.uint8), new.view(np.uint8)):
-            raise Disagreement(
-                f"{name} of {baked} is not its source's with the attention factor folded in; run apply again"
-            )
-
-
-def _numbers(source: Source, name: str) -> tuple[NDArray[np.generic], str]:
-    """The flat numbers of a tensor as numpy reads them, and their dtype as safetensors names it."""
-    for shard, header in source.headers.items():
-        if name in header.tensors:
-            tensor, start = header.tensors[name], header.data_start
-            found = np.frombuffer(source.read(shard, start + tensor.start, start + tensor.stop), STORED[tensor.dtype])
-            return found.copy(), tensor.dtype
-    raise BadSource(f"{INDEX} and the shards have no {name}; download the checkpoint again, or run apply again")
 
 
 ATTENTION_FACTOR_TOLERANCE = 1e-6
@@ -230,26 +191,21 @@ def _other_code(folder: Path) -> Iterator[str]:
             yield f"{path.name} has an auto_map"
 
 
-def check_before_forward(comparison: Comparison, trust_remote_code: bool = False, weights: bool = True) -> CheckRecord:
-    """Runs the checks of what an output computes that need no forward pass. `verify` compares its files.
+def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -> CheckRecord:
+    """Compares what the installed transformers computes from the config of an output with the schedule.
 
-    comparison: the output and its source. trust_remote_code: run code in the output that ropeconv has not written.
-    weights: compare folded weights, which `verify` has done already unless it left weights out. Returns what the
-    installed transformers computed. Raises BadSource where the output is not of the source, Disagreement where other
-    frequencies are computed or folded weights are wrong.
+    `verify_output` compares the files. comparison: the output and its source. trust_remote_code: run code in the output
+    that ropeconv has not written. Raises BadSource for an unknown encoding, Disagreement where other frequencies are
+    computed.
     """
-    baked, receipt, source = comparison.baked, comparison.receipt, comparison.checkpoint
-    stands_for = comparison.stands_for
-    said, encoding = receipt.in_config, ENCODINGS.get(receipt.encoding)
-    if said is None or encoding is None:
+    baked, receipt, stands_for = comparison.baked, comparison.receipt, comparison.stands_for
+    written = receipt.in_config
+    if written is None or receipt.encoding not in ENCODINGS:
         raise BadSource(f"{baked} was written as {receipt.encoding}, which is not known here; run apply again")
-    check_same_model(baked, source, encoding)
-    check_tokenizer(baked, source)
     own = needs_trust(baked, trust_remote_code)
-    schedule = replace(comparison.schedule, attention_factor=said.attention_factor, softmax_scale=said.softmax_scale)
+    schedule = replace(
+        comparison.schedule, attention_factor=written.attention_factor, softmax_scale=written.softmax_scale
+    )
     model_type = stands_for or str(parsed(baked / "config.json").get("model_type", ""))
     answer = ProbeCache().answer(baked, model_type, schedule.context, own, stands_for)
-    found = compare(answer, schedule, comparison.spec, said.written_as)
-    if encoding.folds and weights:
-        check_fold(comparison)
-    return found
+    return compare(answer, schedule, comparison.spec, written.written_as)

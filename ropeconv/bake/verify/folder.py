@@ -15,7 +15,7 @@ from ...models.source import OTHER_WEIGHTS, RECEIPT
 from ..checkpoint import SHARD, CheckpointPlan
 from ..plan import PlannedFile
 from .findings import OF_CODE, WITHOUT_EFFECT, Findings, files_of, is_code, is_document, is_loaded, json_differences
-from .ranges import CopiedRange, Range, StreamedRange, first_difference, folded_ranges, tensor_at
+from .ranges import CopiedRange, MultipliedRange, Range, StreamedRange, first_difference, folded_ranges, tensor_at
 
 WEIGHTS = ".safetensors"
 
@@ -103,7 +103,7 @@ class FolderCheck:
         if size != file.size:
             return self.found.differs(f"{file.name} has {size:,} bytes, and {file.size:,} belong there")
         if self.found.options.quick and file.name != SHARD:  # that of stored frequencies is small
-            return self._header(file, path)
+            return self._quick(file, path)
         self.found.bytes += 0 if self.found.options.quick else size
         if file.action == "copy" and file.sha256 is not None:
             same = sha256(path) == file.sha256
@@ -111,13 +111,16 @@ class FolderCheck:
             return None if same else self.found.differs(f"{file.name} is another one")
         with scratch() as folder:
             place = first_difference(path, self._ranges(file, folder), self.advance)
-        if place is not None:
-            self.found.differs(f"{_where(path, place)} of {file.name} differs from byte {place:,} on")
-        return None
+        return self._differs_from(file.name, path, place)
 
-    def _header(self, file: PlannedFile, path: Path) -> None:
-        """Compares the header of a copied shard; other shards are left out."""
-        if file.action == "copy" and file.name.endswith(WEIGHTS):
+    def _quick(self, file: PlannedFile, path: Path) -> None:
+        """Compares the header of a copied shard, and the tensors that a fold changes."""
+        fold = self.plan.result.fold
+        if file.action == "patch" and fold is not None:
+            ranges = folded_ranges(self.plan.source, file.name, fold, self.plan.target.fold_dtype == "f32")
+            changed = [part for part in ranges if isinstance(part, MultipliedRange)]
+            self._differs_from(file.name, path, first_difference(path, changed, whole=False))
+        elif file.action == "copy" and file.name.endswith(WEIGHTS):
             wanted = self.plan.source.headers.get(file.origin or file.name)
             found = read_header(path)
             if wanted is not None and (found != wanted or list(found.tensors) != list(wanted.tensors)):
@@ -145,12 +148,12 @@ class FolderCheck:
         assert origin is not None, file.name
         return origin
 
-
-def _where(path: Path, place: int) -> str:
-    """What a file of weights has at a byte: the name of a tensor, where it is known."""
-    if not path.name.endswith(WEIGHTS):
-        return "something"
-    try:
-        return tensor_at(path, place)
-    except BadSource:
-        return "the header"
+    def _differs_from(self, name: str, path: Path, place: int | None) -> None:
+        """Records the byte from which on a file of weights differs, and what it has there; None for none."""
+        if place is None:
+            return
+        try:
+            where = tensor_at(path, place) if name.endswith(WEIGHTS) else "something"
+        except BadSource:
+            where = "the header"
+        self.found.differs(f"{where} of {name} differs from byte {place:,} on")

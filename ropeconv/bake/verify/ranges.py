@@ -72,6 +72,11 @@ class GeneratedRange(Range):
 
 
 @dataclass(frozen=True)
+class MultipliedRange(GeneratedRange):
+    """The range of a tensor that a fold changes."""
+
+
+@dataclass(frozen=True)
 class StreamedRange(Range):
     """A range whose bytes are made one after the other. chunks: yields them, from the beginning."""
 
@@ -214,29 +219,29 @@ def folded_ranges(source: Source, name: str, fold: Fold, wide: bool) -> list[Ran
     stored in 32 bits.
     """
     header = source.headers[name]
-    inside = [one for one in fold.scalings if one.tensor in header.tensors]
-    names = {one.tensor for one in inside}
-    head = widened_header(header, names) if wide else None
-    at = header.data_start if head is None else len(head)
-    found: list[Range] = [
-        unchanged(0, at, source, name, 0)
-        if head is None
-        else GeneratedRange(0, at, lambda at, size: head[at : at + size])
-    ]
+    inside = [scaling for scaling in fold.scalings if scaling.tensor in header.tensors]
+    names = {scaling.tensor for scaling in inside}
+    ranges: list[Range] = []
+    if wide:
+        head = widened_header(header, names)
+        ranges.append(GeneratedRange(0, len(head), lambda at, size: head[at : at + size]))
+    else:
+        ranges.append(unchanged(0, header.data_start, source, name, 0))
+    at = ranges[0].stop
     for tensor in sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
         place = header.data_start + tensor.start
         if tensor.name not in names:
-            found.append(unchanged(at, at + tensor.stop - tensor.start, source, name, place))
+            ranges.append(unchanged(at, at + tensor.stop - tensor.start, source, name, place))
         else:
-            scalings = [one for one in inside if one.tensor == tensor.name]
-            found.append(_multiplied(at, partial(source.read, name), place, tensor, scalings, wide))
-        at = found[-1].stop
-    return found
+            scalings = [scaling for scaling in inside if scaling.tensor == tensor.name]
+            ranges.append(_multiplied(at, partial(source.read, name), place, tensor, scalings, wide))
+        at = ranges[-1].stop
+    return ranges
 
 
 def _multiplied(
     at: int, read: Callable[[int, int], bytes], place: int, tensor: Tensor, scalings: list[Scaling], wide: bool
-) -> GeneratedRange:
+) -> MultipliedRange:
     """The range of a tensor that a fold changes.
 
     at: where it begins. read: bytes start .. stop - 1 of the shard of the source. place: where it begins there.
@@ -256,7 +261,7 @@ def _multiplied(
                     new[part] = scaled(new[part], dtype, one.factor, one.plus_one)
         return np.ascontiguousarray(new, STORED[dtype]).tobytes()
 
-    return GeneratedRange(at, at + tensor_bytes(dtype, tensor.shape), make, unit)
+    return MultipliedRange(at, at + tensor_bytes(dtype, tensor.shape), make, unit)
 
 
 def tensor_at(path: Path, place: int) -> str:

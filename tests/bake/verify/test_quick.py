@@ -18,7 +18,7 @@ from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
 from ...support.baking import apply, make_plan
-from ...support.corruptions import data
+from ...support.corruptions import data, scale, tensor
 from ...support.gguf_files import write
 from ...support.llamacpp import bake, checkpoint
 from ...support.models import make
@@ -63,10 +63,10 @@ def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: 
     assert [line.split(",")[0] for line in found.unverified] == unverified
     flip(out, weights)
     assert compare(out, source) == found
-    for tensor in schedule:
+    for changed in schedule:
         out.write_bytes(good)
-        flip(out, tensor)
-        with pytest.raises(Disagreement, match=f"{tensor} of out.gguf differs from byte"):
+        flip(out, changed)
+        with pytest.raises(Disagreement, match=f"{changed} of out.gguf differs from byte"):
             compare(out, source)
     out.write_bytes(good)
     arch = GgufFile.open(out).get("general.architecture")
@@ -88,4 +88,15 @@ def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None
     assert (found.quick, found.bytes) == (True, 0)
     data(lambda found: found.__setitem__(-3, found[-3] ^ 1), "model-rope.safetensors")(out)
     with pytest.raises(Disagreement, match="inv_freq of model-rope.safetensors differs from byte"):
+        compare(out, source)
+
+
+def test_tensors_that_a_fold_changes_are_compared_and_others_are_not(tmp_path: Path) -> None:
+    source, out = make("llama", tmp_path / "source"), tmp_path / "out"
+    apply(make_plan(source, Recipe(METHODS["yarn"](4.0)), out, encoding="weights"))
+    plain = compare(out, source)
+    tensor("model.layers.0.mlp.up_proj.weight", scale(0, 2.0))(out)
+    assert compare(out, source) == plain
+    tensor("model.layers.0.self_attn.k_proj.weight", scale(0, 2.0))(out)
+    with pytest.raises(Disagreement, match=r"model.layers.0.self_attn.k_proj.weight of model.safetensors differs"):
         compare(out, source)

@@ -6,7 +6,7 @@ of its rotary modules overwritten from the schedule. A control, the unpatched so
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..engines.engine import Progress
@@ -47,7 +47,7 @@ def _validated(asked: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     """The result of a comparison. folder: the checkpoint of the source. trust: run the code of the output."""
     comparison, settings = asked.comparison, asked.settings
     source, baked, schedule = comparison.checkpoint, comparison.baked, comparison.schedule
-    place = replace(settings.place(stored_dtype(source.config())), stands_for=comparison.stands_for)
+    place = settings.place(stored_dtype(source.config()), comparison.stands_for)
     reading = read_with_power(asked, folder, place)
     at, spec, runs, states = reading.at, reading.spec, reading.runs, reading.states
     stock = TransformersEngine.load(baked, at, trust, settings.chunk)

@@ -181,7 +181,6 @@ class Settings(ValidateOptions):
         """Tokens of each spread run: `tokens`, else 512, or with `length` fewer, to take some percent of its time."""
         return self.tokens or (min(512, max(64, self.length // 256)) if self.length else 512)
 
-    def place(self, stored: str = "float32") -> DeviceSpec:
-        """Device and precision. stored: the precision of the checkpoint. Raises UsageError as `device_spec` does."""
-        at = device_spec(self.device, self.dtype, self.device_map, stored)
-        return replace(at, pickles=self.trust_remote_code)
+    def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
+        """Device and precision. stored, stands_for: as for `device_spec`, which also says what it raises."""
+        return device_spec(self.device, self.dtype, self.device_map, stored, stands_for, self.trust_remote_code)

@@ -80,8 +80,7 @@ def _validated(asked: ComparisonSpec, server: Server, source: Source, folder: Pa
     progress.total(6 * len(run.ids))
     said = server.top_log_probs(run.ids, run.kept, progress)
     dtype = stored_dtype(source.config()) if settings.dtype == "auto" and baked.suffix != ".gguf" else settings.dtype
-    place = replace(settings, dtype=dtype).place(dtype)
-    at = replace(place, stands_for=comparison.stands_for)
+    at = replace(settings, dtype=dtype).place(dtype, comparison.stands_for)
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
     progress.note(f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise floor.")
     states = read_source(engine, asked, [run], at.dtype)

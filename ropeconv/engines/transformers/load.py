@@ -53,12 +53,19 @@ class DeviceSpec:
     pickles: bool = False
 
 
-def device_spec(device: str = "auto", dtype: str = "auto", device_map: str = "", stored: str = "float32") -> DeviceSpec:
+def device_spec(
+    device: str = "auto",
+    dtype: str = "auto",
+    device_map: str = "",
+    stored: str = "float32",
+    stands_for: str = "",
+    pickles: bool = False,
+) -> DeviceSpec:
     """An available device and a precision.
 
     device: "auto" takes the first available of cuda, mps and cpu. dtype: "auto" is float32 on a CPU, and elsewhere
-    `stored`. device_map: as in DeviceSpec. stored: the precision of the checkpoint. Raises UsageError for a device that
-    is not available and an unknown dtype.
+    `stored`. device_map, stands_for, pickles: as in DeviceSpec. stored: the precision of the checkpoint. Raises
+    UsageError for a device that is not available and an unknown dtype.
     """
     import torch
 
@@ -72,7 +79,7 @@ def device_spec(device: str = "auto", dtype: str = "auto", device_map: str = "",
         raise UsageError(f"unknown dtype {dtype!r}; choose {', '.join(DTYPES)}")
     if dtype == "auto":
         dtype = "float32" if device == "cpu" or stored not in DTYPES else stored
-    return DeviceSpec(device, dtype, device_map)
+    return DeviceSpec(device, dtype, device_map, stands_for, pickles)
 
 
 def free_gpu_bytes() -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
-from ...engines.transformers.load import device_spec, folder_of, stored_dtype
+from ...engines.transformers.load import folder_of
 from ...environment import require
 from ...errors import UsageError
 from ...inspection.inspection import inspect_config
@@ -57,10 +56,8 @@ def open_checkpoint(asked: RunnerRequest) -> Iterator[Opened]:
     seen = inspect_config(source)
     if seen.encoder:
         raise UsageError(f"{asked.model} is an encoder, which predicts no next token; evaluate it on its own task")
-    at = device_spec(asked.device, asked.dtype, asked.device_map, stored_dtype(source.config()))
-    at = replace(at, pickles=asked.trust_remote_code)
-    if source.family.assumed:
-        at = replace(at, stands_for=source.family.text_type)
+    stands_for = source.family.text_type if source.family.assumed else ""
+    at = asked.place(source.config(), stands_for)
     with folder_of(source, at.dtype) as folder:
         if asked.trust_remote_code and not needs_permission(folder):
             raise UsageError(UNNEEDED)

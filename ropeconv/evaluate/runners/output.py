@@ -12,7 +12,7 @@ from ...convert.target import Target
 from ...engines.engine import Engine
 from ...engines.llamacpp import runtime
 from ...engines.transformers.engine import TransformersEngine
-from ...engines.transformers.load import DeviceSpec, device_spec, folder_of, stored_dtype
+from ...engines.transformers.load import DeviceSpec, folder_of
 from ...errors import BadSource
 from ...formats import jsontext
 from ...formats.durable import text_digest
@@ -99,11 +99,9 @@ def _in_transformers(
     """The runner of a folder."""
     trust = needs_trust(baked, asked.trust_remote_code)
     config = jsontext.parse(read_text(baked / "config.json", "config.json"), "config.json")
-    at = device_spec(asked.device, asked.dtype, asked.device_map, stored_dtype(config))
-    at = replace(at, pickles=asked.trust_remote_code)
+    at = asked.place(config, comparison.stands_for if comparison is not None else "")
     models = []
     if comparison is not None:
-        at = replace(at, stands_for=comparison.stands_for)
         two = comparison.spec.current().short_inv_freq is not None
         models.append(_folder(Row(BASE), two, comparison.checkpoint, at, chunk=asked.chunk))
     two = receipt.schedule.short_inv_freq is not None

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...engines.engine import Engine, Output
+from ...engines.transformers.load import DeviceSpec, device_spec, stored_dtype
 from ...formats.copying import human
+from ...formats.jsontext import JsonObject
 from ...inspection.kv_cache import KvCache
 from ..row import Row
 from ..texts import Tokenizer
@@ -89,3 +91,8 @@ class RunnerRequest:
     chunk: int = 4096
     family: str = ""
     trust_remote_code: bool = False
+
+    def place(self, config: JsonObject, stands_for: str = "") -> DeviceSpec:
+        """Device and precision of a checkpoint. config: its config.json. stands_for: as in DeviceSpec."""
+        dtype = stored_dtype(config)
+        return device_spec(self.device, self.dtype, self.device_map, dtype, stands_for, self.trust_remote_code)

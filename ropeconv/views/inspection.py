@@ -20,7 +20,7 @@ from ..runtimes.grouping import grouped
 from ..runtimes.verdict import describe
 from .results import evaluation_table
 from .sheet import Sheet
-from .support import POPULAR, WORDS, by_runtime, problems, statuses, support
+from .support import POPULAR, WORDS, others, statuses, support
 
 
 def show_inspection(seen: Inspection, sheet: Sheet, repairs: Iterable[Problem] = (), explain: bool = False) -> None:
@@ -48,30 +48,25 @@ def show_inspection(seen: Inspection, sheet: Sheet, repairs: Iterable[Problem] =
 def _show_summary(seen: Inspection, sheet: Sheet) -> None:
     spec = seen.spec
     rotating_dims = spec.rotary_dim if spec.rotating_share == 1 else 2 * rotating(spec)
+    factor = "" if spec.attention_factor == 1 else f", attention factor {spec.attention_factor:.6g}"
+    cache = f"; KV cache {seen.kv_cache.sizes(spec.context).partition(', ')[0]}" if seen.kv_cache else ""
     rows = [
         ("family", seen.name),
-        ("RoPE", describe(spec.form)),
+        ("RoPE", f"{describe(spec.form)}{factor}"),
         ("rotates", f"{rotating_dims} of {spec.head_dim} dimensions; layers: {describe_layers(spec)}"),
-        ("context", f"{spec.context:,} tokens, trained: {spec.original_context:,}{_assumed(spec)}"),
+        ("context", f"{spec.context:,} tokens, trained: {spec.original_context:,}{_assumed(spec)}{cache}"),
     ]
-    if spec.attention_factor != 1:
-        rows.append(("attention factor", f"{spec.attention_factor:.6g}"))
-    if seen.kv_cache:
-        rows.append(("KV cache", seen.kv_cache.sizes(spec.context).partition(", ")[0]))
     if seen.encoder:
         rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
-    rows += [("code", line) for line in _code_lines(seen.code_files)]
-    if seen.custom_code and not seen.code_files:
-        rows.append(("code", seen.custom_code))
+    if seen.code_files or seen.custom_code:
+        rows.append(("code", "its repository has code that trust_remote_code runs"))
     sheet.table(seen.source.reference, ("", ""), [*rows, *support(seen.verdicts)])
-    if others := problems(seen.verdicts):
-        sheet.say(f"{others}.")
     if seen.verdicts:
-        sheet.say(f"All {counted(len(by_runtime(seen.verdicts)), 'runtime')}, and fixes for them: --explain.")
+        sheet.say(others(seen.verdicts))
 
 
 def _assumed(spec: RopeSpec) -> str:
-    return " (assumed; the config states no other length)" if spec.original_context_source == "declared" else ""
+    return " (assumed)" if spec.original_context_source == "declared" else ""
 
 
 def _show_details(seen: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
@@ -196,7 +191,7 @@ def show_comparison(found: RopeDifference, sheet: Sheet, explain: bool = False) 
         "Frequencies of window layers": found.window_frequencies,
     }
     for title, vector in named.items():
-        if vector is not None and (explain or not vector.same):
+        if vector is not None and explain:
             sheet.say(f"{title}: {_vector(vector)}")
     if found.frequencies is None:
         pairs = [side.spec.rotary_dim // 2 for side in sides]

@@ -25,7 +25,7 @@ from ..runtimes.grouping import ALL, canonical
 from ..runtimes.runtime import GOOD
 from ..runtimes.verdict import Verdict, describe, frequencies
 from .sheet import PLAN, Sheet, legend, sentence
-from .support import by_runtime, problems, statuses, support
+from .support import others, statuses, support
 
 if TYPE_CHECKING:
     from ..inspection.receipts.receipt import CheckRecord
@@ -56,9 +56,7 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
     for verdict in named.values():
         if verdict.reason and verdict.status not in GOOD:
             sheet.say(f"{verdict.display_name}: {verdict.reason}.")
-    others = problems(verdicts, named)
-    everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
-    sheet.say(f"{others}. {everyone}" if others else everyone)
+    sheet.say(others(verdicts, named))
     if plan.kv_cache:
         sheet.say(plan.kv_cache.short(plan.schedule.context, plan.source_spec.context))
     if needed := training(plan):

@@ -40,9 +40,11 @@ def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str
     for name, length in lengths.items():
         dashes = ":" if name == "trained" else "-."
         axes.axhline(length, color=ORANGE, linewidth=0.8, linestyle=dashes)
+        below = name == "trained"  # so that two lengths that are near each other can be read
         axes.annotate(
-            f"{name} {length:,} tokens", (0, length), xytext=(2, 2), textcoords="offset points", fontsize=SMALL
-        )
+            f"{name} {length:,} tokens", (0, length), xytext=(2, -2 if below else 2), textcoords="offset points",
+            fontsize=SMALL, verticalalignment="top" if below else "bottom",
+        )  # fmt: skip
     in_tokens(axes, "y")
     axes.set(xlabel="dimension pair", ylabel="tokens", title="Wavelength of each dimension pair")
     axes.legend(loc="lower right")

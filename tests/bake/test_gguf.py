@@ -69,17 +69,33 @@ def test_a_modelfile_names_the_file_and_the_context(plan: GgufPlan, tmp_path: Pa
 def test_commands_have_the_context_and_quoted_paths(plan: GgufPlan, llama: Path) -> None:
     serve = f"llama-server -m '/a b/Long.gguf' -c {4 * TRAINED}"
     assert run_commands(plan, Path("/a b/Long.gguf")) == [serve]
-    assert run_commands(plan, Path("/a b/Long.gguf"), Path("x y")) == [serve, "ollama create long -f 'x y'"]
+    assert run_commands(plan, Path("/a b/Long.gguf"), Path("x y")) == [
+        "ollama create long -f 'x y' && ollama run long"
+    ]
     assert run_commands(make_plan(llama, YARN), Path("/a b/out")) == ["vllm serve '/a b/out' --max-model-len 256"]
 
 
-def test_no_command_for_a_folder_that_vllm_is_not_known_to_compute(tmp_path: Path) -> None:
-    """Nor for a config alone. transformers computes it: only the verdicts of vLLM count for its command."""
+def test_the_command_is_of_a_runtime_that_supports_the_output(tmp_path: Path) -> None:
+    """A config alone has none."""
     (tmp_path / "config.json").write_text(json.dumps(sample_config(by_name()["evolla"])))
     unknown = make_plan(tmp_path / "config.json", YARN)
     unknown.source.kind = "folder"
     assert "exact" in {verdict.status for verdict in unknown.result.verdicts}
-    assert run_commands(unknown, tmp_path / "out") == run_commands(make_plan(CONFIG, YARN), tmp_path) == []
+    assert run_commands(unknown, Path("out")) == ["transformers serve out"]
+    assert run_commands(make_plan(CONFIG, YARN), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("runtime", "command"),
+    [
+        ("mlx-lm", "mlx_lm.server --model out"), ("sglang", "sglang serve --model-path out --context-length 256"),
+        ("transformers", "transformers serve out"), ("vllm", "vllm serve out --max-model-len 256"),
+        ("tgi", "text-generation-launcher --model-id out --max-total-tokens 256"),
+        ("exllamav3", "python main.py --model-dir . --model-name out --max-seq-len 256  # in TabbyAPI"),
+    ],
+)  # fmt: skip
+def test_a_named_runtime_has_its_own_command(llama: Path, runtime: str, command: str) -> None:
+    assert run_commands(make_plan(llama, YARN, runtimes=(runtime,)), Path("out")) == [command]
 
 
 # Plans of conversions to GGUF: sizes, bytes, what is read, and what is said; against gguf-py's reader

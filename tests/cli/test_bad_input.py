@@ -66,7 +66,7 @@ SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings"
     ("arguments", "code", "words"),
     [
         (("--yarn", "4", "--linear", "4"), 2, "--linear and --yarn are two methods; choose one"),
-        ((), 2, "no method is given"),
+        ((), 2, "give a method, such as --yarn 4, or a length"),
         (("--linear", "nan"), 2, "factor must be a number of at least 1"),
         (("--yarn", "four"), 2, "--yarn takes a factor such as 4, or a length such as 128k"),
         (("--linear", "4", "--beta-fast", "16"), 2, "--beta-fast goes with --yarn, not with --linear"),

@@ -75,7 +75,7 @@ def test_what_is_refused(run: Run, tmp_path: Path, arguments: tuple[str, ...], s
 
 
 def test_plans_warn_only_where_a_change_makes_it_worse(run: Run) -> None:
-    better = run("apply", LLAMA_2, "--yarn", "8", "--dry-run")
+    better = run("apply", LLAMA_2, "--yarn", "8", "--dry-run", "--explain")
     assert "effective length" not in better.stderr
     row = next(line for line in better.stdout.splitlines() if line.startswith("effective length"))
     assert row.split()[2:] == ["1,706", "8,885"]

@@ -10,13 +10,17 @@ STOCK, DISTILLED = CONFIGS / "Qwen--Qwen3-8B.json", CONFIGS / "deepseek-ai--Deep
 
 
 def test_what_differs_is_said_with_its_numbers(run: Run) -> None:
-    text = run("compare", STOCK, DISTILLED).stdout
+    text = run("compare", STOCK, DISTILLED, "--explain").stdout
     assert "They differ in the frequencies (40 of 64 pairs, by up to 4 times) and the attention factor." in text
     assert "at pair 40" in text
     assert f"A: {STOCK}" in text
     rows = {line.split("  ")[0]: line.split()[-3:] for line in text.splitlines() if line}
     assert rows["attention factor"] == ["1", "1.13863", "differs"]
     assert rows["candle 0.11"][-2:] == ["exact", "ignored"]
+    short = run("compare", STOCK, DISTILLED).stdout
+    assert "rotate_half" not in short
+    assert "candle" not in short
+    assert text.splitlines()[-1] == short.splitlines()[-1]
 
 
 def test_the_exit_code(run: Run) -> None:

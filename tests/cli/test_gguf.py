@@ -70,7 +70,9 @@ def test_bad_files_get_a_sentence(run: Run, model: Path, tmp_path: Path) -> None
 
 def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, model: Path, tmp_path: Path) -> None:
     done = run("apply", "model.gguf", "--yarn", "4", "--ollama")
-    assert done.stdout.rstrip().endswith("Run it with: ollama create model-yarn4 -f model-yarn4.Modelfile")
+    assert done.stdout.rstrip().endswith(
+        "Next: ollama create model-yarn4 -f model-yarn4.Modelfile && ollama run model-yarn4"
+    )
     made = tmp_path / "model-yarn4.Modelfile"
     assert made.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 256\n"
     made.write_text("FROM ./other.gguf\n")
@@ -85,7 +87,7 @@ def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(
     original = model.read_bytes()
     done = run("apply", "model.gguf", "--yarn", "4")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().endswith("Wrote model-yarn4.gguf\nRun it with: llama-server -m model-yarn4.gguf -c 256")
+    assert done.stdout.rstrip().endswith("Wrote model-yarn4.gguf\nNext: llama-server -m model-yarn4.gguf -c 256")
     assert model.read_bytes() == original
     file = GgufFile.open(tmp_path / "model-yarn4.gguf")
     recipe = json.loads(file.get("ropeconv.json"))["recipe"]

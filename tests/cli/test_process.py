@@ -30,13 +30,13 @@ def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedPr
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    for command in ("runtimes --json", "methods nothing 2>&1", "apply --help"):
+    for command in ("list runtimes --json", "list methods nothing 2>&1", "apply --help"):
         done = shell(f"{ROPECONV} {command} | true", tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
 
 
 def test_a_full_disk_behind_the_output_is_said(tmp_path: Path) -> None:
-    done = shell(f"{ROPECONV} methods > /dev/full", tmp_path)
+    done = shell(f"{ROPECONV} list methods > /dev/full", tmp_path)
     assert done.returncode == 1
     assert re.fullmatch(r"ropeconv: No space left on device: the output; .*\n", done.stderr)
 

@@ -40,8 +40,8 @@ def _names(folder: Path) -> set[str]:
 def test_several_sources_are_as_if_each_were_alone(run: Run, llama: Path, second: Path, tmp_path: Path) -> None:
     given = ("apply", "model", "second", "--yarn", "4", "-o", "out/")
     planned = run(*given, "--dry-run")
-    assert "model -> out/model-yarn4" in planned.stdout
-    assert "second -> out/second-yarn4" in planned.stdout
+    assert "model: 64 -> 256 tokens with --yarn 4" in planned.stdout
+    assert "second: 64 -> 256 tokens with --yarn 4" in planned.stdout
     data = json.loads(run(*given, "--dry-run", "--json").stdout)
     assert [one["out"] for one in data["outputs"]] == ["out/model-yarn4", "out/second-yarn4"]
     assert not (tmp_path / "out").exists()

@@ -37,6 +37,13 @@ COMMANDS = {
     "frequencies": ("plot", "--yarn", "16"),
     "apply --help": ("apply", "--help"),
 }
+COPIED = ("ropeconv ", "Next: ", "Bake: ", "Measure: ")
+"""Beginnings of lines with a command, which are never wrapped."""
+SHORT = {
+    "apply": ("--yarn", "4", "--replace", "--dry-run"),
+    "inspect": (),
+    "compare": (QWEN,),
+}
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -85,11 +92,19 @@ def test_no_line_is_too_wide_or_ends_with_blanks_and_no_word_is_broken(run: Run,
     for width in (80, 60):
         text = show(width, *COMMANDS[name])
         wide = [line for line in text.splitlines() if len(line) > width]
-        assert [line for line in wide if not line.strip().startswith("ropeconv ")] == [], "commands are copied"
+        assert [line for line in wide if not line.strip().startswith(COPIED)] == []
         assert words(text) - words(whole) == set()
     for text in (whole, run(*COMMANDS[name]).stdout):
         assert text.strip()
         assert [line for line in text.splitlines() if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("command", list(SHORT))
+@pytest.mark.parametrize("config", sample(sorted(path.name for path in CONFIGS.glob("*.json")), 4))
+def test_a_screen_has_at_most_15_lines_at_80_columns(command: str, config: str) -> None:
+    text = on_screen(80, command, str(CONFIGS / config), *SHORT[command])
+    answer = re.split(r"^(?:Note:|!) ", text, maxsplit=1, flags=re.MULTILINE)[0]  # warnings and problems come last
+    assert len([line for line in answer.splitlines() if line]) <= 15, text
 
 
 @pytest.mark.parametrize(

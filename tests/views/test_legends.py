@@ -18,18 +18,18 @@ def test_every_status_has_a_meaning_and_only_those_that_are_there_are_said() -> 
     said = statuses([("exact", "vLLM 0.33"), ("refused", "a 1")])
     assert said == "Exact: computes this RoPE; refused: fails with an error."
     read = statuses([("exact", "vLLM 0.33; read: TGI 3")])
-    assert read.endswith("; read: known from its source, the others from a run.")
+    assert read.endswith("; read: known from source code, the others from a run.")
     assert statuses([]) == ""
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("inspect model", ["Exact: computes this RoPE"]),
+        ("inspect model --explain", ["Exact: computes this RoPE"]),
         ("apply model --yarn 4 --dry-run --explain", ["ignored: runs the unscaled RoPE, silently"]),
-        ("advise model --context 512", ["Safetensors: in how many", "Untuned: reported"]),
-        ("compare model model", ["unknown: nobody has looked"]),
-        ("list runtimes", ["run, read, unknown: how many"]),
+        ("advise model --context 512 --explain", ["Safetensors, gguf: runtimes", "Without training: reported"]),
+        ("compare model model --explain", ["unknown: not tested"]),
+        ("list runtimes", ["run, read, unknown: cells that"]),
     ],
 )
 def test_a_command_says_what_its_table_means(llama: Path, words: str, said: list[str]) -> None:

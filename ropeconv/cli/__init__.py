@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+WINDOWS = "ropeconv: Windows is not supported; run ropeconv in WSL (`wsl --install`), or on Linux or macOS"
 
 
 def main() -> None:
     """Runs the command line and exits with its code."""
     import gc
 
+    if os.name == "nt":
+        sys.exit(WINDOWS)
     gc.disable()  # a fifth of the start-up; what runs for long turns it on again
     from .process import prepare
 
@@ -22,7 +27,6 @@ def main() -> None:
 
 def _silence_libraries() -> None:
     """Suppresses warnings of libraries, unless ROPECONV_DEBUG or an option of Python asks for them."""
-    import os
     import warnings
 
     if os.environ.get("ROPECONV_DEBUG") == "1":

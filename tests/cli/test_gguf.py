@@ -77,7 +77,7 @@ def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, model: Path, tmp
     assert made.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 256\n"
     made.write_text("FROM ./other.gguf\n")
     again = run("apply", "model.gguf", "--yarn", "4", "--ollama", "--force")
-    assert (again.returncode, "Modelfile is there and is another one" in again.stderr) == (1, True)
+    assert (again.returncode, "Modelfile exists and has other contents" in again.stderr) == (1, True)
     assert made.read_text() == "FROM ./other.gguf\n"
 
 

@@ -35,6 +35,15 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
 
 
+def test_windows_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    program = "import os, ropeconv.cli; os.name = 'nt'; ropeconv.cli.main()"
+    done = subprocess.run([sys.executable, "-c", program, "--help"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "ropeconv: Windows is not supported; run ropeconv in WSL (`wsl --install`), or on Linux or macOS\n"
+    )
+
+
 def test_a_full_disk_behind_the_output_is_said(tmp_path: Path) -> None:
     done = shell(f"{ROPECONV} list methods > /dev/full", tmp_path)
     assert done.returncode == 1

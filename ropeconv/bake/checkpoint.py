@@ -155,8 +155,8 @@ def _refuse_other_tokens(source: Source, other: Family) -> None:
     names = {file.name for file in source.files()}
     if "tokenizer.model" in names and "tokenizer.json" not in names:
         raise BadSource(
-            f"{source.reference} has tokenizer.model and no tokenizer.json, and transformers reads that otherwise in a "
-            f"{other.name} model; load the tokenizer once and save_pretrained it, which writes tokenizer.json"
+            f"{source.reference} has tokenizer.model and no tokenizer.json, and transformers reads that differently "
+            f"in a {other.name} model; load the tokenizer once and save_pretrained it, which writes tokenizer.json"
         )
 
 

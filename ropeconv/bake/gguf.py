@@ -219,5 +219,5 @@ def _notes(source: Source, seen: ConfigInspection, exported: GgufExport) -> list
             "and a combining accent, becomes other tokens; compose such text before it is sent"
         )
     if "vision_config" in source.config():
-        found.append("only the language model is converted; llama.cpp takes the vision part from a file of its own")
+        found.append("only the language model is converted; llama.cpp loads the vision part from a separate file")
     return found

@@ -120,7 +120,7 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
     files, absent = [], list(record.skipped)
     listed = {file.name for file in receipt.files}
     if len(listed) != len(receipt.files):
-        raise BadSource(f"the receipt of {source.reference} lists a file twice; take the source again, {first.first}")
+        raise BadSource(f"the receipt of {source.reference} lists a file twice; use the original source, {first.first}")
     edited = {one.name for one in receipt.files if one.name == CARD and one.size != getattr(now.get(CARD), "size", 0)}
     for known in receipt.files:
         name = record.renamed.get(known.name, known.name)
@@ -131,7 +131,8 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
             continue
         if known.name not in now or now[known.name].size != known.size or not safe_name(known.name):
             raise BadSource(
-                f"{known.name} of {source.reference} is not as ropeconv wrote it; take the source again, {first.first}"
+                f"{known.name} of {source.reference} is not as ropeconv wrote it; use the original source, "
+                f"{first.first}"
             )
         if name in made:
             estimated = not name.endswith(".safetensors")
@@ -157,7 +158,7 @@ def _default_out(first: SourceRecord, ending: str) -> Path:
     """The place of an output without -o: in the current folder, whatever the receipt says."""
     name = Path(first.name).name
     if name in ("", ".", "..") or "\\" in name or not name.isprintable() or len(name.encode()) > LONGEST:
-        raise BadSource(f"the receipt names its source {shown(name)}, which is no name for a file; choose one with -o")
+        raise BadSource(f"the receipt names its source {shown(name)}, which is not a file name; choose one with -o")
     return Path(f"{name}{ending}")
 
 
@@ -199,5 +200,5 @@ def _checked_copy(first: OriginalSource, name: str, digest: str, target: Path, a
     copy_file(first.path(name), target, advance)
     if sha256(target) != digest:
         raise BadSource(
-            f"{name} of {first.reference} was changed after ropeconv wrote it; take the source again, {first.first}"
+            f"{name} of {first.reference} was changed after ropeconv wrote it; use the original source, {first.first}"
         )

@@ -137,7 +137,7 @@ def _derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
     found = f"factor {factor:.6g} = {reached:,} / {trained:,} trained tokens"
     if source.scaled:
         found += (
-            f"; {trained:,} is the length before the {source.form.kind} scaling that --replace takes away, with which "
+            f"; {trained:,} is the length before the {source.form.kind} scaling that --replace removes, with which "
             f"the model declares {source.context:,}"
         )
     return [found]

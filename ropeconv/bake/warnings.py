@@ -53,7 +53,7 @@ def _warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> Iterator[
     if worse := worse_than_source(schedule, spec):
         yield worse
     if not schedule.inv_freq.any():
-        yield f"no pair rotates: only the causal mask says which token comes first, which takes training {DROPE}"
+        yield f"no pair rotates: only the causal mask says which token comes first, which needs training {DROPE}"
     if schedule.context == spec.context and recipe.method.name == "theta" and recipe.context is None:
         yield f"the context stays {schedule.context:,}; pass --context to declare a longer one"
     carried = [problem for problem in seen.problems if problem.code in CARRIED_OVER]
@@ -69,7 +69,7 @@ def list_notes(schedule: Schedule) -> tuple[str, ...]:
         return ()
     length = schedule.original_context
     return (
-        f"llama.cpp takes the short list when it is started with a window of up to {length:,} tokens and the long one "
+        f"llama.cpp uses the short list when it is started with a window of up to {length:,} tokens and the long one "
         "with a larger one, for every prompt, so that no cache ever holds both",
     )
 
@@ -159,7 +159,7 @@ def modelfile_of(plan: Plan) -> Path:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
     if path.exists() and path.read_text(errors="replace") != _text(plan):
-        raise RopeconvError(f"{path} is there and is another one; move it away, or leave --ollama out")
+        raise RopeconvError(f"{path} exists and has other contents; move it away, or leave --ollama out")
     return path
 
 

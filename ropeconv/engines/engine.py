@@ -103,7 +103,7 @@ class Engine(ABC):
         """The sentence on an output that this engine does not give."""
         if output in self.lacks:
             return f"{self.runtime} {self.lacks[output]}"
-        return f"{self.runtime} gives no {output}, only {', '.join(sorted(self.gives))}; run another way"
+        return f"{self.runtime} does not give {output}, only {', '.join(sorted(self.gives))}; run another way"
 
     def _cannot(self, output: Output) -> NoReturn:
         raise RopeconvError(self.without(output))

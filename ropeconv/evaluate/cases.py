@@ -175,7 +175,7 @@ def parse_lengths(text: str, trained: int) -> tuple[int, ...]:
             length = round((float(over) if over else 1.0) / (float(under) if under else 1.0) * trained)
         except (ValueError, ZeroDivisionError, OverflowError):
             raise UsageError(
-                f"{part!r} is no length; write it like 1/4T, 2T (T is the trained context) or 32k"
+                f"{part!r} is not a length; write it like 1/4T, 2T (T is the trained context) or 32k"
             ) from None
         found.add(parse_tokens(str(length)))
     return tuple(sorted(found))

@@ -82,7 +82,7 @@ class Estimate:
     @property
     def sentence(self) -> str:
         """The estimate for the user."""
-        takes = f"take about {duration(self.seconds)}" if self.costs else "will take a time that is not known"
+        takes = f"take about {duration(self.seconds)}" if self.costs else "will take an unknown time"
         return f"{self.sequences:,} sequence{'s' * (self.sequences != 1)} with {self.tokens:,} tokens {takes}."
 
 
@@ -165,7 +165,7 @@ def parse_duration(text: str, units: Mapping[str, int] = UNITS) -> float:
     """`"90s"`, `"20m"` or `"1.5h"` in seconds. units: in seconds, by letter. Raises UsageError for anything else."""
     match = re.fullmatch(rf"(\d{{1,6}}(?:\.\d{{1,3}})?)([{''.join(units)}])", text.strip())
     if not match or float(match[1]) <= 0:
-        raise UsageError(f"{text!r} is no time; write it like 90s, 20m or 2h")
+        raise UsageError(f"{text!r} is not a duration; write it like 90s, 20m or 2h")
     return float(match[1]) * units[match[2]]
 
 
@@ -287,7 +287,7 @@ def parse_measures(text: str) -> tuple[list[Measure], int]:
             and not measure.runs_model
             and (name != "sliding" or not value.isdigit() or not 0 < int(value) < 1 << 20)
         ):
-            raise UsageError(f"--measure {part} is not understood; only sliding takes a number, as in sliding:256")
+            raise UsageError(f"--measure {part} is not understood; only sliding has a number, as in sliding:256")
         stride = int(value) if name == "sliding" and value else stride
         found.append(measure)
     return found, stride

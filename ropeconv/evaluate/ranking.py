@@ -273,7 +273,7 @@ def parse_condition(text: str) -> Condition:
     """`[MEASURE] ROW < ROW @LENGTH`, or with > and with a number, as a condition. Raises UsageError for other text."""
     found = PATTERN.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"--fail-if {text!r} is no condition; {EXAMPLE}")
+        raise UsageError(f"--fail-if {text!r} is not a condition; {EXAMPLE}")
     left, right, measure = found["left"].strip(), found["right"].strip(), GROWTH
     first, _, rest = left.partition(" ")
     if rest and (first in REGISTRY or first.startswith(LM_EVAL)):

@@ -150,7 +150,7 @@ def read_result(path: Path) -> Result:
     if isinstance(schema, int) and schema > SCHEMA:
         raise BadSource(f"{path} is of a later ropeconv than {__version__}; upgrade this one")
     if "cells" not in data or "rows" not in data:
-        raise BadSource(f"{path} is no result of an evaluation; give a file that `ropeconv eval -o` wrote")
+        raise BadSource(f"{path} is not the result of an evaluation; give a file that `ropeconv eval -o` wrote")
     result = typed(data, Result, str(path))
     names = {row.name for row in result.rows}
     for cell in result.cells:

@@ -62,7 +62,7 @@ def _row(text: str) -> Row:
     name, *values = text.split(":")
     if name == BASE:
         if values:
-            raise UsageError(f"base is the model as it is and takes no value, so {text!r} is no row; write base")
+            raise UsageError(f"base is the model without changes and has no value; write base in place of {text!r}")
         return Row(BASE)
     if name == "recipe":
         path = Path(":".join(values))
@@ -85,7 +85,7 @@ def _method_row(kind: type[Method], values: list[str], text: str) -> Row:
     unknown = settings.keys() - {*own, first}
     if unknown:
         taken = ", ".join((*own, *MODIFIERS))
-        raise UsageError(f"{text!r} has the setting {min(unknown)}, which {kind.name} does not take; it takes {taken}")
+        raise UsageError(f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has {taken}")
     if "at" in own and settings.get("at") is None:
         raise UsageError(f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k")
     given = {} if plain is None else {first: _value(kind, plain)}
@@ -98,7 +98,7 @@ def _plain_value(kind: type[Method], plain: list[str], row: str) -> str | None:
         return ":".join(plain)  # dynamic:yarn:4
     if kind.value is Value.SWITCH:
         if plain:
-            raise UsageError(f"{kind.name} takes no value, so {row!r} is no row; write {kind.name}")
+            raise UsageError(f"{kind.name} has no value, so {row!r} is not a row; write {kind.name}")
         return None
     if len(plain) != 1:
         example = f"{kind.name}:4" if kind.value is Value.FACTOR else f"{kind.name}:VALUE"
@@ -137,5 +137,5 @@ def _value(kind: type[Method], text: str) -> Any:
         return float(text)
     except ValueError:
         raise UsageError(
-            f"{kind.flag()} takes a number, and {text!r} is none; write it like {kind.name}:1000000"
+            f"{kind.flag()} needs a number, and {text!r} is not one; write it like {kind.name}:1000000"
         ) from None

@@ -155,7 +155,7 @@ def remark(name: str, text: str) -> str:
     """
     part = text[:SEEN]
     if len(CONTROL.findall(part)) > len(part) / 100:
-        raise BadSource(f"{name} is binary, and no text; give another --text")
+        raise BadSource(f"{name} is a binary file; give another --text")
     if len(part) < LEAST:
         return ""
     if sum(map(len, ENCODED.findall(part))) > len(part) / 2:

@@ -141,7 +141,7 @@ def _expanded(text: str, folder: Path) -> Iterator[str]:
         local = (folder / expanded(text)).resolve()
         found = [str(local) if local.exists() else resolved(text)]
     if not found:
-        raise UsageError(f"the source {text!r} gives no model; correct it, or leave it out")
+        raise UsageError(f"the source {text!r} matches no model; correct it, or leave it out")
     yield from found
 
 
@@ -278,7 +278,7 @@ def _filled(template: str, known: dict[str, str]) -> str:
     """The repository of a template. Raises UsageError for unknown names in it, and where it is not owner/name."""
     unknown = [name for name in re.findall(r"{(.*?)}", template) if name not in known]
     if unknown:
-        raise UsageError(f"push.to has {{{unknown[0]}}}; it takes {', '.join(f'{{{name}}}' for name in known)}")
+        raise UsageError(f"push.to has {{{unknown[0]}}}; the names are {', '.join(f'{{{name}}}' for name in known)}")
     return repository(re.sub(r"{(.*?)}", lambda found: known[found[1]], template).rstrip("-"))
 
 

@@ -136,7 +136,7 @@ def read_plan(path: Path) -> RunPlan:
     try:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        raise UsageError(f"{path} is no TOML ({problem}); correct it") from None
+        raise UsageError(f"{path} is not TOML ({problem}); correct it") from None
     try:
         _known(data, RunPlan, "")
         listed = data.get("tasks")
@@ -159,7 +159,7 @@ def _known(data: dict[str, Any], kind: type, place: str) -> None:
     for key, value in data.items():
         if key not in fields:
             near = get_close_matches(key, fields, 1)
-            repair = f"did you mean {near[0]}?" if near else f"it takes {', '.join(fields)}"
+            repair = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(fields)}"
             raise UsageError(f"{place or 'the file'} has no key {key!r}; {repair}")
         for inner in (fields[key], *get_args(fields[key])):
             if get_origin(inner) is None and (is_dataclass(inner) or issubclass(inner, msgspec.Struct)):
@@ -192,7 +192,7 @@ def _check_tasks(plan: RunPlan) -> None:
             example = 'text = ["book.txt"]' if task == "eval" else 'to = "me/{name}-{recipe}"'
             raise UsageError(f"tasks has {task} and there is no [{task}]; add it, with {example}")
     if any(row.recipe is None for row in plan.rows) and plan.tasks != ["eval"]:
-        raise UsageError("recipes has base, which is the model as it is and only goes with eval; leave it out")
+        raise UsageError("recipes has base, the model without changes, which only eval can run; leave it out")
 
 
 def _check_limits(plan: RunPlan) -> None:

@@ -130,7 +130,7 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
     config = parsed(folder / "config.json")
     classes = config.get(MAP)
     if not allowed and (place := next(kernels(config), "")):
-        raise foreign(folder, f"its config.json takes code from {place!r}")
+        raise foreign(folder, f"its config.json loads code from {place!r}")
     if not classes or (not str(config.get("model_type", "")).endswith(STORED_ROPE) and not allowed):
         return False  # transformers runs its own classes then
     if not allowed and (what := next(_unlike_ours(folder, config), "")):
@@ -142,7 +142,7 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
     """Yields what of the code of a checkpoint, or of its naming, is not what the encoding `buffers` writes."""
     family = by_name().get(str(config["model_type"]).removesuffix(STORED_ROPE))
     if family is None or family.code is None:
-        yield f"there is none for {config['model_type']!r}"
+        yield f"ropeconv has no code for {config['model_type']!r}"
         return
     for key, value in class_keys(family).items():
         if config.get(key) != value:
@@ -155,7 +155,7 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
         yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
         return
     if not same:
-        yield f"{path.name} is another one"
+        yield f"{path.name} has other contents"
     yield from _other_code(folder)
 
 

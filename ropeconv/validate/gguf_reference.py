@@ -223,7 +223,7 @@ def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
 
 
 def _dequantised(comparison: Comparison, settings: Settings) -> DequantisedReference:
-    comparison.checkpoint_or_dequantised("cannot take this schedule at loading, and cannot be dequantised either")
+    comparison.checkpoint_or_dequantised("cannot be given this schedule at loading, and cannot be dequantised either")
     return DequantisedReference(comparison, settings)
 
 

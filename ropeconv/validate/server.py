@@ -112,7 +112,7 @@ def _text_run(asked: ComparisonSpec, served: ServedModel, source: Source, folder
         raise BadSource(f"the checkpoint is made for {schedule.context} tokens, so --length {wanted} is beyond it")
     if served.length and settings.length > served.length:
         raise RopeconvError(
-            f"the server takes {served.length} tokens, so --length {wanted} is beyond it; start it with a longer "
+            f"the server accepts {served.length} tokens, so --length {wanted} is beyond it; start it with a longer "
             "context (vLLM --max-model-len, SGLang --context-length, llama-server -c), or lower --length"
         )
     length = min(wanted, served.length - 1) if served.length else wanted  # one token is generated after it

@@ -114,7 +114,7 @@ class SourceReading:
             loaded = TransformersEngine(load_widened(folder, at), settings.chunk)
             states.noise_runs.append(read_noise_run(loaded, spec, runs))
         elif at.dtype != "float32":
-            progress.note("There is no room for the source in float32, so the noise floor is without it.")
+            progress.note("There is no room for the source in float32, so the noise floor leaves it out.")
         return cls(
             spec, at, runs, states, head, widened, changes=changes, read_tokens=before + work, indexed=indexed
         )  # fmt: skip

@@ -59,7 +59,7 @@ def test_a_modelfile_names_the_file_and_the_context(plan: GgufPlan, tmp_path: Pa
     assert path.read_text().splitlines() == ["FROM ./Long.gguf", f"PARAMETER num_ctx {4 * TRAINED}"]
     assert modelfile_of(plan) == path, "one with the same text is taken as it is"
     path.write_text("FROM ./other.gguf\n")
-    with pytest.raises(RopeconvError, match=r"Long\.Modelfile is there and is another one"):
+    with pytest.raises(RopeconvError, match=r"Long\.Modelfile exists and has other contents"):
         write_modelfile(plan)
     assert path.read_text() == "FROM ./other.gguf\n"
     with pytest.raises(UsageError, match="Ollama runs GGUF files"):

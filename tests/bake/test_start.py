@@ -99,7 +99,7 @@ def test_neither_do_gguf_files_nor_conversions(llama: Path, tmp_path: Path) -> N
 
 KEPT = "the llama3 scaling is kept"
 TAKEN_AWAY = (
-    "; 8,192 is the length before the llama3 scaling that --replace takes away, with which the model declares 131,072"
+    "; 8,192 is the length before the llama3 scaling that --replace removes, with which the model declares 131,072"
 )
 
 

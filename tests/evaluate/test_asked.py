@@ -79,9 +79,9 @@ REFUSED = {
         "": "no method", "base,base": "base twice", "base:2": "write base", "yern:4": "names no method",
         "yarn": "write it like yarn:4", "yarn:4:8": "needs one value", "yarn:x": "128k",
         "yarn:4:factor=8": "gives factor twice", "yarn:4:beta_fast=1:beta_fast=2": "a setting twice",
-        "yarn:4:gamma=1": "setting gamma, which yarn does not take; it takes beta_fast, ",
+        "yarn:4:gamma=1": "setting gamma, which yarn does not have; it has beta_fast, ",
         "dynamic:yarn:4": "as in dynamic:yarn:4:at=32k", "dynamic:4:at=8k": "METHOD one of",
-        "theta:big": "takes a number", "yarn:0.5": "at least 1", "recipe:/nowhere.json": "cannot be read",
+        "theta:big": "needs a number", "yarn:0.5": "at least 1", "recipe:/nowhere.json": "cannot be read",
         "yarn:4:log_n=sometimes": "clamped or full",
     },
 }  # fmt: skip

@@ -52,12 +52,12 @@ def test_conditions_are_read(text: str, wanted: tuple[object, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        *((text, "no condition") for text in (
+        *((text, "not a condition") for text in (
             "yarn:4 > base", "yarn:4 >= base @2T", "> base @2T",
         )),
         ("yarn:4 > bse @2T", "'bse'"), ("4 > base @2T", "'4'"), ("yarn:4 > nan @2T", "'nan'"),
         ("sliding yarn:4 > base @2T", "needs sliding; add it"),
-        ("yarn:4 > base @3T", "needs 24,576 tokens; add"), ("yarn:4 > base @twoT", "is no length"),
+        ("yarn:4 > base @3T", "needs 24,576 tokens; add"), ("yarn:4 > base @twoT", "is not a length"),
         ("yarn:4 > base @1T,2T", "several lengths"),
     ],
 )  # fmt: skip

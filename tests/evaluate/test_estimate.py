@@ -59,7 +59,7 @@ def test_an_estimate_is_the_sum_over_cases() -> None:
     found = estimate([case(100), case(200)], {False: Cost(1.0, 0.1, 0.0, 0.0)})
     assert (found.seconds, found.tokens, found.sequences) == (pytest.approx(32.0), 300, 2)
     assert found.sentence == "2 sequences with 300 tokens take about 32 s."
-    assert estimate([case(100)], {}).sentence == "1 sequence with 100 tokens will take a time that is not known."
+    assert estimate([case(100)], {}).sentence == "1 sequence with 100 tokens will take an unknown time."
 
 
 def test_a_budget_says_what_fits() -> None:

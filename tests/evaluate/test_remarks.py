@@ -32,5 +32,5 @@ def test_a_text_that_measures_little_has_a_remark(text: str, said: str) -> None:
 
 
 def test_control_characters_are_no_text() -> None:
-    with pytest.raises(BadSource, match="data is binary, and no text; give another --text"):
+    with pytest.raises(BadSource, match="data is a binary file; give another --text"):
         remark("data", "ab\x00\x01" * 100)

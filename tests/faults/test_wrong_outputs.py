@@ -257,7 +257,7 @@ def relaid(out: Path) -> None:
 
 
 HARMLESS: dict[str, Corruption] = {
-    "README.md is another one": text("README.md", "A model", "My model"),
+    "README.md has other contents": text("README.md", "A model", "My model"),
     "figure.png is not among the files that ropeconv wrote": add("figure.png", b"x"),
     "it has no LICENSE": remove("LICENSE"),
 }

@@ -45,7 +45,7 @@ def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = ", "is no TOML .* correct it"),
+        ("x = ", "is not TOML .* correct it"),
         ('sources = ["a"]\nrecipes = ["yarn:4"]\n', "missing required field tasks; correct it"),
         (plan_text("apply", "recipe = 3\n"), "the file has no key 'recipe'; did you mean recipes?"),
         (plan_text("apply", "[[targets]]\nouttypes = 1\n"), r"\[targets\] has no key 'outtypes'; did you mean outtyp"),

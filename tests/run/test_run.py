@@ -91,7 +91,7 @@ def test_the_page_has_the_evaluations(place: Path) -> None:
     ("more", "given", "code", "said"),
     [
         ('bytes = "1MB"', (), 2, "the outputs have 6.2 MB, and limits.bytes is 1MB; raise it"),
-        ("", ("--on", "somewhere"), 2, "'somewhere' is no place to run; give local"),
+        ("", ("--on", "somewhere"), 2, "'somewhere' is not a place to run; give local"),
         ("hours = 0.0000001\njobs = 1", (), 130, "stopped before its end; the same command goes on where it was"),
     ],
 )

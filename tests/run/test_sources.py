@@ -32,7 +32,7 @@ def test_patterns_take_models_alone(place: Path) -> None:
 
 
 def test_nothing_is_an_error_and_one_of_several_is_a_problem(place: Path) -> None:
-    with pytest.raises(UsageError, match="the source 'nothing/\\*' gives no model; correct it"):
+    with pytest.raises(UsageError, match="the source 'nothing/\\*' matches no model; correct it"):
         named_sources(["nothing/*"], place)
     good, bad = named_sources(["models/a", "no such thing"], place)
     assert (good.problem, bad.identity) == ("", "")

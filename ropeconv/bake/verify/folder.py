@@ -52,7 +52,7 @@ class FolderCheck:
 
     def _another(self, name: str) -> None:
         self.found.differs(
-            f"{name} is another one", harmless=is_document(name) or (is_code(name) and self.found.options.code)
+            f"{name} has other contents", harmless=is_document(name) or (is_code(name) and self.found.options.code)
         )
 
     def _text(self, name: str, path: Path, wanted: bytes) -> None:
@@ -108,7 +108,7 @@ class FolderCheck:
         if file.action == "copy" and file.sha256 is not None:
             same = sha256(path) == file.sha256
             self.advance(size)
-            return None if same else self.found.differs(f"{file.name} is another one")
+            return None if same else self.found.differs(f"{file.name} has other contents")
         with scratch() as folder:
             place = first_difference(path, self._ranges(file, folder), self.advance)
         return self._differs_from(file.name, path, place)

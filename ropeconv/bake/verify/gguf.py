@@ -95,7 +95,7 @@ class GgufCheck:
         if ours.tensors != made.tensors or list(ours.tensors) != list(made.tensors):
             return self.found.differs(_unlike_tensors(ours.tensors, made.tensors))
         if not clauses and exact and not _laid_out(path, ours, made):
-            self.found.differs("its header is laid out otherwise", harmless=self.found.options.edited)
+            self.found.differs("its header has another layout", harmless=self.found.options.edited)
         end = ours.data_start + made.data_size
         if ours.size - end not in (0, tail):
             return self.found.differs(f"it has {ours.size - end:,} bytes after its last tensor")

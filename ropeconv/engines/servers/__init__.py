@@ -26,13 +26,15 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
 
     base = url.rstrip("/").removesuffix("/v1")
     if not base.startswith(("http://", "https://")):
-        raise RopeconvError(f"--server {url} is no URL; give one such as http://localhost:8000")
+        raise RopeconvError(f"--server {url} is not a URL; give one such as http://localhost:8000")
     key = os.environ.get("OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         client = httpx.Client(base_url=base, headers=headers)
     except (httpx.InvalidURL, ValueError) as problem:
-        raise RopeconvError(f"--server {url} is no URL ({problem}); give one such as http://localhost:8000") from None
+        raise RopeconvError(
+            f"--server {url} is not a URL ({problem}); give one such as http://localhost:8000"
+        ) from None
     entry = _choose(ask(client, "GET", "/v1/models", ModelList).data or [], model, prefer, base)
     for protocol in PROTOCOLS:
         if protocol.owner == entry.owned_by:

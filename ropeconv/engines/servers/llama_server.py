@@ -58,8 +58,8 @@ class LlamaServer(Server):
 
     gives = frozenset({"top_log_probs", "tokens"})
     lacks: ClassVar[Mapping[Output, str]] = {
-        "token_losses": "gives no log-probabilities of prompts, so losses cannot be measured there; measure passkey "
-        "with --generate, or evaluate its GGUF file itself"
+        "token_losses": "does not return log-probabilities of prompts, so losses cannot be measured there; measure "
+        "passkey with --generate, or evaluate its GGUF file itself"
     }
     owner = "llamacpp"
     title = "llama-server"

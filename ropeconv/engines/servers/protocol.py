@@ -82,7 +82,8 @@ def send(
             found = reports.get(timeout=seconds)
         except queue.Empty:
             raise RopeconvError(
-                f"the server at {url} takes more than {seconds:,.0f} seconds for {path}; restart it, or lower --length"
+                f"the server at {url} does not answer {path} within {seconds:,.0f} seconds; restart it, or lower "
+                "--length"
             ) from None
         if isinstance(found, Response):
             return found
@@ -269,8 +270,8 @@ class Server(Engine):
         """Raises RopeconvError for more tokens, generated ones included, than the server accepts."""
         if self.served.length and tokens > self.served.length:
             raise RopeconvError(
-                f"{self.served.model} on the server at {self.client.base_url} takes {self.served.length:,} tokens, and "
-                f"{tokens:,} are needed; start it with a longer context (vLLM --max-model-len, SGLang "
+                f"{self.served.model} on the server at {self.client.base_url} accepts {self.served.length:,} tokens, "
+                f"and {tokens:,} are needed; start it with a longer context (vLLM --max-model-len, SGLang "
                 "--context-length, llama-server -c), or give shorter --lengths"
             )
 
@@ -313,8 +314,8 @@ def ask(
         return msgspec.json.decode(response.body, type=kind)
     except msgspec.ValidationError as problem:
         raise RopeconvError(
-            f"the answer of the server at {url} to {path} is not as it is known here ({problem}); run the model "
-            "another way"
+            f"the answer of the server at {url} to {path} has another format than ropeconv knows ({problem}); run the "
+            "model another way"
         ) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise RopeconvError(f"the server at {url} does not answer in JSON; give the base URL of its API") from None

@@ -66,7 +66,7 @@ class LmEval(Measure):
             if isinstance(sample.get(metric), (bool, int, float, np.number))
         ]  # fmt: skip
         if not found:
-            raise RopeconvError(f"the task {self.task} gives no number for each document; choose one that does")
+            raise RopeconvError(f"the task {self.task} does not give a number for each document; choose another task")
         return found
 
     def placed(self, case: Case, found: Observation) -> Observation:

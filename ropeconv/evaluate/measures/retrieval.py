@@ -95,7 +95,7 @@ class Haystack:
         own = [prompt.task, *(text for _, text in prompt.facts)]
         room = length - len(self.before) - sum(len(self.tokens(text)) for text in own) - len(tail)
         if room < 0:
-            raise UsageError(f"{name} takes {length - room:,} tokens without any text; give --lengths from there on")
+            raise UsageError(f"{name} needs sequences of at least {length - room:,} tokens; give longer --lengths")
         hay, ids, done = self.hay(room), [*self.before, *self.tokens(prompt.task)], 0
         for place, text in prompt.facts:
             until = round(place * room)

@@ -85,7 +85,7 @@ class CheckpointRunner(Runner):
 
     def schedule(self, row: Row) -> Schedule:
         if row.path is not None or row.url:
-            raise UsageError(f"{row.name} is no method on the source; evaluate it by itself")
+            raise UsageError(f"{row.name} is not a method on the source; evaluate it by itself")
         if row.recipe is None:
             return self.inspection.spec.current()
         if self.inspection.refuse:

@@ -113,7 +113,7 @@ class LlamaCppRunner(Runner):
     def _refuse_other(self, row: Row) -> None:
         """Raises UsageError for a row that is not on this file."""
         if row.path is not None or row.url:
-            raise UsageError(f"{row.name} is no method on the source; evaluate it by itself")
+            raise UsageError(f"{row.name} is not a method on the source; evaluate it by itself")
 
     def plan(self, row: Row) -> GgufPlan:
         """What `apply` would write for a row, planned once. Raises what `make_plan` raises."""

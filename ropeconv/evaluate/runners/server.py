@@ -77,7 +77,7 @@ def open_servers(asked: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
             _refuse_other(server, known, asked.model or first.served.model)
         trained = seen.spec.unscaled().original_context if seen else first.served.length
         if not trained:
-            raise UsageError("the server does not say how many tokens it takes; name the checkpoint that it runs too")
+            raise UsageError("the server does not say how many tokens it accepts; name the checkpoint that it runs too")
         identity = hashlib.sha256(repr((known.encode(SAMPLE), known.prefix, trained)).encode()).hexdigest()
         yield ServerRunner(servers, known, trained, identity), rows
 

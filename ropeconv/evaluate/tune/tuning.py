@@ -42,7 +42,7 @@ class SearchSettings(TuneOptions):
         if self.attention_factor is not None and positive(self.attention_factor):
             raise UsageError(f"--attention-factor is {self.attention_factor}; give a positive number")
         if self.start and self.start not in FORMULAS:
-            raise UsageError(f"--start {self.start} is no formula to begin with; choose {', '.join(FORMULAS)}")
+            raise UsageError(f"--start {self.start} is not a formula to begin with; choose {', '.join(FORMULAS)}")
         if self.windows < 2 or self.held_windows == 1:
             raise UsageError("errors need two windows at least; give a larger --windows or --held-windows")
 

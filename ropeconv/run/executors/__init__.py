@@ -40,7 +40,7 @@ def executor_of(
     if name == "slurm" and folder is not None:
         return Slurm(folder, at_once, table.cpus, table.gpus, table.slurm, table.timeout)
     others = f"{KNOWN}, slurm" if folder is not None else KNOWN
-    raise UsageError(f"{name!r} is no place to run; give local, {others}")
+    raise UsageError(f"{name!r} is not a place to run; give local, {others}")
 
 
 __all__ = ["Executor", "Failure", "Pool", "executor_of"]

@@ -133,7 +133,7 @@ class Slurm(Executor):
                 **{key if key in general else f"slurm_{key}": value for key, value in self.parameters.items()},
             )  # fmt: skip
         except (NameError, TypeError) as problem:
-            raise UsageError(f"[executor.slurm] is not what submitit takes ({problem}); correct it") from None
+            raise UsageError(f"submitit does not accept [executor.slurm] ({problem}); correct it") from None
         except RuntimeError as problem:
             raise RopeconvError(f"no Slurm is here ({problem}); run it on a login node, or leave --on out") from None
         watch = Queue() if self.cluster == "slurm" else Watch()
@@ -190,7 +190,7 @@ class Arrays(Pool):
             return list(self.executor.map_array(self.call, items))
         except FailedJobError as problem:
             said = "".join(str(problem).strip().splitlines()[-1:]).removeprefix("sbatch: error: ")
-            raise RopeconvError(f"Slurm does not take the jobs ({said}); correct [executor.slurm]") from None
+            raise RopeconvError(f"Slurm does not accept the jobs ({said}); correct [executor.slurm]") from None
 
     def cancel(self) -> None:
         """Cancels jobs that have not ended."""

@@ -94,7 +94,7 @@ def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
     assert {one.measure for one in outcome.observations["model"]} == {"passkey"}
     (refused,) = outcome.refusals
     assert refused.measure == "growth"
-    assert "gives no log-probabilities of prompts" in refused.reason
+    assert "does not return log-probabilities of prompts" in refused.reason
 
 
 @pytest.mark.parametrize("owner", ALL)
@@ -126,5 +126,5 @@ def test_options_that_do_not_go_together_are_refused(made: Path, start: Start) -
     assert "start a second --server with the source" in refusal(made, url, against="there")
     assert "give them to the server" in refusal(made, url, device="cuda")
     assert f"two servers have the name model; name each, as in --server long={url}" in refusal(made, url, url)
-    assert "takes 128 tokens, and 257 are needed" in refusal(made, short)
+    assert "accepts 128 tokens, and 257 are needed" in refusal(made, short)
     assert "no model is named" in refusal(made, model="")

@@ -73,7 +73,7 @@ def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_p
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "context inside": ({"context": "64"}, "trained for 64 tokens; give a --context above that"),
     "text too short": ({"context": "64k"}, "give a longer --text"),
-    "unknown start": ({"start": "theta"}, "--start theta is no formula to begin with; choose"),
+    "unknown start": ({"start": "theta"}, "--start theta is not a formula to begin with; choose"),
     "one window": ({"windows": 1}, "errors need two windows at least"),
     "negative factor": ({"attention_factor": -1.0}, "--attention-factor is -1.0; give a positive number"),
     "negative weight": ({"inside": -1.0}, "--inside is -1.0; give 0 or more"),

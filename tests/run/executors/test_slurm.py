@@ -69,9 +69,9 @@ def test_settings_and_what_is_wrong_with_them(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(RopeconvError, match="no Slurm is here .* run it on a login node"), found.pool(Squares):  # type: ignore[arg-type]
         pass
     wrong = Slurm(tmp_path, given={"partitions": "long"}, cluster="local")
-    with pytest.raises(UsageError, match=r"\[executor.slurm\] is not what submitit takes"), wrong.pool(Squares):  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"submitit does not accept \[executor.slurm\]"), wrong.pool(Squares):  # type: ignore[arg-type]
         pass
-    with pytest.raises(UsageError, match="'slurm' is no place to run; give local, a number of processes, ray"):
+    with pytest.raises(UsageError, match="'slurm' is not a place to run; give local, a number of processes, ray"):
         executor_of("slurm")
 
 

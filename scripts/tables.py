@@ -181,21 +181,23 @@ def explained(method: type[Method]) -> list[str]:
 
 
 def method_sections(text: str) -> str:
-    """The sections of docs/methods.md. text: those that are there."""
+    """Return the sections of docs/methods.md, with the pictures that they have. text: the present sections."""
 
-    def section(name: str) -> str:
+    def section(name: str, drawn: re.Match[str] | None) -> str:
         method = REGISTRY[name]
         note = f"Fine-tuning: {method.finetuning_note or 'not tried'}."
         said = [*explained(method), f"Source: {method.paper}", note]
         departures = ["Differences from the paper:", *(f"- {one}" for one in method.departures)]
         lines = [textwrap.fill(part, 119, subsequent_indent="  " * part.startswith("- ")) for part in departures]
-        picture = f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
+        made = f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
+        picture = drawn[0] if drawn else made
         parts = [f"### `--{name}`", *(textwrap.fill(part, 119) for part in said), picture]
         parts += [lines[0], "\n".join(lines[1:])] if method.departures else []
         return "\n\n".join(parts) + "\n"
 
-    found = {name: f"{body}\n" for name, body in by_flag(text, r"^(?=### `--)").items()}
-    return kept(found, (name for name in REGISTRY if name != "as-is"), section)
+    parts = by_flag(text, r"^(?=### `--)")
+    pictures = {name: re.search(r"^!\[.*$", part, re.MULTILINE) for name, part in parts.items()}
+    return "\n".join(section(name, pictures.get(name)) for name in REGISTRY if name != "as-is")
 
 
 def encoding_rows(rows: str, names: Iterable[str]) -> str:

@@ -16,10 +16,10 @@ from tests.ui.visitor import Visitor, served  # noqa: E402
 
 CONFIG = ROOT / "tests" / "data" / "configs" / "Qwen--Qwen3-8B.json"
 SHOTS = {
-    "ui-inspect": ("", {"source": "Qwen3-8B.json"}, 1280, "light", 1100),
-    "ui-compare": ("compare", {"source": "Qwen3-8B.json", "context": "128k"}, 1280, "dark", 1900),
-    "ui-runtimes": ("runtimes", {"family": "qwen3", "runtime": "vllm"}, 1280, "light", 900),
-    "ui-bake": ("bake", {"source": "Qwen3-8B.json", "method": "yarn", "value": "4"}, 400, "light", 2300),
+    "ui-inspect": ("inspect", {"source": "Qwen3-8B.json"}, 1200, "light", 1100),
+    "ui-compare": ("compare", {"source": "Qwen3-8B.json", "context": "128k"}, 1200, "dark", 1900),
+    "ui-runtimes": ("runtimes", {}, 1200, "light", 900),
+    "ui-bake": ("", {"source": "Qwen3-8B.json", "runtimes": "vllm"}, 1200, "light", 1400),
 }
 """Pictures by name: the page, what is typed, the width, the scheme, and the height that is shown."""
 

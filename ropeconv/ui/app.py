@@ -15,7 +15,9 @@ from .pages import build_bake, build_compare, build_inspect, build_results, buil
 from .rules import KEPT
 from .server import Front
 
-PAGES = {"Compare": build_compare, "Runtimes": build_runtimes, "Bake": build_bake, "Results": build_results}
+PAGES = {
+    "Inspect": build_inspect, "Compare": build_compare, "Runtimes": build_runtimes, "Results": build_results,
+}  # fmt: skip
 QUIET, QUIET_DARK = "#59636e", "#a3abb3"
 """Small type, with a contrast of at least 4.5 to what is behind it."""
 HEAD = '<link rel="icon" href="favicon.ico"><style>%s</style><script>%s</script>'
@@ -29,7 +31,7 @@ def application(front: Front) -> gr.Blocks:
         front.stop(request.session_hash or "")
 
     with gr.Blocks(title="ropeconv", analytics_enabled=False, delete_cache=KEPT) as demo:
-        _page(front, demo, build_inspect)
+        _page(front, demo, build_bake)
         demo.unload(left)
     for name, build in PAGES.items():
         with demo.route(name) as page:
@@ -74,6 +76,6 @@ def _bound(queue: Any, most: int) -> None:
 
 
 def _page(front: Front, page: gr.Blocks, build: Callable[[Front, gr.Blocks], None]) -> None:
-    Navbar(main_page_name="Inspect")
+    Navbar(main_page_name="Extend")
     build(front, page)
     gr.HTML(f'<p class="quiet">ropeconv {__version__}</p>', apply_default_css=False)

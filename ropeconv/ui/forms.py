@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 from urllib.parse import urlencode
-
-import msgspec
 
 from ..bake.plan import Plan
 from ..convert.target import Target
 from ..errors import UsageError
 from ..evaluate.row import parse_rows
 from ..formats.files import expanded
+from ..hub.options import PushOptions
 from ..inspection.receipts.reader import read_recipe
 from ..inspection.receipts.writer import apply_words
-from ..options import Format
+from ..options import Format, TargetOptions, copied, options
 from ..rope.errors import shown
+from ..rope.lengths import is_length
 from ..rope.methods.method import REGISTRY, Method, Value
 from ..rope.recipe import Recipe
+from ..runtimes.gguf_readers import reader_names
 
 MOST = 2000
 """Characters of a field."""
@@ -32,88 +33,83 @@ UPLOADS = ("upload", "measured", "recipe")
 F = TypeVar("F", bound="PageForm")
 
 
-class PageForm(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class PageForm:
     """What was typed on a page."""
 
 
-class ModelForm(PageForm, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class ModelForm(PageForm):
     """A page about a model. source: as for `open_source`. upload: a dropped config.json, GGUF file or result."""
 
     source: str = ""
     upload: str = ""
 
 
-class InspectForm(ModelForm, frozen=True, kw_only=True):
-    """What a model is."""
-
-
-class CompareForm(ModelForm, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class CompareForm(ModelForm):
     """The methods side by side. context: a length, or a factor on the trained one. measured: a result of `eval`."""
 
     context: str = ""
     measured: str = ""
 
 
-class RuntimesForm(PageForm, frozen=True, kw_only=True):
-    """The matrix. family, runtime: what is shown of it, empty for all."""
+@dataclass(frozen=True, kw_only=True)
+class RuntimesForm(PageForm):
+    """The table of runtimes. family, runtime: what is shown of it, empty for all. writing: how RoPE is written."""
 
     family: str = ""
     runtime: str = ""
+    writing: str = "yarn"
 
 
-class BakeForm(ModelForm, frozen=True, kw_only=True):
-    """A bake.
+@dataclass(frozen=True, kw_only=True)
+class BakeForm(TargetOptions, PushOptions, ModelForm):
+    """An output, with the options of `apply` and `push`.
 
-    method, value: such as "yarn" and "4". settings: of the method, and modifiers, as `name=value` with commas. recipe:
-    a saved one, in place of the method. to, outtype, encoding, runtimes, replace: as in `Target`. out: the folder or
-    GGUF file. repo_id, private, exist_ok: of a publication.
+    context: the length to reach, or a factor. method: how. value: of a method that takes no length. settings: of the
+    method, and modifiers, as `name=value` with commas. recipe: a saved one, in place of the method. out: the folder or
+    GGUF file. repo_id: the repository of a publication.
     """
 
-    method: str = ""
+    context: str = "128k"
+    method: str = "yarn"
     value: str = ""
     settings: str = ""
     recipe: str = ""
-    to: str = ""
-    outtype: str = ""
-    encoding: str = ""
-    runtimes: tuple[str, ...] = ()
-    replace: bool = False
     out: str = ""
     repo_id: str = ""
-    private: bool = False
-    exist_ok: bool = False
-
-
-class ResultsForm(ModelForm, frozen=True, kw_only=True):
-    """What is known of an output: its receipt, validations and evaluations."""
 
 
 def names(kind: type[PageForm]) -> tuple[str, ...]:
-    """The fields of a form, in their order."""
-    return kind.__struct_fields__
+    """Return the fields of a form, in their order."""
+    return tuple(item.name for item in fields(kind))
 
 
 def kept(kind: type[PageForm]) -> tuple[str, ...]:
-    """The fields that an address keeps."""
+    """Return the fields that an address keeps."""
     return tuple(name for name in names(kind) if name not in UPLOADS)
 
 
 def filled(kind: type[F], values: Mapping[str, Any]) -> F:
-    """A form with values of its components by name. None, and what has another type, is as if nothing was typed."""
-    fresh, found = kind(), {}
-    for name in names(kind):
-        value = values.get(name)
-        if isinstance(value, str):
-            value = value.strip()[: MOST + 1]  # which `refuse_long` refuses
-        if isinstance(getattr(fresh, name), tuple) and isinstance(value, (list, tuple)):
-            value = tuple(dict.fromkeys(one[:MOST] for one in value if isinstance(one, str)))
-        if type(value) is type(getattr(fresh, name)):
-            found[name] = value
-    return msgspec.structs.replace(fresh, **found)
+    """Return a form with values of its components by name. A value of another type is as if nothing was typed."""
+    given = {item.name: _value(item.default, values.get(item.name)) for item in fields(kind)}
+    return kind(**given)
+
+
+def _value(default: object, given: object) -> object:
+    if isinstance(given, str):
+        given = given.strip()[: MOST + 1]  # which `refuse_long` refuses
+    if isinstance(default, tuple):
+        found = given if isinstance(given, (list, tuple)) else ()
+        return tuple(dict.fromkeys(one[:MOST] for one in found if isinstance(one, str)))
+    if default is None:
+        return given or None if isinstance(given, str) else None
+    return given if type(given) is type(default) else default
 
 
 def refuse_long(form: PageForm) -> None:
-    """Raises UsageError for a form with a field that is too long."""
+    """Raise UsageError for a form with a field that is too long."""
     for name in names(type(form)):
         value = getattr(form, name)
         if isinstance(value, str) and len(value) > MOST:
@@ -121,59 +117,72 @@ def refuse_long(form: PageForm) -> None:
 
 
 def from_address(kind: type[F], query: Mapping[str, str]) -> F:
-    """The form that an address keeps. query: its parameters; unknown ones are left alone."""
-    fresh, found = kind(), {}
-    for name in kept(kind):
-        text, empty = query.get(name, ""), getattr(fresh, name)
-        found[name] = text == "1" if empty is False else text.split(",") if empty == () else text
-    return filled(kind, {name: [] if value == [""] else value for name, value in found.items()})
+    """Return the form that an address keeps. query: its parameters; unknown ones are left alone."""
+    given: dict[str, object] = {}
+    for item in fields(kind):
+        if item.name in query and item.name not in UPLOADS:
+            text, default = query[item.name], item.default
+            many = isinstance(default, tuple)
+            given[item.name] = text == "1" if default is False else text.split(",") if many else text
+    return filled(kind, given)
 
 
 METHODS = tuple(name for name, kind in REGISTRY.items() if kind.value is not Value.FILE)
 """The methods that a form can name; those of a file come as a recipe."""
+LENGTHS = (Value.FACTOR, Value.TOKENS)
+"""Kinds of methods whose value is a length."""
 
 
 def recipe_of(form: BakeForm) -> Recipe:
-    """The recipe of a form: the dropped one, else the method with its value and settings.
+    """Return the recipe of a form: the dropped one, else the method with its value and settings.
 
-    Raises UsageError and RecipeError for what is no recipe.
+    Raises:
+        UsageError: The form does not state a recipe.
+        RecipeError: A value is wrong.
     """
     if form.recipe:
-        if form.method or form.value or form.settings:
-            raise UsageError("a recipe and a method are given; take one of them away")
+        if form.value or form.settings:
+            raise UsageError("a recipe and settings of a method are given; remove one of them")
         return read_recipe(Path(form.recipe))
-    if not form.method:
-        raise UsageError("no method is chosen; choose one, such as yarn with the value 4")
     if form.method not in METHODS:
-        raise UsageError(f"{shown(form.method)} is no method; choose one of {', '.join(METHODS)}")
+        raise UsageError(f"{shown(form.method)} is not a method; choose one of {', '.join(METHODS)}")
     settings = [re.sub(r"\s*=\s*", "=", one.strip()) for one in form.settings.split(",") if one.strip()]
-    wrong = next((one for one in (form.value, *settings) if "," in one or "\n" in one), None)
+    value, kind = form.value.replace(" ", ""), REGISTRY[form.method].value
+    length = form.context.replace(" ", "")
+    if kind in LENGTHS and not value:
+        if not length:
+            raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
+        value = length
+    elif kind is Value.NUMBER and is_length(length) and not any(one.startswith("context=") for one in settings):
+        settings.append(f"context={length}")
+    wrong = next((one for one in (value, *settings) if "," in one or "\n" in one), None)
     wrong = wrong or next((one for one in settings if "=" not in one), None)
     if wrong is not None:
-        raise UsageError(f"{shown(wrong)} is no setting; write name=value, with commas between several")
-    words = [form.method, *([form.value.replace(" ", "")] if form.value else []), *settings]
-    (row,) = parse_rows(":".join(words))
+        raise UsageError(f"{shown(wrong)} is not a setting; write name=value, with commas between several")
+    (row,) = parse_rows(":".join([form.method, *([value] if value else []), *settings]))
     assert row.recipe is not None
     return row.recipe
 
 
 def target_of(form: BakeForm, out: Path | None = None) -> Target:
-    """The target of a form. out: the folder or GGUF file, None for the default. Raises UsageError for other formats."""
-    if form.to not in ("", *get_args(Format)):
-        raise UsageError(f"{shown(form.to)} is no format; choose {' or '.join(get_args(Format))}")
-    made = Target(
-        to=form.to or None,  # type: ignore[arg-type]
-        out=out,
-        encoding=form.encoding or "auto",
-        runtimes=form.runtimes,
-        outtype=form.outtype or None,
-        replace=form.replace,
-    )
+    """Return the target of a form. A runtime that reads GGUF alone makes the output a GGUF file.
+
+    Args:
+        form: What was typed.
+        out: The folder or GGUF file; None for the default.
+
+    Raises:
+        UsageError: The format is unknown.
+    """
+    if form.to not in (None, *get_args(Format)):
+        raise UsageError(f"{shown(form.to)} is not a format; choose {' or '.join(get_args(Format))}")
+    of_gguf = any(name in reader_names() for name in form.runtimes)
+    made = copied(Target, form, out=out, to=form.to or ("gguf" if of_gguf else None))
     return made.published_by(form.repo_id.partition("/")[0])
 
 
 def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
-    """The command line that does the same, in the place of the plan where the form names one.
+    """Return the command line that does the same, in the place of the plan where the form names one.
 
     publishing: whether that is a publication, and not a file or folder.
     """
@@ -181,30 +190,37 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
     if form.recipe and "--recipe" in words:  # one with lists, which no option can be
         words[words.index("--recipe") + 1] = Path(form.recipe).name
     if publishing:
-        words += ["--push", form.repo_id, *(["--private"] if form.private else [])]
-        words += ["--exist-ok"] if form.exist_ok else []
+        words += ["--push", form.repo_id]
+        for one in options(PushOptions):
+            value = getattr(form, one.name)
+            words += [] if value == one.default else [one.flag] if value is True else [one.flag, value]
     elif plan.target.out is not None:
         words += ["-o", str(plan.target.out)]
     return shlex.join(words)
 
 
 def place_of(form: BakeForm) -> Path | None:
-    """Where the output is to be; None for the default."""
+    """Return the place of the output; None for the default."""
     return expanded(form.out) if form.out else None
 
 
 def to_page(page: str, form: PageForm) -> str:
-    """The address of a page with a form, relative to the other pages. page: its name in lower case."""
-    values = {name: getattr(form, name) for name in kept(type(form))}
-    texts = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
-    return f"{page}?{urlencode({name: '1' if value is True else value for name, value in texts.items()})}"
+    """Return the address of a page with a form, relative to the other pages. page: its name, empty for the first."""
+    texts = {}
+    for item in fields(form):
+        value = getattr(form, item.name)
+        if item.name not in UPLOADS and value != item.default:
+            texts[item.name] = ",".join(value) if isinstance(value, tuple) else "1" if value is True else value
+    return f"./{page}?{urlencode(texts)}"
 
 
 def to_bake(source: str, method: Method, context: int | None = None, replace: bool = False) -> str:
-    """The address of the plan of a method. source: the model. context, replace: as `Advice` has them."""
+    """Return the address of the plan of a method. source: the model. context, replace: as `Advice` has them."""
     value = "" if method.value is Value.SWITCH else method.command.partition(" ")[2]
-    settings = {item: getattr(method, item.name) for item in dataclasses.fields(method)[1:]}
+    settings = {item: getattr(method, item.name) for item in fields(method)[1:]}
     changed = [f"{item.name}={json.dumps(given)}" for item, given in settings.items() if given != item.default]
     changed += [] if context is None else [f"context={context}"]
-    form = BakeForm(source=source, method=method.name, value=value, settings=", ".join(changed), replace=replace)
-    return to_page("bake", form)
+    form = BakeForm(source=source, method=method.name, settings=", ".join(changed), replace=replace)
+    named = {"context": value} if method.value in LENGTHS else {"value": value}
+    form = filled(BakeForm, {name: getattr(form, name) for name in names(BakeForm)} | named)
+    return to_page("", form)

@@ -19,8 +19,8 @@ from types import FrameType
 from ..environment import redacted
 from ..errors import Stopped, reason
 from ..formats.files import scratch
-from .desk import Desk, Message, PageAnswer, PageProgress, PageRequest, decode, encode
 from .forms import UPLOADS, PageForm, refuse_long
+from .rules import Desk, Message, PageAnswer, PageProgress, PageRequest, decode, encode
 from .sheet import HtmlSheet
 
 CANCELLED = "cancelled: nothing was kept"
@@ -32,7 +32,7 @@ LOGIN = (
 
 
 COMMAND_LINE_LOGIN = re.compile(r"(?:log in with )?`hf auth login`[^.;]*")
-SIGN_IN = "sign in on the page Bake with a login that may do it"
+SIGN_IN = "sign in on the first page with a login that may do it"
 """What visitors of a Space can do in its place."""
 
 

@@ -1,44 +1,50 @@
-"""Bake: a plan, and then a folder, a GGUF file or a publication."""
+"""The components of the pages, whose options are those of the command line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, get_args
 
 import gradio as gr
 from gradio.components import Component
 
-from ..bake.advice import matrix
-from ..convert.encoding import ENCODINGS
 from ..convert.to_gguf import export
 from ..convert.to_gguf.write import FTYPES
-from ..options import Format
+from ..hub.options import PushOptions
+from ..options import Format, Option, TargetOptions, options
+from ..rope.methods.method import REGISTRY
 from ..runtimes.gguf_readers import reader_names
-from ..runtimes.runtime import runtimes
+from ..views.reports import method_title
 from .forms import (
     METHODS,
     BakeForm,
     CompareForm,
-    InspectForm,
+    ModelForm,
     PageForm,
-    ResultsForm,
     RuntimesForm,
     filled,
     from_address,
     kept,
+    to_page,
 )
 from .rules import Rules
 from .server import Front
-from .tasks import shown
+from .tasks import WRITINGS, family_names, runtime_names, shown
 
-SOURCE = "owner/name on the Hub, also with @revision or /file.gguf"
-LOCAL_SOURCE = f"{SOURCE}, or a folder, config.json or GGUF file on this machine"
+SOURCE = "owner/name on the Hub, with @revision or /file.gguf if needed"
+LOCAL_SOURCE = f"{SOURCE}; or the path of a folder, config.json or GGUF file"
+WORDS = "Extend the context of a language model, in a form that your runtime computes correctly."
+EXAMPLES = (
+    ("Qwen/Qwen3-8B", "128k"), ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "32k"), ("microsoft/phi-4", "64k"),
+)  # fmt: skip
+"""Models that need no login, with a length that suits them."""
 
 
 def heading(title: str, words: str) -> None:
-    """The heading of a page, and a sentence on what it is for. Both are our own text."""
+    """The heading of a page, and a sentence on its purpose. Both are our own text."""
     gr.HTML(f"<h1>{title}</h1><p>{words}</p>", elem_classes=["head"], apply_default_css=False)
 
 
@@ -47,13 +53,35 @@ def model(
 ) -> dict[str, Any]:
     """The two ways to name a model: its name, and a dropped file. dropped: what it may be. kinds: its suffixes."""
     source = gr.Textbox(label="Model", info=SOURCE if rules.public else LOCAL_SOURCE, max_lines=1, elem_id="source")
+    return {"source": source} | upload(dropped, kinds)
+
+
+def upload(dropped: str = "config.json or GGUF file", kinds: tuple[str, ...] = (".json", ".gguf")) -> dict[str, Any]:
+    """The place for a dropped file. Parameters are those of `model`."""
     with gr.Accordion(f"Or drop a {dropped}", open=False):
-        upload = gr.File(label=dropped, file_types=list(kinds), height=140, elem_id="upload")
-    return {"source": source, "upload": upload}
+        return {"upload": gr.File(label=dropped, file_types=list(kinds), height=140, elem_id="upload")}
+
+
+def control(option: Option, choices: Sequence[str] = ()) -> gr.components.Component:
+    """The component of an option, labelled with its flag. choices: its values, where it does not list them."""
+    known = [*(choices or option.choices)]
+    about: dict[str, Any] = {"label": option.flag, "info": option.help, "elem_id": option.name}
+    if option.kind is bool:
+        return gr.Checkbox(False, **about)
+    if known:
+        empty = [("default", option.default or "")] if option.default not in known else []
+        return gr.Dropdown([*empty, *known], value=option.default or "", **about)
+    return gr.Textbox(max_lines=1, **about)
+
+
+def controls(kind: type, choices: Mapping[str, Sequence[str]], without: Collection[str] = ()) -> dict[str, Any]:
+    """The components of the options of a class. choices: as for `control`, by name. without: names to leave out."""
+    found = [one for one in options(kind) if one.name not in without]
+    return {one.name: control(one, choices.get(one.name, ())) for one in found}
 
 
 def answer() -> gr.HTML:
-    """Where the answer stands."""
+    """The place of the answer."""
     return gr.HTML(elem_id="answer", apply_default_css=False)
 
 
@@ -93,10 +121,11 @@ class Page:
             gr.on(triggers, begin, None, None, queue=False, api_visibility="private", show_progress="hidden")
         self.on(triggers, answers)
 
-    def on(self, triggers: list[Any], answers: Answers, last: bool = False) -> None:
+    def on(self, triggers: list[Any], answers: Answers, last: bool = False, place: Component | None = None) -> None:
         """Shows answers when one of `triggers` comes, and keeps what was typed in the address.
 
-        last: answer also the last trigger that comes while another one is answered, instead of none of them.
+        last: answer also the last trigger that comes while another one is answered, instead of none of them. place:
+        where they are shown, by default the place of the answer.
         """
 
         def asked(given: dict[Component, object], request: gr.Request, token: str) -> Iterator[str]:
@@ -109,9 +138,9 @@ class Page:
             api_visibility="private", show_progress="hidden",
         )  # fmt: skip
         gr.on(
-            triggers, self._with_login(asked), set(self.fields.values()), self.answer, api_visibility="private",
-            concurrency_limit=self.front.rules.at_once, concurrency_id="requests", show_progress="hidden",
-            trigger_mode="always_last" if last else "once",
+            triggers, self._with_login(asked), set(self.fields.values()), place or self.answer,
+            api_visibility="private", concurrency_limit=self.front.rules.at_once, concurrency_id="requests",
+            show_progress="hidden", trigger_mode="always_last" if last else "once",
         )  # fmt: skip
 
     def from_address(self, page: gr.Blocks, answers: Answers, complete: Callable[[Any], bool]) -> None:
@@ -175,10 +204,10 @@ def _known(component: Component, value: object) -> object:
 
 def build_compare(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
-    heading("Compare", "The methods that reach a length, with numbers that need no run of the model, and their curves.")
+    heading("Compare", "The methods that reach a length, side by side, by numbers that need no run of the model.")
     fields = model(front.rules)
     context = gr.Textbox(
-        label="Context", info="A length such as 128k, or a factor such as 4", max_lines=1, elem_id="context"
+        label="Target length", info="Tokens such as 128k, or a factor such as 4", max_lines=1, elem_id="context"
     )
     with gr.Accordion("Sort by a measurement of this model", open=False):
         measured = gr.File(label="The file of `ropeconv eval -o`", file_types=[".json"], height=140)
@@ -191,34 +220,33 @@ def build_compare(front: Front, page: gr.Blocks) -> None:
 
 def build_inspect(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
-    heading("Inspect", "The RoPE of a model, what is wrong with its settings, and which runtimes read it right.")
-    fields = model(front.rules)
-    button = gr.Button("Inspect", variant="primary", elem_id="ask")
-    made = Page(front, InspectForm, fields, answer())
-    made.ask("inspect", [button.click, fields["source"].submit])
-    made.from_address(page, made.task("inspect"), lambda form: bool(form.source))
+    heading("Inspect", "The RoPE of a model, problems in its config, and the runtimes that support it.")
+    _about_a_model(front, page, "inspect", "Inspect", model(front.rules))
 
 
 def build_results(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
-    heading("Results", "How an output was made, whether runtimes compute it, and what it does to the model.")
-    fields = model(front.rules, "receipt (ropeconv.json), result of eval or validate, or GGUF file")
-    button = gr.Button("Show", variant="primary", elem_id="ask")
-    made = Page(front, ResultsForm, fields, answer())
-    made.ask("results", [button.click, fields["source"].submit])
-    made.from_address(page, made.task("results"), lambda form: bool(form.source))
+    heading("Results", "How an output was made, how it was validated, and what was measured.")
+    _about_a_model(front, page, "results", "Show", model(front.rules, "receipt, result or GGUF file"))
+
+
+def _about_a_model(front: Front, page: gr.Blocks, task: str, words: str, fields: dict[str, Any]) -> None:
+    button = gr.Button(words, variant="primary", elem_id="ask")
+    made = Page(front, ModelForm, fields, answer())
+    made.ask(task, [button.click, fields["source"].submit])
+    made.from_address(page, made.task(task), lambda form: bool(form.source))
 
 
 def build_runtimes(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
-    heading("Runtimes", "What every runtime computes of every model family, and how that is known.")
-    cells = matrix()
-    families = sorted({cell.family for cell in cells})
-    runtimes = list(dict.fromkeys(cell.verdict.runtime.partition("@")[0] for cell in cells))
+    heading("Runtimes", "Which runtimes support a method, by model family.")
     with gr.Row():
-        family = gr.Dropdown([("all", ""), *families], value="", label="Family", elem_id="family")
-        runtime = gr.Dropdown([("all", ""), *runtimes], value="", label="Runtime", elem_id="runtime")
-    fields = {"family": family, "runtime": runtime}
+        writings = [(title, name) for name, title in WRITINGS.items()]
+        writing = gr.Dropdown(writings, value=writings[0][1], label="Method", elem_id="writing")
+        about = "Type to search"
+        family = gr.Dropdown([("all", ""), *family_names()], value="", label="Family", info=about, elem_id="family")
+        runtime = gr.Dropdown([("all", ""), *runtime_names()], value="", label="Runtime", info=about, elem_id="runtime")
+    fields = {"family": family, "runtime": runtime, "writing": writing}
     made = Page(front, RuntimesForm, fields, answer())
 
     def answers(form: Any, request: gr.Request, token: str) -> Iterator[str]:
@@ -262,63 +290,72 @@ def lead_back(button: gr.Button, made: Page, page: gr.Blocks) -> None:
     page.load(named, None, button, queue=False, api_visibility="private", show_progress="hidden")
 
 
-OUTTYPES = tuple(dict.fromkeys(("auto", *export.OUTTYPES, *FTYPES)))
-LOGIN = "Publishing needs a login: Hugging Face then asks whether this page may create repositories of yours."
+CHOICES = {
+    "to": get_args(Format),
+    "outtype": tuple(dict.fromkeys(("auto", *export.OUTTYPES, *FTYPES))),
+}
+"""Values of options that do not list them all."""
+LOGIN = "Publishing needs a login. Hugging Face then asks whether this page may create repositories for you."
 
 
 def build_bake(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
     public = front.rules.public
-    heading("Bake", "Plan an output first; then write or publish it. Weights that do not change are not moved.")
-    fields = model(front.rules)
+    examples = " ".join(
+        f'<a href="{escape(to_page("", BakeForm(source=name, context=length)))}">{name} to {length}</a>'
+        for name, length in EXAMPLES
+    )
+    heading("ropeconv", f'{WORDS}</p><p class="examples">For example: {examples}')
     with gr.Row():
-        fields["method"] = gr.Dropdown([("choose", ""), *METHODS], value="", label="Method", elem_id="method")
-        fields["value"] = gr.Textbox(
-            label="Its value", info="A factor (4) or a length (128k)", max_lines=1, elem_id="value"
+        info = SOURCE if public else LOCAL_SOURCE
+        source = gr.Textbox(label="Model", info=info, max_lines=1, elem_id="source", scale=5, min_width=260)
+        searching = gr.Button("Search the Hub", elem_id="search", scale=1, min_width=130)
+    found = gr.HTML(elem_id="found", apply_default_css=False)
+    fields = upload()
+    with gr.Row():
+        context = gr.Textbox(
+            "128k", label="Target length", info="Tokens, or a factor such as 4", max_lines=1, elem_id="context"
         )
-    with gr.Accordion("Settings of the method, and recipes", open=False):
+        runtimes = gr.Dropdown(
+            [*runtime_names(), *reader_names()], value=[], multiselect=True, label="Engine",
+            info="Optional: where it must run correctly", elem_id="runtimes",
+        )  # fmt: skip
+    fields |= {"source": source, "context": context, "runtimes": runtimes}
+    with gr.Accordion("Method and other options", open=False):
+        methods = [(f"{method_title(REGISTRY[name])} (--{name})", name) for name in METHODS]
+        fields["method"] = gr.Dropdown(methods, value="yarn", label="Method", elem_id="method")
+        fields["value"] = gr.Textbox(
+            label="Value of the method", info="Only where it is not the length: a base for --theta, ...", max_lines=1,
+            elem_id="value",
+        )  # fmt: skip
         fields["settings"] = gr.Textbox(
             label="Settings", info="name=value, with commas: beta_fast=16, context=65536, attention_factor=1.1",
             max_lines=1, elem_id="settings",
         )  # fmt: skip
         fields["recipe"] = gr.File(label="A recipe in place of the method", file_types=[".json"], height=140)
-    with gr.Accordion("How it is written", open=False):
-        with gr.Row():
-            fields["to"] = gr.Dropdown(
-                [("as the model", ""), *get_args(Format)], value="", label="Format", elem_id="to"
-            )
-            fields["outtype"] = gr.Dropdown(
-                [("as stored", ""), *OUTTYPES], value="", label="Type of GGUF weights", elem_id="outtype"
-            )
-            fields["encoding"] = gr.Dropdown([("auto", ""), *ENCODINGS], value="", label="Encoding", elem_id="encoding")
-        names = [*dict.fromkeys(row.name for row in runtimes()), *reader_names()]
-        fields["runtimes"] = gr.Dropdown(
-            names, value=[], multiselect=True, label="Runtimes that must read it exactly", elem_id="runtimes"
-        )
-        fields["replace"] = gr.Checkbox(False, label="Start a scaled model from its unscaled RoPE", elem_id="replace")
-    if not public:
-        fields["out"] = gr.Textbox(
-            label="Folder or GGUF file", info="Empty: here, named after model and method", max_lines=1, elem_id="out"
-        )
+        fields |= controls(TargetOptions, CHOICES, without=("runtimes",))
+    planning = gr.Button("Plan", variant="primary", elem_id="plan")
+    place = answer()
+    with gr.Row(visible=not public):
+        info = "A folder or GGUF file. By default it is named after model and method"
+        out = gr.Textbox(label="Write to", info=info, max_lines=1, elem_id="out", scale=5, min_width=260)
+        writing = gr.Button("Write", elem_id="write", scale=1, min_width=130)
     with gr.Row():
-        fields["repo_id"] = gr.Textbox(
-            label="Repository", info="owner/name, to publish", max_lines=1, elem_id="repo_id"
-        )
-        fields["private"] = gr.Checkbox(False, label="Private", elem_id="private")
-        fields["exist_ok"] = gr.Checkbox(False, label="Commit to one that exists (--exist-ok)", elem_id="exist_ok")
+        info = "owner/name on the Hub"
+        repo_id = gr.Textbox(label="Publish to", info=info, max_lines=1, elem_id="repo_id", scale=5, min_width=260)
+        publishing = gr.Button("Publish", elem_id="publish", scale=1, min_width=130)
     if public:
         gr.Markdown(LOGIN)
         button = login()
-    with gr.Row():
-        planning = gr.Button("Plan", variant="primary", elem_id="plan")
-        writing = gr.Button("Write", visible=not public, elem_id="write")
-        publishing = gr.Button("Publish", elem_id="publish")
-        cancel = gr.Button("Cancel", variant="stop", elem_id="cancel")
-    fields |= {"out": gr.State("")} if public else {}
-    made = Page(front, BakeForm, fields, answer())
+    with gr.Accordion("Options of publishing", open=False):
+        fields |= {"repo_id": repo_id} | controls(PushOptions, {})
+    cancel = gr.Button("Cancel", variant="stop", elem_id="cancel")
+    fields["out"] = gr.State("") if public else out
+    made = Page(front, BakeForm, fields, place)
     if public:
         lead_back(button, made, page)
-    made.ask("plan", [planning.click, fields["source"].submit, fields["value"].submit])
+    made.on([searching.click], made.task("search"), place=found)
+    made.ask("plan", [planning.click, *(fields[name].submit for name in ("source", "context", "value"))])
     if not public:
         made.ask("write", [writing.click], baking=True)
     made.ask("publish", [publishing.click], baking=True)
@@ -327,4 +364,4 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         front.stop(request.session_hash or "")
 
     cancel.click(stop, None, None, queue=False, api_visibility="private", show_progress="hidden")
-    made.from_address(page, made.task("plan"), lambda form: bool(form.source and form.method))
+    made.from_address(page, made.task("plan"), lambda form: bool(form.source))

@@ -19,9 +19,8 @@ def _warm() -> None:
     """Answers the largest page once, for a model of no matter."""
     from ..models.config import sample_config
     from ..models.registry import families
-    from .desk import Desk
     from .forms import CompareForm
-    from .rules import LOCAL
+    from .rules import LOCAL, Desk
     from .sheet import HtmlSheet
     from .tasks import TASKS
 

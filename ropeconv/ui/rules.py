@@ -1,18 +1,25 @@
-"""Rules: what visitors of the page may do, and how much of the machine a request may take."""
+"""Rules: what visitors of the page may do. Desk: what a task has at hand beside the form."""
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+import msgspec
+
 from ..errors import UsageError
+from ..formats.copying import Advance
+from ..formats.files import expanded
 from ..models.gguf import GgufSource
 from ..models.open import HUB_FILE, HUB_ID, open_source
 from ..models.source import PAGE, Source
 from ..rope.errors import shown
-from .forms import ModelForm
+from .forms import ModelForm, PageForm
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ def opened(form: ModelForm, rules: Rules) -> Source | GgufSource:
 def dropped(path: Path) -> Source | GgufSource:
     """The model in a dropped file, by its own name and not by its place on this machine."""
     if path.suffix not in (".json", ".gguf"):
-        raise UsageError(f"{shown(path.name)} is no config.json and no GGUF file; drop one of these")
+        raise UsageError(f"{shown(path.name)} is not a config.json or GGUF file; drop one of these")
     source = open_source(str(path))
     source.reference = path.name
     if not isinstance(source, GgufSource):
@@ -77,14 +84,22 @@ def dropped(path: Path) -> Source | GgufSource:
 
 
 def named(reference: str, rules: Rules) -> str:
-    """A model as it is named. Raises UsageError for none, and in public for what is not on the Hub."""
+    """Return a model as it is named.
+
+    Raises:
+        UsageError: Nothing is named; in public, what is named is not on the Hub; else, there is no such file.
+    """
     if not reference:
-        raise UsageError("no model is named; write owner/name as on the Hub, or drop a config.json or GGUF file")
-    if rules.public and not is_on_hub(reference):
+        raise UsageError("no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file")
+    on_hub = is_on_hub(reference)
+    if rules.public and not on_hub:
         raise UsageError(
-            f"{shown(reference)} is no repository of the Hub; write owner/name, owner/name@revision or "
+            f"{shown(reference)} is not a repository on the Hub; write owner/name, owner/name@revision or "
             "owner/name/file.gguf"
         )
+    if not on_hub and ":" not in reference and not expanded(reference).exists():
+        place = shown(str(expanded(reference).absolute()))
+        raise UsageError(f"no such file or folder: {place}; write its full path, or owner/name as on the Hub")
     return reference
 
 
@@ -92,3 +107,73 @@ def is_on_hub(reference: str) -> bool:
     """Whether a reference can only mean something on the Hub, where no file of this machine has such a name."""
     parts = unquote(reference).split("/")
     return ".." not in parts and any(pattern.fullmatch(reference) for pattern in ON_HUB)
+
+
+class PageProgress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far it is. title: what is done. done, total: in bytes; total 0 where it is not known."""
+
+    title: str
+    done: int = 0
+    total: int = 0
+
+
+class PageAnswer(msgspec.Struct, frozen=True, tag="answer"):
+    """The end: what the page shows. failed: whether it is about a failure."""
+
+    html: str
+    failed: bool = False
+
+
+Message = PageProgress | PageAnswer
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+encode = msgspec.json.encode
+
+
+def decode(data: bytes) -> Message:
+    """A message from its bytes."""
+    return _decoder.decode(data)
+
+
+SECONDS = 0.25
+"""Between two messages about progress."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What a task is done with. rules: for visitors. tell: called with progress. token: of the visitor, or empty.
+
+    finish: called when what is asked for is done, after which nothing stops it any more.
+    """
+
+    rules: Rules
+    tell: Callable[[PageProgress], None]
+    token: str = ""
+    finish: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def progress(self, title: str, total: int = 0) -> Iterator[Advance]:
+        """Says how far something is, which is called with the bytes done since the last call."""
+        done, last = 0, time.monotonic()
+        self.tell(PageProgress(title, 0, total))
+
+        def advance(more: int) -> None:
+            nonlocal done, last
+            done += more
+            if time.monotonic() - last > SECONDS:
+                last = time.monotonic()
+                self.tell(PageProgress(title, done, total))
+
+        yield advance
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """A task for a process.
+
+    task: its name in the registry. form: what was typed. rules: for visitors. token: of the visitor's login.
+    """
+
+    task: str
+    form: PageForm
+    rules: Rules
+    token: str = ""

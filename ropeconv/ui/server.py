@@ -25,10 +25,19 @@ from ..models.hub import answers
 from ..rope.errors import RopeconvError
 from ..version import __version__
 from .access import LOOPBACK, PARAMETER, BodyMiddleware, KeyMiddleware, OriginMiddleware, Uploads, new_key
-from .desk import PageAnswer, PageProgress, PageRequest
 from .forms import PageForm
 from .job import CANCELLED, PageJob, failure, prepare
-from .rules import KEPT, LOCAL, SPACE, UPLOADS_OF_ALL, UPLOADS_OF_ONE, Rules
+from .rules import (
+    KEPT,
+    LOCAL,
+    SPACE,
+    UPLOADS_OF_ALL,
+    UPLOADS_OF_ONE,
+    PageAnswer,
+    PageProgress,
+    PageRequest,
+    Rules,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import Literal
@@ -13,6 +15,8 @@ from ..views.plot_style import Drawn, Picture, drawn
 from ..views.sheet import MARKS
 
 Mark = Literal["plain", "quiet", "problem", "good"]
+LABELLED = re.compile(r"([A-Z][a-z]+): +(.+)")
+"""A command with the word before it."""
 MOST_ROWS = 300
 """Of a table."""
 
@@ -30,7 +34,7 @@ class HtmlCell:
 class Block:
     """A part of an answer. kind: of the template. The other fields are those that the kind has."""
 
-    kind: Literal["title", "text", "command", "file", "table", "pictures", "link", "ways"]
+    kind: Literal["title", "text", "command", "file", "table", "pictures", "link", "ways", "folded"]
     text: str = ""
     mark: Mark = "plain"
     name: str = ""
@@ -78,7 +82,7 @@ class HtmlSheet:
 
     def say(self, message: str) -> None:
         """A sentence; nothing for an empty one."""
-        self._text(message, "plain")
+        self._text(message.replace("--explain", "see Details"), "plain")
 
     def note(self, message: str) -> None:
         """A sentence in small type; nothing for an empty one."""
@@ -93,9 +97,11 @@ class HtmlSheet:
         self._text(message, "good")
 
     def copyable(self, text: str) -> None:
-        """A command or a text that is kept as it is, with a button that copies it."""
+        """A command or a text that is kept as it is, with a button that copies it. "Next: COMMAND" has a label."""
+        labelled = LABELLED.fullmatch(text)
+        label, command = labelled.groups() if labelled else ("", text)
         if text.strip():
-            self.blocks.append(Block("command", dedent(text).strip("\n")))
+            self.blocks.append(Block("command", dedent(command).strip("\n"), name=label))
 
     def title(self, text: str) -> None:
         """A heading."""
@@ -116,6 +122,16 @@ class HtmlSheet:
     def ways(self, title: str, ways: Iterable[tuple[str, str]]) -> None:
         """Links to other pages of this site, filled in. title: of them. ways: pairs of words and an address."""
         self.blocks.append(Block("ways", title, ways=tuple(ways)))
+
+    @contextmanager
+    def folded(self, title: str) -> Iterator[None]:
+        """What is shown meanwhile can be opened, and is folded at first."""
+        before, self.blocks = self.blocks, []
+        try:
+            yield
+        finally:
+            inner, self.blocks = self.html(), before
+        self.blocks.append(Block("folded", title, data=inner))
 
     def html(self) -> str:
         """The answer as HTML."""

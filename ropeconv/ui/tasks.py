@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,27 +28,27 @@ from ..inspection.inspection import inspect_source
 from ..inspection.receipts.reader import parse_receipt, receipt_of
 from ..inspection.receipts.receipt import Receipt
 from ..models.gguf import GgufSource
+from ..models.hub import answers
 from ..models.open import open_source
 from ..models.source import Source
-from ..options import Format
+from ..options import Format, copied
 from ..rope.errors import RecipeError, RopeconvError
 from ..rope.lengths import factor_over, parse_factor, parse_tokens
 from ..runtimes.runtime import runtimes
+from ..runtimes.verdict import Verdict
 from ..validate.validation import Validation
-from ..views.advice import newest_of, show_advice, show_matrix, show_methods
+from ..views.advice import show_advice, show_methods
 from ..views.evaluation_plots import evaluation_pictures
 from ..views.inspection import show_inspection, show_receipt
 from ..views.plan import Outcome, show_outcome, show_plan
 from ..views.results import show_result, show_validation
 from ..views.schedule_plots import pictures_of
-from ..views.support import statuses
+from ..views.support import POPULAR, WORDS
 from ..views.validation_plots import validation_pictures
-from .desk import Desk, PageProgress
 from .forms import (
     BakeForm,
     CompareForm,
-    InspectForm,
-    ResultsForm,
+    ModelForm,
     RuntimesForm,
     command_of,
     place_of,
@@ -56,7 +57,7 @@ from .forms import (
     to_bake,
     to_page,
 )
-from .rules import dropped, named, opened
+from .rules import Desk, PageProgress, dropped, named, opened
 from .sheet import HtmlSheet
 
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pth", ".pt")
@@ -64,9 +65,13 @@ CONFIG = "config.json"
 
 
 def plan(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
-    """Shows a plan as `ropeconv apply --dry-run` does, its config.json, and what a publication would do."""
+    """Shows a plan as `ropeconv apply --dry-run` does, with the rest folded, and what a publication would do."""
     made = _planned(form, desk)
     show_plan(made, sheet)
+    if not desk.rules.public:
+        sheet.say(f"It will be written to {made.out}")
+    with sheet.folded("Details: frequencies, every runtime, files"):
+        show_plan(made, sheet, explain=True)
     config = next((file.text for file in made.files if file.name == CONFIG), None)
     if config:
         sheet.file(CONFIG, config)
@@ -82,7 +87,7 @@ def plan(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
 def write(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Writes and checks an output. Where that is stopped, or fails, nothing is kept that was not there before."""
     if desk.rules.public:
-        raise UsageError("nothing is written to the disk of this page; publish it, or run the command on your machine")
+        raise UsageError("this page writes nothing to its disk; publish the output, or run the command on your machine")
     made = _planned(form, desk)
     earlier = HiddenFolder.beside(made.out).root.exists()  # of a run that goes on from it
     try:
@@ -94,9 +99,9 @@ def write(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
             if not earlier:
                 discard(made.out)
         raise
-    sheet.note(done.reason and f"Not checked: {done.reason}.")
     sheet.good(f"Wrote {done.path}.")
-    show_outcome(made, Outcome(done.path, done.check, run=run_commands(made, done.path)), sheet)
+    sheet.note(done.reason and f"Not checked: {done.reason}.")
+    show_outcome(made, Outcome(None, done.check, run=run_commands(made, done.path)), sheet)
     _same(made, form, False, sheet)
 
 
@@ -104,7 +109,7 @@ def publish(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Publishes an output. Nothing of it stays on this disk."""
     how = _publication(form, desk)
     if desk.rules.public and not desk.token:
-        raise UsageError("nobody is signed in; sign in with Hugging Face first, so that it is published as yours")
+        raise UsageError("you are not signed in; sign in with Hugging Face first")
     made = _planned(form, desk)
     _refuse_weights(made, desk)
     from ..hub.preview import staged
@@ -125,7 +130,7 @@ def publish(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
 
 
 def _same(made: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> None:
-    sheet.title("The same in a terminal")
+    sheet.title("The same on the command line")
     sheet.copyable(command_of(made, form, publishing))
 
 
@@ -136,16 +141,15 @@ def _planned(form: BakeForm, desk: Desk) -> Plan:
         desk.tell(PageProgress(recipe.method.slow_note))
     source = opened(form, desk.rules)
     target.check(recipe, source.kind == "gguf")
-    return make_plan(source, recipe, target)
+    made = make_plan(source, recipe, target)
+    return made if desk.rules.public else replace(made, out=made.out.absolute())
 
 
 def _publication(form: BakeForm, desk: Desk) -> PublishOptions:
     if not form.repo_id:
-        raise UsageError("no repository is named; write owner/name of the one that it is published in")
-    return PublishOptions(
-        private=form.private, exist_ok=form.exist_ok, token=desk.token or None,
-        through_here=desk.rules.weights, repo_id=repository(form.repo_id),
-    )  # fmt: skip
+        raise UsageError("no repository is given; write owner/name of the one to publish in")
+    own = {"token": desk.token or None, "through_here": desk.rules.weights, "repo_id": repository(form.repo_id)}
+    return copied(PublishOptions, form, **own)
 
 
 def _refuse_weights(made: Plan, desk: Desk) -> None:
@@ -157,8 +161,8 @@ def _refuse_weights(made: Plan, desk: Desk) -> None:
     if moved:
         size = human(sum(file.size for file in moved))
         raise RopeconvError(
-            f"{size} of weights would go through this page, which moves none; choose an encoding that changes the "
-            "config alone, or run the command of the plan on your machine"
+            f"{size} of weights would go through this page, which moves none; choose an encoding that only changes the "
+            "config, or run the command of the plan on your machine"
         )
 
 
@@ -171,17 +175,43 @@ def _sent(what: UploadSet, how: PublishOptions, desk: Desk, sheet: HtmlSheet) ->
     return url
 
 
-def inspect(form: InspectForm, desk: Desk, sheet: HtmlSheet) -> None:
-    """Shows a model as `ropeconv inspect` does, and draws its frequencies."""
+def inspect(form: ModelForm, desk: Desk, sheet: HtmlSheet) -> None:
+    """Shows a model as `ropeconv inspect` does, with the rest folded, and draws its frequencies."""
     source = opened(form, desk.rules)
     seen = inspect_source(source)
     sheet.note(seen.assumption)
-    show_inspection(seen, sheet, repairs_of(source, seen))
+    show_inspection(seen, sheet)
     if form.source:
-        sheet.ways("Next", [("compare methods for it", to_page("compare", CompareForm(source=form.source)))])
+        ways = (
+            ("extend its context", to_page("", BakeForm(source=form.source))),
+            ("compare methods", to_page("compare", CompareForm(source=form.source))),
+        )
+        sheet.ways("Next", ways)
+    with sheet.folded("Details: every number, every runtime"):
+        show_inspection(seen, sheet, repairs_of(source, seen), explain=True)
     spec = seen.spec
-    curves = {"as it is": spec.current().inv_freq} if spec.scaled else {}
+    curves = {"now": spec.current().inv_freq} if spec.scaled else {}
+    sheet.title("Its RoPE in pictures")
     sheet.pictures(pictures_of(spec, curves, spec.context))
+
+
+SEARCHED = 8
+"""Models that a search shows."""
+
+
+def search(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
+    """Shows the most downloaded models on the Hub whose names have what was typed, as links that fill the form."""
+    from huggingface_hub import HfApi
+
+    if not form.source:
+        raise UsageError("no name is given to search for; write a part of one, such as qwen3")
+    with answers(form.source):
+        api = HfApi(token=desk.token or (False if desk.rules.public else None), library_name="ropeconv")
+        found = [one.id for one in api.list_models(search=form.source, sort="downloads", limit=SEARCHED)]
+    if found:
+        sheet.ways("On the Hub", [(name, to_page("", replace(form, source=name))) for name in found])
+    else:
+        sheet.say(f"The Hub has no model with {form.source!r} in its name.")
 
 
 MOST_SHARDS = 64
@@ -199,18 +229,19 @@ def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
     found = advised(source, _length(form.context, source), measured, outputs)
     show_advice(found, sheet)
     if large:
-        sheet.note(f"GGUF is not planned here for more than {MOST_SHARDS} files of weights; `ropeconv advise` does it.")
+        sheet.note(f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`.")
     if found.found:
         if form.source:
             ways = [
                 (one.method.command, to_bake(form.source, one.method, one.context, one.replace)) for one in found.found
             ]
-            sheet.ways("Plan one of them", ways)
+            sheet.ways("Plan a method", ways)
         curves = {one.method.name: one.schedule.inv_freq for one in found.found[:DRAWN]}
-        sheet.title("The first of them" if len(found.found) > DRAWN else "Their frequencies")
+        first = f"The first {DRAWN} methods" if len(found.found) > DRAWN else "The methods"
+        sheet.title(f"{first} in pictures")
         sheet.pictures(pictures_of(found.seen.first_spec, curves, found.context))
-        sheet.title("Each of them")
-    show_methods(found, sheet)
+    with sheet.folded("Details: columns, each method"):
+        show_methods(found, sheet)
 
 
 def _length(text: str, source: Source | GgufSource) -> int:
@@ -227,7 +258,7 @@ def _length(text: str, source: Source | GgufSource) -> int:
     return round(trained * factor_over(factor, trained, "the length"))
 
 
-def results(form: ResultsForm, desk: Desk, sheet: HtmlSheet) -> None:
+def results(form: ModelForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Shows a receipt with all that it knows, or the result of an evaluation or a validation."""
     if form.upload:
         _dropped(Path(form.upload), sheet)
@@ -251,7 +282,9 @@ def _dropped(path: Path, sheet: HtmlSheet) -> None:
     elif "recipe" in data:
         _receipt(parse_receipt(text, path.name), sheet)
     else:
-        raise UsageError(f"{path.name} is no receipt and no result of `ropeconv eval` or `validate`; drop one of these")
+        raise UsageError(
+            f"{path.name} is not a receipt or a result of `ropeconv eval` or `validate`; drop one of these"
+        )
 
 
 def _receipt(receipt: Receipt, sheet: HtmlSheet) -> None:
@@ -271,39 +304,78 @@ def _validation(data: dict[str, object], title: str, sheet: HtmlSheet) -> None:
 
 
 WRITINGS = {
-    "theta": "a new base: theta, NTK", "linear": "linear", "llama3": "Llama 3.1 scaling", "yarn": "YaRN",
-    "factors": "any frequencies (longrope factors)",
+    "yarn": "YaRN", "linear": "position interpolation (linear)", "llama3": "Llama 3.1 scaling",
+    "theta": "a new base (theta, NTK)", "factors": "any frequencies (LongRoPE factors)",
 }  # fmt: skip
 """The ways to write RoPE, by the names that the matrix has for them."""
+FAMILIES = (
+    "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "gemma3", "phi3", "deepseek_v3", "qwen3_5", "gemma4", "gpt_oss",
+    "llama4", "mixtral", "gemma2", "qwen2_5_vl", "qwen3_vl", "glm4", "glm4_moe", "kimi_k2", "olmo2", "granite",
+    "cohere2", "smollm3", "falcon", "phi", "stablelm", "starcoder2", "exaone4", "ministral3", "gpt_neox",
+)  # fmt: skip
+"""The families that most people run; the others follow by name."""
+LEGEND = (
+    "supported: computes the method. wrong: silently computes another RoPE. ignored: silently runs without scaling. "
+    "fails: stops with an error. -: the runtime does not have the family, or the family does not take the method."
+)
+
+
+def runtime_names() -> list[str]:
+    """Return the runtimes of the table, those that most people use first."""
+    found = list(dict.fromkeys(row.name for row in runtimes()))
+    return sorted(found, key=lambda name: (POPULAR.index(name) if name in POPULAR else len(POPULAR), found.index(name)))
+
+
+def family_names() -> list[str]:
+    """Return the families of the table, those that most people use first."""
+    return list(dict.fromkeys([*FAMILIES, *sorted({cell.family for cell in matrix()})]))
 
 
 def shown(form: RuntimesForm) -> str:
-    """The answer of the page: a letter per cell for all families, else a row per cell with its evidence."""
+    """Return the answer of the page: a word per family and runtime, for one family every version with its evidence."""
     sheet = HtmlSheet()
-    cells = [
-        cell
-        for cell in matrix()
-        if form.family in ("", cell.family) and form.runtime in ("", cell.verdict.runtime.partition("@")[0])
+    cells = [cell for cell in matrix() if form.family in ("", cell.family)]
+    writing = form.writing if form.writing in WRITINGS else next(iter(WRITINGS))
+    names = [name for name in runtime_names() if form.runtime in ("", name)]
+    newest = {(cell.family, cell.writing, cell.verdict.runtime.partition("@")[0]): cell.verdict for cell in cells}
+    titles = {name: _title(verdict.display_name) for (_, _, name), verdict in newest.items()}
+    rows = [
+        (family, *(_word(newest.get((family, writing, name))) for name in names))
+        for family in family_names()
+        if any(cell.family == family for cell in cells)
     ]
-    if not form.family:
-        rows = [row for row in runtimes() if form.runtime in ("", row.name)]
-        show_matrix(cells, rows if form.runtime else newest_of(rows), sheet)
-        sheet.note("Choose a family to see every cell with its reason and its evidence.")
-        return sheet.html()
-    columns = ("runtime", "method", "status", "reason", "evidence", "stated at")
-    table = [
-        (
-            cell.verdict.display_name, WRITINGS[cell.writing], str(cell.verdict.status), cell.verdict.reason,
-            " ".join(filter(None, (cell.verdict.grade, cell.verdict.evidence.detail))), cell.verdict.source,
-        )
-        for cell in cells
-    ]  # fmt: skip
-    sheet.table(f"What runtimes compute of {form.family}", columns, table)
-    sheet.say(statuses((row[2], "") for row in table))
+    sheet.say(LEGEND)
+    sheet.table(f"{WRITINGS[writing]}, in the newest version", ("", *(titles.get(name, name) for name in names)), rows)
+    if form.family:
+        details = [
+            (cell.verdict.display_name, WORDS[cell.verdict.status], cell.verdict.reason, _evidence(cell.verdict))
+            for name in names
+            for cell in cells
+            if cell.writing == writing and cell.verdict.runtime.partition("@")[0] == name
+        ]
+        sheet.table("Every version", ("runtime", "support", "reason", "evidence"), details)
+    else:
+        sheet.note("Choose a family to see every version, with reasons and evidence.")
     return sheet.html()
+
+
+def _title(name: str) -> str:
+    """The name of a runtime without its versions and remarks."""
+    return re.sub(r" (?:[\d.]+(?:-[\d.]+)?|via .*|\(.*)$", "", name)
+
+
+def _word(verdict: Verdict | None) -> str:
+    word = "" if verdict is None else WORDS[verdict.status]
+    return "-" if word in ("", "unsupported") else word
+
+
+def _evidence(verdict: Verdict) -> str:
+    grade = {"run": "ran", "read": "read"}.get(verdict.grade, "")
+    return "; ".join(filter(None, (f"{grade} {verdict.evidence.detail}".strip(), verdict.source)))
 
 
 Task = Callable[[Any, Desk, HtmlSheet], None]
 TASKS: dict[str, Task] = {
-    "inspect": inspect, "compare": compare, "plan": plan, "write": write, "publish": publish, "results": results,
+    "search": search, "inspect": inspect, "compare": compare, "plan": plan, "write": write, "publish": publish,
+    "results": results,
 }  # fmt: skip

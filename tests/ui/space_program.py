@@ -115,7 +115,7 @@ class Caller:
 
     def login(self, name: str) -> None:
         """Signs in, as the buttons do it."""
-        asked = self._follow(self.get("/login/huggingface?_target_url=/bake"))
+        asked = self._follow(self.get("/login/huggingface?_target_url=/inspect"))
         said = httpx.get(f"{asked}&as={name}")
         self._follow(self.get(said.headers["location"].replace(self.space.address, "")))
 

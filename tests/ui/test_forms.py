@@ -10,7 +10,7 @@ import pytest
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.ui.forms import BakeForm, CompareForm, from_address, kept, recipe_of, target_of, to_page
+from ropeconv.ui.forms import BakeForm, CompareForm, filled, from_address, kept, recipe_of, target_of, to_page
 from ropeconv.ui.rules import is_on_hub
 
 FILLED = BakeForm(
@@ -24,9 +24,9 @@ def read(address: str) -> dict[str, str]:
 
 
 def test_an_address_keeps_everything_but_dropped_files() -> None:
-    assert from_address(BakeForm, read(to_page("bake", FILLED))) == FILLED
+    assert from_address(BakeForm, read(to_page("", FILLED))) == FILLED
     dropped = BakeForm(upload="/tmp/x/config.json", recipe="/tmp/y.json")
-    assert to_page("bake", dropped) == "bake?"
+    assert to_page("", dropped) == "./?"
     assert not {"upload", "measured", "recipe"} & {*kept(BakeForm), *kept(CompareForm)}
     assert from_address(BakeForm, {"upload": "/etc/passwd", "recipe": "/etc/passwd", "nothing": "1"}) == BakeForm()
 
@@ -35,6 +35,9 @@ def test_an_address_keeps_everything_but_dropped_files() -> None:
     ("form", "recipe"),
     [
         (BakeForm(method="yarn", value="4"), Recipe(REGISTRY["yarn"](4.0))),
+        (BakeForm(), Recipe(REGISTRY["yarn"]("128k"))),
+        (BakeForm(context="4", method="linear"), Recipe(REGISTRY["linear"](4.0))),
+        (BakeForm(method="theta", value="1e6"), Recipe(REGISTRY["theta"](1e6), context=131072)),
         (BakeForm(method="yarn", value=" 128 k "), Recipe(REGISTRY["yarn"]("128k"))),
         (
             BakeForm(method="yarn", value="4", settings="beta_fast = 16, truncate=false,attention_factor=1.5"),
@@ -55,16 +58,16 @@ def test_a_form_is_a_recipe(form: BakeForm, recipe: Recipe) -> None:
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        (BakeForm(), "no method is chosen"),
-        (BakeForm(method="recipe", value="/etc/passwd"), "'recipe' is no method"),
-        (BakeForm(method="base"), "'base' is no method"),
-        (BakeForm(method="inv-freq", value="/etc/passwd"), "'inv-freq' is no method"),
-        (BakeForm(method="yarn", value="4,recipe:/etc/passwd"), "is no setting"),
-        (BakeForm(method="yarn", value="4", settings="recipe:/etc/passwd"), "is no setting"),
-        (BakeForm(method="yarn", value="4", settings="beta_fast"), "'beta_fast' is no setting; write name=value"),
-        (BakeForm(method="yarn"), "needs one value"),
+        (BakeForm(context=""), "no length is given"),
+        (BakeForm(method="recipe", value="/etc/passwd"), "'recipe' is not a method"),
+        (BakeForm(method="base"), "'base' is not a method"),
+        (BakeForm(method="inv-freq", value="/etc/passwd"), "'inv-freq' is not a method"),
+        (BakeForm(method="yarn", value="4,recipe:/etc/passwd"), "is not a setting"),
+        (BakeForm(method="yarn", value="4", settings="recipe:/etc/passwd"), "is not a setting"),
+        (BakeForm(method="yarn", value="4", settings="beta_fast"), "'beta_fast' is not a setting; write name=value"),
+        (BakeForm(method="theta", context="4"), "needs one value"),
         (BakeForm(method="yarn", value="nan"), "yarn"),
-        (BakeForm(recipe="x.json", method="yarn"), "a recipe and a method are given"),
+        (BakeForm(recipe="x.json", value="4"), "a recipe and settings of a method are given"),
     ],
 )
 def test_what_is_no_recipe_is_refused_in_a_sentence(form: BakeForm, said: str) -> None:
@@ -78,8 +81,8 @@ def test_a_form_is_a_target() -> None:
     assert (made.outtype, made.replace) == ("q8_0", True)
     plain = target_of(BakeForm())
     assert (plain.to, plain.encoding, plain.outtype, plain.in_place) == (None, "auto", None, False)
-    with pytest.raises(RopeconvError, match="'pickle' is no format"):
-        target_of(BakeForm(to="pickle"))
+    with pytest.raises(RopeconvError, match="'pickle' is not a format"):
+        target_of(filled(BakeForm, {"to": "pickle"}))
 
 
 @pytest.mark.parametrize(

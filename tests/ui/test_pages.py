@@ -15,10 +15,10 @@ from .visitor import Visitor
 
 pytestmark = pytest.mark.nightly
 FORMS = {
-    "": {"source": "model"},
+    "": {"source": "model", "context": "4"},
+    "inspect": {"source": "model"},
     "compare": {"source": "model", "context": "256"},
     "runtimes": {"family": "llama", "runtime": "vllm"},
-    "bake": {"source": "model", "method": "yarn", "value": "4"},
     "results": {"source": "baked"},
 }
 CUT = "const one = document.querySelector('#answer .answer'); return one.scrollWidth > one.clientWidth"
@@ -34,9 +34,9 @@ def baked(site: Site) -> None:
 
 
 def test_inspect_reads_the_hub_and_says_errors_in_a_sentence(visitor: Visitor) -> None:
-    visitor.open("", source="them/llama")
+    visitor.open("inspect", source="them/llama")
     assert "them/llama" in visitor.answer()
-    visitor.open("", source="them/nothing")
+    visitor.open("inspect", source="them/nothing")
     assert visitor.answer() == "there is no such repository, or it is private: check the id, then `hf auth login`."
     assert visitor.all("#answer [role=alert]")
 
@@ -45,19 +45,19 @@ def test_compare_leads_to_the_plan_of_a_method(visitor: Visitor) -> None:
     visitor.open("compare")
     visitor.type("source", "model")
     visitor.type("context", "4")
-    assert "model at 256 tokens" in visitor.ask("ask")  # four times the trained 64
+    assert "model: 64 -> 256 tokens" in visitor.ask("ask")  # four times the trained 64
     assert len(visitor.all("#answer figure svg")) == 4
     assert visitor.address() == {"source": "model", "context": "4"}
     next(one for one in visitor.all("#answer .ways a") if one.text == "--by-parts 4").click()
     said = visitor.answer()
-    assert ("model -> model-by-parts4" in said, "ropeconv apply model --by-parts 4" in said) == (True, True)
+    assert ("with --by-parts 4" in said, "ropeconv apply model --by-parts 4" in said) == (True, True)
 
 
 def test_a_bake_writes_what_its_command_line_writes(visitor: Visitor, site: Site) -> None:
-    visitor.open("bake", source="model", method="mixed", value="4", out="by-page")
-    assert "model -> by-page" in visitor.answer()
+    visitor.open("", source="model", method="mixed", value="4", out="by-page")
+    assert f"It will be written to {site.folder}/by-page" in visitor.answer()
     assert not (site.folder / "by-page").exists()
-    assert "Wrote by-page" in visitor.ask("write")
+    assert f"Wrote {site.folder}/by-page" in visitor.ask("write")
     words = shlex.split(next(one.text for one in visitor.all("#answer pre") if one.text.startswith("ropeconv apply")))
     assert words[1:] == ["apply", "model", "--mixed", "4", "-o", "by-page"]
     assert run_in(site.folder, *words[1:-1], "by-command").returncode == 0
@@ -65,7 +65,7 @@ def test_a_bake_writes_what_its_command_line_writes(visitor: Visitor, site: Site
 
 
 def test_a_publication_is_planned_and_then_made(visitor: Visitor, site: Site) -> None:
-    visitor.open("bake", source="them/llama", method="yarn", value="4", repo_id="me/llama-yarn")
+    visitor.open("", source="them/llama", method="yarn", value="4", repo_id="me/llama-yarn")
     said = visitor.answer()
     assert ("Repository me/llama-yarn (new, public)" in said, "copied from them/llama" in said) == (True, True)
     assert "me/llama-yarn" not in site.hub.repos
@@ -96,7 +96,7 @@ FORGED = (
     {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
 )  # fmt: skip
 ROUTES = [
-    *(("GET", path) for path in ("", "bake", "config", "gradio_api/info", "theme.css", "gradio_api/queue/data")),
+    *(("GET", path) for path in ("", "inspect", "config", "gradio_api/info", "theme.css", "gradio_api/queue/data")),
     *(("POST", f"gradio_api/{path}") for path in ("queue/join", "upload", "run/predict", "cancel", "reset")),
 ]
 

@@ -32,7 +32,7 @@ def test_two_visitors_publish_with_their_own_logins_at_the_same_time(
 ) -> None:
     begun = len(hub.asked)
     for name, caller in both.items():
-        assert caller.press("bake", "publish", **MODEL, repo_id=f"{name}/long").status_code == 200
+        assert caller.press("", "publish", **MODEL, repo_id=f"{name}/long").status_code == 200
     for name, caller in both.items():
         assert f"Published: {hub.url}/{name}/long/commit/" in text_of(caller.last())
         assert hashes(hub.repos[f"{name}/long"])[WEIGHTS] == hashes(tiny("llama"))[WEIGHTS]
@@ -48,9 +48,9 @@ def test_what_one_visitor_may_read_no_other_sees_and_the_owners_login_is_never_u
     both: dict[str, Caller], running: Space, hub: SpaceHub
 ) -> None:
     begun = len(hub.asked)
-    for name, said in (("anna", "llama-yarn4"), ("bert", "the repository is gated: accept its terms on the Hub")):
-        assert said in text_of(both[name].ask("bake", "plan", **CLOSED))
-    assert "it is private" in text_of(Caller(running).ask("", "ask", source="closed/llama"))
+    for name, said in (("anna", "with --yarn 4"), ("bert", "the repository is gated: accept its terms on the Hub")):
+        assert said in text_of(both[name].ask("", "plan", **CLOSED))
+    assert "it is private" in text_of(Caller(running).ask("inspect", "ask", source="closed/llama"))
     asked = [one for one in hub.asked[begun:] if "closed/llama" in one.path]
     assert {one.token for one in asked} == {TOKENS["anna"], TOKENS["bert"], ""}
     assert not [token for token in TOKENS.values() if token in running.log]
@@ -64,8 +64,8 @@ def test_the_owners_login_is_there(name: str, hub: SpaceHub, tmp_path: Path) -> 
 
 
 def test_a_visitor_publishes_nowhere_but_at_home(both: dict[str, Caller], hub: SpaceHub) -> None:
-    assert "Published" in text_of(both["anna"].ask("bake", "publish", **MODEL, repo_id="anna/mine"))
+    assert "Published" in text_of(both["anna"].ask("", "publish", **MODEL, repo_id="anna/mine"))
     before = hashes(hub.repos["anna/mine"])
     for place in ("anna/other", "anna/mine"):
-        assert "Published" not in text_of(both["bert"].ask("bake", "publish", **MODEL, repo_id=place))
+        assert "Published" not in text_of(both["bert"].ask("", "publish", **MODEL, repo_id=place))
     assert ("anna/other" in hub.repos, hashes(hub.repos["anna/mine"])) == (False, before)

@@ -23,13 +23,13 @@ PLACES = [
     "hf://../../etc", "/proc/self/environ", "them/llama\n/etc/passwd",
 ]  # fmt: skip
 FILES = {
-    "upload": ("", "ask", {}),
-    "A recipe in place of the method": ("bake", "plan", {"source": "them/llama"}),
+    "upload": ("inspect", "ask", {}),
+    "A recipe in place of the method": ("", "plan", {"source": "them/llama"}),
     "The file of `ropeconv eval -o`": ("compare", "ask", {"source": "them/llama", "context": "4"}),
 }
 """The fields that take a file, with a page, a button and what is typed."""
-NO_ID = "is no repository of the Hub"
-READ = "Who reads it right as it is"
+NO_ID = "is not a repository on the Hub"
+READ = "supported"
 SECRETS = ("root:x:", OWNER, "serve_space")
 """What is in /etc/passwd, in the stored login and in the program."""
 
@@ -46,7 +46,7 @@ def config(llama: Path, **changed: Any) -> bytes:
 
 @pytest.mark.parametrize("place", sample(PLACES, 3))
 def test_no_path_is_a_model_in_public(place: str, caller: Caller) -> None:
-    answer = text_of(caller.ask("", "ask", source=place))
+    answer = text_of(caller.ask("inspect", "ask", source=place))
     assert f"{NO_ID}; write owner/name" in answer, answer
     assert not any(secret in answer for secret in SECRETS)
 
@@ -75,10 +75,10 @@ def test_a_forged_file_is_not_read(name: str, caller: Caller, running: Space, hu
 
 def test_a_dropped_file_is_read(caller: Caller, llama: Path) -> None:
     dropped = caller.dropped("config.json", config(llama))
-    assert READ in caller.ask("", "ask", upload=dropped)
+    assert READ in caller.ask("inspect", "ask", upload=dropped)
     recipe = caller.dropped("recipe.json", b'{"method": "yarn", "parameters": {"factor": 4}}')
-    answer = text_of(caller.ask("bake", "plan", upload=dropped, **{"A recipe in place of the method": recipe}))
-    assert ("config.json -&gt; config-yarn4" in answer, "/tmp" in answer) == (True, False), answer
+    answer = text_of(caller.ask("", "plan", upload=dropped, **{"A recipe in place of the method": recipe}))
+    assert ("with --yarn 4" in answer, "/tmp" in answer) == (True, False), answer
 
 
 def test_weights_do_not_go_through_and_of_a_gguf_file_the_header_alone(
@@ -88,13 +88,13 @@ def test_weights_do_not_go_through_and_of_a_gguf_file_the_header_alone(
     hub.repos["them/gguf"] = tmp_path
     small, before = make("llama", tmp_path / "small.gguf"), hub.sent.get("model.safetensors", 0)
     for changed in ({"encoding": "weights"}, {"source": "them/gguf/small.gguf"}):
-        answer = text_of(caller.ask("bake", "publish", **MODEL | changed, repo_id="anna/heavy"))
+        answer = text_of(caller.ask("", "publish", **MODEL | changed, repo_id="anna/heavy"))
         assert "of weights would go through this page, which moves none" in answer
     assert "anna/through" not in hub.repos
     moved = hub.sent.get("model.safetensors", 0) - before
     assert moved < (hub.repos["them/llama"] / "model.safetensors").stat().st_size
     (tmp_path / "large.gguf").write_bytes(small.read_bytes() + bytes(2 << 20))
-    assert "llama (GGUF, unnamed)" in text_of(caller.ask("", "ask", source="them/gguf/large.gguf"))
+    assert "llama (GGUF, unnamed)" in text_of(caller.ask("inspect", "ask", source="them/gguf/large.gguf"))
     assert "is not an output of ropeconv" in text_of(caller.ask("results", "ask", source="them/gguf/large.gguf"))
     assert 0 < hub.sent["large.gguf"] <= 1 << 20
 
@@ -107,10 +107,10 @@ def test_hostile_configs_are_an_answer(caller: Caller, llama: Path) -> None:
         config(llama, head_dim=-2, rope_scaling={"rope_type": "longrope", "short_factor": [1.0] * 100_000}),
     ]  # fmt: skip
     for content in sample(every, 3):
-        answer = caller.ask("", "ask", upload=caller.dropped("config.json", content))
+        answer = caller.ask("inspect", "ask", upload=caller.dropped("config.json", content))
         assert [words for words in ("ended without an answer", "unexpected") if words in answer] == [], text_of(answer)
-        assert "problem" in answer or "Who reads it" in answer, text_of(answer)
-    assert READ in caller.ask("", "ask", upload=caller.dropped("config.json", config(llama)))
+        assert "problem" in answer or READ in answer, text_of(answer)
+    assert READ in caller.ask("inspect", "ask", upload=caller.dropped("config.json", config(llama)))
 
 
 def test_what_is_too_large_is_refused_before_it_is_kept(caller: Caller, running: Space) -> None:

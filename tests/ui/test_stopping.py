@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.ui.desk import PageAnswer, PageRequest
-from ropeconv.ui.forms import BakeForm, InspectForm
+from ropeconv.ui.forms import BakeForm, ModelForm
 from ropeconv.ui.job import PageJob
-from ropeconv.ui.rules import LOCAL, Rules
+from ropeconv.ui.rules import LOCAL, PageAnswer, PageRequest, Rules
 from ropeconv.ui.server import Front, _listening
 
 from ..support.hub_writing import WritingHub
@@ -64,7 +63,7 @@ def form(llama: Path, tmp_path: Path) -> BakeForm:
 def begin(visitor: Visitor, site: Site, name: str) -> set[Path]:
     """Begins to write a folder from the Hub, and returns what is on the disk in the middle but not before."""
     before = set(site.folder.iterdir()) | set(Path(tempfile.gettempdir()).glob(f"ropeconv-{os.getuid()}-*"))
-    visitor.open("bake", source="them/llama", method="yarn", value="4", out=name)
+    visitor.open("", source="them/llama", method="yarn", value="4", out=name)
     visitor.answer()
     visitor.press("write")
     until(lambda: visitor.all("#answer progress"), "the progress")
@@ -91,7 +90,7 @@ def test_ctrl_c_ends_the_page_and_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ui.log"]
 
 
-def ask(task: str, form: InspectForm | BakeForm, rules: Rules = LOCAL, seconds: float | None = 60) -> PageAnswer:
+def ask(task: str, form: ModelForm | BakeForm, rules: Rules = LOCAL, seconds: float | None = 60) -> PageAnswer:
     *_, last = PageJob(PageRequest(task, form, rules), seconds).messages()
     assert isinstance(last, PageAnswer)
     return last
@@ -110,12 +109,12 @@ def test_a_request_that_takes_too_long_is_stopped_and_leaves_what_others_keep(fo
 
 def test_a_request_that_takes_too_much_memory_says_so(llama: Path) -> None:
     small = Rules(memory=1 << 20)
-    assert "not enough memory" in ask("inspect", InspectForm(source=str(llama)), small).html
-    assert not ask("inspect", InspectForm(source=str(llama)), Rules(memory=4 << 30)).failed
+    assert "not enough memory" in ask("inspect", ModelForm(source=str(llama)), small).html
+    assert not ask("inspect", ModelForm(source=str(llama)), Rules(memory=4 << 30)).failed
 
 
 def test_a_process_that_is_killed_is_an_answer(llama: Path) -> None:
-    job = PageJob(PageRequest("inspect", InspectForm(source=str(llama)), LOCAL), 60)
+    job = PageJob(PageRequest("inspect", ModelForm(source=str(llama)), LOCAL), 60)
     job._process.kill()
     (answer,) = [one for one in job.messages() if isinstance(one, PageAnswer)]
     assert answer.failed
@@ -124,7 +123,7 @@ def test_a_process_that_is_killed_is_an_answer(llama: Path) -> None:
 
 def test_a_stopped_request_does_not_answer_in_place_of_the_next(form: BakeForm, llama: Path) -> None:
     front = Front(LOCAL)
-    first = front.answers("inspect", InspectForm(source=str(llama)), "page")
+    first = front.answers("inspect", ModelForm(source=str(llama)), "page")
     assert (
         "model-yarn4" in list(front.answers("plan", BakeForm(source=str(llama), method="yarn", value="4"), "page"))[-1]
     )

@@ -9,19 +9,18 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ropeconv.inspection.receipts.reader import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
-from ropeconv.ui.desk import Desk
-from ropeconv.ui.forms import BakeForm, CompareForm, InspectForm, PageForm, ResultsForm, command_of
-from ropeconv.ui.rules import LOCAL, SPACE, Rules
+from ropeconv.ui.forms import BakeForm, CompareForm, ModelForm, PageForm, RuntimesForm, command_of
+from ropeconv.ui.rules import LOCAL, SPACE, Desk, Rules
 from ropeconv.ui.sheet import HtmlSheet
-from ropeconv.ui.tasks import TASKS
+from ropeconv.ui.tasks import TASKS, shown
 
 from ..support.baking import make_plan
 from ..support.extent import sample
@@ -63,11 +62,11 @@ def form(models: Path) -> BakeForm:
 
 def test_a_dropped_evaluation_is_shown_and_sorts_the_methods(models: Path) -> None:
     result = models / "result.json"
-    page = asked("results", ResultsForm(upload=str(result)))
+    page = asked("results", ModelForm(upload=str(result)))
     assert "growth: loss in nats per token" in page.words
     assert sum(name == "figure" for name, _ in page.found) == 2
     form = CompareForm(source=str(models / "source"), context="4", measured=str(result))
-    page, plain = asked("compare", form), asked("compare", msgspec.structs.replace(form, measured=""))
+    page, plain = asked("compare", form), asked("compare", replace(form, measured=""))
     assert ("Sorted by: the loss at" in page.words, "Sorted by: the loss" in plain.words) == (True, False)
     cells = json.loads(result.read_text())["cells"]
     found = {cell["row"]: cell["value"] for cell in cells if (cell["metric"], cell["column"]) == ("loss", 128)}
@@ -77,28 +76,32 @@ def test_a_dropped_evaluation_is_shown_and_sorts_the_methods(models: Path) -> No
 
 def test_a_model_that_is_an_output_shows_what_was_measured_of_it(models: Path) -> None:
     (record,) = read_receipt(models / "baked").evaluations
-    page = asked("results", ResultsForm(source=str(models / "baked")))
+    page = asked("results", ModelForm(source=str(models / "baked")))
     assert f"Evaluated on {record.described_texts}" in page.words
 
 
 def test_dropped_validations_receipts_and_gguf_files_are_results(models: Path, tmp_path: Path) -> None:
-    page = asked("results", ResultsForm(upload=str(models / "validation.json")))
+    page = asked("results", ModelForm(upload=str(models / "validation.json")))
     assert "agrees" in page.words
     assert "figure" in page.names
     for name in ("baked/ropeconv.json", "baked.gguf"):
-        page = asked("results", ResultsForm(upload=str(models / name)))
+        page = asked("results", ModelForm(upload=str(models / name)))
         assert "ropeconv apply source --yarn 4" in page.words, name
-    page = asked("results", ResultsForm(source=str(models / "baked.gguf")))
-    assert "It was not evaluated" in page.words
-    for text, said in (("{}", "is no receipt and no result"), ('{"buckets": 1}', "is not a validation"), ("[", "JSON")):
+    page = asked("results", ModelForm(source=str(models / "baked.gguf")))
+    assert "Not evaluated yet" in page.words
+    for text, said in (
+        ("{}", "is not a receipt or a result"),
+        ('{"buckets": 1}', "is not a validation"),
+        ("[", "JSON"),
+    ):
         (tmp_path / "wrong.json").write_text(text)
         with pytest.raises(RopeconvError, match=said):
-            asked("results", ResultsForm(upload=str(tmp_path / "wrong.json")))
+            asked("results", ModelForm(upload=str(tmp_path / "wrong.json")))
 
 
 def test_a_gguf_file_is_inspected_compared_and_baked(models: Path, tmp_path: Path) -> None:
     gguf = str(models / "baked.gguf")
-    assert "yarn, theta 10000, factor 4" in asked("inspect", InspectForm(source=gguf)).words
+    assert "yarn, theta 10000, factor 4" in asked("inspect", ModelForm(source=gguf)).words
     assert "gguf" in asked("compare", CompareForm(source=gguf, context="1k")).words
     dropped = tmp_path / "mine.gguf"
     shutil.copyfile(gguf, dropped)
@@ -112,29 +115,29 @@ def test_a_gguf_file_is_inspected_compared_and_baked(models: Path, tmp_path: Pat
 def test_strangers_name_no_paths(models: Path) -> None:
     source, bake = str(models / "source"), BakeForm(source=str(models / "baked.gguf"), method="yarn", value="4")
     for task, form in (
-        ("inspect", InspectForm(source=source)), ("compare", CompareForm(source=source, context="4")), ("plan", bake),
-        ("publish", msgspec.structs.replace(bake, repo_id="me/x")), ("results", ResultsForm(source=source)),
+        ("inspect", ModelForm(source=source)), ("compare", CompareForm(source=source, context="4")), ("plan", bake),
+        ("publish", replace(bake, repo_id="me/x")), ("results", ModelForm(source=source)),
     ):  # fmt: skip
-        with pytest.raises(RopeconvError, match=r"no repository of the Hub|nobody is signed in"):
+        with pytest.raises(RopeconvError, match=r"not a repository on the Hub|you are not signed in"):
             asked(task, form, SPACE)
-    dropped = InspectForm(upload=str(models / "source" / "config.json"))
+    dropped = ModelForm(upload=str(models / "source" / "config.json"))
     assert asked("inspect", dropped, SPACE).words.strip().startswith("config.json")
 
 
 def shown_command(page: Elements) -> list[str]:
     """The command below an answer, without the model."""
-    return shlex.split(page.words.rpartition("The same in a terminal")[2].replace("Copy", ""))[3:]
+    return shlex.split(page.words.rpartition("The same on the command line")[2].replace("Copy", ""))[3:]
 
 
 def test_the_command_does_what_was_done_and_nothing_more(form: BakeForm, models: Path, tmp_path: Path) -> None:
-    form = msgspec.structs.replace(form, out=str(tmp_path / "by page"))
-    named = msgspec.structs.replace(form, repo_id="me/x", private=True, exist_ok=True)
+    form = replace(form, out=str(tmp_path / "by page"))
+    named = replace(form, repo_id="me/x", private=True, exist_ok=True)
     for task, one in (("plan", form), ("write", named)):
         assert shown_command(asked(task, one)) == ["--yarn", "4", "-o", form.out]
     plan = make_plan(models / "source", Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}}))
     pushed = shlex.split(command_of(plan, named, publishing=True))
     assert pushed[3:] == ["--yarn", "4", "--push", "me/x", "--private", "--exist-ok"]
-    home = msgspec.structs.replace(form, out="~/out")
+    home = replace(form, out="~/out")
     assert shown_command(asked("plan", home))[-1] == str(Path("~/out").expanduser())
 
 
@@ -153,3 +156,36 @@ def test_no_cache_and_no_login_of_the_machine_is_left(name: str, tmp_path: Path)
 
     assert "/shared/place" in places("as it is")
     assert [one for one in places().split() if not one.startswith(str(tmp_path / "own"))] == []
+
+
+def test_a_path_that_does_not_exist_is_no_matter_of_the_hub(tmp_path: Path) -> None:
+    for source in (str(tmp_path / "none"), "./none", "none.json", "none"):
+        with pytest.raises(RopeconvError, match=r"no such file or folder: '/.*none.*write its full path"):
+            asked("inspect", ModelForm(source=source))
+
+
+def test_the_table_of_runtimes_has_a_word_per_cell_with_popular_names_first() -> None:
+    page = Elements(shown(RuntimesForm()))
+    assert page.words.index("supported: computes the method") < page.words.index("YaRN, in the newest version")
+    assert page.words.index("transformers") < page.words.index("vLLM") < page.words.index("candle")
+    assert page.words.index("\nllama") < page.words.index("\nqwen3") < page.words.index("\nafmoe")
+    one = Elements(shown(RuntimesForm(family="qwen3", runtime="vllm", writing="linear")))
+    assert ("Every version" in one.words, "llama" in one.words, "vLLM 0.33" in one.words) == (True, False, True)
+
+
+def test_a_search_leads_to_models_and_keeps_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    said: dict[str, object] = {}
+
+    def listed(self: object, **options: object) -> list[huggingface_hub.ModelInfo]:
+        said.update(options)
+        return [huggingface_hub.ModelInfo(id="them/llama")] if options["search"] == "lla" else []
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_models", listed)
+    page = asked("search", BakeForm(source="lla", context="64k"))
+    (link,) = [attributes["href"] for name, attributes in page.found if name == "a"]
+    assert (link, said["sort"]) == ("./?source=them%2Fllama&context=64k", "downloads")
+    assert "The Hub has no model with 'x' in its name" in asked("search", BakeForm(source="x")).words
+    with pytest.raises(RopeconvError, match="no name is given to search for"):
+        asked("search", BakeForm())

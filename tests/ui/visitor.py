@@ -76,7 +76,7 @@ class Visitor:
         """Opens a page with what its address fills in."""
         self.driver.get(f"{self.site}/{page}?{urlencode(typed)}")
         self.first("main button, main input")
-        for name in typed.keys() & {"source", "value", "family"}:  # others may be folded away
+        for name in typed.keys() & {"source", "context", "family"}:  # others may be folded away
             until(lambda: self.field(name).get_attribute("value") == typed[name], name)  # noqa: B023
 
     def all(self, selector: str) -> list[Any]:

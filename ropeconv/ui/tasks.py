@@ -316,7 +316,7 @@ FAMILIES = (
 """The families that most people run; the others follow by name."""
 LEGEND = (
     "supported: computes the method. wrong: silently computes another RoPE. ignored: silently runs without scaling. "
-    "fails: stops with an error. -: the runtime does not have the family, or the family does not take the method."
+    "fails: stops with an error. untested: not known. -: the runtime does not have the family, or the family does not take the method."
 )
 
 

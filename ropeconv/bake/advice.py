@@ -35,7 +35,8 @@ PUBLISHED_ORDER = ("yarn", "by-parts", "mixed", "ntk-fixed", "ntk", "ntk-old")
 """Methods without fine-tuning by published comparisons, best first: Peng et al. 2023 for the parts, Su 2023 for NTK."""
 CRITERION = (
     "reported to work without fine-tuning at this factor; then the order of published comparisons (Peng et al. 2023, "
-    "Su 2023); then fewer dimensions outside the trained angles, then the longer effective length, then the smaller change of the pairs that complete a period"
+    "Su 2023); then fewer dimensions outside the trained angles, then the longer effective length, "
+    "then the smaller change of the pairs that complete a period"
 )
 
 

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..forms import InterpolatedForm
-from ..schedule import Schedule
+from ..forms import Form, InterpolatedForm
 from ..spec import RopeSpec
 from .method import ScaledMethod, register
 
@@ -38,9 +37,8 @@ class Halfway(ScaledMethod):
     paper = "Nobody 2026"
     finetuning_note = "not tried"
 
-    def schedule(self, spec: RopeSpec) -> Schedule:
-        factor = self.scale(spec)
-        return self.extended(spec, InterpolatedForm(spec.rope_theta, factor**0.5), factor)
+    def form(self, spec: RopeSpec, factor: float) -> Form:
+        return InterpolatedForm(spec.rope_theta, factor**0.5)
 '''
 ENCODING = '''"""Encoding `plain`: a schedule of `--linear` as the rope type linear, and nothing else."""
 
@@ -91,7 +89,7 @@ ADDITIONS = {
     "encoding (checkpoint)": (
         "plain", ENCODING, f"apply {CONFIG} --linear 4 --encoding plain --dry-run", "runtimes.md", "| `plain` |",
     ),
-    "runtime": ("nimble", RUNTIME, "runtimes --runtime nimble", "runtimes.md", "| Nimble 1.0 |"),
+    "runtime": ("nimble", RUNTIME, "list runtimes --runtime nimble", "runtimes.md", "| Nimble 1.0 |"),
 }  # fmt: skip
 """By the row: a name, the text of its file, a command that uses it, and a page that gets a certain text."""
 

@@ -186,7 +186,7 @@ def inspect(form: ModelForm, desk: Desk, sheet: HtmlSheet) -> None:
             ("extend its context", to_page("", BakeForm(source=form.source))),
             ("compare methods", to_page("compare", CompareForm(source=form.source))),
         )
-        sheet.ways("Next", ways)
+        sheet.ways("On these pages", ways)
     with sheet.folded("Details: every number, every runtime"):
         show_inspection(seen, sheet, repairs_of(source, seen), explain=True)
     spec = seen.spec
@@ -316,7 +316,8 @@ FAMILIES = (
 """The families that most people run; the others follow by name."""
 LEGEND = (
     "supported: computes the method. wrong: silently computes another RoPE. ignored: silently runs without scaling. "
-    "fails: stops with an error. untested: not known. -: the runtime does not have the family, or the family does not take the method."
+    "fails: stops with an error. untested: not known. -: the runtime does not have the family, or the family does not "
+    "take the method."
 )
 
 

@@ -62,7 +62,7 @@ def test_weights_that_are_only_pickled_stay_as_they_are(tmp_path: Path) -> None:
     source = folder(tmp_path / "model", "pytorch_model.bin")
     assert {file.name: file.action for file in make_plan(source, YARN).files}["pytorch_model.bin"] == "copy"
     words = (
-        r"only as pickle \(pytorch_model\.bin\), .*take --encoding native or factors, or load it once with transformers"
+        r"only as pickle \(pytorch_model\.bin\), .*pass --encoding native or factors, or load it once with transformers"
     )
     with pytest.raises(BadSource, match=words):
         make_plan(source, YARN, encoding="weights")

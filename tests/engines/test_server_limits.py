@@ -61,7 +61,7 @@ def test_no_answer_takes_longer_than_both_limits(start: bytes, piece: bytes) -> 
             connection.sendall(piece)
 
     begun = time.monotonic()
-    with serving(answer) as url, pytest.raises(RopeconvError, match=r"takes more than|does not answer \(timed out\)"):
+    with serving(answer) as url, pytest.raises(RopeconvError, match=r"does not answer \S+ within|does not answer \(timed out\)"):
         asked(url)
     assert time.monotonic() - begun < 9
 
@@ -87,7 +87,7 @@ def test_compressed_answers_are_refused_unread() -> None:
     ("body", "said"),
     [
         (b"<!doctype html>", "does not answer in JSON"), (b'{"data": NaN}', "does not answer in JSON"),
-        (b"[" * 100_000, "not as it is known|does not answer in JSON"), (b"[]", r"Expected `object`, got `array`"),
+        (b"[" * 100_000, "another format than|does not answer in JSON"), (b"[]", r"Expected `object`, got `array`"),
         (b'{"data": [{"id": {}}]}', r"at `\$.data\[0\].id`"), (b'{"data": [{"id": "\\ud800"}]}', "JSON|as it is known"),
         (b'{"data": [{"id": "x", "max_model_len": -1}]}', "max_model_len"),
     ],

@@ -53,7 +53,7 @@ def test_a_query_and_a_collection_are_sources(tmp_path: Path, monkeypatch: pytes
     found = named_sources(["author:me search:m tag:x", "collection:base/all-1"], tmp_path)
     assert [one.reference for one in found] == [f"base/{name}@{'c' * 40}" for name in ("m1", "m2", "m3")]
     assert asked == [{"author": "base", "search": "m", "filter": ["x"]}, "base/all-1"]
-    with pytest.raises(UsageError, match="the source 'search:none' gives no model"):
+    with pytest.raises(UsageError, match="the source 'search:none' matches no model"):
         named_sources(["search:none"], tmp_path)
 
 

@@ -19,6 +19,10 @@ ModelArgument = Annotated[
         "--server.",
     ),
 ]
+RowsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[METHOD:VALUE]...", help="Methods to compare with the model as it is, such as yarn:4."),
+]
 MethodsOption = Annotated[
     str,
     typer.Option(

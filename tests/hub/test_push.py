@@ -146,7 +146,7 @@ def test_who_may_see_it(push: Push, hub: WritingHub, monkeypatch: pytest.MonkeyP
     ("fault", "times", "given", "said"),
     [
         ("race", 1, "", "has changed while this was prepared"), ("commit", 99, "", "the Hub answered with an error"),
-        ("commit", 1, "", ""), ("cut", 99, "", "the Hub cannot be reached"), ("cut", 1, "", ""),
+        ("commit", 1, "", ""), ("cut", 99, "", "cannot reach the Hub"), ("cut", 1, "", ""),
         ("put", 99, "--encoding weights", "the Hub"), ("put", 1, "--encoding weights", ""),
     ],
 )  # fmt: skip

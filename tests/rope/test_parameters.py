@@ -148,8 +148,11 @@ def test_a_method_that_reaches_a_context(method: str, original_context: int, con
 
 
 def test_methods_are_said_to_work_untuned_as_far_as_papers_report() -> None:
-    """Peng et al. 2023 for the parts, bloc97 and Su 2023 for NTK, Ding et al. 2024; the others are for training."""
-    reported = {"ntk": 4, "ntk-old": 4, "by-parts": 4, "yarn": 4, "ntk-fixed": 8, "mixed": 8, "longrope": 8}
+    """Peng et al. 2023 for the parts, bloc97 and Su 2023 for NTK, Ding et al. 2024; the others are for training.
+
+    Su tried his forms at 8 times, where YaRN loses less (docs/reproducing.md), so they count as known up to 4.
+    """
+    reported = {"ntk": 4, "ntk-old": 4, "by-parts": 4, "yarn": 4, "ntk-fixed": 4, "mixed": 4, "longrope": 8}
     assert {name: kind.max_untuned_factor for name, kind in REGISTRY.items()} == dict.fromkeys(REGISTRY, 1) | reported
     notes = [(kind.max_untuned_factor, kind.finetuning_note) for kind in REGISTRY.values()]
     assert all(f"{factor:g} times" in note for factor, note in notes if " times" in note)

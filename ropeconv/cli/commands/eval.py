@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from ...errors import Interrupted
+from ...errors import Interrupted, UsageError
 from ...options import RunOptions, SizeOptions, copied
 from ...rope.errors import counted
 from ..command import needs, typed_group
@@ -27,6 +27,7 @@ from ..eval_options import (
     MethodsOption,
     ModelArgument,
     OutOption,
+    RowsArgument,
     ServersOption,
     TextOption,
     WorkersOption,
@@ -84,6 +85,7 @@ def eval_command(
     sizes: SizeOptions,
     running: RunOptions,
     model: ModelArgument = "",
+    named: RowsArgument = None,
     methods: MethodsOption = "",
     against: AgainstOption = "",
     server: ServersOption = None,
@@ -121,6 +123,9 @@ def eval_command(
 
     output = Output(as_json, quiet)
     check_places(report, plot, out)
+    if named and methods:
+        raise UsageError("name methods after MODEL or with --methods, not both")
+    methods = methods or ",".join(["base", *named] if named else [])
     seconds = parse_duration(budget) if budget else 0.0
     conditions = [parse_condition(one) for one in fail_if or ()]
     opening = RunnerRequest(

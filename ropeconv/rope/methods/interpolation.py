@@ -87,7 +87,7 @@ class NtkFixed(ScaledMethod):
     summary = "NTK-RoPE-fixed: base times s, positions divided by s^(2/r)"
     paper = "Su 2023, https://kexue.fm/archives/9706"
     max_untuned_factor = 4.0
-    finetuning_note = "tried without fine-tuning at 8 times the trained length (Su 2023), where YaRN loses less"
+    finetuning_note = "made for use without fine-tuning (Su 2023); above 4 times, YaRN loses less"
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return InterpolatedForm(spec.rope_theta * factor, factor ** (2 / spec.rotary_dim))
@@ -106,9 +106,7 @@ class NtkMixed(ScaledMethod):
     summary = "NTK-RoPE-mixed: a mixture of bases"
     paper = "Su 2023, https://kexue.fm/archives/9706"
     max_untuned_factor = 4.0
-    finetuning_note = (
-        "the best NTK form without fine-tuning at 8 times the trained length (Su 2023), where YaRN loses less"
-    )
+    finetuning_note = "the best NTK form without fine-tuning (Su 2023); above 4 times, YaRN loses less"
     departures = (
         "With exponent 0 the first ratio of neighbouring pairs is s and all others are 1, so that every pair is "
         "divided by s; the text says that all of them are 1.",

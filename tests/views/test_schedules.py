@@ -59,7 +59,13 @@ def test_a_picture_of_several_methods(tmp_path: Path) -> None:
     methods = (LLAMA_2, "--yarn", "8", "--mixed", "8")
     text = plotted(tmp_path, "x.svg", *methods)
     assert text.startswith("<svg")
-    for said in ("yarn8", "mixed8", "trained 4,096 tokens", "meta-llama- -Llama-2-7b-hf", "Upper bound of attention scores"):
+    for said in (
+        "yarn8",
+        "mixed8",
+        "trained 4,096 tokens",
+        "meta-llama- -Llama-2-7b-hf",
+        "Upper bound of attention scores",
+    ):
         assert f"<!-- {said}" in text
     assert "fill: #ffffff" not in text, "a page in dark mode shows through"
     assert plotted(tmp_path, "again.svg", *methods) == text

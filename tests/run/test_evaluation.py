@@ -106,7 +106,7 @@ def test_the_command_goes_on_with_the_journal_of_workers(place: Path) -> None:
     assert "12 sequences are in the journal, j.jsonl." in again.stderr
     assert json.loads(spread.stdout)["cells"] == json.loads(again.stdout)["cells"]
     for more, code, said in (
-        (("models/a", "--methods", "base,yarn:4", "--workers", "many"), 2, "'many' is not a place to run; give local, a"),
+        (("models/a", "--methods", "base,yarn:4", "--workers", "many"), 2, "'many' is not a place to run; give local"),
         (("--server", "http://localhost:1", "--workers", "2"), 2, "--workers has no effect on --server; leave it out"),
         (("models/none", "--workers", "2"), 1, "models/none"),
     ):

@@ -110,7 +110,7 @@ CHECKPOINT = UploadSet({}, made(source=HUB), 1024)
 CARDS: dict[str, tuple[UploadSet, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "two steps are one extension": (
         UploadSet({}, EXPORT, 1024), ONE,
-        ("extended from 64 to 1,024 tokens with [YaRN](https://arxiv.org/abs/2309.00071) (Peng et al. 2023; factor 16).",
+        ("extended from 64 to 1,024 tokens with [YaRN](https://arxiv.org/abs/2309.00071) (Peng et al. 2023; factor 16)",
          "| context | 64 | 1,024 |", "| frequencies | default | yarn |",
          f"```\n{STEPS}\n```", f"from commit `{'c' * 40}`"),
         ("as-is (",),

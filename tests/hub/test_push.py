@@ -236,7 +236,8 @@ def test_validation_stands_in_the_card(push: Push, hub: WritingHub) -> None:
     done = push(f"{BAKE} -o out --validate cpu --push me/proved")
     assert any(line.startswith(f"{hub.url}/me/proved/commit/") for line in done.stdout.splitlines())
     text = card_of(hub, "me/proved")
-    for words in ("PASS: matches the reference at every position; without scaling, the source does not.", "| 512-1,023 |", "](validation.png)"):
+    proof = "PASS: matches the reference at every position; without scaling, the source does not."
+    for words in (proof, "| 512-1,023 |", f"![{proof}](validation.png)"):
         assert words in text
     assert (hub.repos["me/proved"] / "validation.png").read_bytes().startswith(b"\x89PNG")
     shown = json.loads(push("push out me/proved --exist-ok --dry-run --json").stdout)

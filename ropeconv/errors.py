@@ -89,7 +89,7 @@ ERRORS = {
     "RepositoryNotFoundError": "there is no such repository, or it is private: check the id, then `hf auth login`",
     "RevisionNotFoundError": "the repository has no such revision: check what stands behind the @",
     "EntryNotFoundError": "the repository lacks a file that its listing names: try again later",
-    "LocalEntryNotFoundError": "cannot reach the Hub, and a file is not in the cache; go online, or unset HF_HUB_OFFLINE",
+    "LocalEntryNotFoundError": "cannot reach the Hub, and a file is not cached; go online, or unset HF_HUB_OFFLINE",
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and this needs the Hub: unset it, or download the checkpoint once",
     "HfHubHTTPError": "the Hub answered with an error: try again later",
     "FileMetadataError": "the Hub tells no commit or hash of a file: check HF_ENDPOINT, or give a local folder",

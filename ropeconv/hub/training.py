@@ -68,8 +68,8 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
     receipt = stated(source)
     if receipt is None:
         raise UsageError(
-            f"{source.reference} is not an output of ropeconv, or was changed since; run `ropeconv apply` first, and give "
-            "the folder that it wrote"
+            f"{source.reference} is not an output of ropeconv, or was changed since; run `ropeconv apply` first, and "
+            "give the folder that it wrote"
         )
     family = by_name().get(receipt.family)
     if family is None:

@@ -114,7 +114,7 @@ def newest(name: str) -> Runtime:
 
 
 def canonical(wanted: str) -> str:
-    """`name` or `name@version` in lower case, with aliases replaced: llama.cpp and gguf are llama-cpp, mlx is mlx-lm."""
+    """`name` or `name@version` in lower case, without aliases: llama.cpp and gguf are llama-cpp, mlx is mlx-lm."""
     name, at, version = wanted.strip().partition("@")
     return ALIASES.get(name.lower(), name.lower()) + at + version
 

@@ -69,9 +69,7 @@ def test_a_modelfile_names_the_file_and_the_context(plan: GgufPlan, tmp_path: Pa
 def test_commands_have_the_context_and_quoted_paths(plan: GgufPlan, llama: Path) -> None:
     serve = f"llama-server -m '/a b/Long.gguf' -c {4 * TRAINED}"
     assert run_commands(plan, Path("/a b/Long.gguf")) == [serve]
-    assert run_commands(plan, Path("/a b/Long.gguf"), Path("x y")) == [
-        "ollama create long -f 'x y' && ollama run long"
-    ]
+    assert run_commands(plan, Path("/a b/Long.gguf"), Path("x y")) == ["ollama create long -f 'x y' && ollama run long"]
     assert run_commands(make_plan(llama, YARN), Path("/a b/out")) == ["vllm serve '/a b/out' --max-model-len 256"]
 
 

@@ -129,7 +129,13 @@ def test_evidence_is_a_page_that_loads_nothing_and_a_picture(llama: Path, tmp_pa
     baked(llama, tmp_path / "out")
     command(tmp_path, *VALIDATE, "--length", 1024, "--report", "report.html", "--plot", "plots.png", code=0)
     page = (tmp_path / "report.html").read_text()
-    for words in ("PASS: matches the reference at every position", "512-1,023", "noise floor", "--report report.html", "KL from the reference"):
+    for words in (
+        "PASS: matches the reference at every position",
+        "512-1,023",
+        "noise floor",
+        "--report report.html",
+        "KL from the reference",
+    ):
         assert words in page
     assert not re.search(r"""(src|href|xlink:href|url|@import)\s*[=( ]\s*["']?(https?:)?//""", page), "it loads nothing"
     addresses = set(re.findall(r"https?://[^\s<>\"')]+", page))

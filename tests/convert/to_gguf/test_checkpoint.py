@@ -155,7 +155,9 @@ def test_large_models_come_back_in_shards(plain: Path, tmp_path: Path, monkeypat
 
 def test_a_method_goes_with_it_and_the_output_is_validated(plain: Path, tmp_path: Path) -> None:
     out, given = apply(make_plan(plain, YARN, tmp_path / "out", to="safetensors")), ("--against", "plain.gguf")
-    assert "PASS: matches the reference at every position" in command(tmp_path, "validate", "out", *given, code=0).stdout
+    assert (
+        "PASS: matches the reference at every position" in command(tmp_path, "validate", "out", *given, code=0).stdout
+    )
     data(lambda found: found.__setitem__(-5, found[-5] ^ 1))(out)
     assert "differs from byte" in command(tmp_path, "validate", "out", *given, "--ignore-receipt", code=3).stderr
 

@@ -108,6 +108,7 @@ class Batch:
             else:
                 self._gap(unit, made)
                 show_plan(plan, output, flags.explain)
+                output.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
         publication = {}
         if flags.how and made and len(made) == len(self.units):
             shown = output.as_json or not output.quiet

@@ -21,7 +21,7 @@ ModelArgument = Annotated[
 ]
 RowsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[METHOD:VALUE]...", help="Methods to compare with the model as it is, such as yarn:4."),
+    typer.Argument(metavar="[METHOD:VALUE]...", help="Methods to compare with the unchanged model, such as yarn:4."),
 ]
 MethodsOption = Annotated[
     str,

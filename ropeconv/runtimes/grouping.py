@@ -130,7 +130,7 @@ def find(wanted: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
         return tuple(row for row in runtimes() if row.current)
     rows = [row for row in runtimes() if row.name == name]
     if not rows:
-        others = ", ".join(ALIASES)
+        others = ", ".join(alias for alias, name in ALIASES.items() if name == LLAMA_CPP)
         known = dict.fromkeys(row.name for row in runtimes())
         names = ", ".join([*(f"{name} (or {others})" if name == LLAMA_CPP else name for name in known), *also])
         raise RecipeError(f"--runtime {wanted}: no such runtime is known; known: {names}")

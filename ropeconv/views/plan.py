@@ -52,7 +52,7 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
     assumed = isinstance(plan.result, CheckpointResult) and plan.result.family.assumed
     sheet.table(title(plan), ("", ""), support(verdicts, named))
     if assumed:
-        sheet.say(f"These statements hold where the model is loaded as {plan.family}.")
+        sheet.say(f"The model is taken as {plan.family}; this holds where a runtime loads it so.")
     for verdict in named.values():
         if verdict.reason and verdict.status not in GOOD:
             sheet.say(f"{verdict.display_name}: {verdict.reason}.")

@@ -60,7 +60,7 @@ def test_what_arrives(llama: Path, tmp_path: Path) -> None:
     out = apply(plan)
     arrived = hashes(out)
     same = {"LICENSE", "assets/picture.png", "chat_template.jinja", "generation_config.json", "model.safetensors"}
-    assert set(arrived) == same | {"config.json", "tokenizer_config.json", "ropeconv.json"}
+    assert set(arrived) == same | {"README.md", "config.json", "tokenizer_config.json", "ropeconv.json"}
     assert all(arrived[name] == before[name] for name in same)
     assert plan.skipped == ("model-Q4.gguf", "original/consolidated.00.pth", "pytorch_model.bin")
     assert plan_of(llama, tmp_path / "out", all_files=True).skipped == ()

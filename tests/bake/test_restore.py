@@ -147,7 +147,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "weights from outside": (record(renamed={"../secret.safetensors": "README.safetensors"}), "outside it"),
     "a name that another file has": (record(renamed={"model.safetensors": "other.safetensors"}), "gives 'other.safet"),
     "a file twice": (lambda receipt: receipt["files"].append(receipt["files"][0]), "lists a file twice"),
-    "an infinite factor": (scaled(factor=1e300), "no power of two"),
+    "an infinite factor": (scaled(factor=1e300), "not a power of two"),
     "another text": (first_config(lambda config: config.clear(), agrees=False), "no longer gives config.json as"),
 }
 """Through the whole of `restore` and `apply --replace`; tests/inspection/receipts/test_checks.py has every rule."""

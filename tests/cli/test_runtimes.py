@@ -18,7 +18,7 @@ def test_the_matrix_has_a_letter_for_each_way_that_is_exact(run: Run) -> None:
     assert found["llama"] == ["TL3YF", "TL3YF"]
     assert found["qwen3_moe"] == ["T....", "TL3YF"]
     assert found["falcon"] == ["-", "-"]
-    assert "T a new base" in text
+    assert "T: a new base" in text
 
 
 def test_json_has_every_cell_with_its_evidence(run: Run) -> None:

@@ -32,7 +32,7 @@ INDEX, ONE, STORED = "model.safetensors.index.json", "model.safetensors", "model
 K, K1 = (f"model.layers.{layer}.self_attn.k_proj.weight" for layer in (0, 1))
 UP, GATE = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_proj.weight"
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
-RECEIPT, DOCUMENTS = "ropeconv.json", ("README.md", "LICENSE")
+RECEIPT, DOCUMENTS = "ropeconv.json", ("README.md", "README-source.md", "LICENSE")
 NOTED = ("_name_or_path", "transformers_version")
 """Keys of config.json that change nothing, see EDITED."""
 BOTH: tuple[dict[str, Any], ...] = ({}, {"edited": True})

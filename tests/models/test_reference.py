@@ -98,6 +98,6 @@ def test_pickled_weights_are_copied_where_only_the_config_changes(llama: Path, t
     assert validate(out, llama, device="cpu", tokens=64, trust_remote_code=True).agrees
     for encoding in ("weights", "buffers"):
         with pytest.raises(
-            BadSource, match=r"only as pickle \(pytorch_model\.bin\).*take --encoding native or factors"
+            BadSource, match=r"only as pickle \(pytorch_model\.bin\).*pass --encoding native or factors"
         ):
             make_plan(llama, YARN, tmp_path / "other", encoding=encoding)

@@ -111,7 +111,7 @@ def test_a_wrong_bake_disagrees(wrong: str, outtype: str, dequantised: bool, pla
     bake(source, Recipe(METHODS["mixed"](4.0), attention_factor=1.1), out)
     WRONG[wrong](out, other)
     result = compared(other, source, dequantised=dequantised)
-    assert result.sentence.startswith("Disagrees"), result.sentence
+    assert result.sentence.startswith("FAIL"), result.sentence
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_runs(plain: Plain, tmp_path: Path) -> None:

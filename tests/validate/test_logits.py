@@ -84,7 +84,7 @@ def test_logits_that_cannot_tell_are_called_inconclusive(llama: Path, tmp_path: 
     deaf = changed_weights(llama, "o_proj", 0.0)
     result = check(baked(deaf, tmp_path / "out"), deaf)
     assert not result.agrees
-    assert result.sentence.startswith("Inconclusive: ")
+    assert result.sentence.startswith("INCONCLUSIVE: ")
 
 
 def test_flat_models_are_distinguished(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_flat_models_are_distinguished(tmp_path: Path) -> None:
     assert right.temperature < 0.1
     assert "logits divided by their spread" in right.sentence
     replaced(out / "config.json", '"factor": 16.0', '"factor": 15.0')
-    assert check(out, flat).sentence.startswith("Disagrees")
+    assert check(out, flat).sentence.startswith("FAIL")
 
 
 def test_sharp_models_are_distinguished_in_another_precision(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_sharp_models_are_distinguished_in_another_precision(tmp_path: Path) -> 
     assert right.dtype == "float32"
     assert "float32" in right.sentence
     replaced(out / "config.json", '"factor": 16.0', '"factor": 15.9')
-    assert check(out, sharp, dtype="bfloat16").sentence.startswith("Disagrees")
+    assert check(out, sharp, dtype="bfloat16").sentence.startswith("FAIL")
 
 
 def test_as_is_has_no_control(llama: Path, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_choice_of_indexers_is_left_out_of_the_comparison(tiny: Callable[[str]
     assert result.agrees, result.sentence
     assert "attention to all keys" in result.sentence
     replaced(out / "config.json", '"rope_theta": 10000.0', '"rope_theta": 10500.0')
-    assert check(out, source).sentence.startswith("Disagrees")
+    assert check(out, source).sentence.startswith("FAIL")
 
 
 def test_what_stands_for_log_n_is_what_is_compared(llama: Path, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_wrong_weights_disagree_and_quick_leaves_them_out(out: Path) -> None:
     done = command(out.parent, *VALIDATE, "--tokens", 16, code=3)
     assert "model.embed_tokens.weight of model.safetensors differs from byte" in done.stderr
     quick = command(out.parent, *VALIDATE, "--tokens", 16, "--quick")
-    assert "The bytes of the weights were not compared (--quick)." in quick.stdout
+    assert "The weights were not compared (--quick)." in quick.stdout
     assert "--quick left out the bytes of the weights" in quick.stderr
     said = command(out.parent, *VALIDATE, "--tokens", 16, "--quick", "--json")
     files = json.loads(said.stdout)["files"]

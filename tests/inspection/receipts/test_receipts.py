@@ -34,7 +34,8 @@ def test_a_folder_and_a_gguf_file_have_one_shape(llama: Path, tmp_path: Path) ->
     assert gguf.runtimes[0].status == "exact"
     assert len(gguf.schedule.inv_freq) > 0
     assert gguf.files == ()
-    assert {file.name for file in folder.files} == {"config.json", "generation_config.json", "model.safetensors"}
+    names = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
+    assert {file.name for file in folder.files} == names
     assert json.loads(json.dumps(folder.to_dict())) == json.loads((out / "ropeconv.json").read_text())
 
 
@@ -139,7 +140,7 @@ def made(recipe: dict[str, Any], target: TargetRecord = PLAIN, **more: Any) -> R
     )
 
 
-FILE = SourceRecord("m.gguf", "gguf")
+FILE = SourceRecord("m", "gguf")
 FOLDED = TargetRecord("safetensors", "weights", fold_into="k", fold_dtype="f32", all_files=True, replace=True)
 LISTS = {"method": "inv-freq", "parameters": {"values": [1.0, 0.5]}}
 

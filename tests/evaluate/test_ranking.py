@@ -69,4 +69,4 @@ def test_advise_sorts_by_a_file(tmp_path: Path, result: Result) -> None:
     assert None not in rows[:4]
     assert set(rows[4:]) == {None}
     assert "measured" not in json.loads(printed("--json"))["advice"][0]
-    assert "`ropeconv eval` makes one" in printed()
+    assert "Measure: ropeconv eval" in printed()

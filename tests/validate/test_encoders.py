@@ -69,7 +69,7 @@ def test_what_the_commands_say(tiny: Callable[[str], Path], tmp_path: Path) -> N
     done = command(tmp_path, *given, "--report", "page.html", code=0)
     assert "relative error" in done.stdout
     assert "cosine" in done.stdout
-    assert "Cosine of hidden states" in (tmp_path / "page.html").read_text()
+    assert "Similarity of hidden states" in (tmp_path / "page.html").read_text()
     data = json.loads(command(tmp_path, *given, "--json", code=0).stdout)
     first = data["buckets"][0]
     assert 0.999 < first["cosine"] <= 1.0000001

@@ -134,7 +134,7 @@ def test_evidence_is_a_page_that_loads_nothing_and_a_picture(llama: Path, tmp_pa
         "512-1,023",
         "noise floor",
         "--report report.html",
-        "KL from the reference",
+        "KL divergence by position",
     ):
         assert words in page
     assert not re.search(r"""(src|href|xlink:href|url|@import)\s*[=( ]\s*["']?(https?:)?//""", page), "it loads nothing"

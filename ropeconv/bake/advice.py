@@ -49,16 +49,6 @@ class FormatAdvice:
     reason: str = ""
 
     @property
-    def summary(self) -> str:
-        """For a table: in how many runtimes it is exact, a single status, or "refused"."""
-        if not self.verdicts:
-            return "refused"
-        if len(self.verdicts) == 1:
-            return self.verdicts[0].status
-        known = [verdict.status for verdict in self.verdicts if verdict.status not in ("unknown", "unsupported")]
-        return f"exact in {known.count('exact')} of {len(known)}"
-
-    @property
     def exceptions(self) -> str:
         """For display: the runtimes that do not compute it exactly, by status; empty where all do."""
         found = grouped(self.verdicts)

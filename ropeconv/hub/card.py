@@ -145,13 +145,8 @@ def _curve(found: Sequence[MeasuredRecord], value: str, error: str) -> Curve:
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
 TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-COMMANDS = {
-    "vllm": "vllm serve {repo_id} --max-model-len {context}",
-    "sglang": "sglang serve --model-path {repo_id} --context-length {context}",
-    "tgi": "text-generation-launcher --model-id {repo_id} --max-total-tokens {context}",
-    "mlx-lm": "mlx_lm.server --model {repo_id}",
-}
-"""How runtimes run a checkpoint with its whole context."""
+COMMANDS = ("vllm", "sglang", "tgi", "mlx-lm")
+"""Runtimes whose command a card has; run.jinja has the commands."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +309,8 @@ def card(
         local="/" not in repo_id,
         kv_cache=what.kv_cache,
         commands_of_runtimes={
-            name: text.format(repo_id=repo_id, context=what.context) for name, text in COMMANDS.items()
+            name: render("run.jinja", runtime=name, path=repo_id, context=what.context, modelfile=None).strip()
+            for name in COMMANDS
         },
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,

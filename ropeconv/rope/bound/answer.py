@@ -192,14 +192,6 @@ def bound(
     )
 
 
-def smallest_base(length: int, rotary_dim: int, head_dim: int) -> float | None:
-    """The smallest base from the package's tables, without a search; None where the tables do not have it."""
-    if head_dim != rotary_dim:
-        return None
-    step = look_up("base", rotary_dim, length)
-    return None if step is None else step.begin
-
-
 def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
     """Whether `wide_base` takes seconds: up to 2^18 tokens, or where the tables have the window."""
     return length <= 1 << 18 or _table("wide", Sums(rotary_dim, head_dim), length) is not None

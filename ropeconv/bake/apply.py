@@ -16,7 +16,7 @@ from ..engines.probe import Probe, ProbeCache
 from ..engines.transformers.patch import Undo
 from ..engines.transformers.patch import patch as patch_modules
 from ..errors import Disagreement
-from ..formats.copying import Advance
+from ..formats.disk import Advance
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.inplace import phases
 from ..formats.jsontext import JsonObject

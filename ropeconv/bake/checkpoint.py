@@ -16,7 +16,7 @@ from ..convert.selection import select
 from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
-from ..formats.copying import Advance, Splice, write_blocks
+from ..formats.disk import Advance, Splice, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard, write_stream
 from ..inspection.receipts.folder import stated
 from ..inspection.receipts.receipt import Receipt

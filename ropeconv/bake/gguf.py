@@ -14,7 +14,7 @@ from ..convert.to_gguf.export import SMALL, GgufExport, export
 from ..convert.to_gguf.metadata import file_name
 from ..convert.to_gguf.write import FTYPES, quantise, write_tensors
 from ..errors import UnsupportedBake, UsageError
-from ..formats.copying import Advance
+from ..formats.disk import Advance
 from ..formats.gguf.edit import Edit, RewrittenHeader, new_size, rewrite, write_changes, write_new
 from ..formats.gguf.values import string
 from ..formats.safetensors import INDEX

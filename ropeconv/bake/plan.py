@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ..convert.gguf_encoding import GgufResult
 from ..convert.target import ConsideredEncoding, EncodeResult, Target
-from ..formats.copying import Splice
-from ..formats.durable import FileIdentity
+from ..formats.disk import FileIdentity, Splice
 from ..formats.gguf.edit import Edit
 from ..formats.jsontext import JsonObject
 from ..inspection.document import (

@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import BadSource, UsageError
-from ..formats.copying import Advance, copy_file
-from ..formats.durable import sha256
+from ..formats.disk import Advance, copy_file, sha256
 from ..formats.gguf.edit import Edit, rewrite
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import safe_name

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.text import Text
 
 from ..environment import redacted
-from ..formats.copying import Advance
+from ..formats.disk import Advance
 from ..version import SCHEMA
 from ..views.sheet import MARKS
 

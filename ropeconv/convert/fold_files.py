@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UnsupportedBake
-from ..formats.copying import Advance, threads, write_at
+from ..formats.disk import Advance, threads, write_at
 from ..formats.safetensors import (
     INDEX,
     STORED,

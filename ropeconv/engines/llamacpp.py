@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ..formats.copying import cores, human
+from ..formats.disk import cores, human
 from ..formats.files import scratch
 from ..rope.forms import InterpolatedForm, Plain, Yarn
 from ..rope.schedule import Schedule

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engines.engine import Engine, Progress, TokenLosses
 from ..errors import NotFinite
-from ..formats.durable import text_digest
+from ..formats.disk import text_digest
 from ..formats.journal import Journal
 from ..rope.errors import RopeconvError
 from .cases import Case, EvalLine, EvaluationSizes, Observation, in_trained

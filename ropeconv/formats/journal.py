@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import BadSource
 from ..rope.errors import counted
-from .durable import TAKEN, rename_new, sync_folder
+from .disk import TAKEN, rename_new, sync_folder
 from .files import try_lock
 
 FIRST = 1 << 20

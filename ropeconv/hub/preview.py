@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ..bake.apply import AppliedPlan, apply
 from ..bake.checkpoint import CheckpointPlan
 from ..engines.probe import Probe
-from ..formats.copying import Advance
+from ..formats.disk import Advance
 from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
 from ..models.hub import answers

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BadSource
-from ..formats.durable import sha256
+from ..formats.disk import sha256
 from ..inspection.receipts.reader import parse_receipt
 from ..inspection.receipts.receipt import Receipt
 from ..models.source import RECEIPT

@@ -14,7 +14,7 @@ from ..bake.checkpoint import CheckpointPlan, with_readme
 from ..bake.plan import Plan
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..errors import BadSource
-from ..formats.copying import Advance
+from ..formats.disk import Advance
 from ..formats.files import read_text
 from ..formats.gguf.file import SHARD, GgufFile
 from ..formats.jsontext import JsonObject, parse

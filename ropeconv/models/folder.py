@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from ..errors import BadSource
-from ..formats.durable import FileIdentity, identity
+from ..formats.disk import FileIdentity, identity
 from ..formats.files import check_regular
 from ..formats.safetensors import Header, header_bytes, index_text, parse_header, safe_name, tensor_bytes, write_stream
 from ..rope.errors import shown

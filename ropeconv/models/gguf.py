@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from ..errors import BadSource
-from ..formats.durable import FileIdentity, text_digest, weights_digest
+from ..formats.disk import FileIdentity, text_digest, weights_digest
 from ..formats.gguf.file import SHARD, GgufFile, LocalShard, Shard
 from ..formats.gguf.header import MAX_HEADER, Beyond, GgufHeader, parse_header
 from ..formats.gguf.recovery import refuse_changing

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from ..errors import BadSource
-from ..formats.durable import sha256, text_digest
+from ..formats.disk import sha256, text_digest
 from ..formats.safetensors import Header, parse_header, read_header, safe_name
 from ..rope.errors import RopeconvError, shown
 from .folder import FolderSource

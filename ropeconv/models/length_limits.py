@@ -12,7 +12,7 @@ from importlib.resources import files
 import msgspec
 
 from ..formats import jsontext
-from ..formats.copying import Splice
+from ..formats.disk import Splice
 from ..formats.files import read_text
 from ..formats.package_data import package_data
 from .source import Origin, Source, SourceFile

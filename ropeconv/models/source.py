@@ -14,8 +14,7 @@ from urllib.parse import unquote
 
 from ..errors import BadSource
 from ..formats import jsontext
-from ..formats.copying import BLOCK, Advance, copy_file, copy_part
-from ..formats.durable import FileIdentity, sha256, text_digest, weights_digest
+from ..formats.disk import BLOCK, Advance, FileIdentity, copy_file, copy_part, sha256, text_digest, weights_digest
 from ..formats.files import expanded, open_regular, read_text
 from ..formats.jsontext import parse
 from ..formats.safetensors import INDEX, MOST_TENSORS, Header, Tensor, read_header, safe_name, shards, tensors
@@ -347,7 +346,7 @@ class Source(Origin, ABC):
     def copy_part(
         self, name: str, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance = lambda done: None
     ) -> None:
-        """Copies a range of a file into an open file, as `formats.copying.copy_part`. name: as in `files`."""
+        """Copies a range of a file into an open file, as `formats.disk.copy_part`. name: as in `files`."""
         if not self.is_generated(name):
             with open_regular(self.path(name)) as reader:
                 copy_part(reader, origin, writer, goal, size, advance)

@@ -20,7 +20,7 @@ from ..bake.verify.output import made_from, verify_output
 from ..errors import UsageError, reason
 from ..evaluate.row import BASE, Row
 from ..evaluate.texts import read_files
-from ..formats.durable import sha256, text_digest
+from ..formats.disk import sha256, text_digest
 from ..formats.files import expanded
 from ..formats.journal import Journal, JournalKind, Line
 from ..formats.jsontext import JsonObject

@@ -14,7 +14,7 @@ from ..environment import installed
 from ..errors import UsageError, reason
 from ..evaluate.evaluation import duration
 from ..evaluate.result import Result, Table, read_result, tables
-from ..formats.copying import human
+from ..formats.disk import human
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import render
 from ..inspection.kv_cache import now

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import msgspec
 
 from ..errors import UsageError
-from ..formats.copying import Advance
+from ..formats.disk import Advance
 from ..formats.files import expanded
 from ..models.gguf import GgufSource
 from ..models.open import HUB_FILE, HUB_ID, open_source

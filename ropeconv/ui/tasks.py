@@ -19,7 +19,7 @@ from ..errors import BadSource, UsageError
 from ..evaluate.ranking import advised
 from ..evaluate.result import read_result
 from ..formats import jsontext
-from ..formats.copying import human
+from ..formats.disk import human
 from ..formats.files import read_text, scratch
 from ..hub.options import PublishOptions, repository
 from ..hub.preview import show_publication

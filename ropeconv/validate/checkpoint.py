@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ..engines.engine import Progress
 from ..engines.transformers.engine import TransformersEngine, load_with_method, parameters
-from ..engines.transformers.load import check_heads, folder_of, stored_dtype, world_size
+from ..engines.transformers.load import check_heads, folder_of, placed, stored_dtype, weight_bytes, world_size
 from ..errors import BadSource
+from ..formats.disk import human
 from .checks import needs_trust
 from .comparison import Comparison, Settings
 from .sampling import TokenRun
@@ -47,7 +48,10 @@ def _validated(asked: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     """The result of a comparison. folder: the checkpoint of the source. trust: run the code of the output."""
     comparison, settings = asked.comparison, asked.settings
     source, baked, schedule = comparison.checkpoint, comparison.baked, comparison.schedule
-    place = settings.place(stored_dtype(source.config()), comparison.stands_for)
+    place = placed(source, settings.place(stored_dtype(source.config()), comparison.stands_for))
+    if place.layer_by_layer:
+        size = human(weight_bytes(source, place.dtype))
+        asked.progress.note(f"The weights ({size} as {place.dtype}) are read from the disk layer by layer, which is slow.")
     reading = read_with_power(asked, folder, place)
     at, spec, runs, states = reading.at, reading.spec, reading.runs, reading.states
     stock = TransformersEngine.load(baked, at, trust, settings.chunk)

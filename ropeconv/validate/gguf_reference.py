@@ -19,8 +19,8 @@ from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides
 from ..engines.llamacpp_process import Override
 from ..engines.transformers.engine import TransformersEngine
-from ..engines.transformers.load import DeviceSpec, folder_of
-from ..formats.copying import human
+from ..engines.transformers.load import DeviceSpec, folder_of, placed
+from ..formats.disk import human
 from ..formats.files import scratch
 from ..formats.gguf.edit import AddedTensor, Edit, write_new
 from ..formats.gguf.file import GgufFile
@@ -160,7 +160,7 @@ class PatchedReference(GgufReference):
     ) -> ReferenceLogits:
         """Logits of a checkpoint. dtype: in which it computes. ids, kept, progress: as in `logits`."""
         with folder_of(checkpoint, dtype) as folder:
-            at = DeviceSpec("cpu", dtype, stands_for=self.comparison.stands_for)
+            at = placed(checkpoint, DeviceSpec("cpu", dtype, stands_for=self.comparison.stands_for))
             engine = TransformersEngine.load(folder, at, chunk=len(ids))
             control = engine.logits(ids, kept, progress)
             scale, comparison = self.comparison.scale, self.comparison

@@ -279,7 +279,7 @@ def test_a_model_that_changes_is_not_copied(path: Path, tmp_path: Path, monkeypa
         real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(gguf_write, "copy_part", slow)
-    with pytest.raises(BadSource, match=r"model.gguf changed while it was read; leave the source alone and run again"):
+    with pytest.raises(BadSource, match=r"model.gguf changed while it was read; leave the source unchanged and run again"):
         apply(plan)
     assert not (tmp_path / "out.gguf").exists()
     assert GgufFile.open(path).header.get("llama.context_length") == 128

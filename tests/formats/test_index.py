@@ -9,7 +9,7 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats import jsontext
-from ropeconv.formats.copying import Splice, write_blocks
+from ropeconv.formats.disk import Splice, write_blocks
 from ropeconv.formats.jsontext import numbers
 from ropeconv.formats.package_data import typed
 from ropeconv.formats.safetensors import (

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats import durable
+from ropeconv.formats import disk
 from ropeconv.formats import files as regular
 from ropeconv.formats import files as scratch
-from ropeconv.formats.durable import sampled, sync_folder, weights_digest, writing_back
+from ropeconv.formats.disk import sampled, sync_folder, weights_digest, writing_back
 from ropeconv.formats.files import read_bytes, read_text, try_lock
 
 from .conftest import fails
@@ -98,8 +98,8 @@ def test_folders_that_do_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_write_back_begins_while_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, ...]] = []
-    monkeypatch.setattr(durable, "PAUSE", 0.01)
-    monkeypatch.setattr(durable, "_libc", lambda *types: lambda *given: calls.append(given[1:]))
+    monkeypatch.setattr(disk, "PAUSE", 0.01)
+    monkeypatch.setattr(disk, "_libc", lambda *types: lambda *given: calls.append(given[1:]))
     with writing_back(tmp_path / "a"):
         time.sleep(0.03)
         assert calls == []  # there is no file yet
@@ -107,7 +107,7 @@ def test_write_back_begins_while_a_file_is_written(tmp_path: Path, monkeypatch: 
         end = time.monotonic() + 20
         while not calls and time.monotonic() < end:
             time.sleep(0.01)
-    assert set(calls) == {(0, 0, durable.WRITE)}
+    assert set(calls) == {(0, 0, disk.WRITE)}
     ended = len(calls)
     time.sleep(0.03)
     assert len(calls) == ended

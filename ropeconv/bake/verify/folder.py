@@ -7,8 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ...errors import BadSource
-from ...formats.copying import Advance
-from ...formats.durable import sha256
+from ...formats.disk import Advance, sha256
 from ...formats.files import LONGEST, read_bytes, scratch
 from ...formats.safetensors import read_header
 from ...models.source import OTHER_WEIGHTS, RECEIPT

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ...convert.to_gguf.write import converted
-from ...formats.copying import Advance
+from ...formats.disk import Advance
 from ...formats.files import scratch
 from ...formats.gguf.edit import RESERVED, Change, RewrittenHeader, rewrite
 from ...formats.gguf.file import GgufFile

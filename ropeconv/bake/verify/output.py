@@ -11,7 +11,7 @@ import msgspec
 from ...convert.encoding import ENCODINGS
 from ...convert.target import Target
 from ...errors import BadSource
-from ...formats.copying import Advance
+from ...formats.disk import Advance
 from ...formats.jsontext import JsonObject
 from ...inspection.receipts.reader import check_files, parse_receipt, read_receipt
 from ...inspection.receipts.receipt import FileRecord, Receipt

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...convert.fold import Fold, Scaling
 from ...convert.fold_files import scaled, widened_header
-from ...formats.copying import Advance, cores
+from ...formats.disk import Advance, cores
 from ...formats.safetensors import STORED, Tensor, read_header, tensor_bytes, widened
 from ...models.source import Source
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...formats.copying import FULL, Advance, human
-from ...formats.durable import refuse_changed, sync_folder, sync_tree
+from ...formats.disk import FULL, Advance, human, refuse_changed, sync_folder, sync_tree
 from ...inspection.receipts.receipt import CheckRecord
 from ...inspection.receipts.writer import clear_drafts, write_receipt
 from ...rope.errors import RopeconvError

@@ -13,8 +13,17 @@ from pathlib import Path
 from threading import Event, Lock
 
 from ...errors import BadSource, Interrupted
-from ...formats.copying import Advance, copy_file, link_file
-from ...formats.durable import FileIdentity, identity, sampled, sha256, sync_file, writing_back
+from ...formats.disk import (
+    Advance,
+    FileIdentity,
+    copy_file,
+    identity,
+    link_file,
+    sampled,
+    sha256,
+    sync_file,
+    writing_back,
+)
 from ...inspection.receipts.receipt import FileRecord
 from ...rope.errors import RopeconvError
 from ..plan import FilePlan, PlannedFile
@@ -148,7 +157,7 @@ class Writer:
         size, sample = draft.stat().st_size, sampled(draft)
         origin = self.plan.origin(file) if file.action == "copy" else None
         if not _right_size(file, size) or (origin is not None and sample != sampled(origin)):
-            raise BadSource(f"{file.name} changed while it was copied; leave the source alone and run again")
+            raise BadSource(f"{file.name} changed while it was copied; leave the source unchanged and run again")
         if file.action in COPIED and not self.options.checksum:
             return sample, None
         known = file.sha256 if file.text is None else hashlib.sha256(file.text.encode()).hexdigest()

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from ...formats.durable import TAKEN, FileIdentity, exchange, rename_new, sync_folder
+from ...formats.disk import TAKEN, FileIdentity, exchange, rename_new, sync_folder
 from ...formats.files import try_lock
 from ...formats.journal import decoded, encoded
 from ...rope.errors import RopeconvError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import BadSource
-from ...formats.copying import free_bytes, human, same_blocks
+from ...formats.disk import free_bytes, human, same_blocks
 from ...formats.gguf.header import read_header
 from ...inspection.receipts.reader import read_receipt
 from ...inspection.receipts.writer import DRAFT

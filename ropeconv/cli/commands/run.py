@@ -94,7 +94,7 @@ def _show_plan(
     executor: Executor, output: Output,
 ) -> None:  # fmt: skip
     """Prints what would be run, written and published."""
-    from ...formats.copying import human
+    from ...formats.disk import human
     from ...run.executors.local import Local
     from ...run.jobs import RunJournal
     from ...run.report import Costs, check_bytes, kept_bytes, planned, problems_of

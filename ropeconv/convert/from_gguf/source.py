@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import UnsupportedBake, UsageError
 from ...formats import jsontext
-from ...formats.durable import FileIdentity, text_digest
+from ...formats.disk import FileIdentity, text_digest
 from ...formats.gguf.values import F32, TYPES
 from ...formats.jsontext import JsonObject
 from ...formats.safetensors import grouped, shard_names

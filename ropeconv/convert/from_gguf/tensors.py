@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import BadSource, UnsupportedBake
-from ...formats.copying import threads
+from ...formats.disk import threads
 from ...formats.gguf.file import GgufFile
 from ...formats.gguf.values import BF16, F16, F32, TYPES
 from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widened

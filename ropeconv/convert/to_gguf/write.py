@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...environment import require, without_secrets
-from ...formats.copying import Advance, copy_part, threads, write_at
+from ...formats.disk import Advance, copy_part, threads, write_at
 from ...formats.gguf.header import TensorInfo
 from ...formats.gguf.values import F16, F32, MXFP4, Q8_0, TYPES
 from ...formats.safetensors import STORED, widened

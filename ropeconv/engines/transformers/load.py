@@ -16,18 +16,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ...environment import require
+from ...environment import installed, require
 from ...errors import BadSource, UsageError
-from ...formats.copying import human
+from ...formats.disk import human
 from ...formats.files import scratch
 from ...formats.jsontext import JsonObject
 from ...models.config import text_part
 from ...models.family import Family
-from ...models.folder import ConvertedSource
+from ...models.folder import ConvertedSource, FolderSource
 from ...models.schema import text_config
 from ...models.source import Source
-from ...pretrained import load_config, load_model, make_config, parsed
+from ...pretrained import load_config, load_model, load_skeleton, make_config, parsed
 from ...rope.errors import RopeconvError
+from .layers import change_weights, read_by_layer
+from .memory import free_bytes, gpu_bytes, release
 
 T = TypeVar("T")
 
@@ -43,7 +45,8 @@ class DeviceSpec:
 
     device: as torch names it. dtype: "float32", "bfloat16" or "float16". device_map: of accelerate, to use several
     devices; empty for one. stands_for: the model type of checkpoints whose own transformers does not have. pickles: the
-    user trusts pickled weights, kernels of the Hub and code of tokenizers.
+    user trusts pickled weights, kernels of the Hub and code of tokenizers. layer_by_layer: read the weights of each
+    layer from the disk when it runs.
     """
 
     device: str
@@ -51,6 +54,7 @@ class DeviceSpec:
     device_map: str = ""
     stands_for: str = ""
     pickles: bool = False
+    layer_by_layer: bool = False
 
 
 def device_spec(
@@ -82,11 +86,51 @@ def device_spec(
     return DeviceSpec(device, dtype, device_map, stands_for, pickles)
 
 
-def free_gpu_bytes() -> int:
-    """Free memory of all GPUs in bytes; 0 without one."""
-    import torch
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a weight by its dtype."""
+SHARDED = 0.9
+"""The share of the free memory of several GPUs that weights may take, since no layer is divided between two."""
 
-    return sum(int(torch.cuda.mem_get_info(number)[0]) for number in range(torch.cuda.device_count()))
+
+def weight_bytes(source: Source, dtype: str) -> int:
+    """Size of the weights of a checkpoint in a precision, in bytes; 0 without safetensors."""
+    return WIDTHS[dtype] * sum(math.prod(tensor.shape) for tensor in source.tensors.values())
+
+
+def fits(source: Source, at: DeviceSpec) -> bool:
+    """Whether the weights of a checkpoint fit into the free memory of the device; True where they are divided."""
+    divided = at.layer_by_layer or at.device_map or world_size() > 1
+    return bool(divided) or weight_bytes(source, at.dtype) <= free_bytes(at.device)
+
+
+def placed(source: Source, at: DeviceSpec) -> DeviceSpec:
+    """A place where the weights of a checkpoint fit: the device, another GPU, several GPUs, or layer by layer.
+
+    Other GPUs are used for the device "cuda" only, which names none of them.
+    """
+    release()
+    if fits(source, at):
+        return at
+    if at.device == "cuda":
+        free, size = gpu_bytes(), weight_bytes(source, at.dtype)
+        if size <= max(free):
+            return replace(at, device=f"cuda:{free.index(max(free))}")
+        if size <= SHARDED * sum(free) and installed("accelerate"):
+            return replace(at, device_map="auto")
+    return replace(at, layer_by_layer=True)
+
+
+def _check_fits(folder: Path, at: DeviceSpec) -> None:
+    """Raises RopeconvError, with what to change, where a checkpoint does not fit into the memory of the device."""
+    source = FolderSource(folder)
+    release()
+    if not fits(source, at):
+        size, free = human(weight_bytes(source, at.dtype)), human(free_bytes(at.device))
+        narrower = "--dtype bfloat16, " if at.dtype == "float32" else ""
+        raise RopeconvError(
+            f"the weights of {folder} take {size} as {at.dtype}, and {free} are free on {at.device}; use {narrower}"
+            "another --device, or --device-map auto for several devices"
+        )
 
 
 def out_of_memory(work: Callable[[], T]) -> T:
@@ -94,7 +138,8 @@ def out_of_memory(work: Callable[[], T]) -> T:
     try:
         return work()
     except (MemoryError, RuntimeError) as problem:
-        if "out of memory" not in str(problem).lower() and not isinstance(problem, MemoryError):
+        words = ("out of memory", "can't allocate memory", "cannot allocate memory")
+        if not isinstance(problem, MemoryError) and not any(word in str(problem).lower() for word in words):
             raise
         raise RopeconvError(
             "the memory of this device is not enough; pass a smaller --chunk or --length, --dtype bfloat16, "
@@ -173,16 +218,23 @@ def load_stock(
 
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
     logging.disable_progress_bar()
-    # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
-    key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
-    given: dict[str, object] = {key: getattr(torch, at.dtype)}
-    if world_size() > 1:
-        given |= tp_kwargs()
-    elif at.device_map or at.device != "cpu":
-        require("accelerate", f"--device-map {at.device_map}" if at.device_map else f"--device {at.device}")
-        given["device_map"] = at.device_map or at.device
-    given["config"] = config or stock_config(folder, at.stands_for, trust)
-    model, found = load_model(_class_for(given["config"]), folder, trust, at.pickles, **given)
+    config = config or stock_config(folder, at.stands_for, trust)
+    _check_fits(folder, at)
+    if at.layer_by_layer:
+        model = load_skeleton(_class_for(config), folder, trust, at.pickles, config, at.dtype)
+        found = read_by_layer(model, folder, at.device, getattr(torch, at.dtype))
+    else:
+        # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
+        key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
+        given: dict[str, object] = {key: getattr(torch, at.dtype), "config": config}
+        if world_size() > 1:
+            given |= tp_kwargs()
+        elif at.device_map or (at.device != "cpu" and installed("accelerate")):
+            require("accelerate", f"--device-map {at.device_map}")
+            given["device_map"] = at.device_map or at.device
+        model, found = load_model(_class_for(config), folder, trust, at.pickles, **given)
+        if world_size() == 1 and "device_map" not in given:
+            model = model.to(at.device)
     if at.stands_for:
         _check_complete(found, folder, at.stands_for)
     return model.eval()
@@ -233,17 +285,9 @@ def load_widened(folder: Path, at: DeviceSpec) -> PreTrainedModel:
     """A model that computes in float32, with weights rounded to the precision of `at`. folder: the checkpoint."""
     import torch
 
-    model = load_stock(folder, replace(at, dtype="float32"))
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.copy_(weight.to(getattr(torch, at.dtype)))
+    model, narrow = load_stock(folder, replace(at, dtype="float32")), getattr(torch, at.dtype)
+    change_weights(model, lambda name, weight: weight.to(narrow).to(weight.dtype))
     return model
-
-
-def fits_in_gpu(source: Source, width: int) -> bool:
-    """Whether weights of `width` bytes each fit into the free memory of all GPUs; True on machines without one."""
-    free = free_gpu_bytes()
-    return not free or 1.1 * width * sum(math.prod(info.shape) for info in source.tensors.values()) < free
 
 
 def stored_dtype(config: JsonObject) -> str:

@@ -14,7 +14,7 @@ from ...engines.engine import Engine
 from ...engines.llamacpp import LlamaCppEngine, runtime
 from ...engines.llamacpp_process import Override
 from ...errors import UnsupportedBake, UsageError
-from ...formats.copying import free_bytes, human, same_blocks
+from ...formats.disk import free_bytes, human, same_blocks
 from ...formats.files import scratch
 from ...formats.gguf.edit import Edit
 from ...formats.gguf.values import TYPES

@@ -15,7 +15,7 @@ from ...engines.transformers.engine import TransformersEngine
 from ...engines.transformers.load import DeviceSpec, folder_of
 from ...errors import BadSource
 from ...formats import jsontext
-from ...formats.durable import text_digest
+from ...formats.disk import text_digest
 from ...formats.files import read_text, scratch
 from ...inspection.receipts.reader import read_receipt
 from ...inspection.receipts.receipt import Receipt

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from ...engines.engine import Engine, Output
 from ...engines.transformers.load import DeviceSpec, device_spec, stored_dtype
-from ...formats.copying import human
+from ...formats.disk import human
 from ...formats.jsontext import JsonObject
 from ...inspection.kv_cache import KvCache
 from ..row import Row

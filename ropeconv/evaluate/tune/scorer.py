@@ -18,13 +18,13 @@ import numpy as np
 
 from ...engines.engine import Engine
 from ...errors import BadSource, NotFinite
-from ...formats.durable import text_digest
+from ...formats.disk import text_digest
 from ...formats.journal import Journal, JournalKind, Line
 from ...rope.lengths import format_tokens
 from ...rope.schedule import Schedule
 from ..cases import Case, EvaluationSizes, Observation
 from ..measures.retrieval import Passkey
-from ..result import decided
+from ..result import margin
 from ..statistics import differences
 from ..texts import TextDocument, Texts, window_ends
 from .result import Candidate, TunedRow, WindowMeasurement
@@ -182,8 +182,9 @@ class Difference:
 
     @property
     def decided(self) -> bool:
-        """Whether the mean is beyond three standard errors."""
-        return decided(self.mean, self.error)
+        """Whether the mean is significant."""
+        limit = margin(self.error, len(self.values))
+        return limit is not None and abs(self.mean) > limit
 
 
 BLOCKS = 16
@@ -250,7 +251,10 @@ def measured(
         return WindowMeasurement(value=mean)
     found = differences({one.pair: one for one in ours}, {one.pair: one for one in theirs}, seed)
     assert found is not None
-    return WindowMeasurement(value=mean, difference=found.mean, error=found.error)
+    return WindowMeasurement(
+        value=mean, difference=found.mean, error=found.error, margin=margin(found.error, found.count),
+        clusters=found.count,
+    )  # fmt: skip
 
 
 def _observations(windows: Sequence[TextWindow], losses: Sequence[Losses], part: Part) -> list[Observation]:

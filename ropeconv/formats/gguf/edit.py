@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from ...errors import BadSource
 from ...rope.errors import shown
-from ..copying import Advance, copy_file, copy_part, pieces_of
+from ..disk import Advance, copy_file, copy_part, pieces_of
 from .file import GgufFile
 from .header import GgufHeader, TensorInfo, padded
 from .values import F32, GgufValue, string

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TOO_MANY, BadSource
-from ..durable import FileIdentity, identity, refuse_changed
+from ..disk import FileIdentity, identity, refuse_changed
 from .header import MAX_HEADER, MAX_TENSORS, GgufHeader, TensorInfo, read_header
 
 

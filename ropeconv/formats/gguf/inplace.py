@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 
 from ...rope.errors import RopeconvError
-from ..copying import write_at
+from ..disk import write_at
 from .edit import Change, Edit, RewrittenHeader, changed, rewrite
 from .file import GgufFile
 from .header import GgufHeader, read_header

@@ -24,8 +24,7 @@ from pathlib import Path
 
 from ...errors import BadSource, Interrupted
 from ...rope.errors import RopeconvError, counted
-from ..copying import FULL, pieces_of, write_at
-from ..durable import sync_folder
+from ..disk import FULL, pieces_of, sync_folder, write_at
 from ..files import try_lock
 from .edit import PAGE
 

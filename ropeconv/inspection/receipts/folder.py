@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import BadSource
-from ...formats.copying import Splice, copy_file, write_blocks
-from ...formats.durable import FileIdentity, sha256, text_digest
+from ...formats.disk import FileIdentity, Splice, copy_file, sha256, text_digest, write_blocks
 from ...formats.safetensors import INDEX, STORED, Header, Tensor, read_header, safe_name, tensors, widened
 from ...models.length_limits import SMALL
 from ...models.source import CARD, RECEIPT, SOURCE_CARD, GeneratedFile, Source, SourceFile

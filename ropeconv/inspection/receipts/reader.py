@@ -11,7 +11,7 @@ import msgspec
 
 from ...errors import BadSource, UsageError
 from ...formats import jsontext
-from ...formats.durable import sha256
+from ...formats.disk import sha256
 from ...formats.files import read_text
 from ...formats.jsontext import JsonObject
 from ...formats.package_data import typed

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from ...formats.copying import Splice
+from ...formats.disk import Splice
 from ...formats.jsontext import JsonObject
 from ...options import Format, TargetOptions
 from ...version import SCHEMA
@@ -62,7 +62,7 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One number.
 
     The fields are those of a cell of `ropeconv eval`: `measure` and `metric`, `length` in tokens, `value` and `error`,
-    `low` and `high` of shares, `difference` and `difference_error` to the row `against`.
+    `low` and `high` of shares, `difference`, `difference_error` and `margin` to the row `against`, and `clusters`.
     """
 
     measure: str
@@ -74,6 +74,13 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     difference: float | None = None
     difference_error: float | None = None
+    margin: float | None = None
+    clusters: int = 0
+
+    @property
+    def decided(self) -> bool:
+        """Whether the difference is significant."""
+        return self.difference is not None and self.margin is not None and abs(self.difference) > self.margin
 
 
 class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):

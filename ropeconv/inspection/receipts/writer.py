@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 
 from ...formats import jsontext
-from ...formats.durable import sync_file, sync_folder
+from ...formats.disk import sync_file, sync_folder
 from ...formats.files import try_lock
 from ...formats.gguf.header import GgufHeader
 from ...formats.jsontext import JsonObject

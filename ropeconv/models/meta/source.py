@@ -10,7 +10,7 @@ from pathlib import Path
 from ...environment import require
 from ...errors import BadSource
 from ...formats import jsontext
-from ...formats.durable import FileIdentity, identity, sha256, text_digest
+from ...formats.disk import FileIdentity, identity, sha256, text_digest
 from ...formats.package_data import typed
 from ..folder import ConvertedShard, ConvertedSource, FolderSource, check_link
 from ..schema import Config

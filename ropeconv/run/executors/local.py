@@ -13,7 +13,7 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
-from ...formats.copying import cores
+from ...formats.disk import cores
 from ...formats.files import scratch, try_lock
 from .executor import Executor, Factory, Failure, Pool, call, lost
 

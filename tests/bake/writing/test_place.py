@@ -11,7 +11,7 @@ import pytest
 
 from ropeconv.bake.plan import FilePlan
 from ropeconv.bake.writing import execute, hidden
-from ropeconv.formats import durable as renaming
+from ropeconv.formats import disk
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -133,7 +133,7 @@ def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
 def test_what_is_added_later_is_kept(out: Path, without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The earlier output is back in its place, and the next run says the same or replaces it."""
     if without:
-        monkeypatch.setattr(renaming, "_renameat2", lambda source, target, flags: False)
+        monkeypatch.setattr(disk, "_renameat2", lambda source, target, flags: False)
     before = tree(out)
     before_the_moves(monkeypatch, lambda: written(out / "README.md"))
     with pytest.raises(RopeconvError, match=r"/out has README\.md, which ropeconv did not write.*move it away"):

@@ -12,7 +12,7 @@ import pytest
 from ropeconv.bake.plan import PlannedFile
 from ropeconv.bake.writing import execute, files
 from ropeconv.errors import BadSource
-from ropeconv.formats.durable import FileIdentity, identity
+from ropeconv.formats.disk import FileIdentity, identity
 from ropeconv.inspection.receipts.reader import read_receipt
 
 from ...support.extent import sample

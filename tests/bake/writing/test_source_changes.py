@@ -64,7 +64,7 @@ def test_a_change_meanwhile_keeps_nothing(
         change(folder / name)
         return None
 
-    with pytest.raises(BadSource, match="changed while it was read; leave the source alone and run again"):
+    with pytest.raises(BadSource, match="changed while it was read; leave the source unchanged and run again"):
         execute_plan(small_plan(folder, out), ApplyOptions(link=link), meanwhile)
     assert not out.exists()
     assert beside(out) == []

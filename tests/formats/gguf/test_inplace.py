@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource, Interrupted
-from ropeconv.formats import copying
 from ropeconv.formats.gguf import inplace
 from ropeconv.formats.gguf import recovery as room
 from ropeconv.formats.gguf.edit import PAGE, RESERVED, AddedTensor, Change, Edit, Layout, write_new
@@ -59,7 +58,7 @@ def inserting(path: Path) -> Path:
 @pytest.fixture(params=["reserve", "inserted"])
 def path(request: pytest.FixtureRequest, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file whose header has room for a change, and one that gets it; journals are read in pieces of 1,000 bytes."""
-    monkeypatch.setattr(copying, "BLOCK", 1000)
+    monkeypatch.setattr("ropeconv.formats.disk.BLOCK", 1000)
     return model if request.param == "reserve" else inserting(tmp_path / "plain.gguf")
 
 

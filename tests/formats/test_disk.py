@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats import copying
-from ropeconv.formats import durable as renaming
-from ropeconv.formats.copying import copy_file, copy_part, link_file, pieces_of, same_blocks
-from ropeconv.formats.durable import TAKEN, exchange, rename_new
+from ropeconv.formats import disk
+from ropeconv.formats.disk import TAKEN, copy_file, copy_part, exchange, link_file, pieces_of, rename_new, same_blocks
 
 from .conftest import fails
 
@@ -52,7 +50,7 @@ def test_a_copy_is_equal_and_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.delattr(os, "copy_file_range")
     else:
         monkeypatch.setattr(os, "copy_file_range", call)
-    monkeypatch.setattr(copying, "BLOCK", 64)
+    monkeypatch.setattr(disk, "BLOCK", 64)
     data = os.urandom(1000)
     (tmp_path / "source").write_bytes(data)
     done: list[int] = []
@@ -82,7 +80,7 @@ def test_a_filesystem_that_shares_blocks_copies_no_byte(tmp_path: Path, monkeypa
     (tmp_path / "source").write_bytes(b"12345")
     done: list[int] = []
     copy_file(tmp_path / "source", tmp_path / "target", done.append)
-    assert asked == [(str(tmp_path / "target"), copying.FICLONE, str(tmp_path / "source"))]
+    assert asked == [(str(tmp_path / "target"), disk.FICLONE, str(tmp_path / "source"))]
     assert ((tmp_path / "target").read_bytes(), done) == (b"12345", [5])
     assert same_blocks(tmp_path / "source", tmp_path)
     monkeypatch.setitem(sys.modules, "fcntl", None)
@@ -135,7 +133,7 @@ def test_holes_stay_holes(
 
 
 def test_a_file_that_ends_early_is_said_to_be_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "BLOCK", 4)
+    monkeypatch.setattr(disk, "BLOCK", 4)
     (tmp_path / "a").write_bytes(bytes(range(10)))
     with (tmp_path / "a").open("rb") as file:
         assert list(pieces_of(file.fileno(), 1, 9)) == [(0, b"\1\2\3\4"), (4, b"\5\6\7\x08"), (8, b"\t")]
@@ -164,7 +162,7 @@ def test_links_resolve_symlinks_where_they_can_be_made(tmp_path: Path, monkeypat
 @pytest.fixture(params=["renameat2", "none"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "none":
-        monkeypatch.setattr(renaming, "_libc", lambda *types: None)
+        monkeypatch.setattr(disk, "_libc", lambda *types: None)
     return str(request.param)
 
 

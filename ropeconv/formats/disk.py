@@ -1,0 +1,444 @@
+"""Bytes on the disk: copies by the kernel, renames, fsync, and the identities and digests of files.
+
+A copy is a reflink where the filesystem shares blocks, else copy_file_range. Holes of sparse files stay holes:
+https://man7.org/linux/man-pages/man2/lseek.2.html (`SEEK_DATA`, `SEEK_HOLE`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, BinaryIO
+
+from ..errors import BadSource
+
+FICLONE = 0x40049409  # linux/fs.h
+RANGE = 1 << 30  # per call of the kernel
+BLOCK = 8 << 20  # where bytes pass through Python
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk, or of a used-up quota."""
+UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
+
+Advance = Callable[[int], None]
+"""Called with the bytes done since the last call."""
+
+
+def copy_file(source: Path, target: Path, advance: Advance = lambda done: None) -> None:
+    """Copy the contents of a file. Raises OSError, and leaves a partial target then."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        size = os.fstat(reader.fileno()).st_size
+        if _reflink(reader.fileno(), writer.fileno()):
+            advance(size)
+        else:
+            copy_part(reader, 0, writer, 0, size, advance)
+
+
+def copy_part(
+    reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance = lambda done: None
+) -> None:
+    """Copy `size` bytes from `origin` in one open file to `goal` in another, and flush the writer. Raises OSError.
+
+    The writer has only zeros at `goal`, so that holes are skipped.
+    """
+    writer.flush()
+    done = 0
+    for start, stop in _data(reader.fileno(), origin, origin + size):
+        if start - origin > done:
+            advance(start - origin - done)
+        _copy(reader, start, writer, goal + start - origin, stop - start, advance)
+        done = stop - origin
+    hole = min(size, os.fstat(reader.fileno()).st_size - origin) - done
+    if hole > 0:  # at the end
+        end = goal + done + hole
+        if os.fstat(writer.fileno()).st_size < end:
+            os.ftruncate(writer.fileno(), end)
+        writer.seek(end)
+        advance(hole)
+
+
+def _copy(reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance) -> None:
+    done = 0
+    while hasattr(os, "copy_file_range") and done < size:
+        length = min(RANGE, size - done)
+        try:
+            count = os.copy_file_range(reader.fileno(), writer.fileno(), length, origin + done, goal + done)
+        except OSError as problem:
+            if problem.errno not in UNSUPPORTED:
+                raise
+            break
+        if count == 0:
+            break
+        done += count
+        advance(count)
+    reader.seek(origin + done)
+    writer.seek(goal + done)
+    while done < size and (block := reader.read(min(BLOCK, size - done))):
+        writer.write(block)
+        done += len(block)
+        advance(len(block))
+    writer.flush()
+
+
+def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a range that are not holes, as (first byte, last byte + 1)."""
+    status = os.fstat(file)
+    if not hasattr(os, "SEEK_DATA") or status.st_blocks * 512 >= status.st_size:
+        yield start, stop
+        return
+    position, at = os.lseek(file, 0, os.SEEK_CUR), start
+    while at < stop:
+        try:
+            begin = os.lseek(file, at, os.SEEK_DATA)
+            end = min(os.lseek(file, begin, os.SEEK_HOLE), stop)
+        except OSError as problem:
+            begin = stop if problem.errno == errno.ENXIO else at  # no more data, or a filesystem that does not tell
+            end = stop
+        finally:
+            os.lseek(file, position, os.SEEK_SET)
+        if begin < end:
+            yield begin, end
+        at = max(end, at + 1)
+
+
+def write_at(file: int, data: bytes | memoryview, place: int) -> int:
+    """Write all of the data (pwrite(2) may write a part), and return the number of bytes. Raises OSError."""
+    view, done = memoryview(data).cast("B"), 0
+    while done < len(view):
+        done += os.pwrite(file, view[done:], place + done)
+    return done
+
+
+def pieces_of(file: int, start: int, length: int) -> Iterator[tuple[int, bytes]]:
+    """Yield a range of a file in pieces, each with the number of bytes before it.
+
+    Raises BadSource where the file ends before the range does.
+    """
+    done = 0
+    while done < length:
+        block = os.pread(file, min(BLOCK, length - done), start + done)
+        if not block:
+            raise BadSource("a file was cut off while it was read; run again")
+        yield done, block
+        done += len(block)
+
+
+def link_file(source: Path, target: Path) -> bool:
+    """Hard-link a file. Returns False where the filesystem cannot."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError as problem:
+        if problem.errno in UNSUPPORTED | {errno.EMLINK}:
+            return False
+        raise
+    return True
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the free bytes on the filesystem of a folder, which need not exist yet."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def _reflink(reader: int, writer: int) -> bool:
+    try:
+        import fcntl
+
+        fcntl.ioctl(writer, FICLONE, reader)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def same_blocks(source: Path | None, folder: Path) -> bool:
+    """Return whether a copy of `source` into `folder` would share its blocks, from a test with a temporary file."""
+    if source is None:
+        return False
+    probe = folder / ".reflink-probe"
+    try:
+        with source.open("rb") as reader, probe.open("wb") as writer:
+            return _reflink(reader.fileno(), writer.fileno())
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def human(size: int) -> str:
+    """Format a number of bytes in decimal units: `7.3 GB`."""
+    value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.1f} {units[0]}"
+
+
+@dataclass(frozen=True)
+class Splice:
+    """`data` in place of the bytes start .. stop - 1 of a file."""
+
+    start: int
+    stop: int
+    data: bytes
+
+    def size(self, before: int) -> int:
+        """Return the size of the file after the change, from the size before it."""
+        return before - (self.stop - self.start) + len(self.data)
+
+    def applied(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the content after the change, from the content before it."""
+        at, inserted = 0, False
+        for block in blocks:
+            yield block[: max(0, self.start - at)]
+            after = block[max(0, self.stop - at) :]
+            at += len(block)
+            if at >= self.stop and not inserted:
+                yield self.data
+                inserted = True
+            yield after
+        if not inserted:
+            yield self.data
+
+    def read(self, before: Callable[[int, int], bytes], start: int, stop: int) -> bytes:
+        """Return bytes start .. stop - 1 after the change; `before(start, stop)` reads the file before it."""
+        end = self.start + len(self.data)
+        content = before(start, min(stop, self.start)) if start < self.start else b""
+        content += self.data[max(0, start - self.start) : max(0, stop - self.start)]
+        moved = self.stop - end
+        return content + (before(max(start, end) + moved, stop + moved) if stop > end else b"")
+
+
+def write_blocks(blocks: Callable[[], Iterable[bytes]], target: Path, advance: Advance) -> None:
+    """Write a file from the pieces of its content."""
+    with target.open("wb") as file:
+        for block in blocks():
+            file.write(block)
+            advance(len(block))
+
+
+MOST_THREADS = 8
+"""More are not faster where each of them reads and writes."""
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use; a batch system may grant only some of a machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def threads() -> int:
+    """Return the number of threads for work on files: one per core, 8 at most."""
+    return min(MOST_THREADS, cores())
+
+
+WRITE = 2  # SYNC_FILE_RANGE_WRITE of linux/fs.h: begins write-back and does not wait for it
+PAUSE = 0.1  # seconds
+NOT_FOR_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EISDIR, errno.EBADF}
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the content of a file is on the disk. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, str(path)) from None
+    finally:
+        os.close(handle)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk; do nothing where the system cannot. Raises OSError."""
+    try:
+        sync_file(path)
+    except OSError as problem:
+        if problem.errno not in NOT_FOR_FOLDERS:
+            raise
+
+
+def sync_tree(root: Path) -> None:
+    """Wait until the names in a folder and in its subfolders are on the disk. Raises OSError."""
+    for folder, _, _ in os.walk(root, topdown=False):
+        sync_folder(Path(folder))
+
+
+@contextmanager
+def writing_back(path: Path) -> Iterator[None]:
+    """Let the system write a growing file to the disk all the time, so that an fsync at its end waits less.
+
+    The file need not exist yet. Does nothing where the system cannot.
+    """
+    call = _libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    if call is None:
+        yield
+        return
+    done = Event()
+
+    def work() -> None:
+        while not done.wait(PAUSE):
+            with suppress(OSError):
+                handle = os.open(path, os.O_RDONLY)
+                try:
+                    call(handle, 0, 0, WRITE)
+                finally:
+                    os.close(handle)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@cache
+def _libc(name: str, *types: Any) -> Any:
+    """A function of the C library; None where the system lacks it."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), name, None) if os.name == "posix" else None
+    if call is not None:
+        call.argtypes = types
+    return call
+
+
+CURRENT_FOLDER = -100  # AT_FDCWD
+NO_REPLACE, EXCHANGE = 1, 2  # linux/fs.h
+NO_RENAMEAT2 = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}
+TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
+"""Errors of a rename to a name that is taken."""
+
+
+def rename_new(source: Path, target: Path) -> None:
+    """Rename a file or folder to a free name, or to that of an empty folder.
+
+    Raises OSError, with a number in TAKEN where the name is not free.
+    """
+    if source.is_dir():  # rename(2) does not replace a file, or a folder with content, by a folder
+        source.rename(target)
+        return
+    if _renameat2(source, target, NO_REPLACE):
+        return
+    try:
+        os.link(source, target)
+    except OSError as problem:
+        if problem.errno not in NO_LINKS:
+            raise
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        source.rename(target)
+        return
+    source.unlink()
+
+
+def exchange(one: Path, other: Path, spare: Path) -> None:
+    """Exchange the names of two files or folders: in one step where the system can, else by way of a third name.
+
+    `spare` is a free name on the same filesystem, which `other` has in between. Raises OSError; both names are as
+    before then, unless putting them back fails too.
+    """
+    if _renameat2(one, other, EXCHANGE):
+        return
+    other.rename(spare)
+    try:
+        one.rename(other)
+    except OSError:
+        spare.rename(other)
+        raise
+    spare.rename(one)
+
+
+def _renameat2(source: Path, target: Path, flags: int) -> bool:
+    """Call renameat2(2). Returns False where the system or the filesystem lacks it. Raises OSError."""
+    call = _libc("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    if call is None:
+        return False
+    if call(CURRENT_FOLDER, os.fsencode(source), CURRENT_FOLDER, os.fsencode(target), flags) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in NO_RENAMEAT2:
+        return False
+    raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+
+SAMPLE, SAMPLES = 1 << 16, 64
+TENSOR_SAMPLE = 1 << 12
+
+
+def text_digest(*parts: str) -> str:
+    """Return the sha256 of texts without line ends, in hexadecimal."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def sha256(path: Path) -> str:
+    """Return the sha256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sampled(path: Path) -> str:
+    """Return the sha256 of the size of a file, its first and last 64 kB, and 62 evenly spaced pieces of 64 kB.
+
+    It takes the same time for every size, and covers files up to 4 MB completely.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        digest = hashlib.sha256(str(size).encode())
+        last = max(0, size - SAMPLE)
+        for place in sorted({last * number // (SAMPLES - 1) for number in range(SAMPLES)}):
+            file.seek(place)
+            digest.update(file.read(SAMPLE))
+    return digest.hexdigest()
+
+
+def weights_digest(path: Path, data_start: int, tensors: Iterable[tuple[int, int]]) -> str:
+    """Return a digest that tells a file of weights from others, in constant time per tensor.
+
+    It covers the size, the time of the last change, the whole header (the first `data_start` bytes), 4 kB from the
+    middle of each tensor (start and length in bytes), and what `sampled` covers.
+    """
+    status = path.stat()
+    digest = hashlib.sha256(f"{status.st_size} {status.st_mtime_ns} {sampled(path)}".encode())
+    with path.open("rb") as file:
+        while data_start > 0 and (block := file.read(min(BLOCK, data_start))):
+            digest.update(block)
+            data_start -= len(block)
+        for start, size in tensors:
+            file.seek(start + max(0, size - TENSOR_SAMPLE) // 2)
+            digest.update(file.read(min(size, TENSOR_SAMPLE)))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """Properties of a file that change when it is replaced or written to. mtime_ns: in nanoseconds."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+def identity(path: Path) -> FileIdentity | None:
+    """Return the identity of a file or folder, for a link that of its target; None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return FileIdentity(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def refuse_changed(seen: Mapping[Path, FileIdentity | None]) -> None:
+    """Raise BadSource where a file no longer has the identity that was seen before."""
+    for path, before in seen.items():
+        if identity(path) != before:
+            raise BadSource(f"{path.name} changed while it was read; leave the source unchanged and run again")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -25,7 +24,7 @@ from .inspection.inspection import Inspection, inspect_source
 from .inspection.receipts.reader import read_receipt
 from .inspection.side_by_side import RopeDifference, side_by_side
 from .models.gguf import GgufSource
-from .models.open import HUB_FILE, open_source
+from .models.open import open_source
 from .models.source import Source
 from .options import OutputPlace, TargetOptions, options
 from .rope.lengths import parse_tokens
@@ -376,10 +375,9 @@ def _against(output: object, baked: Path, against: object) -> str:
         return _reference("validate", against)
     if isinstance(output, Output) and output.against:
         return output.against
-    first = read_receipt(baked).source
-    if first.repository:
-        file = re.fullmatch(HUB_FILE, first.reference or "")
-        return f"{first.repository}@{first.commit}" + (f"/{file[3]}" if file else "")
-    raise UsageError(
-        f"the receipt of {baked} names {first.name}, a local model, without its place; pass against='PATH'"
-    )
+    from .cli.execution import source_of
+
+    if found := source_of(baked):
+        return found
+    name = read_receipt(baked).source.name
+    raise UsageError(f"the receipt of {baked} names {name}, a local model, without its place; pass against='PATH'")

@@ -68,7 +68,7 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "restore, a source": (lambda m, _: ropeconv.restore(m), "ropeconv.json"),
     "validate, a source": (lambda m, _: ropeconv.validate(m), "not an output of ropeconv"),
     "validate, a local one": (
-        lambda m, _: ropeconv.validate(ropeconv.apply(m, yarn=4).path), "pass against='PATH'"
+        lambda m, _: ropeconv.validate([ropeconv.apply(m, yarn=4).path, m.rename("moved")][0]), "pass against='PATH'"
     ),
     "validate, a near name": (lambda m, _: ropeconv.validate(m, m, lenght=4), "did you mean length?"),
     "validate, a reference": (lambda m, _: ropeconv.validate(m, m, reference="no"), "choose patched, config or"),
@@ -137,7 +137,9 @@ def test_a_source_on_the_hub_is_found_by_its_commit(
     reference: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = SourceRecord("a", "gguf" if "gguf" in reference else "hub", reference, "c0")
-    monkeypatch.setattr("ropeconv.verbs.read_receipt", lambda baked: SimpleNamespace(source=record))
+    monkeypatch.setattr(
+        "ropeconv.inspection.receipts.reader.read_receipt", lambda baked: SimpleNamespace(source=record)
+    )
     assert _against("out", Path("out"), None) == found
 
 

@@ -96,7 +96,7 @@ FailIfOption = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-if", metavar="CONDITION", rich_help_panel=OUTPUT,
-        help="Exit with 3 where it holds by three standard errors: 'yarn:4 > base @2T' (repeatable).",
+        help="Exit with 3 if it holds significantly: 'yarn:4 > base @2T' (repeatable).",
     ),
 ]  # fmt: skip
 

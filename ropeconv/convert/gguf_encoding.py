@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import UnsupportedBake
 from ..formats.gguf.edit import AddedTensor, Change, Edit, interleave, rewrite
+from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import GgufHeader, TensorInfo
 from ..formats.gguf.values import F32, f32, u32
 from ..inspection.problems import refused_tensors
@@ -25,9 +26,9 @@ from ..runtimes.evidence import Evidence, records
 from ..runtimes.gguf_readers import Feature, Reader, judge_reader, judge_readers
 from ..runtimes.llamacpp.archs import arch_of_header, arch_table
 from ..runtimes.llamacpp.layers import window_theta
-from ..runtimes.llamacpp.read_header import FREQS, LONG, ROPE_TENSORS, SHORT, WINDOW_NORM, Reading, read
+from ..runtimes.llamacpp.read_header import FREQS, LONG, ROPE_TENSORS, SHORT, WINDOW_NORM, Reading, read, rope_tensors
 from ..runtimes.llamacpp.scaling import ArchKeys
-from ..runtimes.runtime import GOOD
+from ..runtimes.runtime import GOOD, Status
 from ..runtimes.verdict import TOLERANCE, Verdict, difference
 from .target import EncodeResult, with_deviation
 
@@ -217,6 +218,16 @@ def judged(
     arch, features = str(after.get("general.architecture")), gguf_features(after)
     verdicts = tuple(with_deviation(one, deviation) for one in (own, *judge_readers(features, arch)))
     return GgufResult(encoding, verdicts, edit=edit, arch=arch, features=features, deviation=deviation, **more)
+
+
+def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
+    """Return the verdicts of llama.cpp and the other readers on a GGUF file. Raises BadSource where they refuse it."""
+    model, table = GgufModel(file.header, file.tensors, rope_tensors(file)), arch_table()
+    arch = model.reading().arch
+    fails = refused_tensors(model.reading(), model.vectors, file.get(f"{arch.name}.rope.scaling.type"))
+    status: Status = "refused" if fails else "unknown" if arch.assumed else "exact"
+    own = Verdict(table.key, table.display_name, status, "", table.source, table.version, Evidence("read"))
+    return (own, *judge_readers(gguf_features(model), arch.name))
 
 
 def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str, encoding: str = "") -> Verdict:

@@ -107,7 +107,7 @@ def explain_columns(advice: RankedMethods) -> Iterator[str]:
     if advice.ranking:
         yield "Loss: nats per token, measured with this method."
         yield "Price: increase of the loss at the trained length, measured."
-        yield "Holds to: longest length whose loss is within three errors of its best, measured."
+        yield "Holds to: longest length whose loss is not significantly above its best, measured."
     yield "Without training: reported to work at this factor without fine-tuning."
     yield "Safetensors, gguf: runtimes that support the output, of those that can load the model."
     yield "Effective: longest distance up to which sum cos(m theta_i) is not negative (Men et al. 2024)."

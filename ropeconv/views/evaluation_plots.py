@@ -28,32 +28,32 @@ LINEAR = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Numbers of a row over lengths. x: tokens, rising. y: numbers. error: standard errors, NaN where not known."""
+    """Numbers of a row over lengths. x: tokens, rising. y: numbers. band: to each side of them, NaN for none."""
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
-    error: NDArray[np.float64]
+    band: NDArray[np.float64]
 
 
 def losses(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = "") -> None:
-    """Draws numbers over the length, with bands of one standard error to each side.
+    """Draws numbers over the length with their bands.
 
     axes: of matplotlib. curves: by row, the first one in grey. trained: the trained context in tokens, a vertical line.
     title: above it. unit: of the numbers.
     """
-    _draw(axes, curves, trained, 1.0, first=True)
+    _draw(axes, curves, trained, first=True)
     axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
 
 def differences(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = "") -> None:
-    """Draws differences to the first row over the length, with bands of three standard errors to each side.
+    """Draws differences to the first row over the length with their bands.
 
     Near zero the axis is linear and beyond it logarithmic, since rows that break are nats away, others hundredths.
     axes: of matplotlib. curves: by row, without the first. trained: the trained context in tokens. title: above it.
     unit: of the numbers.
     """
-    _draw(axes, curves, trained, 3.0, first=False)
+    _draw(axes, curves, trained, first=False)
     axes.axhline(0, color=ink(), linewidth=0.8)
     if max(map(abs, axes.get_ylim())) > LINEAR:  # within, that scale has no ticks but its ends
         axes.set_yscale("symlog", linthresh=LINEAR, linscale=1.5)
@@ -62,14 +62,14 @@ def differences(axes: Axes, curves: Mapping[str, Curve], trained: int, title: st
     axes.legend()
 
 
-def _draw(axes: Axes, curves: Mapping[str, Curve], trained: int, errors: float, first: bool) -> None:
+def _draw(axes: Axes, curves: Mapping[str, Curve], trained: int, first: bool) -> None:
     for number, (name, curve) in enumerate(curves.items(), 0 if first else 1):
         style = {"color": ink(), "linestyle": "-"} if number == 0 else line(number - 1)
         few = len(curve.x) <= 12
         marker = MARKERS[number % len(MARKERS)] if few else ""
         axes.plot(curve.x, curve.y, label=literal(name), marker=marker, markersize=3, linewidth=1.1, **style)
-        band = errors * curve.error
-        axes.fill_between(curve.x, curve.y - band, curve.y + band, color=style["color"], alpha=0.18, linewidth=0)
+        low, high = curve.y - curve.band, curve.y + curve.band
+        axes.fill_between(curve.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
     axes.set_xscale("log", base=2)
     ticks = sorted({float(x) for curve in curves.values() for x in curve.x})
     if len(ticks) <= 12:
@@ -125,7 +125,7 @@ TITLES = {
     "passkey": "Passkey found", "niah": "Needle found",
 }  # fmt: skip
 LEVEL = "{Better} is better. Bands show one standard error."
-APART = "{Side} 0, a row is better than {first}. Bands show three standard errors; beyond 0.1 the axis is logarithmic."
+APART = "{Side} 0, a row is better than {first}. Bands show 99.7 % intervals; beyond 0.1 the axis is logarithmic."
 TRAINED = " The dotted line marks the trained context."
 SHARES = (
     "Right answers in %, by length and by depth from the beginning (0 %) to the end of the text. Brighter is better."
@@ -179,7 +179,7 @@ def _curve(cells: list[Cell]) -> Curve:
 
 
 def _difference(cells: list[Cell]) -> Curve:
-    return _arrays([(c.column, c.difference, c.difference_error) for c in cells if c.difference is not None])
+    return _arrays([(c.column, c.difference, c.margin) for c in cells if c.difference is not None])
 
 
 def _arrays(points: Sequence[tuple[float | None, ...]]) -> Curve:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from ..convert.gguf_encoding import judge_file
 from ..inspection.document import describe_layers
 from ..inspection.inspection import Inspection
 from ..inspection.problems import Problem
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.writer import commands, facts_of
 from ..inspection.side_by_side import FrequencyDifference, RopeDifference, Side
+from ..models.gguf import GgufSource
 from ..pretrained import CodeFile
 from ..rope.errors import counted
 from ..rope.lengths import format_tokens
-from ..rope.on_top import rotating
 from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
 from ..runtimes.grouping import grouped
@@ -28,6 +30,8 @@ def show_inspection(seen: Inspection, sheet: Sheet, repairs: Iterable[Problem] =
 
     repairs: what would help runtimes that do not support it. explain: with every number and every runtime.
     """
+    if isinstance(seen.source, GgufSource):
+        seen = replace(seen, verdicts=judge_file(seen.source.file))
     if explain:
         _show_details(seen, sheet, tuple(repairs))
     else:
@@ -47,7 +51,7 @@ def show_inspection(seen: Inspection, sheet: Sheet, repairs: Iterable[Problem] =
 
 def _show_summary(seen: Inspection, sheet: Sheet) -> None:
     spec = seen.spec
-    rotating_dims = spec.rotary_dim if spec.rotating_share == 1 else 2 * rotating(spec)
+    rotating_dims = 2 * spec.rotating_pairs
     factor = "" if spec.attention_factor == 1 else f", attention factor {spec.attention_factor:.6g}"
     cache = f"; KV cache {seen.kv_cache.sizes(spec.context).partition(', ')[0]}" if seen.kv_cache else ""
     rows = [
@@ -104,7 +108,7 @@ def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
     yield "frequencies", describe(spec.form)
     yield "rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairs}{', MLA' if spec.mla else ''}"
     if spec.rotating_share < 1:
-        still = spec.rotary_dim // 2 - rotating(spec)
+        still = spec.rotary_dim // 2 - spec.rotating_pairs
         yield "pairs that do not rotate", f"{still} of {spec.rotary_dim // 2}, by architecture"
     yield "attention_factor", f"{spec.attention_factor:.6g}"
     if spec.softmax_scale != 1:

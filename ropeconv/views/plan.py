@@ -16,7 +16,6 @@ from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
 from ..rope.forms import count_zero
 from ..rope.lazy import Vector
-from ..rope.on_top import rotating
 from ..rope.recipe import flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -148,7 +147,7 @@ def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
 
 
 def _layers(spec: RopeSpec) -> str:
-    rotates = spec.rotary_dim if spec.rotating_share == 1 else 2 * rotating(spec)
+    rotates = 2 * spec.rotating_pairs
     return f"{rotates} of {spec.head_dim} dimensions rotate. Layers: {describe_layers(spec)}."
 
 

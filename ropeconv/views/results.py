@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..evaluate.cases import metric_of
-from ..evaluate.result import GROWTH, Entry, Result, Table, decided, tables
+from ..evaluate.result import ALPHA, GROWTH, Entry, Result, Table, sample_size, tables
 from ..evaluate.tune.result import TuningResult, WindowMeasurement
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
 from ..validate.validation import BucketResult, Validation
@@ -19,6 +19,7 @@ MOST_COLUMNS = 6
 """Of a measure by position; --json and --report have all."""
 STYLES = {True: "bold", False: "bright_black", None: ""}
 MARK = "*"
+LEVEL = f"p < {ALPHA:.4f} (Student's t over n windows or texts)"
 
 
 def show_result(result: Result, sheet: Sheet) -> None:
@@ -32,7 +33,7 @@ def show_result(result: Result, sheet: Sheet) -> None:
         if row.refused:
             sheet.say(f"{row.name} was refused: {row.refused}")
     compared = any(cell.difference is not None for cell in result.cells)
-    mark = f"; {'bold' if sheet.colours else MARK}: differs from the first row by more than three standard errors"
+    mark = f"; {'bold' if sheet.colours else MARK}: differs from the first row, {LEVEL}"
     sheet.say(f"T: the trained context, {result.trained:,} tokens{mark if compared else ''}.")
     many = f"{len(result.texts)} texts" if len(result.texts) > 1 else result.texts[0] if result.texts else "no text"
     sheet.say(
@@ -94,11 +95,13 @@ def show_tuned(found: TuningResult, out: Path | None, sheet: Sheet) -> None:
         )
         for row in found.rows
     ]
-    sheet.table(f"{found.source}, held-out losses at {found.context:,} tokens", tuple(columns), body, right=columns[1:])
+    n = max(row.total.clusters for row in found.rows)
+    title = f"{found.source}, held-out losses at {found.context:,} tokens; n = {n}"
+    sheet.table(title, tuple(columns), body, right=columns[1:])
     parts = f"beyond + {found.price:g} inside" + f" + {found.needles:g} needle" * with_needles
     sheet.say(
         f"Losses in nats per token, beyond and inside the trained context of {found.trained:,} tokens; total: {parts}; "
-        f"{MARK}: more than three standard errors."
+        f"{MARK}: {LEVEL}."
     )
     sheet.say(
         f"The search took {found.steps:,} steps on {found.windows} windows and lowered their total by "
@@ -116,7 +119,7 @@ def _difference(one: WindowMeasurement) -> str:
         return "-"
     if one.error is None:
         return f"{one.difference:+.4f}"
-    return f"{one.difference:+.4f} ± {one.error:.4f}{MARK if decided(one.difference, one.error) else ' '}"
+    return f"{one.difference:+.4f} ± {one.error:.4f}{MARK if one.decided else ' '}"
 
 
 STATES = (
@@ -199,7 +202,8 @@ def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
     for measure in dict.fromkeys(one.measure for one in record.measured):
         found = {one.length: one for one in record.measured if one.measure == measure}
         metric = metric_of(next(iter(found.values())).metric)
-        lines.append((f"{measure}, {metric.title}", _record_cells(found, lengths, _record_value)))
+        title = f"{measure}, {metric.title} ({sample_size(found.values())})"
+        lines.append((title, _record_cells(found, lengths, _record_value)))
         if any(one.difference is not None for one in found.values()):
             lines.append((f"minus {record.against}", _record_cells(found, lengths, _record_difference)))
     retrieves = any(metric_of(one.metric).share for one in record.measured)
@@ -220,9 +224,9 @@ def _record_value(one: MeasuredRecord) -> str:
 
 
 def _record_difference(one: MeasuredRecord) -> str:
-    """In bold beyond three standard errors."""
+    """In bold where it is significant."""
     if one.difference is None:
         return ""
     metric, error = metric_of(one.metric), one.difference_error
     text = metric.difference(one.difference) + ("" if error is None else f" ± {metric.error(error)}")
-    return f"**{text}**" if decided(one.difference, error) else text
+    return f"**{text}**" if one.decided else text

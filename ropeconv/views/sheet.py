@@ -71,7 +71,7 @@ HIDDEN_STATES = {
 }
 GROWTH = {
     "price": "increase of the loss at the trained length",
-    "holds to": "longest length whose loss is within three errors of the row's best",
+    "holds to": "longest length whose loss is not significantly above the row's best",
 }
 RUNTIMES = {
     "exact": "cells (model families times theta, linear, llama3, YaRN and any frequencies) that it computes exactly",

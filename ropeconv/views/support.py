@@ -9,7 +9,10 @@ from ..rope.errors import counted
 from ..runtimes.grouping import VERSIONS, VerdictLike
 from .sheet import legend
 
-POPULAR = ("llama-cpp-gguf", "transformers", "vllm", "sglang", "llama-cpp", "mlx-lm", "exllamav3", "ollama")
+POPULAR = (
+    "llama-cpp-gguf", "transformers", "vllm", "sglang", "llama-cpp", "mlx-lm", "exllamav3", "ollama", "koboldcpp",
+    "lm-studio",
+)  # fmt: skip
 WORDS = {
     "exact": "supported",
     "rounded": "supported",

@@ -78,7 +78,7 @@ def test_an_output_without_weights_is_not_one_to_run(run: Run, llama: Path, tmp_
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("validate", "out"), "Missing option '--against': "), (("apply",), "Missing argument 'SOURCE': A folder")],
+    [(("validate",), "Missing argument 'BAKED': "), (("apply",), "Missing argument 'SOURCE': A folder")],
 )
 def test_what_is_missing_is_explained(run: Run, words: tuple[str, ...], said: str) -> None:
     done = run(*words)

@@ -63,7 +63,7 @@ def tune_command(
 ) -> None:
     """Search for frequencies that beat the built-in methods on your text, and write them as a recipe.
 
-    Held-out text decides: if nothing is better by three standard errors, the recipe is the best built-in method.
+    Held-out text decides: if nothing is significantly better, the recipe is the best built-in method.
     Exit codes: 0 done, 130 stopped (the first Ctrl-C ends the search and keeps the best frequencies).
     """
     from ...engines.engine import Progress

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """Examples:
 
-ropeconv validate ./Llama-2-7b-hf-yarn16 --against meta-llama/Llama-2-7b-hf
+ropeconv validate ./Llama-2-7b-hf-yarn16
 
 ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --length 64k --text book.txt --report report.html
 
@@ -57,11 +57,17 @@ def _on_checkpoint(given: Mapping[str, Any]) -> bool:
 @typed_group("options", ValidateOptions)
 def validate_command(
     baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
+    options: ValidateOptions,
     against: Annotated[
         str,
-        typer.Option("--against", metavar="SOURCE", help="The checkpoint it was made from.", rich_help_panel=RUNNING),
-    ],
-    options: ValidateOptions,
+        typer.Option(
+            "--against",
+            metavar="SOURCE",
+            help="The model it was made from (default: as the receipt says, on the Hub or beside the output).",
+            rich_help_panel=RUNNING,
+            show_default=False,
+        ),
+    ] = "",
     device_map: DeviceMapOption = "",
     length: Annotated[
         str,
@@ -128,7 +134,7 @@ def validate_command(
     from ...engines.transformers.load import is_main_process
     from ...validate.comparison import Comparison, Settings
     from ...views.results import show_validation
-    from ..execution import run_validation
+    from ..execution import run_validation, source_of
 
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
@@ -140,6 +146,11 @@ def validate_command(
     )  # fmt: skip
     _check_flags(settings, baked.suffix == ".gguf", server)
     check_places(report, plot)
+    against = against or source_of(baked)
+    if not against:
+        raise UsageError(
+            f"the source of {baked} is not beside it; add --against SOURCE, its path or its name on the Hub"
+        )
     comparison = Comparison.open(baked, against)
     checks = Options(quick, ignore_receipt, trust_remote_code)
     result, files = run_validation(comparison, settings, server, model, checks, output)

@@ -67,15 +67,10 @@ def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
     )
 
 
-def rotating(spec: RopeSpec) -> int:
-    """How many pairs of a model rotate."""
-    return round(spec.rotary_dim * spec.rotating_share) // 2
-
-
 def _whole(inv_freq: Vector, spec: RopeSpec) -> Vector:
-    found = np.zeros(spec.rotary_dim // 2)
-    found[: rotating(spec)] = inv_freq[: rotating(spec)]
-    return found
+    whole = np.zeros(spec.rotary_dim // 2)
+    whole[: spec.rotating_pairs] = inv_freq[: spec.rotating_pairs]
+    return whole
 
 
 def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
@@ -91,7 +86,7 @@ def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
     if isinstance(form, Proportional):
         return Proportional(theta, form.factor, form.partial_rotary_factor * spec.rotating_share)
     if isinstance(form, LongRope):
-        still = (NO_ROTATION,) * (spec.rotary_dim // 2 - rotating(spec))
+        still = (NO_ROTATION,) * (spec.rotary_dim // 2 - spec.rotating_pairs)
         return replace(
             form, theta=theta, short_factor=(*form.short_factor, *still), long_factor=(*form.long_factor, *still)
         )

@@ -11,7 +11,7 @@ from .forms import LongRope, base_inv_freq, count_zero, divisors, temperature_at
 from .lazy import np
 from .methods.method import REGISTRY, Method, Value, positive, tokens
 from .methods.vectors import AsIs
-from .on_top import on_top, rotating, schedule_of
+from .on_top import on_top, schedule_of
 from .schedule import LogN, Schedule
 from .spec import RopeSpec
 
@@ -50,7 +50,7 @@ def keep_short(made: Schedule, source: RopeSpec) -> Schedule:
             f"--keep-short: both lists share one softmax scale; the source has {own.softmax_scale:.6g} and this method "
             f"{made.softmax_scale:.6g}; leave it out"
         )
-    still = source.rotary_dim // 2 - rotating(source)
+    still = source.rotary_dim // 2 - source.rotating_pairs
     if count_zero(made.inv_freq) > still or count_zero(own.inv_freq) > still:
         raise RecipeError("--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it out")
     base = base_inv_freq(source.rope_theta, source.rotary_dim)
@@ -151,7 +151,7 @@ class Recipe:
             raise RecipeError(
                 f"{self.method.flag()} gives numbers that are out of range ({problem}); check its parameters"
             ) from None
-        if not self.method.keeps_zeros and count_zero(made.inv_freq[: rotating(start)]) and not self.on_top:
+        if not self.method.keeps_zeros and count_zero(made.inv_freq[: start.rotating_pairs]) and not self.on_top:
             raise RecipeError(f"{self.method.flag()} gives frequencies that are 0; check its parameters")
         done = replace(
             made,

@@ -177,6 +177,11 @@ class RopeSpec:
         own = isinstance(self.form, Proportional) and self.form == self.base_form(self.form.theta)
         return self.attention_factor != 1.0 or (self.form.scaled and not own)
 
+    @property
+    def rotating_pairs(self) -> int:
+        """Number of pairs that rotate in the unscaled model: fewer than rotary_dim / 2 with p-RoPE."""
+        return round(self.rotary_dim * self.rotating_share) // 2
+
     def base_form(self, theta: float) -> Form:
         """The formula of the unscaled model with another base."""
         return Plain(theta) if self.rotating_share == 1 else Proportional(theta, 1.0, self.rotating_share)

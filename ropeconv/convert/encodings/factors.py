@@ -14,7 +14,6 @@ from ...formats.jsontext import JsonObject
 from ...models.family import Family
 from ...rope.forms import count_zero, written_divisors
 from ...rope.lazy import Vector
-from ...rope.on_top import rotating
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ..config_edit import RopeSetting
@@ -38,7 +37,7 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
             "a pair of factor lists", "the factors encoding", "it holds one list", "use --encoding native"
         )
     zeros = count_zero(schedule.inv_freq)
-    if zeros > spec.rotary_dim // 2 - rotating(spec):
+    if zeros > spec.rotary_dim // 2 - spec.rotating_pairs:
         raise UnsupportedBake(
             f"{zeros} of {len(schedule.inv_freq)} frequencies that {'is' if zeros == 1 else 'are'} 0",
             "the factors encoding",

@@ -15,7 +15,6 @@ from ...rope.forms import base_inv_freq
 from ...rope.lazy import Vector
 from ...rope.methods.method import REGISTRY
 from ...rope.methods.vectors import LongRopeMethod
-from ...rope.on_top import rotating
 from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
@@ -30,12 +29,19 @@ class WindowMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """A mean over held-out windows, in nats per token.
 
     value: the mean. difference: minus that of the best formula, paired by window; None in its own row. error: standard
-    error of the difference.
+    error of the difference. margin, clusters: as in a cell of an evaluation.
     """
 
     value: float
     difference: float | None = None
     error: float | None = None
+    margin: float | None = None
+    clusters: int = 0
+
+    @property
+    def decided(self) -> bool:
+        """Whether the difference is significant."""
+        return self.difference is not None and self.margin is not None and abs(self.difference) > self.margin
 
 
 class TunedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +64,8 @@ class TunedRow(msgspec.Struct, frozen=True, kw_only=True):
 class TuningResult(msgspec.Struct, frozen=True, kw_only=True):
     """A tuned recipe, or the best formula where no better one was found, with its evidence.
 
-    recipe: to apply. better: whether it was found by the search, and is better than every formula on held-out text
-    beyond three standard errors. sentence: says so. best_formula: name of the row that the others are compared with.
+    recipe: to apply. better: whether it was found by the search, and is significantly better than every formula on
+    held-out text. sentence: says so. best_formula: name of the row that the others are compared with.
     source: how the user named the model. identity: what tells it from others. runtime, device, dtype: which computed
     it. trained, context: in tokens. steps, seed, regularise: of the search, with the steps that were done.
     price, needles: weights of the loss inside and of hidden numbers. texts: names of what was searched with, held_out:
@@ -147,7 +153,7 @@ class Start:
     @property
     def base(self) -> Vector:
         """The unscaled frequencies of the pairs that rotate, radians per token, float64."""
-        return base_inv_freq(self.spec.rope_theta, self.spec.rotary_dim)[: rotating(self.spec)]
+        return base_inv_freq(self.spec.rope_theta, self.spec.rotary_dim)[: self.spec.rotating_pairs]
 
     def candidate(self, recipe: Recipe, name: str = "") -> Candidate:
         """A recipe with its schedule. name: for tables. Raises RecipeError where it does not fit the model."""

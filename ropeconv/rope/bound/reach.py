@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..errors import RecipeError
-from ..forms import base_inv_freq, divisors
 from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
@@ -41,6 +40,7 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
 
     inv_freq: radians per token, float64 [rotary_dim / 2], taken as exact. unrotated: (d - r)/2.
     """
+    inv_freq, unrotated = _rotating(inv_freq, unrotated)
     if unrotated >= len(inv_freq):
         return
     blocks, error = Blocks(inv_freq, unrotated), float64_error(len(inv_freq), length)
@@ -53,6 +53,12 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
             surer[one] = float(exact_value(inv_freq, unrotated, int(first[0] + unclear[one])))
         negative[unclear] = surer < 0
         yield first[0] + np.flatnonzero(negative)
+
+
+def _rotating(inv_freq: Vector, unrotated: float) -> tuple[Vector, float]:
+    """Frequencies without those that are 0, whose cosines of 1 are added to the term of the other dimensions."""
+    rotating = inv_freq[inv_freq > 0]
+    return rotating, unrotated + len(inv_freq) - len(rotating)
 
 
 def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | None:
@@ -130,6 +136,7 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     """
     if length > FARTHEST:
         raise RecipeError(f"distances are looked at up to {FARTHEST} tokens, and {length} is more; choose fewer")
+    inv_freq, unrotated = _rotating(inv_freq, unrotated)
     count, runs, last = 0, 0, -1
     places: list[tuple[int, int]] = []
     for found in violations(inv_freq, unrotated, length):
@@ -144,7 +151,7 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         places += new if len(places) == runs else []
         count, runs, last = count + len(found), runs + len(begins), int(found[-1])
     first, searched = (places[0][0] if places else None), length
-    farther = min(SEARCHED, MOST_COUNTED // len(inv_freq))
+    farther = min(SEARCHED, MOST_COUNTED // max(1, len(inv_freq)))
     if first is None and length < farther:
         first, searched = first_violation(inv_freq, unrotated, farther), farther
     return Reach(length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated >= len(inv_freq))
@@ -279,14 +286,14 @@ def head_reach(
 
 @dataclass(frozen=True)
 class Profile:
-    """Numbers about a schedule at its context, compared with the unscaled model at its trained length L.
+    """Numbers about a schedule at its context, compared with the frequencies theta_i and the length L of training.
 
     Distances are those that the layers see, where all have a window or chunk.
 
     reach: where B(m) is negative. critical_dimension: number of dimensions whose pairs complete a period within L, and
     so have seen every angle. outside: number of the other dimensions whose largest angle, context x inv_freq_i, is
     above the trained one, L x theta_i. largest_change: the largest of theta_i / inv_freq_i and its inverse over all
-    pairs that rotate. largest_change_at: the index of that pair, None where none rotates. fast_change: the largest
+    pairs that rotate in both. largest_change_at: the index of that pair, None where none does. fast_change: the largest
     change among the pairs that complete a period, which distinguish neighbouring tokens. not_rotating: number of pairs
     whose frequency is 0, which count in none of the changes.
     """
@@ -307,24 +314,28 @@ class Profile:
 
 
 def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
-    """The profile of a schedule. spec: the model that the schedule was made from.
+    """Return the profile of a schedule.
 
     Violations are counted up to 2^24 tokens for heads of 256 dimensions, more for smaller heads and fewer for larger.
+
+    Args:
+        schedule: The schedule.
+        spec: The model as it was trained. Where it is scaled, it was trained with the scaling at its whole `context`.
     """
-    trained = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-    complete = spec.visible(schedule.original_context) * trained >= math.tau
-    seen, seen_before = spec.visible(schedule.context), spec.visible(schedule.original_context)
-    beyond = seen * schedule.inv_freq > seen_before * trained * (1 + 1e-9)
-    rotates = schedule.inv_freq > 0
-    ratio = np.where(rotates, divisors(trained, schedule.inv_freq), 1.0)
+    trained = spec.current().inv_freq
+    length = spec.visible(spec.context if spec.scaled else schedule.original_context)
+    seen = spec.visible(schedule.context)
+    complete = length * trained >= math.tau
+    beyond = seen * schedule.inv_freq > length * trained * (1 + 1e-9)
+    rotates = (schedule.inv_freq > 0) & (trained > 0)
+    ratio = np.divide(trained, schedule.inv_freq, out=np.ones(len(trained)), where=rotates)
     change = np.maximum(ratio, 1 / ratio)
-    looked_at = min(seen, FARTHEST, MOST_COUNTED // len(schedule.inv_freq))
     return Profile(
-        reach=reach(schedule.inv_freq, spec.unrotated, looked_at),
+        reach=reach(schedule.inv_freq, spec.unrotated, min(seen, FARTHEST, MOST_COUNTED // len(schedule.inv_freq))),
         critical_dimension=2 * int(complete.sum()),
         outside=2 * int((beyond & ~complete).sum()),
         largest_change=float(change.max()),
         largest_change_at=int(np.where(rotates, change, 0.0).argmax()) if rotates.any() else None,
         fast_change=float(change[complete].max(initial=1.0)),
-        not_rotating=int((~rotates).sum()),
+        not_rotating=int((schedule.inv_freq == 0).sum()),
     )

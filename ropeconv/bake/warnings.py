@@ -142,8 +142,10 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None) -> list[
     if plan.source.kind == "config":
         return []
     named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
-    verdicts = [verdict for verdict in plan.result.verdicts if verdict.status in RUNS]
-    runs = {verdict.runtime.partition("@")[0].removesuffix("-gguf") for verdict in verdicts}
+    names = [verdict.runtime.partition("@")[0].removesuffix("-gguf") for verdict in plan.result.verdicts]
+    statuses = list(zip(names, plan.result.verdicts, strict=True))
+    newest = {name for name, verdict in dict(statuses).items() if verdict.status in RUNS}
+    runs = newest | {name for name, verdict in statuses if name in named and verdict.status in RUNS}
     candidates = (*named, *((LLAMA_CPP,) if isinstance(plan, GgufOutput) else SERVERS))
     text = render(
         "run.jinja", runtime=next((name for name in candidates if name in runs), ""), path=shlex.quote(str(path)),

@@ -115,7 +115,7 @@ def draw(record: EvaluationRecord, path: Path) -> None:
         RopeconvError: matplotlib is not installed.
     """
     found = _growth(record)
-    own, apart = _curve(found, "value", "error"), _curve(found, "difference", "difference_error")
+    own, apart = _curve(found, "value", "error"), _curve(found, "difference", "margin")
     curves, title = {"this model": own}, f"Loss by length, {record.described_texts}"
     if not record.against or np.isnan(apart.y).any():
         write(figure(partial(losses, curves=curves, title=title, trained=record.trained, unit="nats per token")), path)

@@ -15,9 +15,9 @@ from ..formats.jsontext import JsonObject
 from ..models.hub import answers
 from ..models.source import CARD
 from ..views.sheet import Sheet
-from .card import BaseModel, base_model, card, drawn
+from .card import BaseModel, base_model, card, drawn, inherited, name_of
 from .options import PublishOptions
-from .publish import client, gguf_files, kept_card, visibility
+from .publish import client, gguf_files, kept_card, unreachable, visibility
 from .repository import blocking
 from .upload_set import UploadSet, from_plan
 
@@ -66,14 +66,22 @@ def preview(what: UploadSet, how: PublishOptions) -> Preview:
     what: the files, which need not be there yet. how: repository and options. Raises RopeconvError where the licence
     of the base model forbids it, and what huggingface_hub raises.
     """
-    api = client(how)
-    with answers(how.repo_id):
-        base, note = base_model(api, what, how)
-        base.refuse_forbidden()
-        exists = api.repo_exists(how.repo_id)
-        blocked = blocking(api, what, how) if exists else ""
-        ggufs = gguf_files(api, what, how) if exists else what.gguf
-        kept = kept_card(api, what, how) if exists or what.own_card else ""
+    api, exists, blocked, ggufs, kept = client(how), False, "", what.gguf, ""
+    try:
+        with answers(how.repo_id):
+            base, note = base_model(api, what, how)
+            base.refuse_forbidden()
+            exists = api.repo_exists(how.repo_id)
+            if exists:
+                blocked, ggufs = blocking(api, what, how), gguf_files(api, what, how)
+            if exists or what.own_card:
+                kept = kept_card(api, what, how)
+    except Exception as problem:
+        if not unreachable(problem):
+            raise
+        base = BaseModel(name_of(what, how)[0], {**what.known, **inherited(what.card)})
+        kept = kept_card(api, what, how) if what.own_card else ""
+        note = f"The Hub cannot be reached: {how.repo_id} is shown as new, and the base model was not checked."
     pictures = {} if kept else drawn(what.receipt)
     text = "" if kept else card(what, how.repo_id, base, ggufs, pictures)
     licences = base.missing_terms(what)

@@ -53,6 +53,18 @@ def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: N
         if words is None:
             raise
         raise RopeconvError(f"{how.repo_id} {words}") from None
+    except Exception as problem:
+        if not unreachable(problem):
+            raise
+        raise RopeconvError(
+            "cannot reach the Hub; check your connection, HF_HUB_OFFLINE and HF_ENDPOINT, and run the same command again"
+        ) from problem
+
+
+def unreachable(problem: Exception) -> bool:
+    """Return whether a request did not reach the Hub, also because of HF_HUB_OFFLINE."""
+    names = {kind.__name__ for kind in type(problem).__mro__}
+    return bool(names & {"OfflineModeIsEnabled", "TransportError"})
 
 
 def client(how: PublishOptions) -> HfApi:
@@ -196,7 +208,7 @@ def _passes(problem: Exception) -> bool:
     response = getattr(problem, "response", None)
     if response is not None:
         return bool(response.status_code >= 500)
-    return any(kind.__name__ == "TransportError" for kind in type(problem).__mro__)
+    return unreachable(problem)
 
 
 def _no_copy(problem: Exception) -> bool:

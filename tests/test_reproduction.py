@@ -78,6 +78,10 @@ def test_three_errors_decide_and_less_does_not(
     assert Comparison("", Estimate(value, 1.0, models), agreeing, 3, claimed=claimed).verdict == verdict
 
 
+def test_a_single_model_decides_nothing() -> None:
+    assert Comparison("", Estimate(50.0, 1.0, None), 1, 1, claimed=1).verdict == "not decided"
+
+
 def fabricated(how: Training) -> list[tuple[running.Job, running.Found]]:
     """What every job would find, from random numbers."""
 

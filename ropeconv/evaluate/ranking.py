@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..bake.advice import CRITERION, Advice, advise
+from ..bake.advice import CRITERION, Advice, advise, trained_scaling
 from ..bake.start import Pair, inherit_mscale, mscale_of
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
@@ -25,7 +25,7 @@ from ..rope.schedule import Schedule
 from .cases import EvaluationSizes, in_trained, metric_of, parse_lengths
 from .measures.lm_eval import LM_EVAL
 from .measures.measure import REGISTRY
-from .result import GROWTH, POSITION, Cell, Result, RowResult, decided, derived, headline, read_result
+from .result import FEWEST, GROWTH, POSITION, Cell, Result, RowResult, derived, headline, margin, read_result
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ def ranked(
         if schedule is not None and result.cell(row.name, GROWTH, "loss", column):
             rows |= {one.method.name: row for one in found if _alike(schedule, one.schedule)}
 
-    def place(one: Advice) -> tuple[bool, float]:
+    def place(one: Advice) -> tuple[bool, bool, float]:
         row = rows.get(one.method.name)
-        return row is None, 0.0 if row is None else _loss(result, row, column).value
+        return not one.writable, row is None, 0.0 if row is None else _loss(result, row, column).value
 
     return Ranking(sorted(found, key=place), rows, column, result)
 
@@ -148,6 +148,24 @@ class RankedMethods:
         """Why the model cannot gain from the length, or empty."""
         return cannot_gain(self.seen.spec, self.context)
 
+    @property
+    def untuned(self) -> bool:
+        """Whether some method is known to work without fine-tuning."""
+        return any(row.works_untuned for row in self.found)
+
+    @property
+    def training(self) -> str:
+        """A sentence about a model that was trained with its scaling, or for dual chunk attention; empty for others."""
+        spec, trained = self.seen.spec, trained_scaling(self.seen)
+        if trained:
+            return f"{trained}, so the methods keep the scaling (--on-top)."
+        if any(problem.code == "dual-chunk" for problem in self.seen.problems):
+            return (
+                f"the model reaches {spec.context:,} tokens by dual chunk attention over {spec.original_context:,} "
+                "trained ones, which vLLM computes and other runtimes ignore; no method was measured on such a model."
+            )
+        return ""
+
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         cache, ranking = self.seen.kv_cache, self.ranking
@@ -157,7 +175,7 @@ class RankedMethods:
             "advice": [one.to_dict() | ({"measured": ranking.to_dict(one)} if ranking else {}) for one in self.found],
             "passed_over": self.passed,
             "kv_cache": cache.to_dict(self.context, self.seen.spec.context) if cache else None,
-            "warnings": [self.useless] if self.useless else [],
+            "warnings": [note for note in (self.useless, self.training) if note],
         }
 
 
@@ -187,7 +205,7 @@ EXAMPLE = "write it like 'yarn:4 > base @2T' or 'passkey yarn:4 < 0.9 @2T'"
 
 @dataclass(frozen=True)
 class ConditionResult:
-    """Whether a condition is true beyond three standard errors, and the numbers in a sentence."""
+    """Whether a condition is significantly true, and the numbers in a sentence."""
 
     met: bool
     sentence: str
@@ -233,22 +251,24 @@ class Condition:
         return columns[0]
 
     def judge(self, result: Result) -> ConditionResult:
-        """Whether it is true beyond three errors. Raises RopeconvError where numbers that it needs are missing.
+        """Whether it is significantly true. Raises RopeconvError where numbers that it needs are missing.
 
-        Rows of which neither is the first are compared by their differences to it, with the sum of both errors, which
-        the error of a paired difference never exceeds.
+        Rows of which neither is the first are compared by their differences to it, with the sum of both margins, which
+        the margin of a paired difference never exceeds.
         """
         left = self._cell(self.left, result)
         if isinstance(self.right, float):
-            apart, error = left.value - self.right, left.error
+            apart, error, limit = left.value - self.right, left.error, margin(left.error, left.clusters)
         else:
             right = self._cell(self.right, result)
             apart = (left.difference or 0.0) - (right.difference or 0.0)
-            known = [cell.difference_error for cell in (left, right) if cell.difference is not None]
-            error = None if None in known else sum(one for one in known if one is not None)
-        if error is None:
-            raise self._unknown("a single window has no error")
-        met, metric = (apart > 0) == self.above and decided(apart, error), metric_of(left.metric)
+            compared = [cell for cell in (left, right) if cell.difference is not None]
+            error = sum(cell.difference_error or 0.0 for cell in compared)
+            limits = [cell.margin for cell in compared]
+            limit = None if None in limits else sum(one for one in limits if one is not None)
+        if error is None or limit is None:
+            raise self._unknown(f"a test needs at least {FEWEST} windows; increase --windows")
+        met, metric = (apart > 0) == self.above and abs(apart) > limit, metric_of(left.metric)
         unit = f" {metric.unit}" if metric.unit else ""
         place = f"{self.measure} at {in_trained(left.column, result.trained)}"
         return ConditionResult(

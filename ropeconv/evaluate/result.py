@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -27,13 +28,48 @@ LONGEST = 64 << 20
 """Characters of a result; one of a hundred rows and all measures has some ten million."""
 GROWTH = "growth"
 """The measure from which the price and the length to which a row holds follow."""
-ERRORS = 3.0
-"""Standard errors beyond which a difference is taken as one."""
+POSITION = "position"
+"""The measure whose columns are places in one pass, and not lengths of sequences."""
+FEWEST = 4
+"""Clusters below which no difference is tested."""
+FEWEST_DOCUMENTS = 5
+"""Documents from which errors are between documents, otherwise between windows."""
+ALPHA = math.erfc(3 / math.sqrt(2))
+"""The level of a test: the two-sided probability of more than three standard errors in a normal distribution."""
 
 
-def decided(difference: float, error: float | None) -> bool:
-    """Whether a difference is beyond three standard errors. error: one of them; None where it is not known."""
-    return error is not None and abs(difference) > ERRORS * error
+def tail(t: float, freedom: int) -> float:
+    """The two-sided tail probability of Student's t, by the finite series for a whole number of degrees of freedom.
+
+    Abramowitz and Stegun 1964, 26.7.3 and 26.7.4. t: at least 0. freedom: at least 1.
+    """
+    angle = math.atan(t / math.sqrt(freedom))
+    odd, square = freedom % 2, math.cos(angle) ** 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for k in range(2 + odd, freedom, 2):
+        term *= square * (k - 1) / k
+        total += term
+    total *= math.sin(angle)
+    return 1 - (2 / math.pi * (angle + total) if odd else total)
+
+
+@cache
+def critical(freedom: int, alpha: float = ALPHA) -> float:
+    """The two-sided critical value of Student's t: 9.22 for 3 degrees of freedom, 3.00 for many."""
+    low, high = 0.0, 1e4
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle, freedom) > alpha else (low, middle)
+    return high
+
+
+def margin(error: float | None, clusters: int) -> float | None:
+    """How far from 0 a difference has to be to be significant; None without an error, and below four clusters.
+
+    error: its standard error. clusters: independent windows or texts that the error is from.
+    """
+    return None if error is None or clusters < FEWEST else critical(clusters - 1) * error
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +78,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     row, measure, metric, column, depth: what it is; depth is None for the mean over depths, and for measures without.
     value: the mean over windows. error: its standard error; None for a single window. low, high: Wilson's interval of
     95 %, for shares only. difference: minus the first row's, paired by window; None in that row. difference_error: its
-    standard error. windows, documents: how many it is from.
+    standard error. margin: how far from 0 the difference has to be to be significant; None where that cannot be tested.
+    windows, documents: how many it is from. clusters: how many of them are taken as independent.
     """
 
     row: str
@@ -58,11 +95,15 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     difference: float | None = None
     difference_error: float | None = None
+    margin: float | None = None
+    clusters: int = 0
 
     @property
     def decided(self) -> bool | None:
-        """Whether the difference is beyond three standard errors; None where there is none."""
-        return None if self.difference is None else decided(self.difference, self.difference_error)
+        """Whether the difference is significant; None where there is none."""
+        if self.difference is None:
+            return None
+        return self.margin is not None and abs(self.difference) > self.margin
 
 
 class RowResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +111,9 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
 
     name: in tables. recipe: of the method; None for the model as it is. refused: why it was not run; empty where it
     was. price: loss at the trained length minus the first row's, in nats per token, and price_error: its standard
-    error; None in the first row, and where that length was not measured. holds_to: the longest length to which the loss
-    is not worse than the row's own best by more than three standard errors; None where growth was not measured.
+    error; None in the first row, and where that length was not measured. holds_to: the longest length at which the loss
+    is not significantly above the row's best; None where growth was not measured at the trained length, or in fewer
+    than four windows.
     """
 
     name: str
@@ -160,16 +202,9 @@ def read_result(path: Path) -> Result:
     return result
 
 
-POSITION = "position"
-"""The measure whose columns are places in one pass, and not lengths of sequences."""
-
-
 @dataclass(frozen=True)
 class Entry:
-    """A number for display. error: its standard error or interval. decided: beyond three errors; None: no difference.
-
-    text: the number, or a word where there is none.
-    """
+    """A number for display. text: the number, or "-". error: its standard error or interval. decided: as in Cell."""
 
     text: str
     error: str = ""
@@ -228,10 +263,17 @@ def _table(result: Result, measure: str, most: int) -> Table:
         shown = [NOTHING if cell is None else _entry(cell, metric) for cell in found]
         lines.append((row.name, (*shown, *(derived(row, result) if growth else ()))))
     headings = [f"{one:,}" if measure == POSITION else in_trained(one, result.trained) for one in columns]
-    said = f", then minus {run[0].name}" if len(run) > 1 else ""
-    said = ", 95 % interval" if metric.share else said
+    minus = f", then minus {run[0].name}" if len(run) > 1 else ""
+    minus = ", 95 % interval" if metric.share else minus
     more = ("price", "holds to") if growth else ()
-    return Table(measure, f"{measure}: {metric.title}{said}", (*headings, *more), tuple(lines))
+    title = f"{measure}: {metric.title}{minus}; {sample_size(cells.values())}"
+    return Table(measure, title, (*headings, *more), tuple(lines))
+
+
+def sample_size(cells: Iterable[Cell | MeasuredRecord]) -> str:
+    """How many independent windows or texts numbers are from, such as `"n = 8"` or `"n = 6 to 8"`."""
+    counts = sorted({cell.clusters for cell in cells})
+    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
 
 
 def _shown(cell: Cell, measure: str, metric: str) -> bool:
@@ -259,15 +301,12 @@ def _entry(cell: Cell, metric: Metric) -> Entry:
 
 
 def derived(row: RowResult, result: Result) -> tuple[Entry, Entry]:
-    """The price inside the trained context, and the length to which the row holds, with a plus for the longest."""
-    held, metric = NOTHING, metric_of("loss")
+    """The price at the trained length, and the length to which the row holds, with a plus for the longest."""
+    held, cell = NOTHING, result.cell(row.name, GROWTH, "loss", result.trained)
     if row.holds_to is not None:
         longest = row.holds_to == columns_of(result, GROWTH)[-1]
         held = Entry(in_trained(row.holds_to, result.trained) + ("+" if longest else ""))
-    if row.price is None or row.price_error is None:
-        return NOTHING, held
-    shown = decided(row.price, row.price_error)
-    return Entry(metric.difference(row.price), f"±{metric.error(row.price_error)}", shown), held
+    return NOTHING if cell is None or cell.difference is None else _entry(cell, metric_of("loss")), held
 
 
 def record(result: Result, rows: Sequence[Row]) -> list[Path]:
@@ -298,6 +337,7 @@ def recorded(result: Result, name: str) -> EvaluationRecord:
         MeasuredRecord(
             measure=cell.measure, metric=cell.metric, length=cell.column, value=cell.value, error=cell.error,
             low=cell.low, high=cell.high, difference=cell.difference, difference_error=cell.difference_error,
+            margin=cell.margin, clusters=cell.clusters,
         )
         for cell in cells
         if cell.depth is None and cell.metric == headline(result, cell.measure)

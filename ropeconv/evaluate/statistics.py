@@ -1,9 +1,9 @@
-"""Sample: numbers with the documents and windows that they are from; its mean, and the error of that."""
+"""Means, errors and differences of an evaluation, and what follows from them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
@@ -12,16 +12,16 @@ import numpy as np
 
 from ..rope.errors import counted
 from .cases import EvaluationSizes, Observation, metric_of
-from .result import ERRORS, GROWTH, Cell, RowResult, decided
+from .result import ALPHA, FEWEST, FEWEST_DOCUMENTS, GROWTH, Cell, RowResult, margin
 from .row import Row
 from .run import RunOutcome
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FEWEST = 5
-"""Groups with which an error between them can be given."""
 RESAMPLES = 2000
+Key = tuple[str, str, int, float | None]
+"""Measure, metric, column, and depth; None for the mean over depths."""
 Pairs = Mapping[tuple[object, ...], Observation]
 
 
@@ -41,73 +41,64 @@ class Sample:
 
     @property
     def mean(self) -> float:
-        """The mean with the weights."""
+        """The weighted mean."""
         return float(np.average(self.values, weights=self.weights))
 
     @cached_property
     def by_document(self) -> bool:
-        """Whether errors are between documents."""
-        return bool(self.documents.max(initial=-1) + 1 >= FEWEST)
+        """Whether the clusters are documents."""
+        return bool(self.documents.max(initial=-1) + 1 >= FEWEST_DOCUMENTS)
 
-    @cached_property
-    def units(self) -> NDArray[np.int64]:
-        """Codes of what is taken as independent: documents, else windows, where these are enough; else all numbers."""
-        if self.by_document:
-            return self.documents
-        enough = self.windows.max(initial=-1) + 1 >= FEWEST
-        return self.windows if enough else np.arange(len(self.values), dtype=np.int64)
+    @property
+    def clusters(self) -> NDArray[np.int64]:
+        """Codes of what is taken as independent: documents where there are enough, otherwise windows."""
+        return self.documents if self.by_document else self.windows
 
     @cached_property
     def count(self) -> int:
-        """How many units there are."""
-        return int(self.units.max(initial=-1)) + 1
+        """The number of clusters."""
+        return int(self.clusters.max(initial=-1)) + 1
 
     @cached_property
     def error(self) -> float | None:
-        """The standard error of the mean; None for a single unit.
+        """The standard error of the mean; None for a single cluster.
 
-        Between documents by bootstrap, else from the squared deviations. Both with the factor n / (n - 1) on the
-        variance, without which few units give too small an error.
+        Between documents by bootstrap, otherwise from the squared deviations. Both have the factor n / (n - 1) on the
+        variance, without which few clusters give an error that is too small.
         """
         if self.count < 2:
             return None
-        total = np.bincount(self.units, self.weights)
+        total = np.bincount(self.clusters, self.weights)
         if self.by_document:
             drawn = resamples(self.count, self.seed)
-            means = (drawn @ np.bincount(self.units, self.weights * self.values)) / (drawn @ total)
+            means = (drawn @ np.bincount(self.clusters, self.weights * self.values)) / (drawn @ total)
             spread = float(means.std())
         else:
-            deviations = np.bincount(self.units, self.weights * (self.values - self.mean))
+            deviations = np.bincount(self.clusters, self.weights * (self.values - self.mean))
             spread = float(np.sqrt((deviations**2).sum()) / total.sum())
         return spread * math.sqrt(self.count / (self.count - 1))
 
 
 @cache
 def resamples(count: int, seed: int) -> NDArray[np.float64]:
-    """How often each of `count` units is in each draw with replacement, float64 [RESAMPLES, count]. seed: of draws."""
+    """How often each of `count` clusters is in each draw with replacement, float64 [RESAMPLES, count]."""
     random = np.random.default_rng((seed, count))
     return random.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(np.float64)
 
 
-def sample_of(found: Sequence[Observation], seed: int, values: Iterable[float] | None = None) -> Sample:
-    """A sample of observations.
-
-    found: at least one. seed: of the bootstrap. values: that take the place of the observations' own.
-    """
+def sample_of(observations: Sequence[Observation], seed: int, values: Iterable[float] | None = None) -> Sample:
+    """A sample of observations, at least one. values: replace the values of the observations."""
     return Sample(
-        np.array([one.value for one in found] if values is None else list(values), np.float64),
-        np.array([one.weight for one in found], np.float64),
-        _codes(one.document for one in found),
-        _codes((one.document, one.window) for one in found),
+        np.array([o.value for o in observations] if values is None else list(values), np.float64),
+        np.array([o.weight for o in observations], np.float64),
+        _codes(o.document for o in observations),
+        _codes((o.document, o.window) for o in observations),
         seed,
     )
 
 
 def differences(of: Pairs, to: Pairs, seed: int) -> Sample | None:
-    """A sample of the differences of numbers that are in both, by the same key; None where there is none.
-
-    of, to: observations by what pairs them. seed: of the bootstrap.
-    """
+    """A sample of the differences of observations with the same key; None where there is none."""
     common = [key for key in of if key in to]
     if not common:
         return None
@@ -134,7 +125,7 @@ def wilson(share: float, count: float, errors: float = NORMAL_95) -> tuple[float
 
 
 def effective_count(sample: Sample) -> float:
-    """How many independent answers a sample is worth: all of it, or fewer where those of one document are alike."""
+    """How many independent answers a sample is worth: fewer than it has where those of one document are alike."""
     share, answers = sample.mean, len(sample.values)
     if not sample.by_document or not sample.error:
         return answers
@@ -147,158 +138,122 @@ def share_error(sample: Sample) -> float:
     return (high - low) / 2
 
 
-def difference_error(sample: Sample) -> float:
-    """The standard error of a paired difference of shares, if there were no difference, as in McNemar's test.
+def mcnemar_error(sample: Sample) -> float:
+    """The standard error of a paired difference of shares if there is no difference, as in McNemar's test.
 
-    Ten answers that are all lost are three errors, as in an exact test; the spread of their differences would be 0. At
-    least one answer is taken to differ, and where documents differ more than answers, that counts.
+    Ten answers that are all lost are three errors, as in an exact test; the spread of their differences is 0. At least
+    one answer is taken to differ.
     """
     share = sample.weights / sample.weights.sum()
     squares = float(((share * sample.values) ** 2).sum())
-    least = float((share**2).mean())
-    between = (sample.error or 0.0) if sample.by_document else 0.0
-    return max(float(np.sqrt(max(squares, least))), between)
+    return math.sqrt(max(squares, float((share**2).mean())))
 
 
-@cache
-def beyond(freedom: float, errors: float = ERRORS) -> float:
-    """The probability of a difference of more than `errors` standard errors to either side where there is none.
+def difference_error(sample: Sample, share: bool) -> tuple[float | None, float | None]:
+    """The standard error of a paired difference, and the margin beyond which it is significant.
 
-    freedom: degrees of freedom, one less than the units that the error is from; math.inf for a normal distribution.
-    Student's t: an error from eight windows is itself uncertain, and three of them are passed in 1 of 50 cases.
+    share: whether the values are differences of shares. These have to pass McNemar's test at three errors too, since
+    the spread between clusters is 0 where all answers change in the same way.
     """
-    if math.isinf(freedom):
-        return math.erfc(errors / math.sqrt(2))
-    log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(math.pi * freedom) / 2
-    at = np.linspace(0, errors, 3001)
-    density = np.exp(log_scale - (freedom + 1) / 2 * np.log1p(at**2 / freedom))
-    return float(1 - (density[:-1] + density[1:]).sum() * at[1])
-
-
-Key = tuple[str, str, int, float | None]
-"""Measure, metric, column, and depth; None for the mean over depths."""
-
-
-@dataclass(frozen=True)
-class CellSummary:
-    """A cell, and the degrees of freedom of the error of its difference."""
-
-    cell: Cell
-    freedom: float
+    error, limit = sample.error, margin(sample.error, sample.count)
+    if not share:
+        return error, limit
+    least = mcnemar_error(sample)
+    return max(least, error or 0.0), None if limit is None else max(3 * least, limit)
 
 
 def cells_of(
-    row: str, found: Sequence[Observation], first: Sequence[Observation] | None, seed: int
-) -> list[CellSummary]:
-    """The cells of a row, over all depths and for each.
-
-    row: its name. found: its observations. first: those of the first row; None in that row. seed: of the bootstrap.
-    """
+    row: str, observations: Sequence[Observation], first: Sequence[Observation] | None, seed: int
+) -> list[Cell]:
+    """The cells of a row, over all depths and for each. first: observations of the first row; None in that row."""
     theirs = _by_key(first or [])
-    return [_cell(row, key, own, theirs.get(key, {}), seed) for key, own in _by_key(found).items()]
+    return [_cell(row, key, pairs, theirs.get(key, {}), seed) for key, pairs in _by_key(observations).items()]
 
 
-def _by_key(found: Sequence[Observation]) -> dict[Key, dict[tuple[object, ...], Observation]]:
+def _by_key(observations: Sequence[Observation]) -> dict[Key, dict[tuple[object, ...], Observation]]:
     """Observations by the cells that they belong to, in the order of columns."""
     cells: dict[Key, dict[tuple[object, ...], Observation]] = {}
-    for one in found:
-        for depth in dict.fromkeys((None, one.depth)):
-            cells.setdefault((one.measure, one.metric, one.column, depth), {})[one.pair] = one
+    for o in observations:
+        for depth in dict.fromkeys((None, o.depth)):
+            cells.setdefault((o.measure, o.metric, o.column, depth), {})[o.pair] = o
     order = list(dict.fromkeys(key[:2] for key in cells))
     return dict(sorted(cells.items(), key=lambda item: (order.index(item[0][:2]), item[0][2], item[0][3] or -1.0)))
 
 
-def _cell(row: str, key: Key, own: Pairs, first: Pairs, seed: int) -> CellSummary:
+def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
     measure, metric, column, depth = key
-    sample = sample_of(list(own.values()), seed)
-    paired = differences(own, first, seed)
     share = metric_of(metric).share
+    sample, paired = sample_of(list(pairs.values()), seed), differences(pairs, first, seed)
     low, high = wilson(sample.mean, effective_count(sample)) if share else (None, None)
-    spread: Callable[[Sample], float | None] = difference_error if share else lambda one: one.error
-    cell = Cell(
+    error, limit = difference_error(paired, share) if paired else (None, None)
+    return Cell(
         row=row, measure=measure, metric=metric, column=column, depth=depth, value=sample.mean,
         error=share_error(sample) if share else sample.error, low=low, high=high,
         windows=len(set(sample.windows.tolist())), documents=len(set(sample.documents.tolist())),
-        difference=paired.mean if paired else None, difference_error=spread(paired) if paired else None,
+        clusters=(paired or sample).count, difference=paired.mean if paired else None, difference_error=error,
+        margin=limit,
     )  # fmt: skip
-    return CellSummary(cell, math.inf if share else (paired or sample).count - 1)
 
 
-def price(cells: Sequence[Cell], row: str, trained: int) -> tuple[float | None, float | None]:
-    """The difference of the loss at the trained length to the first row, and its error; None for what is not known.
+def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> int | None:
+    """The longest length at which the loss of a row is not significantly above the row's best.
 
-    cells: of all rows. row: name. trained: the trained context in tokens.
-    """
-    for cell in cells:
-        if (cell.row, cell.measure, cell.column, cell.depth) == (row, GROWTH, trained, None):
-            return cell.difference, cell.difference_error
-    return None, None
-
-
-def holds_to(found: Sequence[Observation], seed: int) -> int | None:
-    """The longest length to which the loss of a row stays within three errors of its own best; None without errors.
-
-    found: observations of the row; those of growth have the same targets at all lengths, so lengths are paired by
-    window. seed: of the bootstrap. A longer length that is within three errors again, behind one that is not, does not
-    count.
+    Lengths are paired by window, since growth has the same targets at all of them. A longer length behind one that is
+    significantly worse does not count. None where the trained length was not measured, and with fewer than four
+    clusters.
     """
     lengths: dict[int, dict[tuple[object, ...], Observation]] = {}
-    for one in found:
-        if one.measure == GROWTH:
-            lengths.setdefault(one.column, {})[one.document, one.window] = one
-    if not lengths:
+    for o in observations:
+        if o.measure == GROWTH:
+            lengths.setdefault(o.column, {})[o.document, o.window] = o
+    if trained not in lengths:
         return None
     whole = set.intersection(*(set(windows) for windows in lengths.values()))
-    if len(whole) < 2:
+    if not whole:
         return None
     mean = {length: float(np.mean([windows[key].value for key in whole])) for length, windows in lengths.items()}
-    best = min(mean, key=lambda length: mean[length])
-    held = best
-    for length in sorted(one for one in lengths if one > best):
+    best = held = min(mean, key=lambda length: mean[length])
+    if sample_of(list(lengths[best].values()), seed).count < FEWEST:
+        return None
+    for length in sorted(length for length in lengths if length > best):
         worse = differences(lengths[length], lengths[best], seed)
-        if worse is None or worse.error is None or (worse.mean > 0 and decided(worse.mean, worse.error)):
+        limit = margin(worse.error, worse.count) if worse else None
+        if worse is None or limit is None or worse.mean > limit:
             break
         held = length
     return held
 
 
-def notes(found: Sequence[CellSummary]) -> list[str]:
-    """The sentences for the cells of all rows. found: cells with their degrees of freedom."""
-    whole = [one for one in found if one.cell.depth is None]
-    return [*_texts(whole), *_single(whole), *_multiplicity(whole)]
-
-
-def _texts(found: Sequence[CellSummary]) -> list[str]:
-    """What the errors are between, where that is not documents."""
-    counts: dict[int, dict[str, None]] = {}
-    for one in found:
-        if one.cell.documents < FEWEST and one.cell.windows > one.cell.documents:
-            counts.setdefault(one.cell.documents, {})[one.cell.measure] = None
-    said = []
-    for count, measures in sorted(counts.items()):
-        texts = "one text" if count == 1 else f"{count} texts"
-        said.append(
-            f"{', '.join(measures)}: {texts}, so errors are between places of {'the text' if count == 1 else 'them'}, "
-            f"not between texts; give {FEWEST} or more to measure those."
+def notes(cells: Sequence[Cell]) -> list[str]:
+    """The sentences below the tables on what errors and marks mean. cells: of all rows."""
+    whole = [cell for cell in cells if cell.depth is None]
+    few = dict.fromkeys(cell.measure for cell in whole if cell.clusters < FEWEST)
+    sentences = [*_within_texts(whole)]
+    if few:
+        sentences.append(
+            f"{', '.join(few)}: fewer than {FEWEST} windows, so no difference is tested; increase --windows, or give "
+            "longer texts."
         )
-    return said
+    tested = sum(cell.margin is not None for cell in whole)
+    if tested:
+        expected = tested * ALPHA
+        about = f"about {expected:.1f}" if expected >= 0.05 else "fewer than 0.1"
+        differ = counted(tested, "difference was", "differences were")
+        sentences.append(f"{differ} tested at p < {ALPHA:.4f}; chance alone would mark {about}.")
+    return sentences
 
 
-def _single(found: Sequence[CellSummary]) -> list[str]:
-    alone = dict.fromkeys(one.cell.measure for one in found if one.cell.error is None)
-    return (
-        [f"{', '.join(alone)}: one window, so no error is known; give more --windows or longer texts."] if alone else []
-    )
-
-
-def _multiplicity(found: Sequence[CellSummary]) -> list[str]:
-    chances = [beyond(one.freedom) for one in found if one.cell.difference_error is not None]
-    if not chances:
-        return []
-    expected = sum(chances)
-    about = f"about {expected:.1f}" if expected >= 0.05 else "fewer than 0.1"
-    judged = counted(len(chances), "difference to the first row is", "differences to the first row are")
-    return [f"{judged} judged at three standard errors; {about} would pass them by chance if no row differed."]
+def _within_texts(cells: Sequence[Cell]) -> list[str]:
+    """Sentences on measures whose errors are between windows of few texts."""
+    measures: dict[int, dict[str, None]] = {}
+    for cell in cells:
+        if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:
+            measures.setdefault(cell.documents, {})[cell.measure] = None
+    return [
+        f"{', '.join(names)}: the errors are between windows of {counted(count, 'text')} and do not cover the "
+        f"difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."
+        for count, names in sorted(measures.items())
+    ]
 
 
 @dataclass(frozen=True)
@@ -310,39 +265,39 @@ class Summary:
     notes: list[str]
 
 
-def summarise(outcome: RunOutcome, rows: Sequence[Row], asked: EvaluationSizes) -> Summary:
+def summarise(outcome: RunOutcome, rows: Sequence[Row], sizes: EvaluationSizes) -> Summary:
     """Means, errors, differences to the first row that ran, and what follows from them.
 
-    outcome: of the run, which may have been stopped. rows: of the evaluation. asked: its sizes.
+    outcome: of the run, which may have been stopped.
     """
-    seen = outcome.observations
-    first = next((row.name for row in rows if seen.get(row.name)), None)
-    found: list[CellSummary] = []
+    observations = outcome.observations
+    first = next((row.name for row in rows if observations.get(row.name)), None)
+    cells: list[Cell] = []
     for row in rows:
-        against = seen[first] if first is not None and row.name != first else None
-        found += cells_of(row.name, seen.get(row.name, []), against, asked.seed)
-    cells = [one.cell for one in found]
-    results = [_row(row, outcome, cells, asked) for row in rows]
-    return Summary(results, cells, [*_run_notes(outcome, rows, first, asked.trained), *notes(found)])
+        against = observations[first] if first is not None and row.name != first else None
+        cells += cells_of(row.name, observations.get(row.name, []), against, sizes.seed)
+    results = [_row(row, outcome, cells, sizes) for row in rows]
+    return Summary(results, cells, [*_run_notes(outcome, rows, first, sizes.trained), *notes(cells)])
 
 
-def _row(row: Row, outcome: RunOutcome, cells: Sequence[Cell], asked: EvaluationSizes) -> RowResult:
-    paid, error = price(cells, row.name, asked.trained)
+def _row(row: Row, outcome: RunOutcome, cells: Sequence[Cell], sizes: EvaluationSizes) -> RowResult:
+    at_trained = (row.name, GROWTH, sizes.trained, None)
+    price = next((cell for cell in cells if (cell.row, cell.measure, cell.column, cell.depth) == at_trained), None)
     return RowResult(
         name=row.name,
         recipe=row.recipe.to_dict() if row.recipe else None,
         refused=outcome.refused(row.name),
-        price=paid,
-        price_error=error,
-        holds_to=holds_to(outcome.observations.get(row.name, []), asked.seed),
+        price=price.difference if price else None,
+        price_error=price.difference_error if price else None,
+        holds_to=holds_to(outcome.observations.get(row.name, []), sizes.trained, sizes.seed),
     )
 
 
 def _run_notes(outcome: RunOutcome, rows: Sequence[Row], first: str | None, trained: int) -> list[str]:
-    """What the run itself did not give."""
-    said = outcome.sentences(trained, [row.name for row in rows])
+    """Sentences on what did not run."""
+    sentences = outcome.sentences(trained, [row.name for row in rows])
     if first is not None and first != rows[0].name:
-        said.append(f"{rows[0].name} did not run, so differences are to {first}.")
+        sentences.append(f"{rows[0].name} did not run, so differences are to {first}.")
     if outcome.stopped:
-        said.append("Stopped before the end: these are the cases that were finished.")
-    return said
+        sentences.append("Stopped before the end: the tables have the sequences that were finished.")
+    return sentences

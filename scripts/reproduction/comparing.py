@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ropeconv.evaluate.result import ERRORS
 from ropeconv.evaluate.statistics import Sample
 
 from .measuring import Numbers
+
+ERRORS = 3.0
+"""Errors beyond which a difference is decided."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,10 @@ class Comparison:
 
     @property
     def decided(self) -> bool:
-        """Whether the difference is at least three of its errors, and every model has its sign."""
+        """Whether the difference is at least three of its errors, and each of at least two models has its sign."""
         value, error = self.difference.value, self.difference.error
-        return error is not None and value != 0 and abs(value) >= ERRORS * error and self.agreeing == self.models
+        agree = self.models > 1 and self.agreeing == self.models
+        return error is not None and value != 0 and abs(value) >= ERRORS * error and agree
 
     @property
     def verdict(self) -> str:

@@ -87,7 +87,8 @@ def compared(comparisons: Sequence[Comparison], unit: str) -> Table:
     ]  # fmt: skip
     head = ["difference", unit, "error, documents", "error, models", "models of that sign", "published", "verdict"]
     note = (
-        f"Decided: at least {ERRORS:g} times the root of the sum of both squared errors, and every model has the sign."
+        f"Decided: at least {ERRORS:g} times the root of the sum of both squared errors, and each of at least two "
+        "models has the sign."
     )
     return Table("Differences, paired by model and document", head, lines, note)
 

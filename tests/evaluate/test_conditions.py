@@ -22,13 +22,13 @@ def parsed(text: str) -> Condition:
 
 def with_cells(*cells: tuple[str, dict[str, float | None]]) -> Result:
     """A result with growth of rows at 2T, by name and what differs from the first."""
-    same = {"measure": "growth", "metric": "loss", "column": 2 * TRAINED, "windows": 8, "documents": 8}
-    found = [Cell(row=name, **same, **{"value": 3.0, "error": 0.1} | values) for name, values in cells]
+    same = {"measure": "growth", "metric": "loss", "column": 2 * TRAINED, "windows": 8, "documents": 8, "clusters": 8}
+    found = [Cell(row=name, **same | {"value": 3.0, "error": 0.1} | values) for name, values in cells]
     return msgspec.structs.replace(made("base", ["growth"]), cells=found)
 
 
 def differing(row: str, difference: float) -> tuple[str, dict[str, float | None]]:
-    return row, {"difference": difference, "difference_error": 0.1}
+    return row, {"difference": difference, "difference_error": 0.1, "margin": 0.453}
 
 
 BASE: tuple[str, dict[str, float | None]] = ("base", {})
@@ -70,20 +70,20 @@ def test_other_texts_are_refused(text: str, said: str) -> None:
     ("text", "cells", "met"),
     [
         # the values of both rows are equal, so only the paired difference decides
-        ("yarn:4 > base @2T", [BASE, differing("yarn:4", 0.31)], True),
-        ("yarn:4 > base @2T", [BASE, differing("yarn:4", 0.29)], False),
-        ("yarn:4 > base @2T", [BASE, differing("yarn:4", -0.31)], False),
-        ("yarn:4 < base @2T", [BASE, differing("yarn:4", -0.31)], True),
-        ("base > yarn:4 @2T", [BASE, differing("yarn:4", -0.31)], True),
-        # a number is compared with the value
-        ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.79})], False),
-        ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.81})], True),
-        # rows behind the first have two errors, which are added
-        ("yarn:4 > linear:4 @2T", [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.61)], True),
-        ("yarn:4 > linear:4 @2T", [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.59)], False),
+        ("yarn:4 > base @2T", [BASE, differing("yarn:4", 0.46)], True),
+        ("yarn:4 > base @2T", [BASE, differing("yarn:4", 0.44)], False),
+        ("yarn:4 > base @2T", [BASE, differing("yarn:4", -0.46)], False),
+        ("yarn:4 < base @2T", [BASE, differing("yarn:4", -0.46)], True),
+        ("base > yarn:4 @2T", [BASE, differing("yarn:4", -0.46)], True),
+        # a number is compared with the value, at 4.53 errors for eight windows
+        ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.94})], False),
+        ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.96})], True),
+        # rows behind the first have two margins, which are added
+        ("yarn:4 > linear:4 @2T", [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.92)], True),
+        ("yarn:4 > linear:4 @2T", [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.89)], False),
     ],
 )
-def test_it_is_true_beyond_three_errors(text: str, cells: list[tuple[str, dict[str, float]]], met: bool) -> None:
+def test_it_is_true_beyond_the_margin(text: str, cells: list[tuple[str, dict[str, float]]], met: bool) -> None:
     assert parsed(text).judge(with_cells(*cells)).met == met
 
 
@@ -92,9 +92,9 @@ def test_it_is_true_beyond_three_errors(text: str, cells: list[tuple[str, dict[s
     [
         ("ntk:4 > base @2T", "ntk:4 has no growth at 16,384 tokens"),
         ("position base < 0.9 @2T", "no position"),
-        ("yarn:4 > base @2T", "a single window has no error"),
+        ("yarn:4 > base @2T", "needs at least 4 windows"),
     ],
 )
 def test_what_was_not_measured_cannot_be_judged(text: str, said: str) -> None:
     with pytest.raises(RopeconvError, match=said):
-        parsed(text).judge(with_cells(BASE, ("yarn:4", {"difference": 1.0, "difference_error": None})))
+        parsed(text).judge(with_cells(BASE, ("yarn:4", {"difference": 1.0, "clusters": 3})))

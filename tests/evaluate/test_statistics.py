@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 
 import mpmath
@@ -12,12 +11,13 @@ import pytest
 from numpy.typing import ArrayLike
 
 from ropeconv.evaluate.cases import EvaluationSizes, Observation
+from ropeconv.evaluate.result import ALPHA, critical, margin, tail
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.run import Refusal, RunOutcome
 from ropeconv.evaluate.statistics import (
     Sample,
     Summary,
-    beyond,
+    cells_of,
     difference_error,
     effective_count,
     sample_of,
@@ -91,15 +91,75 @@ def test_the_interval_of_a_share_is_the_published_one(right: int, count: int, lo
 def test_answers_that_are_alike_within_a_document_count_less() -> None:
     assert effective_count(answers(GATHERED)) < 7
     assert effective_count(answers(SPREAD)) == 60
-    assert difference_error(answers(-GATHERED)) > 2 * difference_error(answers(-SPREAD))
+    assert difference_error(answers(-GATHERED), True)[0] > 2 * difference_error(answers(-SPREAD), True)[0]
 
 
-@pytest.mark.parametrize("freedom", [1, 3, 30, math.inf])
-def test_three_errors_are_passed_by_chance_as_often_as_students_t_says(freedom: float) -> None:
-    wanted = 0.0026998
-    if freedom < math.inf:
-        wanted = float(mpmath.betainc(freedom / 2, 0.5, 0, freedom / (freedom + 9), regularized=True))
-    assert beyond(freedom) == pytest.approx(wanted, rel=1e-4)
+def test_all_answers_lost_is_a_difference_of_shares_only_with_enough_answers() -> None:
+    """The spread between windows is 0 then, and an exact test needs ten answers."""
+    few, many = (difference_error(answers(np.full(count, -1.0)), True)[1] for count in (9, 10))
+    assert many < 1 <= few
+
+
+GUM = {
+    0.05: {1: 12.71, 4: 2.78, 10: 2.23, 100: 1.984},
+    1 - 0.9973: {1: 235.80, 2: 19.21, 3: 9.22, 4: 6.62, 5: 5.51, 8: 4.28, 10: 3.96, 19: 3.45, 50: 3.16, 100: 3.077},
+}
+"""By level, the critical values of Student's t by degrees of freedom, in table G.2 of JCGM 100:2008."""
+
+
+@pytest.mark.parametrize(("alpha", "freedom"), [(alpha, freedom) for alpha, row in GUM.items() for freedom in row])
+def test_critical_values_are_the_published_ones(alpha: float, freedom: int) -> None:
+    published = GUM[alpha][freedom]
+    assert critical(freedom, alpha) == pytest.approx(published, abs=0.0051 if published < 100 else 0.02)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 8, 31, 500])
+def test_the_tail_is_the_incomplete_beta_function(freedom: int) -> None:
+    for t in (0.1, 1.0, 3.0, 20.0):
+        exact = mpmath.betainc(freedom / 2, 0.5, 0, freedom / (freedom + t * t), regularized=True)
+        assert tail(t, freedom) == pytest.approx(float(exact), rel=1e-7, abs=1e-13)
+
+
+def test_below_four_windows_nothing_is_significant() -> None:
+    assert [margin(0.1, count) for count in (1, 2, 3)] == [None] * 3
+    assert margin(0.1, 4) == pytest.approx(0.9219, abs=1e-4)
+
+
+def marked(count: int, by_text: bool, draws: int, shift: float = 0.0) -> float:
+    """The share of experiments in which a difference is marked. count: of windows of one text, or of texts.
+
+    The error of each window is normal with a spread of 1 around `shift`; texts have 2 windows that share a part of it.
+    """
+    random, marks = np.random.default_rng(count), 0
+    for _ in range(draws):
+        noise = random.normal(shift, 1, (count, 1))
+        values = noise + random.normal(0, 0.5, (count, 2)) if by_text else noise.T
+        rows = {"base": observed(np.zeros_like(values)), "yarn:4": observed(values)}
+        (cell,) = cells_of("yarn:4", rows["yarn:4"], rows["base"], 0)
+        marks += bool(cell.decided)
+    return marks / draws
+
+
+@pytest.mark.parametrize(
+    ("count", "draws"),
+    [(3, 500), (8, 1500), *(pytest.param(n, 40_000, marks=pytest.mark.nightly) for n in (2, 3, 5, 8, 20))],
+)
+def test_chance_marks_as_few_differences_as_the_level_says(count: int, draws: int) -> None:
+    """Three errors without the quantile of Student's t mark 19 % with 2 windows, and 8 % with 3."""
+    expected = 0.0 if count < 4 else ALPHA
+    assert marked(count, False, draws) == pytest.approx(expected, abs=4 * math.sqrt(expected / draws))
+
+
+@pytest.mark.parametrize(
+    ("count", "draws"), [(5, 1000), *(pytest.param(n, 20_000, marks=pytest.mark.nightly) for n in (5, 8, 20))]
+)
+def test_chance_marks_few_differences_between_texts(count: int, draws: int) -> None:
+    """The bootstrap between texts has a larger spread of its error than the textbook's, by a third at most."""
+    assert marked(count, True, draws) <= 1.34 * ALPHA + 4 * math.sqrt(ALPHA / draws)
+
+
+def test_a_large_difference_is_marked() -> None:
+    assert marked(8, False, 100, shift=8.0) > 0.95
 
 
 def curve(losses: dict[int, float], noise: float = 0.01, measure: str = "growth") -> list[Observation]:
@@ -110,8 +170,8 @@ def curve(losses: dict[int, float], noise: float = 0.01, measure: str = "growth"
     return found
 
 
-def held(losses: dict[int, float], **settings: object) -> int | None:
-    return summary({"base": curve(losses, **settings)}).rows[0].holds_to
+def held(losses: dict[int, float], trained: int = 1024, **settings: object) -> int | None:
+    return summary({"base": curve(losses, **settings)}, trained).rows[0].holds_to
 
 
 def test_the_first_row_has_no_difference_and_the_others_have_theirs() -> None:
@@ -149,6 +209,13 @@ def test_a_row_holds_to_the_last_length_before_one_that_is_worse_than_its_best(
     assert held(losses, noise=noise) == to
 
 
+def test_where_a_row_holds_to_needs_the_trained_length_and_four_windows() -> None:
+    losses = {512: 0.0, 1024: 0.0}
+    assert (held(losses), held(losses, trained=2048)) == (1024, None)
+    short = [o for o in curve(losses) if o.window < 3]
+    assert summary({"base": short}).rows[0].holds_to is None
+
+
 def test_the_price_is_the_difference_of_growth_at_the_trained_length() -> None:
     rows = {"base": curve({1024: 0.0, 2048: 1.0}), "yarn:4": curve({1024: 0.125, 2048: 0.5})}
     assert summary(rows).rows[0].price is None
@@ -159,11 +226,11 @@ def test_the_price_is_the_difference_of_growth_at_the_trained_length() -> None:
 @pytest.mark.parametrize(
     ("documents", "windows", "said"),
     [
-        (1, 3, "growth: one text, so errors are between places of the text, not between texts; give 5 or more"),
-        (4, 3, "growth: 4 texts, so errors are between places of them"),
+        (1, 4, "growth: the errors are between windows of 1 text and do not cover the difference between texts; give"),
+        (4, 3, "growth: the errors are between windows of 4 texts"),
         (5, 3, ""),
-        (3, 1, ""),  # one window of each text: that is between texts
-        (1, 1, "growth: one window, so no error is known"),
+        (4, 1, ""),  # one window of each text: that is between texts
+        (1, 1, "growth: fewer than 4 windows, so no difference is tested"),
     ],
 )
 def test_the_note_says_what_errors_are_between(documents: int, windows: int, said: str) -> None:
@@ -175,8 +242,7 @@ def test_the_note_says_what_errors_are_between(documents: int, windows: int, sai
 
 def test_the_note_counts_the_differences_that_chance_would_give() -> None:
     rows = {"base": observed(np.zeros(4))} | {f"row {n}": observed([n, 1, 2, 3]) for n in range(400)}
-    note = next(one for one in summary(rows).notes if "judged" in one)
-    assert re.match(r"400 differences .* about ([\d.]+) would", note)[1] == f"{400 * beyond(3):.1f}"
+    assert "400 differences were tested at p < 0.0027; chance alone would mark about 1.1." in summary(rows).notes
 
 
 def test_refusals_and_another_first_row_are_said() -> None:

@@ -48,7 +48,7 @@ def test_the_card_has_the_table_instead_of_a_request_to_test(out: Path) -> None:
     assert lines[head + 1] == "|---|---|---|---|---|---|"
     rows = [line for line in lines[head + 2 : head + 6] if line.startswith("|")]
     assert [line.split("|")[1].strip() for line in rows] == [
-        "growth, loss in nats per token", "minus base", "passkey, accuracy in %",
+        "growth, loss in nats per token (n = 12)", "minus base", "passkey, accuracy in % (n = 4)",
         "minus base",
     ]  # fmt: skip
     assert {line.count("|") for line in rows} == {7}

@@ -15,7 +15,6 @@ from ...options import TuneOptions
 from ...rope.errors import counted
 from ...rope.lengths import format_tokens, parse_tokens
 from ...rope.methods.method import positive
-from ..result import decided
 from ..row import BASE, Row
 from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
@@ -140,9 +139,9 @@ class Tuning:
         assert total.difference is not None
         errors = f" ± {total.error:.4f}" if total.error is not None else ""
         said = f"{total.difference:+.4f}{errors} nat per token against {reference.name} on held-out text"
-        if total.error and total.difference < 0 and decided(total.difference, total.error):
-            return best, True, f"{best.name} is better: {said}, {-total.difference / total.error:.1f} standard errors."
-        return reference, False, f"{best.name} is not better beyond three standard errors: {said}, the recipe."
+        if total.difference < 0 and total.decided:
+            return best, True, f"{best.name} is better: {said} (n = {total.clusters})."
+        return reference, False, f"{best.name} is not significantly better: {said} (n = {total.clusters}), the recipe."
 
 
 def tune_model(

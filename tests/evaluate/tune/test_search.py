@@ -92,7 +92,12 @@ def test_a_race_ends_early_for_what_is_worse_beyond_its_error(worse: float, read
 
 @pytest.mark.parametrize(
     ("values", "error", "decided"),
-    [([-1, -2, -3], 1 / math.sqrt(3), True), ([-1, -2, 1], math.sqrt(7 / 9), False), ([-5], math.inf, False)],
+    [
+        ([-5, -5, -6, -6], math.sqrt(1 / 12), True),  # 19 errors, of 9.22 that are needed
+        ([-1, -1, -2, -2], math.sqrt(1 / 12), False),
+        ([-5, -5, -5], 0.0, False),
+        ([-5], math.inf, False),
+    ],
 )
 def test_the_error_is_that_of_paired_differences(values: list[float], error: float, decided: bool) -> None:
     found = Difference(np.array(values, float))

@@ -269,3 +269,6 @@ class ValidateOptions(RunOptions):
         None, "Tokens of each spread run (512; for GGUF 4 x trained, to 8192).", "Running", least=16
     )
     seed: int = option(0, "Seed of the synthetic tokens.", "Running")
+    layer_by_layer: bool = option(
+        False, "Read the weights layer by layer, as is done for models larger than the memory.", "Running"
+    )

@@ -164,20 +164,44 @@ def load_model(
     and kernels of the Hub. given: further arguments of `from_pretrained`. Raises BadSource for code without
     permission, and where transformers does not load it.
     """
-    if not (trust or pickles):
-        if kernel := next(kernels(parsed(folder / "config.json")), ""):
-            raise foreign(folder, f"its config.json names the kernel {shown(kernel)}")
-        if pickle := pickled_weights(folder):
-            raise BadSource(
-                f"{folder / pickle} is a pickle, which can run code when it is loaded; convert it to safetensors, or "
-                "pass --trust-remote-code to load it"
-            )
+    _check_trusted(folder, trust or pickles)
     safe = None if pickles else True
     with _sentences(folder, trust, f"transformers does not load {folder}"):
         loaded: tuple[PreTrainedModel, JsonObject] = auto_class.from_pretrained(
             folder, trust_remote_code=trust, use_safetensors=safe, weights_only=True, output_loading_info=True, **given
         )
         return loaded
+
+
+def load_skeleton(
+    auto_class: type[PreTrainedModel], folder: Path, trust: bool, pickles: bool, config: PretrainedConfig, dtype: str
+) -> PreTrainedModel:
+    """A model without weights, on torch's meta device, with the attention that `load_model` gives it.
+
+    auto_class, folder, trust, pickles: as in `load_model`, which also says what is raised. config: of transformers.
+    dtype: of its weights, as torch names it.
+    """
+    import torch
+
+    _check_trusted(folder, trust or pickles)
+    code = {"trust_remote_code": trust} if hasattr(auto_class, "from_config") else {}
+    make = auto_class.from_config if code else auto_class._from_config
+    with _sentences(folder, trust, f"transformers does not load {folder}"), torch.device("meta"):
+        model: PreTrainedModel = make(config, dtype=getattr(torch, dtype), **code)
+        return model.eval()
+
+
+def _check_trusted(folder: Path, allowed: bool) -> None:
+    """Raises BadSource for kernels of the Hub and pickled weights, unless the user allowed both."""
+    if allowed:
+        return
+    if kernel := next(kernels(parsed(folder / "config.json")), ""):
+        raise foreign(folder, f"its config.json names the kernel {shown(kernel)}")
+    if pickle := pickled_weights(folder):
+        raise BadSource(
+            f"{folder / pickle} is a pickle, which can run code when it is loaded; convert it to safetensors, or "
+            "pass --trust-remote-code to load it"
+        )
 
 
 def pickled_weights(folder: Path) -> str:

@@ -82,18 +82,20 @@ def _left(plan: Plan) -> str:
 def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation | None:
     """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
     from ..bake.verify.findings import Options
-    from ..engines.transformers.load import free_gpu_bytes
+    from ..engines.transformers.load import placed, stored_dtype
+    from ..engines.transformers.memory import gpu_bytes
     from ..validate.comparison import Comparison, Settings
 
+    settings, gpus = Settings(device="cuda" if where == "auto" else where), gpu_bytes()
+    reference = plan.source.reference
+    comparison = Comparison.open(path, reference)
     if where == "auto":
-        free = free_gpu_bytes()
-        if free < 1.2 * plan.bytes:
-            reason = "no GPU is here" if not free else "the GPU is too small"
-            again = f"`ropeconv validate {path} --against {plan.source.reference}` does it on the CPU"
+        source = comparison.checkpoint
+        if not gpus or placed(source, settings.place(stored_dtype(source.config()))).layer_by_layer:
+            reason = "the GPU is too small" if gpus else "there is no GPU"
+            again = f"`ropeconv validate {path} --against {reference}` does it on the CPU"
             output.note(f"Not validated: {reason}; {again}.")
             return None
-    comparison = Comparison.open(path, plan.source.reference)
-    settings = Settings(device="cuda" if where == "auto" else where)
     settings.place()
     return run_checkpoint(comparison, settings, output, compare_files(comparison, Options(), output))
 
@@ -161,10 +163,10 @@ def compare_files(comparison: Comparison, options: Options, output: Output) -> V
     if not is_main_process():
         return None
     with output.progress("Comparing", comparison.size) as advance:
-        found = verify_output(comparison, options, advance)
-    for sentence in (found.sentence, *found.notes, *found.unverified):
+        verification = verify_output(comparison, options, advance)
+    for sentence in (verification.sentence, *verification.notes, *verification.unverified):
         output.note(sentence if sentence.endswith(".") else f"Note: {sentence}.")
-    return found
+    return verification
 
 
 def run_checkpoint(

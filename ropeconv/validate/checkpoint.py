@@ -51,7 +51,9 @@ def _validated(asked: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     place = placed(source, settings.place(stored_dtype(source.config()), comparison.stands_for))
     if place.layer_by_layer:
         size = human(weight_bytes(source, place.dtype))
-        asked.progress.note(f"The weights ({size} as {place.dtype}) are read from the disk layer by layer, which is slow.")
+        asked.progress.note(
+            f"The weights ({size} as {place.dtype}) are read from the disk layer by layer, which is slow."
+        )
     reading = read_with_power(asked, folder, place)
     at, spec, runs, states = reading.at, reading.spec, reading.runs, reading.states
     stock = TransformersEngine.load(baked, at, trust, settings.chunk)

@@ -183,4 +183,5 @@ class Settings(ValidateOptions):
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
         """Device and precision. stored, stands_for: as for `device_spec`, which also says what it raises."""
-        return device_spec(self.device, self.dtype, self.device_map, stored, stands_for, self.trust_remote_code)
+        at = device_spec(self.device, self.dtype, self.device_map, stored, stands_for, self.trust_remote_code)
+        return replace(at, layer_by_layer=self.layer_by_layer)

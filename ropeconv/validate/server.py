@@ -11,7 +11,7 @@ from ..engines.engine import LogProbs, Progress
 from ..engines.servers import connect
 from ..engines.servers.protocol import ServedModel, Server
 from ..engines.transformers.engine import TransformersEngine
-from ..engines.transformers.load import folder_of, load_stock, load_widened, stored_dtype
+from ..engines.transformers.load import folder_of, load_stock, load_widened, placed, stored_dtype
 from ..errors import BadSource
 from ..inspection.receipts.reader import read_receipt
 from ..inspection.receipts.receipt import Receipt
@@ -80,7 +80,7 @@ def _validated(asked: ComparisonSpec, server: Server, source: Source, folder: Pa
     progress.total(6 * len(run.ids))
     said = server.top_log_probs(run.ids, run.kept, progress)
     dtype = stored_dtype(source.config()) if settings.dtype == "auto" and baked.suffix != ".gguf" else settings.dtype
-    at = replace(settings, dtype=dtype).place(dtype, comparison.stands_for)
+    at = placed(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
     progress.note(f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise floor.")
     states = read_source(engine, asked, [run], at.dtype)

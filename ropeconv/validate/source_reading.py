@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..engines.engine import Progress
 from ..engines.transformers.engine import TransformersEngine
-from ..engines.transformers.load import DeviceSpec, fits_in_gpu, load_widened
+from ..engines.transformers.load import DeviceSpec, fits, load_widened
 from ..engines.transformers.patch import (
     attention_modules,
     choose_all_keys,
@@ -109,7 +109,8 @@ class SourceReading:
         faint = [fault.patched(engine, run) for run in samples]
         states = read_source(engine, spec, runs, at.dtype)
         states.faint, indexed = faint, bool(indexers(engine.model))
-        head, widened = engine.without_layers(), at.dtype != "float32" and fits_in_gpu(case.checkpoint, 4)
+        wide = replace(at, dtype="float32")
+        head, widened = engine.without_layers(), at.dtype != "float32" and fits(case.checkpoint, wide)
         if widened:
             loaded = TransformersEngine(load_widened(folder, at), settings.chunk)
             states.noise_runs.append(read_noise_run(loaded, spec, runs))
@@ -238,8 +239,9 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
     if last.is_stopped:
         return
     changes: tuple[str, ...] = ()
-    if at.dtype != "float32" and fits_in_gpu(spec.comparison.checkpoint, 4):
-        at, changes = replace(at, dtype="float32"), ("float32",)
+    wide = replace(at, dtype="float32")
+    if at.dtype != "float32" and fits(spec.comparison.checkpoint, wide):
+        at, changes = wide, ("float32",)
         yield (last := SourceReading.read(spec, folder, at, changes, last.read_tokens))
         yield last.normalised()
         if last.is_stopped:

@@ -151,5 +151,5 @@ def test_apply_validates_on_request(llama: Path, tmp_path: Path) -> None:
     assert "PASS: matches the reference at every position" in validated("cpu", 0).stdout
     assert json.loads((tmp_path / "cpu" / "ropeconv.json").read_text())["validation"]["agrees"]
     if not torch.cuda.is_available():
-        assert "Not validated: no GPU is here" in validated("auto", 0).stderr
+        assert "Not validated: there is no GPU" in validated("auto", 0).stderr
     validated("tpu", 2)

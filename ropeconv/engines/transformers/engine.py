@@ -24,6 +24,7 @@ from ...rope.spec import RopeSpec
 from ..engine import Engine, Progress, TokenLosses
 from .backbone import first_not_finite, has_decoder, hidden_states, keep_head, logits, read
 from .load import DeviceSpec, load_stock, stock_config
+from .memory import release
 from .patch import Undo, compresses, patch
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class TransformersEngine(Engine):
     def without_layers(self) -> TransformersEngine:
         """Frees the memory of the layers, so that only `head` can be used, and returns the engine."""
         keep_head(self.model)
+        release()
         return self
 
 

@@ -14,6 +14,7 @@ from ...rope.errors import RopeconvError
 from ...rope.lazy import Vector
 from ...rope.schedule import LogN, QueryScaling, Schedule
 from ...rope.spec import RopeSpec
+from .layers import change_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,10 +121,14 @@ def round_weights(model: PreTrainedModel, stored: Mapping[str, str]) -> None:
     import torch
 
     types = {"BF16": torch.bfloat16, "F16": torch.float16}
-    for name, weight in model.named_parameters():
-        if name in stored:
-            rounded = (weight.data.float() * ROUNDED_BY).to(types.get(stored[name], weight.dtype)).float() / ROUNDED_BY
-            weight.data = rounded.to(weight.dtype)
+
+    def rounded(name: str, weight: Tensor) -> Tensor:
+        if name not in stored:
+            return weight
+        scaled = (weight.float() * ROUNDED_BY).to(types.get(stored[name], weight.dtype))
+        return (scaled.float() / ROUNDED_BY).to(weight.dtype)
+
+    change_weights(model, rounded)
 
 
 def scale_queries(model: PreTrainedModel, scale: LogN | QueryScaling, queries: str) -> Undo:

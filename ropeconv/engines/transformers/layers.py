@@ -1,0 +1,189 @@
+"""Models whose decoder layers are read from the disk when they run, for checkpoints that are larger than the memory.
+
+The model is built on torch's meta device. Only the weights outside its layers (embeddings, norms, head, rotary tables)
+are loaded at once. Hooks read the weights of each layer before its forward pass and drop them after it: a pass computes
+what the whole model would, and reads the checkpoint once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...environment import installed
+from ...errors import BadSource
+from ...formats.disk import human
+from ...formats.jsontext import JsonObject
+from ...models.folder import FolderSource
+from ...rope.errors import RopeconvError
+from .memory import free_bytes
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PreTrainedModel
+
+CHANGES = "_ropeconv_changes"
+"""Attribute of a model that is read layer by layer, with the changes of weights that every layer goes through."""
+Change = Callable[[str, "Tensor"], "Tensor"]
+"""From the name of a weight and its value to the value that the model computes with."""
+TWICE = 2
+"""Copies of a layer that exist while its tensors are converted."""
+
+
+def read_by_layer(model: PreTrainedModel, folder: Path, device: str, dtype: torch.dtype) -> JsonObject:
+    """Makes a model on the meta device read its decoder layers when they run, and loads everything else.
+
+    Args:
+        model: A model of transformers without weights.
+        folder: The checkpoint, with safetensors.
+        device: Where it runs, as torch names it.
+        dtype: The precision in which it computes.
+
+    Returns:
+        The names of missing and unexpected weights outside the layers, as `from_pretrained` returns them.
+
+    Raises:
+        RopeconvError: Where the model cannot run layer by layer, or one layer is larger than the memory.
+    """
+    if not installed("transformers.core_model_loading"):
+        raise RopeconvError("running a model layer by layer needs transformers 5; pip install -U transformers")
+    return _LayerReader(model, folder, device, dtype).attach()
+
+
+def change_weights(model: PreTrainedModel, change: Change) -> None:
+    """Changes the weights of a model; those of layers that are read when they run are changed each time."""
+    for name, weight in model.named_parameters():
+        if not weight.is_meta:
+            weight.data = change(name, weight.data)
+    vars(model).setdefault(CHANGES, []).append(change)
+
+
+class _LayerReader:
+    """Reads the layers of a model from its checkpoint. Parameters are those of `read_by_layer`."""
+
+    def __init__(self, model: PreTrainedModel, folder: Path, device: str, dtype: torch.dtype) -> None:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.modeling_utils import LoadStateDictConfig
+
+        self._model, self._source = model, FolderSource(folder)
+        self._files = {name: file for file, header in self._source.headers.items() for name in header.tensors}
+        self._config = LoadStateDictConfig(
+            device_map={"": device}, dtype=dtype, dtype_plan=model._get_dtype_plan(dtype),
+            weight_mapping=get_model_conversion_mapping(model),
+        )  # fmt: skip
+        self._layers = dict(_layers(model))
+        self._weights = self._by_layer()
+        self._check(device)
+
+    def attach(self) -> JsonObject:
+        """Loads the weights outside the layers, and makes each layer load its own when it runs."""
+        model = self._model
+        outside = self._load("")
+        outside.missing_keys = {name for name in outside.missing_keys if not self._layer_of(name)}
+        model._finalize_model_loading(model, self._config, outside)
+        vars(model)[CHANGES] = []
+        for name, layer in self._layers.items():
+            layer.register_forward_pre_hook(lambda module, inputs, name=name: self._fill(name))
+            layer.register_forward_hook(lambda module, inputs, output: _drop(module), always_call=True)
+        found: JsonObject = outside.to_dict()
+        return found
+
+    def _layer_of(self, parameter: str) -> str:
+        """The layer that a parameter belongs to; empty for none."""
+        places = accumulate(parameter.split("."), lambda left, right: f"{left}.{right}")
+        return next((place for place in places if place in self._layers), "")
+
+    def _by_layer(self) -> dict[str, list[str]]:
+        """The names of the tensors in the checkpoint by their layer; under the empty name those of no layer."""
+        from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+        mapping = self._config.weight_mapping
+        renamings, converters = (
+            [entry for entry in mapping if isinstance(entry, kind)] for kind in (WeightRenaming, WeightConverter)
+        )
+        known, prefix = self._model.state_dict(), self._model.base_model_prefix
+        weights: dict[str, list[str]] = {name: [] for name in ("", *self._layers)}
+        for name in self._files:
+            parameter, _ = rename_source_key(name, renamings, converters, prefix, known)
+            weights[self._layer_of(parameter)].append(name)
+        return weights
+
+    def _check(self, device: str) -> None:
+        """Raises RopeconvError where layers share weights, or one of them does not fit into the memory."""
+        tied = getattr(self._model, "all_tied_weights_keys", {})
+        shared = next((name for name in tied if self._layer_of(name)), "")
+        why = f"shares {shared} between layers" if shared else "" if self._weights[""] else "has no safetensors"
+        if why or getattr(self._model.config, "quantization_config", None):
+            why = why or "is quantised"
+            raise RopeconvError(
+                f"{self._source.reference} {why}, so it cannot run layer by layer; use a device with more memory, or "
+                "--device-map auto"
+            )
+        width, tensors = self._config.dtype.itemsize, self._source.tensors
+        sizes = {
+            layer: sum(width * math.prod(tensors[name].shape) for name in names)
+            for layer, names in self._weights.items()
+        }
+        outside = sizes.pop("")
+        needed, free = outside + TWICE * max(sizes.values(), default=0), free_bytes(device)
+        if needed > free:
+            raise RopeconvError(
+                f"{self._source.reference} needs {human(needed)} even layer by layer, and {human(free)} are free on "
+                f"{device}; use a device with more memory, or --dtype bfloat16"
+            )
+
+    def _fill(self, layer: str) -> None:
+        """Loads the weights of a layer. layer: its name."""
+        self._load(layer)
+        for key, weight in self._layers[layer].named_parameters():
+            if weight.is_meta:
+                raise BadSource(f"{self._source.reference} has no weights for {layer}.{key}; download it again")
+            for change in vars(self._model)[CHANGES]:
+                weight.data = change(f"{layer}.{key}", weight.data)
+
+    def _load(self, layer: str) -> Any:
+        """Loads the tensors of a layer with the conversions of transformers, and returns its report."""
+        from transformers.core_model_loading import convert_and_load_state_dict_in_model
+
+        tensors = {name: self._tensor(name) for name in self._weights[layer]}
+        return convert_and_load_state_dict_in_model(self._model, tensors, self._config)[0]
+
+    def _tensor(self, name: str) -> Tensor:
+        """A tensor of the checkpoint, read from its bytes in the file."""
+        import torch
+        from safetensors.torch import _TYPES
+
+        header = self._source.headers[self._files[name]]
+        entry = header.tensors[name]
+        content = torch.empty(entry.stop - entry.start, dtype=torch.uint8)
+        with self._source.path(self._files[name]).open("rb") as file:
+            file.seek(header.data_start + entry.start)
+            if file.readinto(memoryview(content.numpy())) != len(content):
+                raise BadSource(f"{file.name} has changed while it was read; run the same command again")
+        return content.view(_TYPES[entry.dtype]).reshape(entry.shape)
+
+
+def _layers(model: PreTrainedModel) -> Iterator[tuple[str, Module]]:
+    """Yields the members of the outermost lists of modules, with their names."""
+    from torch import nn
+
+    outer = ""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and not (outer and name.startswith(outer)):
+            outer = f"{name}."
+            yield from ((f"{name}.{key}", layer) for key, layer in module.named_children())
+
+
+def _drop(layer: Module) -> None:
+    """Frees the memory of the weights of a layer."""
+    from torch import nn
+
+    for module in layer.modules():
+        for key, weight in module._parameters.items():
+            if weight is not None:
+                module._parameters[key] = nn.Parameter(weight.to("meta"), requires_grad=False)

@@ -1,0 +1,134 @@
+"""Validation layer by layer: what the whole model gives, in less memory than the model takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ropeconv.engines.transformers.backbone import hidden_states
+from ropeconv.engines.transformers.load import DeviceSpec, load_stock
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..support.baking import apply, changed_weights, make_plan, stored_as, validate
+from ..support.extent import sample
+from ..support.in_process import command
+from ..support.models import make
+
+YARN = Recipe(REGISTRY["yarn"](16.0))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("llama", {"length": 256, "chunk": 100, "config_reference": True}),
+        ("qwen3", {"dtype": "bfloat16"}),
+        *sample([("gemma3_text", {}), ("mixtral", {}), ("deepseek_v3", {}), ("modernbert", {})], 2),
+    ],
+)
+def test_the_result_is_that_of_the_whole_model(
+    model_type: str, settings: dict[str, object], tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = tiny(model_type)
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    whole = validate(out, source, tokens=64, **settings)
+    by_layer = validate(out, source, tokens=64, layer_by_layer=True, **settings)
+    assert by_layer.agrees, by_layer.sentence
+    assert by_layer.buckets == whole.buckets
+    assert by_layer.config_reference_kl == whole.config_reference_kl
+
+
+def test_a_fold_is_rounded_in_every_layer_that_is_read(tmp_path: Path) -> None:
+    """The noise floor of a fold rounds weights of the source, which are read again for every pass."""
+    source = make("llama", tmp_path / "source", initializer_range=0.15)
+    stored_as(source, "bfloat16")
+    out = apply(make_plan(source, YARN, tmp_path / "out", encoding="weights"))
+    whole, by_layer = (validate(out, source, tokens=64, layer_by_layer=layers) for layers in (False, True))
+    assert by_layer.buckets == whole.buckets
+    assert by_layer.agrees, by_layer.sentence
+
+
+def test_code_of_an_output_runs_layer_by_layer(llama: Path, tmp_path: Path) -> None:
+    recipe = Recipe(REGISTRY["mixed"](16.0), log_n="full")
+    out = apply(make_plan(llama, recipe, tmp_path / "out", encoding="buffers"))
+    assert validate(out, llama, tokens=64, layer_by_layer=True).agrees
+
+
+def test_a_wrong_bake_is_noticed(llama: Path, tmp_path: Path) -> None:
+    apply(make_plan(llama, YARN, tmp_path / "out"))
+    given = ("validate", "out", "--against", "model", "--tokens", 64, "--layer-by-layer", "--ignore-receipt", "--quick")
+    assert "from the disk layer by layer" in command(tmp_path, *given, code=0).stderr
+    changed_weights(tmp_path / "out", "layers.1.self_attn.k_proj", 0.97)
+    assert "FAIL" in command(tmp_path, *given, code=3).stdout
+
+
+def test_models_that_cannot_run_layer_by_layer_are_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(RopeconvError, match=r"shares model\..* between layers, so it cannot run layer by layer; use"):
+        load_stock(tiny("diffusion_gemma"), DeviceSpec("cpu", "float32", layer_by_layer=True))
+
+
+def test_only_one_layer_is_in_memory(llama: Path) -> None:
+    model = load_stock(llama, DeviceSpec("cpu", "float32", layer_by_layer=True))
+    loaded = []
+    for layer in model.model.layers:
+        layer.mlp.register_forward_hook(
+            lambda *call: loaded.append([not one.mlp.up_proj.weight.is_meta for one in model.model.layers])
+        )
+    hidden_states(model, [1, 2, 3], range(3), range(3), 4096)
+    assert loaded == [[True, False], [False, True]]
+    assert all(weight.is_meta for weight in model.model.layers.parameters())
+
+
+LIMITED = """
+import json, resource, sys
+from pathlib import Path
+import ropeconv
+from ropeconv.engines.transformers import load
+from ropeconv.engines.transformers.memory import host_bytes
+from ropeconv.rope.errors import RopeconvError
+
+source, out, checked, layers = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "1", sys.argv[4] == "1"
+comparison = ropeconv.Comparison.open(out, source)
+import torch, transformers
+torch.set_num_threads(1)
+sizes = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+most = int(sizes["VmData"].split()[0]) * 1024 + int(sys.argv[5])
+resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+if not checked:
+    load.fits = lambda source, at: True
+notes = []
+try:
+    result = load.out_of_memory(lambda: ropeconv.validate_checkpoint(
+        comparison, ropeconv.Settings(tokens=64, layer_by_layer=layers),
+        __import__("ropeconv.engines.engine").engines.engine.Progress(note=notes.append),
+    ))
+    print(json.dumps({"agrees": result.agrees, "notes": notes}))
+except RopeconvError as problem:
+    print(json.dumps({"error": str(problem)}))
+"""
+
+
+def test_a_model_larger_than_the_memory_is_validated(tmp_path: Path) -> None:
+    """24 layers of 12 MB within 200 MB: the whole model does not load, and layer by layer it agrees by itself."""
+    shape = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 24, "num_attention_heads": 8}
+    source = make("llama", tmp_path / "source", num_key_value_heads=8, initializer_range=0.05, **shape)
+    out = apply(make_plan(source, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out"))
+
+    def run(checked: int, layers: int) -> dict[str, object]:
+        given = [str(source), str(out), str(checked), str(layers), str(200 << 20)]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([sys.executable, "-c", LIMITED, *given], capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    assert "the memory of this device is not enough" in str(run(checked=0, layers=0)["error"])
+    found = run(checked=1, layers=0)
+    assert found.get("agrees"), found
+    assert "layer by layer" in str(found["notes"])

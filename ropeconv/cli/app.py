@@ -42,8 +42,8 @@ app = _typer("ropeconv", "Extend the context of models with RoPE, and verify tha
 tables = _typer("list", "List methods, model families, GGUF architectures or runtimes.")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"ropeconv {__version__}")
         raise typer.Exit
 

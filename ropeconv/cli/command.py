@@ -87,7 +87,7 @@ def _is_expert(param: Any) -> bool:
 
 
 def _flag(param: Any) -> str:
-    """The spelling of an option in messages."""
+    """The flag of an option in messages."""
     return str(next(spelling for spelling in param.opts if spelling.startswith("--")))
 
 
@@ -157,16 +157,16 @@ def option_group(
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = inspect.signature(command, eval_str=True).parameters.values()
         group = added()
         names = {parameter.name for parameter in group}
 
         @wraps(command)
-        def wrapper(**given: Any) -> Any:
-            chosen = {key: value for key, value in given.items() if key in names}
-            return command(**{name: build(chosen)}, **{k: v for k, v in given.items() if k not in names})
+        def wrapper(**values: Any) -> Any:
+            selected = {key: value for key, value in values.items() if key in names}
+            return command(**{name: build(selected)}, **{k: v for k, v in values.items() if k not in names})
 
-        shown = [one for p in own for one in (group if p.name == name else [p])]
+        shown = [parameter for p in parameters for parameter in (group if p.name == name else [p])]
         shown = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shown]
         wrapper.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
@@ -180,31 +180,32 @@ def parameters(*kinds: type) -> list[inspect.Parameter]:
 
     An option without a default, or with an empty one, is None or False unless it is given.
     """
-    return [_parameter(one) for one in options(*kinds)]
+    return [_parameter(option) for option in options(*kinds)]
 
 
 def typed_group(name: str, kind: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: replaces a parameter of a command by the options of a dataclass, which it gets an instance of."""
-    return option_group(name, lambda: parameters(kind), lambda given: from_command_line(kind, given))
+    return option_group(name, lambda: parameters(kind), lambda values: from_command_line(kind, values))
 
 
-def _parameter(one: Option) -> inspect.Parameter:
-    kind: Any = one.kind
-    if one.choices:  # typer takes no list of Literals
-        named = {choice: choice for choice in one.choices}
-        kind = Enum(one.name, named) if one.repeatable else Literal.__getitem__(one.choices)
-    if one.many or one.repeatable:
+def _parameter(option: Option) -> inspect.Parameter:
+    kind: Any = option.kind
+    if option.choices:  # typer takes no list of Literals
+        named = {choice: choice for choice in option.choices}
+        kind = Enum(option.name, named) if option.repeatable else Literal.__getitem__(option.choices)
+    if option.many or option.repeatable:
         kind = list[kind]
-    default = None if one.default in ("", ()) else one.default
-    spellings = [one.flag, *([one.short] if one.short else [])]
-    shown = one.shown and default is not None and default is not False
+    default = None if option.default in ("", ()) else option.default
+    spellings = [option.flag, *([option.short] if option.short else [])]
+    shown = option.shown and default is not None and default is not False
     details = typer.Option(
-        *spellings, help=one.help, metavar=one.metavar, rich_help_panel=one.group, min=one.least, show_default=shown
-    )
+        *spellings, help=option.help, metavar=option.metavar, rich_help_panel=option.group, min=option.least,
+        show_default=shown,
+    )  # fmt: skip
     if default is MISSING:
         default = inspect.Parameter.empty
     annotation: Any = Annotated[kind if default is not None else kind | None, details]
-    return inspect.Parameter(one.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(option.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 TRAINING = Path(__file__).parent.parent / "hub" / "trainers"

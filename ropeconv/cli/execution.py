@@ -40,7 +40,7 @@ def execute(
         return Outcome(check=check, published=published)
     again = (again or flags.how is not None) and not (flags.force or plan.target.in_place)
     if again and written_before(plan, output):
-        output.note(f"{plan.out} is there from an earlier run of this command, and is taken as it is.")
+        output.note(f"{plan.out} is complete from an earlier run of this command.")
         done = Outcome(plan.out)
     else:
         done = _written(plan, probe, flags, output, title)
@@ -70,12 +70,12 @@ def _written(plan: Plan, probe: Probe | None, flags: Flags, output: Output, titl
 
 
 def _left(plan: Plan) -> str:
-    """The message of an interrupted run: what remains on disk, and how to go on."""
+    """The message of an interrupted run: what remains on disk, and how to continue."""
     if plan.target.in_place:
         return f"interrupted in a change of {plan.out}; the same command undoes it first, and then starts again"
     return (
-        f"interrupted; {plan.out} is not there yet, and finished files are kept in a hidden folder beside it: the same "
-        "command goes on from them"
+        f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden folder beside it: the same "
+        "command continues with them"
     )
 
 

@@ -1,4 +1,4 @@
-"""ModelArgs: the model of `bound`, `plot` and `schedule`, on disk or given by numbers, and the recipes for it."""
+"""ModelArgs: the model of `bound` and `plot`, on disk or given by numbers, and the recipes for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOT_FREQUENCIES = ("attention_factor", "temperature_slope", "temperature_interce
 class ModelArgs:
     """A model and the recipes for it.
 
-    name: for display. spec: its RoPE, unscaled where there are recipes. recipes: for it. source: its RoPE as it is.
+    name: for display. spec: its RoPE, unscaled where there are recipes. recipes: for it. source: its RoPE unchanged.
     seen: the inspection of a SOURCE, None for a model given by numbers.
     """
 
@@ -54,26 +54,27 @@ class ModelArgs:
         """The schedule of each recipe by its label; without recipes the schedule that the model has."""
         if not self.recipes:
             return {self.name: self.spec.current()}
-        made: dict[str, Schedule] = {}
+        schedules: dict[str, Schedule] = {}
         for recipe in self.recipes:
             label = recipe.method.label
             basis = self.seen.basis(recipe) if self.seen else self.source
-            made[label if label not in made else f"{label}-{len(made)}"] = recipe.schedule(recipe.start(basis), basis)
-        return made
+            label = label if label not in schedules else f"{label}-{len(schedules)}"
+            schedules[label] = recipe.schedule(recipe.start(basis), basis)
+        return schedules
 
 
-def in_numbers(given: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None) -> ModelArgs:
-    """A model that is given by numbers alone.
+def in_numbers(values: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None) -> ModelArgs:
+    """A model that is given by numbers.
 
-    given: options of methods, by name. `--theta` is the model's base (default 10000), unless it is the only method;
+    values: of options of methods, by name. `--theta` is the model's base (default 10000), unless it is the only method;
     `--original-context` its trained length (default 4096). head_dim, rotary_dim: of one head, by default 128 and all.
     """
-    theta = given.get("theta")
-    others = {**given, "theta": None}
+    theta = values.get("theta")
+    others = {**values, "theta": None}
     if not chosen_methods(others):  # then --theta is the method; without it lengths are those of the model
-        others = given if theta is not None else {**given, "context": None, "original_context": None}
-    trained = parse_tokens(given.get("original_context") or "4096")
-    declared = trained if given.get("context") is None else parse_tokens(given["context"])
+        others = values if theta is not None else {**values, "context": None, "original_context": None}
+    trained = parse_tokens(values.get("original_context") or "4096")
+    declared = trained if values.get("context") is None else parse_tokens(values["context"])
     recipes = build_recipes(others)
     width, rotary = head_size(head_dim, rotary_dim)
     base = 10000.0 if theta is None else theta
@@ -97,11 +98,11 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
 
 
 def on_disk(
-    source: str, given: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None
+    source: str, values: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None
 ) -> ModelArgs:
     """A model on disk or on the Hub; recipes start from its unscaled RoPE.
 
-    source: as for `open_source`. given: options of methods, by name. head_dim, rotary_dim: must be None, since the
+    source: as for `open_source`. values: of options of methods, by name. head_dim, rotary_dim: must be None, since the
     model has its own. Raises UsageError for options that have no effect, BadSource as `inspect_source` does.
     """
     from ..inspection.inspection import inspect_source
@@ -109,28 +110,28 @@ def on_disk(
 
     if head_dim is not None or rotary_dim is not None:
         raise UsageError("--head-dim and --rotary-dim are for models in numbers; a SOURCE has its own")
-    seen = inspect_source(open_source(source))
-    recipes = tuple(build_recipes(given))
-    first = seen.first_spec
-    spec = (first.unscaled() if first.scaled else first) if recipes else seen.spec
-    return ModelArgs(seen.source.name, spec, recipes, seen.spec, seen)
+    inspection = inspect_source(open_source(source))
+    recipes = tuple(build_recipes(values))
+    first = inspection.first_spec
+    spec = (first.unscaled() if first.scaled else first) if recipes else inspection.spec
+    return ModelArgs(inspection.source.name, spec, recipes, inspection.spec, inspection)
 
 
-def find(what: str | None, given: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
+def find(what: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
     """The model that a command line names.
 
-    what: its SOURCE, None for a model given by numbers. given: options of methods, by name. head_dim, rotary_dim: of a
-    model given by numbers. Raises what `on_disk` and `in_numbers` raise.
+    what: its SOURCE, None for a model given by numbers. values: of options of methods, by name. head_dim, rotary_dim:
+    of a model given by numbers. Raises what `on_disk` and `in_numbers` raise.
     """
     if what is None:
-        return in_numbers(given, head_dim, rotary_dim)
-    return on_disk(what, given, head_dim, rotary_dim)
+        return in_numbers(values, head_dim, rotary_dim)
+    return on_disk(what, values, head_dim, rotary_dim)
 
 
-def frequencies_only(given: Mapping[str, Any]) -> None:
-    """Raises UsageError for options of a recipe that change no frequency. given: values of options by name."""
+def frequencies_only(values: Mapping[str, Any]) -> None:
+    """Raises UsageError for options of a recipe that change no frequency. values: of options, by name."""
     for name in NOT_FREQUENCIES:
-        if given.get(name) is not None:
+        if values.get(name) is not None:
             flag = name.replace("_", "-")
             raise UsageError(f"--{flag} does not change the frequencies, and nothing else is shown; leave it out")
 

@@ -87,35 +87,35 @@ def _parameter(name: str, annotation: Any, flag: str, **details: Any) -> inspect
 
 
 def _method_options() -> list[inspect.Parameter]:
-    found = []
+    parameters = []
     for method in REGISTRY.values():
         first = dataclasses.fields(method)[0]
         if method.value is Value.SWITCH:
-            found.append(
+            parameters.append(
                 _parameter(method.name, bool | None, method.flag(), help=method.summary, rich_help_panel=METHOD)
             )
             continue
         metavar = METAVARS.get(method.value, first.name.upper()[:1])
         kind = float | None if method.value is Value.NUMBER else str | None
-        found.append(
+        parameters.append(
             _parameter(method.name, kind, method.flag(), help=method.summary, metavar=metavar, rich_help_panel=METHOD)
         )
     recipe = {"help": "a saved recipe (JSON)", "metavar": "FILE", "rich_help_panel": METHOD}
-    return [*found, _parameter("recipe-file", str | None, "--recipe", **recipe)]
+    return [*parameters, _parameter("recipe-file", str | None, "--recipe", **recipe)]
 
 
 def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:
     """The options of single methods by name, with the methods that have them; without lists, which come from files."""
-    found: dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]] = {}
+    settings: dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]] = {}
     for method in REGISTRY.values():
         for item in dataclasses.fields(method)[1:]:
             if "tuple" not in str(item.type):
-                found.setdefault(item.name, []).append((method, item))
-    return found
+                settings.setdefault(item.name, []).append((method, item))
+    return settings
 
 
 def _setting_options() -> list[inspect.Parameter]:
-    found = []
+    parameters = []
     for name, uses in method_settings().items():
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
@@ -127,12 +127,12 @@ def _setting_options() -> list[inspect.Parameter]:
             flag = f"{flag}/--no-{name.replace('_', '-')}"
         is_tokens = item.metadata["check"] is tokens
         annotation = str | None if is_tokens else kind | None
-        found.append(
+        parameters.append(
             _parameter(
                 name, annotation, flag, help=words, rich_help_panel=EXPERT, metavar="TOKENS" if is_tokens else None
             )
         )
-    return found
+    return parameters
 
 
 def plain(value: Any) -> str:
@@ -171,15 +171,15 @@ def _modifier_options() -> list[inspect.Parameter]:
     return parameters
 
 
-def build_recipe(given: dict[str, Any]) -> Recipe:
-    """The recipe of a command line. given: values of options by name. Raises UsageError or RecipeError."""
+def build_recipe(values: dict[str, Any]) -> Recipe:
+    """The recipe of a command line. values: of options, by name. Raises UsageError or RecipeError."""
     flags = {variable(name): method for name, method in REGISTRY.items()}
-    chosen = chosen_methods(given)
-    if not chosen and given.get("context"):
-        length = parse_tokens(given["context"])
+    chosen = chosen_methods(values)
+    if not chosen and values.get("context"):
+        length = parse_tokens(values["context"])
         if length % 1024:
             raise UsageError(f"--context {length} is not a multiple of 1k (1024 tokens); write one, or add a method")
-        given, chosen = given | {"yarn": format_tokens(length), "context": None}, ["yarn"]
+        values, chosen = values | {"yarn": format_tokens(length), "context": None}, ["yarn"]
     spelled = ["--recipe" if name == "recipe_file" else flags[name].flag() for name in chosen]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(spelled)} are two methods; choose one")
@@ -187,9 +187,9 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
         raise UsageError(
             "give a method, such as --yarn 4, or a length, such as --context 128k (methods: `ropeconv list methods`)"
         )
-    modifiers = {name: given[name] for name in MODIFIERS if given.get(name) not in (None, False)}
+    modifiers = {name: values[name] for name in MODIFIERS if values.get(name) not in (None, False)}
     modifiers |= {name: parse_tokens(modifiers[name]) for name in LENGTHS if name in modifiers}
-    extras = {name: given[name] for name in method_settings() if given.get(name) is not None}
+    extras = {name: values[name] for name in method_settings() if values.get(name) is not None}
     if chosen[0] == "recipe_file":
         from ..inspection.receipts.reader import read_recipe
 
@@ -197,13 +197,13 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
             raise UsageError(
                 f"--{next(iter(extras)).replace('_', '-')} cannot be added to --recipe; write it into the file"
             )
-        return dataclasses.replace(read_recipe(Path(given["recipe_file"])), **modifiers)
+        return dataclasses.replace(read_recipe(Path(values["recipe_file"])), **modifiers)
     method = flags[chosen[0]]
     known = {item.name for item in dataclasses.fields(method)[1:]}
     for name in extras:
         if name not in known:
             raise _unused_setting(name, method.flag())
-    return Recipe(_method(method, given[chosen[0]], _read_tokens(extras)), **modifiers)
+    return Recipe(_method(method, values[chosen[0]], _read_tokens(extras)), **modifiers)
 
 
 def _unused_setting(name: str, chosen: str) -> UsageError:
@@ -211,32 +211,32 @@ def _unused_setting(name: str, chosen: str) -> UsageError:
     return UsageError(f"--{name.replace('_', '-')} goes with {takers}, not with {chosen}")
 
 
-def chosen_methods(given: dict[str, Any]) -> list[str]:
-    """The options that name a method. given: values of options by name."""
+def chosen_methods(values: dict[str, Any]) -> list[str]:
+    """The options that name a method. values: of options, by name."""
     flags = (*map(variable, REGISTRY), "recipe_file")
-    return [name for name in flags if given.get(name) is not None and given[name] is not False]
+    return [name for name in flags if values.get(name) is not None and values[name] is not False]
 
 
-def build_recipes(given: dict[str, Any]) -> list[Recipe]:
+def build_recipes(values: dict[str, Any]) -> list[Recipe]:
     """A recipe per method on the command line; modifiers go to all, settings to the methods that have them.
 
-    given: values of options by name. Raises UsageError for settings and modifiers without a method.
+    values: of options, by name. Raises UsageError for settings and modifiers without a method.
     """
     flags = {variable(name): method for name, method in REGISTRY.items()}
-    chosen = chosen_methods(given)
-    typed = [name for name, value in given.items() if value is not None]
+    chosen = chosen_methods(values)
+    typed = [name for name, value in values.items() if value is not None]
     if typed and not chosen:
         raise UsageError(f"--{typed[0].replace('_', '-')} goes with a method, such as --yarn 4; add one")
     for name, uses in method_settings().items():
         if name in typed and "recipe_file" not in chosen and not {variable(kind.name) for kind, _ in uses} & {*chosen}:
-            raise _unused_setting(name, " and ".join(flags[one].flag() for one in chosen))
-    made = []
+            raise _unused_setting(name, " and ".join(flags[method].flag() for method in chosen))
+    recipes = []
     for name in chosen:
         others = {other for other in chosen if other != name}
         if len(chosen) > 1 and name in flags:
             others |= method_settings().keys() - {item.name for item in dataclasses.fields(flags[name])}
-        made.append(build_recipe({key: value for key, value in given.items() if key not in others}))
-    return made
+        recipes.append(build_recipe({key: value for key, value in values.items() if key not in others}))
+    return recipes
 
 
 def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:

@@ -37,17 +37,17 @@ https://www.unicode.org/reports/tr36/#Bidirectional_Text_Spoofing
 
 def printable(text: str) -> str:
     """The text with unsafe characters as escapes, `\\x1b` or `\\u202e`, and without tokens, keys and passwords."""
-    return UNSAFE.sub(lambda found: repr(found[0])[1:-1], _without_secrets(text))
+    return UNSAFE.sub(lambda match: repr(match[0])[1:-1], _without_secrets(text))
 
 
 def printable_json(text: str) -> str:
     """A JSON document with unsafe characters as escapes of JSON, which leave it the same document."""
-    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", _without_secrets(text))
+    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", _without_secrets(text))
 
 
 def trimmed(line: str) -> str:
     """A line without the blanks at its end, also those between the codes of colours."""
-    return TRAILING.sub(lambda found: found[0].replace(" ", ""), line)
+    return TRAILING.sub(lambda match: match[0].replace(" ", ""), line)
 
 
 @contextmanager
@@ -113,17 +113,17 @@ class Output:
         from rich.text import Text
 
         console, body = self._console(), [tuple(map(printable, row)) for row in rows]
-        kept = _fitting(columns, body, optional, console.width)
+        indices = _fitting(columns, body, optional, console.width)
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
-        for index in kept:
+        for index in indices:
             table.add_column(columns[index], overflow="fold", justify="right" if columns[index] in right else "left")
         for number, row in enumerate(body):
-            found = {index: styles.get((number, index), STYLES.get(MARKS.get(row[index], ""), "")) for index in kept}
-            table.add_row(*(Text(row[index], style) for index, style in found.items()))
+            defaults = {index: STYLES.get(MARKS.get(row[index], ""), "") for index in indices}
+            table.add_row(*(Text(row[i], styles.get((number, i), style)) for i, style in defaults.items()))
         # the title is not that of the table, which is no wider than its columns
         _print(console, *([Text(printable(title), "bold")] if title else []), table)
         sys.stdout.write("\n")
-        return tuple(columns[index] for index in kept)
+        return tuple(columns[index] for index in indices)
 
     @property
     def colours(self) -> bool:
@@ -200,25 +200,25 @@ class Output:
 def _print(console: Console, *lines: Any) -> None:
     """Prints lines or tables one below another, without blanks at the ends of lines."""
     with console.capture() as captured:
-        for one in lines:
-            console.print(one)
+        for line in lines:
+            console.print(line)
     console.file.write("".join(f"{trimmed(line)}\n" for line in captured.get().splitlines()))
 
 
 def _fitting(columns: Sequence[str], rows: list[tuple[str, ...]], optional: Sequence[str], width: int) -> list[int]:
     """Indices of the columns that fit into `width`, after leaving out `optional` ones in their order."""
-    kept = list(range(len(columns)))
+    indices = list(range(len(columns)))
     for name in optional:
-        if _width(columns, rows, kept) <= width:
+        if _width(columns, rows, indices) <= width:
             break
-        kept.remove(list(columns).index(name))
-    return kept
+        indices.remove(list(columns).index(name))
+    return indices
 
 
-def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
+def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], indices: Sequence[int]) -> int:
     """The width in characters of a table with some of its columns."""
-    needed = [max(len(cell) for cell in (columns[i], *(row[i] for row in rows))) for i in kept]
-    return sum(needed) + 2 * (len(kept) - 1)
+    needed = [max(len(cell) for cell in (columns[i], *(row[i] for row in rows))) for i in indices]
+    return sum(needed) + 2 * (len(indices) - 1)
 
 
 Clock = Callable[[], float]
@@ -245,12 +245,12 @@ class Rate(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """The rate of a task, nothing where it is not known."""
-        found = rate(task)
-        if found is None:
+        speed = rate(task)
+        if speed is None:
             return Text("")
         if self.unit != "bytes":
-            return Text(f"{found:,.0f} {self.unit}/s" if found >= 10 else f"{found:.1f} {self.unit}/s")
-        return Text(f"{found / 1e9:.2f} GB/s" if found >= 1e9 else f"{found / 1e6:.1f} MB/s")
+            return Text(f"{speed:,.0f} {self.unit}/s" if speed >= 10 else f"{speed:.1f} {self.unit}/s")
+        return Text(f"{speed / 1e9:.2f} GB/s" if speed >= 1e9 else f"{speed / 1e6:.1f} MB/s")
 
 
 class Remaining(ProgressColumn):
@@ -258,10 +258,10 @@ class Remaining(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """The time that is left, nothing where the rate is not known."""
-        found = rate(task)
-        if found is None or task.total is None:
+        speed = rate(task)
+        if speed is None or task.total is None:
             return Text("")
-        left = max(0.0, task.total - task.completed) / found
+        left = max(0.0, task.total - task.completed) / speed
         return Text(f"{timedelta(seconds=ceil(left))} left")
 
 

@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from ..convert.target import Target
 
 
-def split(given: dict[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
+def split(values: dict[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
     """The options of each output of one source: one per --to, and per --outtype where that has an effect.
 
-    given: values of options by name. from_gguf: whether the source is a GGUF file. Beside another format, options that
-    only one of them has go to that one alone.
+    values: of options, by name. from_gguf: whether the source is a GGUF file. With several formats, options that
+    only one of them has go only to that one.
     """
-    formats = ["gguf" if to.value == "ollama" else to.value for to in given["to"] or ()] or [None]
-    made = []
+    formats = ["gguf" if to.value == "ollama" else to.value for to in values["to"] or ()] or [None]
+    outputs = []
     for to in formats:
         to_gguf = to == "gguf" or (from_gguf and to is None)
-        own = given | {"to": to}
+        output = values | {"to": to}
         if len(set(formats)) > 1:
             other = "folder" if to_gguf else "gguf"
-            own |= {one.name: None for one in options(TargetOptions) if one.only == other}
-            own["runtime"] = _runtimes(given["runtime"] or (), to_gguf)
+            output |= {option.name: None for option in options(TargetOptions) if option.only == other}
+            output["runtime"] = _runtimes(values["runtime"] or (), to_gguf)
         converts = to_gguf != from_gguf
-        outtypes = given["outtype"] if converts or len(set(formats)) == 1 else None
-        made += [own | {"outtype": outtype} for outtype in outtypes or [None]]
-    return made
+        outtypes = values["outtype"] if converts or len(set(formats)) == 1 else None
+        outputs += [output | {"outtype": outtype} for outtype in outtypes or [None]]
+    return outputs
 
 
 def _runtimes(names: Iterable[str], to_gguf: bool) -> list[str]:
-    """Of some runtimes those that read a format. names: with or without a version."""
+    """The runtimes that read GGUF files, or those that do not. names: with or without a version."""
     from ..runtimes.gguf_readers import reader_names
     from ..runtimes.grouping import canonical
     from ..runtimes.runtime import LLAMA_CPP
@@ -48,23 +48,23 @@ def _runtimes(names: Iterable[str], to_gguf: bool) -> list[str]:
     return [name for name in names if (canonical(name).partition("@")[0] in known) == to_gguf]
 
 
-def names_ollama(given: dict[str, Any]) -> bool:
-    """Whether the options of a target name Ollama, which needs a Modelfile. given: values of options by name."""
+def names_ollama(values: dict[str, Any]) -> bool:
+    """Whether the options of a target name Ollama, which needs a Modelfile. values: of options, by name."""
     from ..runtimes.grouping import canonical
 
-    runtimes = (canonical(name).partition("@")[0] for name in given["runtime"] or ())
-    return "ollama" in runtimes or any(to.value == "ollama" for to in given["to"] or ())
+    runtimes = (canonical(name).partition("@")[0] for name in values["runtime"] or ())
+    return "ollama" in runtimes or any(to.value == "ollama" for to in values["to"] or ())
 
 
-def build_target(given: dict[str, Any], owner: str | None = None) -> Target:
+def build_target(values: dict[str, Any], owner: str | None = None) -> Target:
     """The Target of one output.
 
-    given: values of options by name, as `split` gives them. owner: of the repository that it is published in, who is
+    values: of options, by name, as `split` gives them. owner: of the repository that it is published in, who is
     named in a conversion that quantises; None where it is not published.
     """
     from ..convert.target import Target
 
-    return from_command_line(Target, given).published_by(owner or "")
+    return from_command_line(Target, values).published_by(owner or "")
 
 
 with_target = option_group("target", lambda: parameters(OutputPlace, TargetOptions), dict)

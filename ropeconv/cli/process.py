@@ -54,7 +54,7 @@ def interrupted(ctrl_c: int) -> int:
 
 
 def reader_gone() -> bool:
-    """Whether nobody reads stdout or stderr any more. False for streams that are no files of the system.
+    """Whether the reader of stdout or stderr has gone. False for streams that are not files of the system.
 
     rich, which prints the help, opens /dev/null as stdout when that happens, before it raises.
     """
@@ -90,7 +90,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 CTRL_C = 130
 READER_GONE = 141
-"""128 and SIGPIPE: the exit code of a program whose output nobody reads any more, such as before `head`."""
+"""128 and SIGPIPE: the exit code of a program whose reader has gone, such as before `head`."""
 LONGEST = 1200
 """Characters of a message."""
 INTERRUPTED = "interrupted; nothing took its final name or was recorded: the same command starts again"
@@ -99,7 +99,7 @@ INTERRUPTED = "interrupted; nothing took its final name or was recorded: the sam
 def run(app: Callable[..., object]) -> int:
     """Runs the app and returns its exit code.
 
-    0 done, 1 a known failure, 2 usage, 3 a check failed, 130 interrupted (143 by SIGTERM), 141 nobody reads the output.
+    0 done, 1 a known failure, 2 usage, 3 a check failed, 130 interrupted (143 by SIGTERM), 141 the reader has gone.
     """
     try:
         result = app(standalone_mode=False)

@@ -56,27 +56,27 @@ class OutputUnit:
         return replace(plan, out=out, target=replace(plan.target, out=out))
 
 
-def units_of(sources: Sequence[str], given: dict[str, Any]) -> list[OutputUnit]:
+def units_of(sources: Sequence[str], options: dict[str, Any]) -> list[OutputUnit]:
     """The outputs that a command line asks for, in its order.
 
-    sources: as the user named them. given: options of the target, by name; of several outputs `out` is the folder.
+    sources: as the user named them. options: of the target, by name; `out` is the folder of several outputs.
     Raises UsageError where that is the name of a file.
     """
     named = [(source, _resolved(source)) for source in sources]
-    parts = [(source, split(given, source.endswith(".gguf")), _modelfile(name, source)) for name, source in named]
-    folder = given["out"] if sum(len(each) for _, each, _ in parts) > 1 and not given["in_place"] else None
+    parts = [(source, split(options, source.endswith(".gguf")), _modelfile(name, source)) for name, source in named]
+    folder = options["out"] if sum(len(targets) for _, targets, _ in parts) > 1 and not options["in_place"] else None
     if folder is not None and (folder.suffix == ".gguf" or folder.is_file()):
         raise UsageError(f"-o {folder} is one file, and there are several outputs; give a folder for them")
     return [
         OutputUnit(
             source,
-            own if folder is None else own | {"out": None},
+            target if folder is None else target | {"out": None},
             folder,
-            _label(source, own, len(each) > 1),
+            _label(source, target, len(targets) > 1),
             modelfile,
         )
-        for source, each, modelfile in parts
-        for own in each
+        for source, targets, modelfile in parts
+        for target in targets
     ]
 
 
@@ -94,30 +94,30 @@ def _modelfile(named: str, source: str) -> Path | None:
     return None if named == source else expanded(named)
 
 
-def _label(source: str, own: dict[str, Any], several: bool) -> str:
-    what = " ".join(filter(None, (own["to"], own["outtype"]))) if several else ""
+def _label(source: str, options: dict[str, Any], several: bool) -> str:
+    what = " ".join(filter(None, (options["to"], options["outtype"]))) if several else ""
     return f"{source} ({what})" if what else source
 
 
 def refuse_push(units: Sequence[OutputUnit]) -> None:
     """Raises UsageError where the outputs are not those of one repository: a folder, or GGUF files of one source."""
     if len({unit.source for unit in units}) > 1:
-        raise UsageError("--push takes the output of one SOURCE, and there are several; run it for each repository")
+        raise UsageError("--push publishes the output of one SOURCE, and there are several; run it once for each")
     if len(units) > 1 and not all(unit.to_gguf for unit in units):
         raise UsageError(
-            "--push takes one folder, or GGUF files that go into one repository; leave it out, and publish each with "
+            "--push publishes one folder, or GGUF files of one repository; leave it out, and publish each output with "
             "`ropeconv push`"
         )
 
 
-def refuse_collisions(made: Sequence[tuple[OutputUnit, Plan]], units: Sequence[OutputUnit]) -> None:
+def refuse_collisions(plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[OutputUnit]) -> None:
     """Raises UsageError where an output would have the place of another one or of a source.
 
     made: units with their plans. units: all of them.
     """
     taken: dict[str, OutputUnit] = {}
     sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
-    for unit, plan in made:
+    for unit, plan in plans:
         for name in [plan.out.name] if plan.is_folder else [file.name for file in plan.files]:
             place = plan.out.with_name(name)
             real = os.path.realpath(place)
@@ -135,7 +135,7 @@ def refuse_collisions(made: Sequence[tuple[OutputUnit, Plan]], units: Sequence[O
 
 
 def refuse_untrained(plan: Plan, source: str) -> None:
-    """Raises UsageError where a method that --context alone chose would need training at the length of a plan."""
+    """Raises UsageError where the method that --context chose would need training at the length of a plan."""
     factor, limit = plan.schedule.context / plan.schedule.original_context, plan.recipe.method.max_untuned_factor
     if factor > limit:
         length = format_tokens(plan.schedule.context)
@@ -164,7 +164,7 @@ def make_folder(units: Sequence[OutputUnit]) -> None:
 class Flags:
     """How `apply` writes outputs, and what it does besides.
 
-    how: of publishing, None where nothing is published. by_length: whether --context alone chooses the method. Others:
+    how: of publishing, None where nothing is published. by_length: whether --context chooses the method. Others:
     the options of their names; fsync: no --no-fsync.
     """
 
@@ -187,14 +187,14 @@ def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
     if flags.validate != "off" and not folder:
         raise UsageError("--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards")
     if flags.checksum and not folder:
-        raise UsageError("--checksum goes with a folder as output, whose receipt lists files; leave it out")
-    given = {"--link": flags.link, "--push": flags.how, "--force": flags.force, "--no-fsync": not flags.fsync}
-    flag = next((name for name, value in given.items() if value), "")
+        raise UsageError("--checksum is for folders, whose receipt lists files; leave it out")
+    typed = {"--link": flags.link, "--push": flags.how, "--force": flags.force, "--no-fsync": not flags.fsync}
+    flag = next((name for name, value in typed.items() if value), "")
     if units[0].given["in_place"] and flag:
         raise UsageError(f"{flag} does not go with --in-place; leave one out")
     if flags.link and not folder:
-        raise UsageError("--link goes with a folder as output, whose unchanged files it links; leave it out")
+        raise UsageError("--link is for folders, whose unchanged files it links; leave it out")
     if flags.ollama and not gguf:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     if flags.how and flags.validate != "off" and units[0].given["out"] is None:
-        raise UsageError("--push with --validate needs -o, so that there is something to validate; add it")
+        raise UsageError("--push with --validate needs -o, the folder to validate; add it")

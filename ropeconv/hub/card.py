@@ -82,15 +82,15 @@ def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
     from huggingface_hub import EvalResult
 
     for record in records:
-        for one in record.measured:
+        for number in record.measured:
             yield EvalResult(
                 task_type="text-generation",
                 dataset_type="text",
                 dataset_name=record.described_texts,
                 dataset_args={"tokens_sha256": record.tokens_sha256},
-                metric_type=one.metric,
-                metric_name=f"{one.measure} at {one.length:,} tokens, {metric_of(one.metric).unit}",
-                metric_value=round(one.value, 4),
+                metric_type=number.metric,
+                metric_name=f"{number.measure} at {number.length:,} tokens, {metric_of(number.metric).unit}",
+                metric_value=round(number.value, 4),
             )
 
 
@@ -105,7 +105,7 @@ def finding(record: EvaluationRecord) -> str:
 
 
 def _growth(record: EvaluationRecord) -> list[MeasuredRecord]:
-    return sorted((one for one in record.measured if one.measure == GROWTH), key=lambda one: one.length)
+    return sorted((cell for cell in record.measured if cell.measure == GROWTH), key=lambda cell: cell.length)
 
 
 def draw(record: EvaluationRecord, path: Path) -> None:
@@ -114,17 +114,17 @@ def draw(record: EvaluationRecord, path: Path) -> None:
     Raises:
         RopeconvError: matplotlib is not installed.
     """
-    found = _growth(record)
-    own, apart = _curve(found, "value", "error"), _curve(found, "difference", "margin")
-    curves, title = {"this model": own}, f"Loss by length, {record.described_texts}"
-    if not record.against or np.isnan(apart.y).any():
+    cells = _growth(record)
+    losses_here, difference = _curve(cells, "value", "error"), _curve(cells, "difference", "margin")
+    curves, title = {"this model": losses_here}, f"Loss by length, {record.described_texts}"
+    if not record.against or np.isnan(difference.y).any():
         write(figure(partial(losses, curves=curves, title=title, trained=record.trained, unit="nats per token")), path)
         return
-    first = Curve(own.x, own.y - apart.y, np.full(len(own.x), np.nan))
+    first = Curve(losses_here.x, losses_here.y - difference.y, np.full(len(losses_here.x), np.nan))
     both = {record.against: first} | curves
     minus = partial(
         differences,
-        curves={"this model": apart},
+        curves={"this model": difference},
         title=f"Loss by length, compared with {record.against}",
         trained=record.trained,
         unit="nats per token",
@@ -134,11 +134,11 @@ def draw(record: EvaluationRecord, path: Path) -> None:
 
 def drawable(records: Sequence[EvaluationRecord]) -> EvaluationRecord | None:
     """The newest evaluation with growth; None where there is none."""
-    return next((one for one in reversed(records) if any(cell.measure == GROWTH for cell in one.measured)), None)
+    return next((record for record in reversed(records) if _growth(record)), None)
 
 
-def _curve(found: Sequence[MeasuredRecord], value: str, error: str) -> Curve:
-    points = [(one.length, getattr(one, value), getattr(one, error)) for one in found]
+def _curve(cells: Sequence[MeasuredRecord], value: str, error: str) -> Curve:
+    points = [(one.length, getattr(one, value), getattr(one, error)) for one in cells]
     return Curve(*np.array([[np.nan if x is None else x for x in one] for one in points], np.float64).T)
 
 
@@ -155,8 +155,7 @@ class BaseModel:
 
     name: `owner/name`, empty where none is known. known: metadata of its card that also holds for its derivatives.
     closed: whether it is gated or private. terms: names of its licence files. licence: a sentence about its terms,
-    empty for a licence of which none is known. forbids: whether that forbids derivatives. commit: of it
-    that was read, empty for the newest.
+    empty for unknown ones. forbids: whether they forbid derivatives. commit: the one read, empty for the newest.
     """
 
     name: str = ""
@@ -168,10 +167,7 @@ class BaseModel:
     commit: str = ""
 
     def missing_terms(self, what: UploadSet) -> tuple[str, ...]:
-        """Its licence files that an upload set lacks: the Hub copies them where it is the source, else they are added.
-
-        what: the files.
-        """
+        """Its licence files that an upload set lacks."""
         return tuple(name for name in self.terms if name not in what.adds)
 
     def refuse_forbidden(self) -> None:
@@ -213,13 +209,13 @@ def base_model(api: HfApi, what: UploadSet, how: PublishOptions) -> tuple[BaseMo
             info = api.model_info(name, revision=commit or None)
             closed = bool(info.private or info.gated)
             names = [sibling.rfilename for sibling in info.siblings or []]
-            terms = tuple(one for one in names if any(fnmatch(one.upper(), known) for known in TERMS))
+            terms = tuple(file_name for file_name in names if any(fnmatch(file_name.upper(), known) for known in TERMS))
             with open(api.hf_hub_download(name, CARD, revision=commit or None), encoding="utf-8") as file:
                 text = file.read()
         except EntryNotFoundError:
             pass
         except HfHubHTTPError as error:
-            problem = f"{name} cannot be seen ({error.response.status_code}); its licence and card are left out."
+            problem = f"{name} cannot be read ({error.response.status_code}); its licence and card are left out."
     known = {**what.known, **inherited(what.card), **inherited(text)}
     licence, forbids = terms_of(str(known.get("license") or ""))
     return BaseModel(name, known, closed, terms, licence, forbids, commit), problem
@@ -246,8 +242,8 @@ def _metadata(text: str) -> JsonObject:
 
     if not text.strip():
         return {}
-    found: JsonObject = ModelCard(text, ignore_metadata_errors=True).data.to_dict()
-    return found
+    metadata: JsonObject = ModelCard(text, ignore_metadata_errors=True).data.to_dict()
+    return metadata
 
 
 MARK = "<!-- written by ropeconv -->"
@@ -321,7 +317,7 @@ def card(
         validation=receipt.validation,
         worse=_worse(receipt),
         picture=PICTURE if PICTURE in pictures else "",
-        evaluations=[evaluation_table(one) for one in receipt.evaluations],
+        evaluations=[evaluation_table(record) for record in receipt.evaluations],
         evaluation_picture=EVALUATION_PICTURE if EVALUATION_PICTURE in pictures else "",
         evaluation_finding=finding(evaluation) if evaluation else "",
         own_code=any(file.name.endswith(".py") for file in receipt.files),
@@ -336,8 +332,8 @@ def _authors(method: type[Method]) -> str:
 def _settings(method: type[Method], recipe: JsonObject) -> str:
     """The parameters of a recipe that are not those by default, for display."""
     defaults = {item.name: item.default for item in dataclasses.fields(method)}
-    given = recipe.get("parameters", {})
-    return described_settings({"parameters": {k: v for k, v in given.items() if v != defaults.get(k, v is None)}})
+    parameters = recipe.get("parameters", {})
+    return described_settings({"parameters": {k: v for k, v in parameters.items() if v != defaults.get(k, v is None)}})
 
 
 def _worse(receipt: Receipt) -> bool:

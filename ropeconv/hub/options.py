@@ -47,5 +47,5 @@ def repository(text: str) -> str:
     """A repository as a user names it, without `hf://`. Raises UsageError where it is not owner/name."""
     repo_id = text.removeprefix("hf://")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repo_id):
-        raise UsageError(f"{repo_id} is no repository; write owner/name")
+        raise UsageError(f"{repo_id} is not a repository; write owner/name")
     return repo_id

@@ -1,4 +1,4 @@
-"""What a publication would do, without doing it: for `--dry-run`."""
+"""Preview of a publication, for `--dry-run`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .upload_set import UploadSet, from_plan
 
 @dataclass(frozen=True)
 class Preview:
-    """What a publication would do.
+    """The effects of a publication.
 
-    repo_id: the repository. exists: whether it is there. private: whether it would be private; None for one that is
-    there, which stays as it is. blocked: why it would be refused, or empty. uploads: names and sizes in bytes, 0 for
+    repo_id: the repository. exists: whether it exists. private: whether it would be private; None for an existing
+    one, which does not change. blocked: why it would be refused, or empty. uploads: names and sizes in bytes, 0 for
     sizes that are not known yet. copies: names of files that the Hub copies, from `source` at `commit`. base: the base
     model. note: what could not be seen of it, or empty. card: the text of the model card; empty where one stays.
     """
@@ -61,12 +61,12 @@ class Preview:
 
 
 def preview(what: UploadSet, how: PublishOptions) -> Preview:
-    """What `publish` would do with files. Nothing is written, here or on the Hub.
+    """Return what `publish` would do with files, without writing anything.
 
     what: the files, which need not be there yet. how: repository and options. Raises RopeconvError where the licence
     of the base model forbids it, and what huggingface_hub raises.
     """
-    api, exists, blocked, ggufs, kept = client(how), False, "", what.gguf, ""
+    api, exists, blocked, ggufs, reason_kept = client(how), False, "", what.gguf, ""
     try:
         with answers(how.repo_id):
             base, note = base_model(api, what, how)
@@ -75,25 +75,25 @@ def preview(what: UploadSet, how: PublishOptions) -> Preview:
             if exists:
                 blocked, ggufs = blocking(api, what, how), gguf_files(api, what, how)
             if exists or what.own_card:
-                kept = kept_card(api, what, how)
+                reason_kept = kept_card(api, what, how)
     except Exception as problem:
         if not unreachable(problem):
             raise
         base = BaseModel(name_of(what, how)[0], {**what.known, **inherited(what.card)})
-        kept = kept_card(api, what, how) if what.own_card else ""
+        reason_kept = kept_card(api, what, how) if what.own_card else ""
         note = f"The Hub cannot be reached: {how.repo_id} is shown as new, and the base model was not checked."
-    pictures = {} if kept else drawn(what.receipt)
-    text = "" if kept else card(what, how.repo_id, base, ggufs, pictures)
+    pictures = {} if reason_kept else drawn(what.receipt)
+    text = "" if reason_kept else card(what, how.repo_id, base, ggufs, pictures)
     licences = base.missing_terms(what)
     copied, fetched = (licences, ()) if base.name == what.source else ((), licences)
-    made = {name: len(data) for name, data in pictures.items()} | ({CARD: len(text.encode())} if text else {})
-    names = dict.fromkeys([*what.adds, *fetched, *made])
+    generated = {name: len(data) for name, data in pictures.items()} | ({CARD: len(text.encode())} if text else {})
+    names = dict.fromkeys([*what.adds, *fetched, *generated])
     return Preview(
         how.repo_id,
         exists,
         None if exists else visibility(base, how),
         blocked,
-        tuple((name, made[name] if name in made else what.size(name)) for name in names),
+        tuple((name, generated[name] if name in generated else what.size(name)) for name in names),
         tuple(sorted({*what.copies, *copied})),
         what.source,
         what.commit,
@@ -127,20 +127,20 @@ def staged(
         yield done, from_plan(plan, done.path)
 
 
-def show_publication(found: Preview, sheet: Sheet) -> None:
-    """Shows what a publication would do: every file, base model and licence, and the card."""
-    place = f"from {found.source} at {found.commit[:7]}"
-    rows = [(name, "upload", f"{size:,}" if size else "?") for name, size in found.uploads]
-    rows += [(name, f"copied {place}", "") for name in found.copies]
-    state = "exists" if found.exists else f"new, {'private' if found.private else 'public'}"
-    sheet.table(f"Repository {found.repo_id} ({state})", ("file", "", "bytes"), rows, right=("bytes",))
-    base, licence = found.base.name or "none known; --base-model names one", found.base.known.get("license")
-    terms = f" ({found.base.licence})" if found.base.licence else ""
+def show_publication(preview: Preview, sheet: Sheet) -> None:
+    """Shows a preview: every file, base model and licence, and the card."""
+    place = f"from {preview.source} at {preview.commit[:7]}"
+    rows = [(name, "upload", f"{size:,}" if size else "?") for name, size in preview.uploads]
+    rows += [(name, f"copied {place}", "") for name in preview.copies]
+    state = "exists" if preview.exists else f"new, {'private' if preview.private else 'public'}"
+    sheet.table(f"Repository {preview.repo_id} ({state})", ("file", "", "bytes"), rows, right=("bytes",))
+    base, licence = preview.base.name or "none known; --base-model names one", preview.base.known.get("license")
+    terms = f" ({preview.base.licence})" if preview.base.licence else ""
     sheet.say(f"\nBase model: {base}. Licence: {licence or 'none stated'}{terms}.")
-    if found.blocked:
-        sheet.say(f"It would be refused: {found.blocked}.")
-    if found.card:
+    if preview.blocked:
+        sheet.say(f"It would be refused: {preview.blocked}.")
+    if preview.card:
         sheet.say("\nREADME.md:\n")
-        sheet.copyable(found.card)
+        sheet.copyable(preview.card)
     else:
-        sheet.say("\nREADME.md stays as it is.")
+        sheet.say("\nREADME.md stays unchanged.")

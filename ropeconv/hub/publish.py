@@ -26,11 +26,11 @@ Note = Callable[[str], None]
 WAITS = (1.0, 3.0)  # seconds between attempts to commit
 LOGIN = "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 CHANGED = 412
-"""The status of a commit after another one: somebody else's, or ours whose answer was lost."""
+"""The status of a commit after another one: that of another user, or ours if its answer was lost."""
 REFUSED = {
     401: LOGIN,
     403: LOGIN,
-    CHANGED: "has changed while this was prepared; look at the new commit and run again",
+    CHANGED: "has changed while this was prepared; check the new commit and run again",
 }
 
 
@@ -57,7 +57,7 @@ def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: N
         if not unreachable(problem):
             raise
         raise RopeconvError(
-            "cannot reach the Hub; check your connection, HF_HUB_OFFLINE and HF_ENDPOINT, and run the same command again"
+            "cannot reach the Hub; check your connection, HF_HUB_OFFLINE and HF_ENDPOINT, and try again"
         ) from problem
 
 
@@ -84,12 +84,12 @@ def visibility(base: BaseModel, how: PublishOptions) -> bool:
 def kept_card(api: HfApi, what: UploadSet, how: PublishOptions) -> str:
     """Why a README.md that ropeconv has not written stays; empty where the card is written.
 
-    api: the client. what: the files. how: repository, which has to be there unless the user's own card is published.
+    api: the client. what: the files. how: repository, which must exist unless the user's own card is published.
     """
     if how.overwrite_card:
         return ""
     if what.own_card:
-        return "README.md is your own and is published as it is; --overwrite-card replaces it."
+        return "README.md is your own and is published unchanged; --overwrite-card replaces it."
     if api.file_exists(how.repo_id, CARD, revision=how.revision):
         with open(api.hf_hub_download(how.repo_id, CARD, revision=how.revision), encoding="utf-8") as file:
             if MARK not in file.read():
@@ -101,8 +101,8 @@ def gguf_files(api: HfApi, what: UploadSet, how: PublishOptions) -> list[str]:
     """Names of the GGUF files that a repository then has, none for a checkpoint. api, what, how: as in `kept_card`."""
     if not what.gguf:
         return []
-    there = api.list_repo_files(how.repo_id, revision=how.revision)
-    return sorted({*what.gguf, *(name for name in there if name.endswith(".gguf"))})
+    listed = api.list_repo_files(how.repo_id, revision=how.revision)
+    return sorted({*what.gguf, *(name for name in listed if name.endswith(".gguf"))})
 
 
 def _publish(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> str:
@@ -112,7 +112,7 @@ def _publish(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> st
     private = visibility(base, how)
     if base.closed and not (how.private or how.public):
         note(f"{base.name} is gated or private, so {how.repo_id} is made private; --public makes it public.")
-    made = create(api, what, how, private)
+    is_new = create(api, what, how, private)
     try:
         if how.revision and not how.create_pr:
             api.create_branch(how.repo_id, branch=how.revision, exist_ok=True)
@@ -125,7 +125,7 @@ def _publish(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> st
                 raise
             return f"{api.endpoint}/{how.repo_id}/commit/{api.model_info(how.repo_id, revision=how.revision).sha}"
     except BaseException:
-        if made:
+        if is_new:
             remove(api, how, note)
         raise
 
@@ -192,10 +192,10 @@ def _commit(
             raise
         if not how.through_here:
             raise RopeconvError(
-                f"the Hub does not copy these files itself ({_first_line(problem)}), and they may not go through here; "
-                "publish it with `ropeconv apply --push` on a machine that may fetch them"
+                f"the Hub cannot copy these files ({_first_line(problem)}), and they may not be fetched here; publish "
+                "with `ropeconv apply --push` on a machine that may fetch them"
             ) from None
-        note(f"The Hub does not copy these files itself ({_first_line(problem)}); fetching and uploading them.")
+        note(f"The Hub cannot copy these files ({_first_line(problem)}); fetching and uploading them.")
     fetched = [
         CommitOperationAdd(name, api.hf_hub_download(what.source, origin, revision=what.commit))
         for name, origin in what.copies.items()

@@ -28,8 +28,8 @@ def create(api: HfApi, what: UploadSet, how: PublishOptions, private: bool) -> b
 
     api: the client. what: the files that it shall have. how: repository and options. private: its visibility.
 
-    A repository that is there already is taken where `exist_ok` says so, where it is empty, and where it holds what is
-    published: a run that was killed leaves one of these. Raises RopeconvError for any other.
+    An existing repository is accepted with `exist_ok`, where it is empty, and where it holds what is published: a run
+    that was killed leaves one of these. Raises RopeconvError for any other.
     """
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -54,10 +54,7 @@ def create(api: HfApi, what: UploadSet, how: PublishOptions, private: bool) -> b
 
 
 def blocking(api: HfApi, what: UploadSet, how: PublishOptions) -> str:
-    """Why a repository that is there is not committed to; empty where it is.
-
-    api, what, how: as in `create`.
-    """
+    """Why an existing repository is not committed to; empty where it is. api, what, how: as in `create`."""
     if how.create_pr or how.exist_ok or is_empty(api, how) or holds(api, what, how):
         return ""
     return _occupied(how)
@@ -68,7 +65,7 @@ def _occupied(how: PublishOptions) -> str:
 
 
 def remove(api: HfApi, how: PublishOptions, note: Callable[[str], None]) -> None:
-    """Removes a repository that was made for a publication which failed, unless somebody has committed to it."""
+    """Removes a new repository after a failed publication, unless it has commits."""
     try:
         if is_empty(api, how):
             api.delete_repo(how.repo_id, missing_ok=True)
@@ -77,7 +74,7 @@ def remove(api: HfApi, how: PublishOptions, note: Callable[[str], None]) -> None
 
 
 def is_empty(api: HfApi, how: PublishOptions) -> bool:
-    """Whether nobody has committed anything, to the default branch and to that of the options."""
+    """Whether there is no commit, on the default branch and on that of the options."""
     return all(_names(api, how.repo_id, revision) <= OWN_FILES for revision in {None, how.revision})
 
 
@@ -88,8 +85,8 @@ def holds(api: HfApi, what: UploadSet, how: PublishOptions) -> bool:
         return False
     if RECEIPT not in what.adds:
         listed = api.get_paths_info(how.repo_id, list(what.adds), revision=how.revision)
-        there = {file.path: file.lfs.sha256 for file in listed if getattr(file, "lfs", None)}
-        return all(there.get(name) == sha256(path) for name, path in what.adds.items())
+        hashes = {file.path: file.lfs.sha256 for file in listed if getattr(file, "lfs", None)}
+        return all(hashes.get(name) == sha256(path) for name, path in what.adds.items())
     path = Path(api.hf_hub_download(how.repo_id, RECEIPT, revision=how.revision))
     try:
         return _plan_of(parse_receipt(path.read_text("utf-8"), RECEIPT)) == _plan_of(what.receipt)

@@ -1,8 +1,8 @@
-"""What a trainer has to know about an output of `apply`, from its receipt, and the config that trains it."""
+"""Facts about an output of `apply` for trainers, from its receipt, and the config that trains it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,9 +12,7 @@ from ..errors import BadSource, UsageError
 from ..formats.jsontext import JsonObject, parse
 from ..formats.package_data import package_data, package_files, render
 from ..inspection.receipts.folder import stated
-from ..inspection.receipts.receipt import RuntimeRecord
 from ..models.config import text_part
-from ..models.family import Family
 from ..models.gguf import GgufSource
 from ..models.registry import by_name
 from ..models.source import Source
@@ -22,7 +20,6 @@ from ..rope.errors import RopeconvError, shown
 from ..runtimes.grouping import newest
 from ..runtimes.read_config import rope_dict, rope_type
 from ..runtimes.runtime import RUNS, runtimes
-from ..runtimes.verdict import Verdict
 
 CONFIG = "config.json"
 TRANSFORMERS = "transformers"
@@ -50,18 +47,17 @@ class TrainingFacts:
     verdicts: Mapping[str, tuple[str, str]]
 
     def verdict(self, version: str) -> tuple[str, str]:
-        """What a version of transformers computes: status and reason. version: empty for the newest that is known."""
+        """Status and reason of a version of transformers. version: empty for the newest known one."""
         rows = [row for row in runtimes() if row.name == TRANSFORMERS]
         row = next((row for row in rows if version and row.covers(version)), None) if version else rows[-1]
-        return self.verdicts.get(row.key if row else "", ("unknown", "nobody looked"))
+        return self.verdicts.get(row.key if row else "", ("unknown", "not tested"))
 
 
 def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
     """An output of `ropeconv apply`, from its receipt.
 
     source: the output. path: what the trainer loads, where that is another place. Raises UsageError for a GGUF file,
-    and where there is no receipt of these files,
-    BadSource for one of a family that is not known.
+    and where there is no receipt of these files, BadSource for an unknown family.
     """
     if isinstance(source, GgufSource):
         raise UsageError("trainers do not load GGUF files; apply the method to the checkpoint and give that output")
@@ -79,35 +75,20 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
     # its `model_type` may be one of ropeconv, of which there is no family
     config = parse(source.text(CONFIG) or "{}", CONFIG)
     name = source.reference.partition("@")[0] if source.kind == "hub" else source.reference
-    return _baked(
-        path or name, receipt.extension.method, receipt.schedule.context, receipt.schedule.original_context,
-        receipt.schedule.short_inv_freq is not None, config, family, receipt.runtimes,
-    )  # fmt: skip
-
-
-def _baked(
-    path: str,
-    method: str,
-    context: int,
-    trained: int,
-    two_lists: bool,
-    config: Mapping[str, object],
-    family: Family,
-    verdicts: Iterable[Verdict | RuntimeRecord],
-) -> TrainingFacts:
-    rules = newest(TRANSFORMERS).rule_set(family.name, str(config.get("model_type", "")))
-    found, _ = rope_dict(text_part(dict(config), family), family, rules)
+    model_type = str(config.get("model_type", ""))
+    rules = newest(TRANSFORMERS).rule_set(family.name, model_type)
+    rope, _ = rope_dict(text_part(dict(config), family), family, rules)
     return TrainingFacts(
-        path=path,
-        method=method,
-        context=context,
-        trained=trained,
-        model_type=str(config.get("model_type", "")),
-        rope_type=rope_type(found, rules),
-        two_lists=two_lists,
+        path=path or name,
+        method=receipt.extension.method,
+        context=receipt.schedule.context,
+        trained=receipt.schedule.original_context,
+        model_type=model_type,
+        rope_type=rope_type(rope, rules),
+        two_lists=receipt.schedule.short_inv_freq is not None,
         own_code="auto_map" in config,
         encoder=family.encoder,
-        verdicts={one.runtime: (one.status, one.reason) for one in verdicts},
+        verdicts={row.runtime: (row.status, row.reason) for row in receipt.runtimes},
     )
 
 
@@ -123,7 +104,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rotary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rotary code that a trainer puts in the place of transformers' own.
+    """Rotary code of a trainer, which replaces that of transformers.
 
     model_types: of config.json, for which it does. rope_types: those that it computes. two_lists: whether it switches
     between two factor lists. source: file and line in the release.
@@ -138,8 +119,8 @@ class Rotary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A release of a trainer.
 
-    name: as `--for` takes it. title: for people. version: that was looked at. transformers: the newest version that it
-    allows, empty where any is. file: the name to save its snippet under; `templates/training/FILE.jinja` makes it.
+    name: the value of `--for`. title: for people. version: the release that was read. transformers: the newest version
+    that it allows, empty for any. file: the name to save its snippet under; `templates/training/FILE.jinja` makes it.
     command: what runs it. length: its option for the length of sequences. untouched: its options that would scale RoPE
     again. no_code: why checkpoints with a modelling file of their own are refused, empty where they are trained.
     rotary: its own rotary code. facts: what it does with RoPE and lengths.
@@ -166,8 +147,8 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 @cache
 def trainers() -> dict[str, Trainer]:
     """All trainers by name, sorted."""
-    found = [package_data(entry, Trainer) for entry in package_files("ropeconv.hub", "trainers", ".toml")]
-    return {one.name: one for one in sorted(found, key=lambda one: one.name)}
+    rows = [package_data(entry, Trainer) for entry in package_files("ropeconv.hub", "trainers", ".toml")]
+    return {row.name: row for row in sorted(rows, key=lambda row: row.name)}
 
 
 def find_trainer(name: str) -> Trainer:
@@ -207,7 +188,7 @@ class Snippet:
 
 
 def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
-    """The file that trains a checkpoint at its whole context, with RoPE as it is baked.
+    """The file that trains a checkpoint at its whole context, with the baked RoPE.
 
     trainer: that runs it. baked: the checkpoint. Raises RopeconvError where the trainer would compute another RoPE
     than the baked one, where it fails on the checkpoint, and for encoders.
@@ -223,17 +204,17 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
 
 
 def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> list[str]:
-    """What a user should know beside the file."""
-    found = []
+    """Return the notes for the user."""
+    notes = []
     if status == UNSEEN:
         named = f"transformers {trainer.transformers}" if trainer.transformers else "the newest transformers"
-        found.append(f"nobody has looked what {named}, which {trainer.title} runs, computes from this checkpoint")
+        notes.append(f"{named}, which {trainer.title} runs, was not tested with this checkpoint")
     if baked.two_lists:
-        found.append(
-            f"sequences within {baked.trained:,} tokens train the short list of frequencies: take longer ones to train "
+        notes.append(
+            f"sequences within {baked.trained:,} tokens train the short list of frequencies; use longer ones to train "
             "the extension"
         )
-    return found
+    return notes
 
 
 def _check(trainer: Trainer, baked: TrainingFacts) -> None:
@@ -241,9 +222,9 @@ def _check(trainer: Trainer, baked: TrainingFacts) -> None:
     reason = _refusal(trainer, baked)
     if not reason:
         return
-    others = [one.name for one in trainers().values() if one is not trainer and not _refusal(one, baked)]
+    others = [other.name for other in trainers().values() if other is not trainer and not _refusal(other, baked)]
     ways = " or ".join(f"--for {name}" for name in others)
-    repair = f"take {ways}" if ways else "bake it another way (`ropeconv apply --explain` says who reads what)"
+    repair = f"use {ways}" if ways else "write it another way (`ropeconv apply --explain` lists what runtimes support)"
     raise RopeconvError(f"{trainer.display_name} cannot train this checkpoint with its RoPE: {reason}; {repair}")
 
 
@@ -257,11 +238,11 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
     if status not in (*RUNS, UNSEEN):
         which = f"transformers {trainer.transformers}" if trainer.transformers else "the newest transformers"
         return f"it runs {which}, which does not compute it ({status}: {reason})"
-    for own in trainer.rotary:
-        if baked.model_type not in own.model_types:
+    for rotary in trainer.rotary:
+        if baked.model_type not in rotary.model_types:
             continue
-        if baked.rope_type not in own.rope_types:
-            return f"its own rotary code for {baked.model_type} ignores the rope type {baked.rope_type} ({own.source})"
-        if baked.two_lists and not own.two_lists:
-            return f"its own rotary code for {baked.model_type} takes the short list for every length ({own.source})"
+        if baked.rope_type not in rotary.rope_types:
+            return f"its rotary code for {baked.model_type} ignores the rope type {baked.rope_type} ({rotary.source})"
+        if baked.two_lists and not rotary.two_lists:
+            return f"its rotary code for {baked.model_type} uses the short list for every length ({rotary.source})"
     return ""

@@ -92,8 +92,8 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
             origin = plan.origin(file)
             assert origin is not None, file
             adds[file.name] = origin
-    made = _without_base_card(adds, copies, read_receipt(staged), own_card=False)
-    return replace(made, kv_cache=_cache(plan.kv_cache, plan.schedule.context))
+    files = _without_base_card(adds, copies, read_receipt(staged), own_card=False)
+    return replace(files, kv_cache=_cache(plan.kv_cache, plan.schedule.context))
 
 
 def planned(plan: Plan) -> UploadSet:
@@ -101,11 +101,11 @@ def planned(plan: Plan) -> UploadSet:
     sizes = {file.name: file.size for file in plan.files}
     copied = {file.name for file in plan.files if plan.source.kind == "hub" and file.action == "copy"}
     adds = {name: plan.out / name for name in (*sizes, *([RECEIPT] if plan.is_folder else ())) if name not in copied}
-    records = tuple(FileRecord(one.name, one.action, one.size, one.sha256, one.origin or None) for one in plan.files)
+    records = tuple(FileRecord(f.name, f.action, f.size, f.sha256, f.origin or None) for f in plan.files)
     receipt = msgspec.structs.replace(plan.receipt(), files=records)
-    made = _without_base_card(adds, {name: name for name in copied}, receipt, own_card=False)
+    files = _without_base_card(adds, {name: name for name in copied}, receipt, own_card=False)
     cache = _cache(plan.kv_cache, plan.schedule.context)
-    return replace(made, quantised=quantised_as(_config(plan)), sizes=sizes, kv_cache=cache)
+    return replace(files, quantised=quantised_as(_config(plan)), sizes=sizes, kv_cache=cache)
 
 
 def _config(plan: Plan) -> Mapping[str, object]:
@@ -136,8 +136,8 @@ def from_folder(folder: Path) -> UploadSet:
             del adds[name]
             copies[name] = file.origin or name
     written = CARD in adds and (CARD not in known or known[CARD].size != adds[CARD].stat().st_size)
-    made = _without_base_card(adds, copies, receipt, own_card=written)
-    return replace(made, kv_cache=_cache_of(open_source(str(folder), receipt.source.family or ""), made.context))
+    files = _without_base_card(adds, copies, receipt, own_card=written)
+    return replace(files, kv_cache=_cache_of(open_source(str(folder), receipt.source.family or ""), files.context))
 
 
 def from_gguf(path: Path) -> UploadSet:
@@ -171,7 +171,7 @@ def _cache(cache: KvCache | None, context: int) -> str:
 
 
 def stated_metadata(file: GgufFile) -> JsonObject:
-    """What the general.* keys of a GGUF file say for the metadata of a card: licence, languages, tags, base model.
+    """Return the metadata for a card from the general.* keys of a GGUF file: licence, languages, tags, base model.
 
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#general-metadata
     """
@@ -179,15 +179,15 @@ def stated_metadata(file: GgufFile) -> JsonObject:
         "license": "license", "license_name": "license.name", "license_link": "license.link",
         "language": "languages", "datasets": "datasets", "tags": "tags",
     }  # fmt: skip
-    found = {name: file.get(f"general.{key}") for name, key in keys.items()}
+    metadata = {name: file.get(f"general.{key}") for name, key in keys.items()}
     url = file.get("general.base_model.0.repo_url")
     if isinstance(url, str):
-        found["base_model"] = "/".join(url.rstrip("/").split("/")[-2:])
-    return {name: value for name, value in found.items() if value and _is_text(value)}
+        metadata["base_model"] = "/".join(url.rstrip("/").split("/")[-2:])
+    return {name: value for name, value in metadata.items() if value and _is_text(value)}
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
 
 
 def conventional(name: str, file_type: int | None) -> str:
@@ -210,8 +210,8 @@ def merged(parts: list[UploadSet]) -> UploadSet:
     """The upload set of several quantisations of one model. Raises BadSource where recipe or schedule differ."""
     first = parts[0]
     for part in parts[1:]:
-        one, other = part.receipt, first.receipt
-        if (one.recipe, one.schedule.digest) != (other.recipe, other.schedule.digest):
+        receipt, expected = part.receipt, first.receipt
+        if (receipt.recipe, receipt.schedule.digest) != (expected.recipe, expected.schedule.digest):
             raise BadSource(f"{part.gguf[0]} and {first.gguf[0]} are not of one recipe; push them to two repositories")
     adds = {name: path for part in parts for name, path in part.adds.items()}
     return replace(first, adds=adds, sizes={name: size for part in parts for name, size in part.sizes.items()})
@@ -219,8 +219,8 @@ def merged(parts: list[UploadSet]) -> UploadSet:
 
 def _without_base_card(adds: dict[str, Path], copies: dict[str, str], receipt: Receipt, own_card: bool) -> UploadSet:
     """The upload set without the source's own card, which is about another model; it is linked, not copied."""
-    kept = next((adds[name] for name in (SOURCE_CARD, CARD) if name in adds and adds[name].is_file()), None)
-    text = kept.read_text("utf-8", errors="replace") if kept else ""
+    readme = next((adds[name] for name in (SOURCE_CARD, CARD) if name in adds and adds[name].is_file()), None)
+    text = readme.read_text("utf-8", errors="replace") if readme else ""
     for name in (SOURCE_CARD, *([] if own_card else [CARD])):
         adds.pop(name, None)
         copies.pop(name, None)
@@ -230,14 +230,14 @@ def _without_base_card(adds: dict[str, Path], copies: dict[str, str], receipt: R
 
 
 def with_card(plan: Plan) -> Plan:
-    """Return a plan whose folder gets a model card as README.md; plans of GGUF files stay as they are."""
+    """Return a plan whose folder gets a model card as README.md; plans of GGUF files stay unchanged."""
     if not isinstance(plan, CheckpointPlan) or any((file.name, file.action) == (CARD, "write") for file in plan.files):
         return plan
     return with_readme(plan, partial(_write, plan))
 
 
 def _write(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
-    """Write the card, which is made only now, since the metadata of the source's own card may have to be fetched."""
+    """Write the card, which is made only now, since the metadata of the source's own card may need fetching."""
     from .card import BaseModel, card, inherited, name_of, terms_of
 
     text = plan.source.text(SOURCE_CARD) or plan.source.text(CARD) or ""

@@ -1,4 +1,4 @@
-"""An evaluation on several workers, each of which has the model; this process alone writes the journal."""
+"""An evaluation on several workers, each of which has the model; only this process writes the journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ..engines.transformers.load import out_of_memory
 from ..errors import UsageError
 from ..evaluate.cases import EvalLine
-from ..evaluate.evaluation import Costs, Evaluation, Sizes, open_evaluation
+from ..evaluate.evaluation import Evaluation, Sizes, open_evaluation
 from ..evaluate.run import EvaluationUnit, Measured, Refusal, UnitRunner
 from ..evaluate.runners.runner import RunnerRequest
 from ..formats.files import expanded
@@ -24,12 +24,11 @@ ABOUT = ""
 
 @dataclass(frozen=True)
 class About:
-    """What computes. runtime, device, dtype: as in Runner. costs: of sequences."""
+    """The runner of a worker. runtime, device, dtype: as in Runner."""
 
     runtime: str
     device: str
     dtype: str
-    costs: Costs
 
 
 class EvalWorker:
@@ -42,10 +41,10 @@ class EvalWorker:
         self.running = self.stack.enter_context(closing(UnitRunner(self.evaluation.runner)))
 
     def __call__(self, item: str) -> About | EvalLine | Refusal:
-        """What a worker is, or what it measured. item: ABOUT, or the key of a unit."""
+        """Return the description of the worker for ABOUT, else the measurement of a unit. item: its key."""
         runner = self.evaluation.runner
         if item == ABOUT:
-            return About(runner.runtime, runner.device, runner.dtype, self.evaluation.timed())
+            return About(runner.runtime, runner.device, runner.dtype)
         if item not in self.units:
             raise RopeconvError(
                 f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and another one with "
@@ -68,12 +67,12 @@ def _measured(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[Measured
 def _absolute(opening: RunnerRequest) -> RunnerRequest:
     """The same for a worker, which runs in another folder."""
 
-    def found(name: str) -> str:
+    def absolute(name: str) -> str:
         path = expanded(name)
         return str(path.absolute()) if name and path.exists() else name
 
     rows = [replace(row, path=row.path and expanded(str(row.path)).absolute()) for row in opening.rows]
-    return replace(opening, model=found(opening.model), against=found(opening.against), rows=rows)
+    return replace(opening, model=absolute(opening.model), against=absolute(opening.against), rows=rows)
 
 
 @contextmanager
@@ -87,14 +86,14 @@ def open_spread(
     """
     if opening.servers:
         raise UsageError("a server runs its model itself, so --workers has no effect on --server; leave it out")
-    here = replace(opening, device="auto", dtype="auto", device_map="")  # workers may have other devices
+    local = replace(opening, device="auto", dtype="auto", device_map="")  # workers may have other devices
     factory: Any = partial(EvalWorker, _absolute(opening), sizes, files)
-    with open_evaluation(here, sizes, files) as evaluation, executor.pool(factory) as pool:
+    with open_evaluation(local, sizes, files) as evaluation, executor.pool(factory) as pool:
         [(_, about)] = list(pool.run([ABOUT]))
         if isinstance(about, Failure):
             raise RopeconvError(about.reason)
         runner = evaluation.runner
         runner.runtime, runner.device, runner.dtype = about.runtime, about.device, about.dtype
-        evaluation.workers, evaluation.costs = partial(_measured, pool), about.costs
+        evaluation.workers = partial(_measured, pool)
         evaluation.at_once = max(1, executor.at_once)
         yield evaluation

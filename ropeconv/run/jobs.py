@@ -40,7 +40,7 @@ from .plan_file import RunPlan, TargetTable
 class NamedRecipe(msgspec.Struct, frozen=True):
     """A row of a plan.
 
-    name: as it is written there. recipe: as `Recipe.to_dict` has it; None for the model as it is.
+    name: its text in the plan. recipe: of `Recipe.to_dict`; None for the unchanged model.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def label(self) -> str:
-        """What it is about, for messages."""
+        """The unit in messages."""
         recipe = self.recipes[0].name if self.target is not None else ""
         target = self.target.name if self.target is not None else ""
         return " ".join(filter(None, (self.task, self.name, recipe, target)))
@@ -99,15 +99,15 @@ AT_ONCE = 8
 """Requests to the Hub."""
 QUERY = re.compile(r"(?:(?:author|search|tag):\S+\s*)+")
 MODELS = ("*.gguf", "config.json", "params.json")
-"""What a folder has that a pattern takes."""
+"""Files of a model; a pattern selects GGUF files and folders with one of the others."""
 
 
 @dataclass(frozen=True)
 class NamedSource:
     """A source of a plan.
 
-    reference: as `open_source` takes it, with the commit. name: in outputs and tables. identity: as sources have it.
-    problem: why it cannot be had, or empty.
+    reference: for `open_source`, with the commit. name: in outputs and tables. identity: as sources have it.
+    problem: why it cannot be opened, or empty.
     """
 
     reference: str
@@ -119,34 +119,34 @@ class NamedSource:
 def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
     """The sources that a plan lists, each once.
 
-    listed: as in the file. folder: that paths are relative to. A source that cannot be had has a `problem`. Raises
+    listed: as in the file. folder: that paths are relative to. A source that cannot be opened has a `problem`. Raises
     UsageError for a pattern, a collection or a query that gives none.
     """
-    references = dict.fromkeys(one for text in listed for one in _expanded(text, folder))
+    references = dict.fromkeys(reference for text in listed for reference in _expanded(text, folder))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return _told_apart(list(pool.map(_named, references)))
 
 
 def _expanded(text: str, folder: Path) -> Iterator[str]:
-    found: list[str] = []
+    references: list[str] = []
     if text.startswith("collection:"):
-        found = _collection(text.removeprefix("collection:"))
+        references = _collection(text.removeprefix("collection:"))
     elif QUERY.fullmatch(text):
-        found = _query(text)
+        references = _query(text)
     elif any(mark in text for mark in "*?["):
         base = expanded(text)
         start, pattern = (Path(base.anchor), str(base)[len(base.anchor) :]) if base.is_absolute() else (folder, text)
-        found = [str(path) for path in sorted(start.glob(pattern)) if _is_model(path)]
+        references = [str(path) for path in sorted(start.glob(pattern)) if _is_model(path)]
     else:
         local = (folder / expanded(text)).resolve()
-        found = [str(local) if local.exists() else resolved(text)]
-    if not found:
+        references = [str(local) if local.exists() else resolved(text)]
+    if not references:
         raise UsageError(f"the source {text!r} matches no model; correct it, or leave it out")
-    yield from found
+    yield from references
 
 
 def _is_model(path: Path) -> bool:
-    return path.suffix == ".gguf" or (path.is_dir() and any(next(path.glob(one), None) for one in MODELS[1:]))
+    return path.suffix == ".gguf" or (path.is_dir() and any(next(path.glob(name), None) for name in MODELS[1:]))
 
 
 def _collection(slug: str) -> list[str]:
@@ -161,14 +161,14 @@ def _query(text: str) -> list[str]:
     """The models of a query, such as `author:me search:llama`."""
     from huggingface_hub import HfApi
 
-    api, given = HfApi(library_name="ropeconv"), [part.split(":", 1) for part in text.split()]
+    api, filters = HfApi(library_name="ropeconv"), [part.split(":", 1) for part in text.split()]
     with answers(text):
-        said = dict(given)
-        if said.get("author") == "me":
-            said["author"] = str(api.whoami()["name"])
-        tags = [value for key, value in given if key == "tag"] or None
-        found = api.list_models(author=said.get("author"), search=said.get("search"), filter=tags)
-        return sorted(one.id for one in found)
+        values = dict(filters)
+        if values.get("author") == "me":
+            values["author"] = str(api.whoami()["name"])
+        tags = [value for key, value in filters if key == "tag"] or None
+        models = api.list_models(author=values.get("author"), search=values.get("search"), filter=tags)
+        return sorted(model.id for model in models)
 
 
 def _named(reference: str) -> NamedSource:
@@ -177,30 +177,31 @@ def _named(reference: str) -> NamedSource:
     try:
         if path.exists():
             return NamedSource(reference, name, open_source(reference).identity)
-        found = re.fullmatch(HUB_FILE, reference) or re.fullmatch(HUB_ID, reference)
-        if found is None:
+        match = re.fullmatch(HUB_FILE, reference) or re.fullmatch(HUB_ID, reference)
+        if match is None:
             return NamedSource(reference, name, problem=f"{reference} is neither a path nor a Hub id; correct it")
-        source = HubSource(found[1], found[2])
+        source = HubSource(match[1], match[2])
         identity = source.identity
-        file = f"/{found[3]}" if found.re.groups > 2 else ""
+        file = f"/{match[3]}" if match.re.groups > 2 else ""
         name = Path(file).stem if file else source.name
-        return NamedSource(f"{found[1]}@{source.commit}{file}", name, identity)
+        return NamedSource(f"{match[1]}@{source.commit}{file}", name, identity)
     except Exception as problem:
         return NamedSource(reference, name, problem=reason(problem))
 
 
-def _told_apart(found: list[NamedSource]) -> list[NamedSource]:
-    """Sources of which no two have one name: the owner or the folder stands before it where they would."""
-    counts = Counter(one.name for one in found)
-    parents = {one.reference: Path(one.reference.split("@")[0]).parent.name for one in found}
+def _told_apart(sources: list[NamedSource]) -> list[NamedSource]:
+    """Sources with distinct names: those that share one get the owner or the folder before it."""
+    counts = Counter(source.name for source in sources)
+    parents = {source.reference: Path(source.reference.split("@")[0]).parent.name for source in sources}
     longer = [
-        replace(one, name=f"{parents[one.reference]}-{one.name}") if counts[one.name] > 1 else one for one in found
+        replace(source, name=f"{parents[source.reference]}-{source.name}") if counts[source.name] > 1 else source
+        for source in sources
     ]
-    again, used = Counter(one.name for one in longer), Counter[str]()
+    again, used = Counter(source.name for source in longer), Counter[str]()
     named = []
-    for one in longer:
-        used[one.name] += 1
-        named.append(replace(one, name=f"{one.name}-{used[one.name]}") if again[one.name] > 1 else one)
+    for source in longer:
+        used[source.name] += 1
+        named.append(replace(source, name=f"{source.name}-{used[source.name]}") if again[source.name] > 1 else source)
     return named
 
 
@@ -217,12 +218,12 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
     rows = plan.rows
     labels = _labels([row for row in rows if row.recipe is not None])
     evaluated = _eval_settings(plan, folder) if "eval" in plan.tasks else None
-    found = []
+    jobs = []
     for source in sources:
         for row in rows:
             for target in plan.targets:
                 chain = _chain(plan, source, row, labels.get(row.name, ""), target, out)
-                found += [Job(chain)] if chain else []
+                jobs += [Job(chain)] if chain else []
         if evaluated is not None:
             listed = rows if any(row.recipe is None for row in rows) else [Row(BASE), *rows]
             unit = Unit(
@@ -230,9 +231,9 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
                 recipes=tuple(_named_recipe(row) for row in listed), family=plan.family, settings=evaluated,
                 out=str(out / "eval" / f"{source.name}.json"),
             )  # fmt: skip
-            found.append(Job((unit,)))
-    _refuse_twice([unit for job in found for unit in job.units], bool(plan.push and plan.push.exist_ok))
-    return found
+            jobs.append(Job((unit,)))
+    _refuse_twice([unit for job in jobs for unit in job.units], bool(plan.push and plan.push.exist_ok))
+    return jobs
 
 
 def _chain(
@@ -244,9 +245,9 @@ def _chain(
     settings: dict[str, JsonObject] = {"apply": {}, "validate": msgspec.to_builtins(plan.validate)}
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
-        kept = "apply" in plan.tasks
+        is_kept = "apply" in plan.tasks
         to = _filled(plan.push.to, known)
-        settings["push"] = {**msgspec.to_builtins(plan.push), "to": to, "kept": kept}
+        settings["push"] = {**msgspec.to_builtins(plan.push), "to": to, "kept": is_kept}
         if "push" in plan.tasks:
             target = target.published_by(to.partition("/")[0])
     return tuple(
@@ -279,7 +280,7 @@ def _filled(template: str, known: dict[str, str]) -> str:
     unknown = [name for name in re.findall(r"{(.*?)}", template) if name not in known]
     if unknown:
         raise UsageError(f"push.to has {{{unknown[0]}}}; the names are {', '.join(f'{{{name}}}' for name in known)}")
-    return repository(re.sub(r"{(.*?)}", lambda found: known[found[1]], template).rstrip("-"))
+    return repository(re.sub(r"{(.*?)}", lambda match: known[match[1]], template).rstrip("-"))
 
 
 def _eval_settings(plan: RunPlan, folder: Path) -> JsonObject:
@@ -348,7 +349,7 @@ class RunJournal(Journal[RunLine]):
         return super().add(line)
 
     def done(self, unit: Unit) -> RunLine | None:
-        """The line of a unit that has succeeded; None for others, and where its output is not as it was left."""
+        """The line of a unit that has succeeded; None for others, and where its output has changed."""
         line = self.lines.get(unit.key)
         if line is None or line.failed:
             return None
@@ -378,13 +379,13 @@ def stamp(path: Path) -> str:
     if path.suffix == ".json":
         return sha256(path)
     receipt = read_receipt(path)
-    files = GgufSource(path).file.paths if path.suffix == ".gguf" else [path / one.name for one in receipt.files]
-    sizes = sorted((one.name, one.stat().st_size) for one in files if not is_document(one.name))
+    files = GgufSource(path).file.paths if path.suffix == ".gguf" else [path / file.name for file in receipt.files]
+    sizes = sorted((file.name, file.stat().st_size) for file in files if not is_document(file.name))
     return text_digest(made_from(receipt).decode(), repr(sizes))
 
 
 def _intact(line: RunLine) -> bool:
-    """Whether what a unit left is as it was left; of tasks that leave nothing here always."""
+    """Whether the output of a unit is unchanged; true for tasks without an output here."""
     if "stamp" not in line.result:
         return True
     try:

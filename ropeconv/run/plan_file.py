@@ -121,12 +121,12 @@ class RunPlan(PlanTable, frozen=True):
     @property
     def most_bytes(self) -> int | None:
         """The limit on bytes; None without one."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]B)", self.limits.bytes)
-        return round(float(found[1]) * BYTES[found[2]]) if found else None
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]B)", self.limits.bytes)
+        return round(float(match[1]) * BYTES[match[2]]) if match else None
 
 
 def read_plan(path: Path) -> RunPlan:
-    """The plan in a file. Raises UsageError, in a sentence, for what is no plan."""
+    """Return the plan in a file. Raises UsageError for a file that is not a plan."""
     try:
         text = read_text(path, str(path))
     except OSError as problem:
@@ -140,14 +140,14 @@ def read_plan(path: Path) -> RunPlan:
     try:
         _known(data, RunPlan, "")
         listed = data.get("tasks")
-        unknown = [one for one in listed if one not in get_args(TaskName)] if isinstance(listed, list) else []
+        unknown = [name for name in listed if name not in get_args(TaskName)] if isinstance(listed, list) else []
         if unknown:
             raise UsageError(f"tasks has {unknown[0]!r}; choose {', '.join(get_args(TaskName))}")
         plan = msgspec.convert(data, RunPlan)
         _check(plan)
     except msgspec.ValidationError as problem:
-        said = re.sub(r" - at `\$\.?(.*?)`$", r" in \1", str(problem)).replace("`", "")
-        raise UsageError(f"{path}: {said[:1].lower()}{said[1:]}; correct it") from None
+        message = re.sub(r" - at `\$\.?(.*?)`$", r" in \1", str(problem)).replace("`", "")
+        raise UsageError(f"{path}: {message[:1].lower()}{message[1:]}; correct it") from None
     except RopeconvError as problem:
         raise UsageError(f"{path}: {str(problem).replace('--methods has', 'recipes has')}") from None
     return plan
@@ -163,9 +163,9 @@ def _known(data: dict[str, Any], kind: type, place: str) -> None:
             raise UsageError(f"{place or 'the file'} has no key {key!r}; {repair}")
         for inner in (fields[key], *get_args(fields[key])):
             if get_origin(inner) is None and (is_dataclass(inner) or issubclass(inner, msgspec.Struct)):
-                for one in value if isinstance(value, list) else [value]:
-                    if isinstance(one, dict):
-                        _known(one, inner, f"[{key}]")
+                for table in value if isinstance(value, list) else [value]:
+                    if isinstance(table, dict):
+                        _known(table, inner, f"[{key}]")
 
 
 def _check(plan: RunPlan) -> None:
@@ -174,17 +174,17 @@ def _check(plan: RunPlan) -> None:
         if not getattr(plan, name):
             raise UsageError(f"{name} is empty; name at least one")
     _check_tasks(plan)
-    names = [one.name for one in plan.targets]
+    names = [target.name for target in plan.targets]
     if len(set(names)) < len(names):
         raise UsageError(f"targets have the name {max(names, key=names.count)!r} twice; give each its own")
     _check_limits(plan)
     if plan.eval is not None:
-        plan.eval.sizes().asked(4096)
+        plan.eval.sizes().resolve(4096)
 
 
 def _check_tasks(plan: RunPlan) -> None:
     if len(set(plan.tasks)) < len(plan.tasks):
-        raise UsageError("tasks has one twice; name each once")
+        raise UsageError("tasks names one twice; name each once")
     if "validate" in plan.tasks and "apply" not in plan.tasks:
         raise UsageError("validate needs the outputs that apply writes; add apply to tasks")
     for task, table in (("eval", plan.eval), ("push", plan.push)):

@@ -69,12 +69,12 @@ class RunTable:
     @property
     def reasons(self) -> dict[str, list[str]]:
         """Lines by the reason why they failed, or were not run."""
-        found: dict[str, list[str]] = {}
+        reasons: dict[str, list[str]] = {}
         for row in self.rows:
             if row.reason:
                 name = " ".join(filter(None, (row.source, row.recipe, row.target)))
-                found.setdefault(row.reason, []).append(name)
-        return found
+                reasons.setdefault(row.reason, []).append(name)
+        return reasons
 
     def cells(self, row: RunRow) -> tuple[str, ...]:
         """The cells of a line: source, recipe, target, and a word or the seconds for each task."""
@@ -90,20 +90,20 @@ class RunTable:
 
 def table_of(plan: RunPlan, jobs: Sequence[Job], sources: Sequence[NamedSource], journal: RunJournal) -> RunTable:
     """The table of a run. plan, jobs, sources: as they were made. journal: of the run."""
-    problems = {one.reference: one.problem for one in sources}
+    problems = {source.reference: source.problem for source in sources}
     rows = []
     for job in jobs:
         first = job.units[0]
-        found = states(job, journal, problems.get(first.source, ""))
+        outcomes = states(job, journal, problems.get(first.source, ""))
         lines = {unit.task: journal.lines[unit.key] for unit in job.units if unit.key in journal.lines}
-        reason = next((words for state, words in found.values() if state != "done"), "")
+        reason = next((words for state, words in outcomes.values() if state != "done"), "")
         rows.append(
             RunRow(
                 first.name,
                 first.recipes[0].name if first.target is not None else "",
                 first.target.name if first.target is not None else "",
-                {task: state for task, (state, _) in found.items()},
-                {task: words for task, (state, words) in found.items() if state == "done"},
+                {task: state for task, (state, _) in outcomes.items()},
+                {task: words for task, (state, words) in outcomes.items() if state == "done"},
                 reason,
                 {task: line.result for task, line in lines.items() if not line.failed},
             )
@@ -145,7 +145,7 @@ def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
 
 
 def _evaluated(table: RunTable) -> list[EvaluationSection]:
-    found = []
+    sections = []
     for number, row in enumerate(table.rows):
         if "eval" not in row.results or row.states["eval"] != "done":
             continue
@@ -154,10 +154,10 @@ def _evaluated(table: RunTable) -> list[EvaluationSection]:
         except RopeconvError:
             continue
         shown = drawn(evaluation_pictures(result)) if installed("matplotlib") else []
-        found.append(
-            EvaluationSection(row.source, result, tables(result), [_of(one, f"eval-{number}") for one in shown])
+        sections.append(
+            EvaluationSection(row.source, result, tables(result), [_of(picture, f"eval-{number}") for picture in shown])
         )
-    return found
+    return sections
 
 
 def _of(picture: Drawn, prefix: str) -> Drawn:
@@ -184,7 +184,7 @@ class JobPreview:
         """JSON-ready data."""
         first = self.job.units[0]
         return {
-            "source": first.source, "recipes": [one.name for one in first.recipes],
+            "source": first.source, "recipes": [recipe.name for recipe in first.recipes],
             "target": first.target and first.target.name, "tasks": [unit.task for unit in self.job.units],
             "out": first.out, "bytes": self.bytes, "encoding": self.encoding or None, "push": self.publishes or None,
             "problem": self.problem or None,
@@ -192,7 +192,7 @@ class JobPreview:
 
 
 def planned(job: Job, problem: str = "") -> JobPreview:
-    """A job with the plan of its output. Nothing is written. problem: why its source cannot be had, or empty."""
+    """A job with the plan of its output. Nothing is written. problem: why its source cannot be opened, or empty."""
     last, first = job.units[-1], job.units[0]
     publishes = last.settings["to"] if last.task == "push" else ""
     if problem or first.target is None:
@@ -204,9 +204,9 @@ def planned(job: Job, problem: str = "") -> JobPreview:
     return JobPreview(job, plan.bytes, plan.result.encoding, publishes=publishes)
 
 
-def check_bytes(plan: RunPlan, found: Sequence[JobPreview]) -> None:
+def check_bytes(plan: RunPlan, previews: Sequence[JobPreview]) -> None:
     """Raises UsageError where outputs have more bytes than the plan allows. found: all jobs."""
-    total, most = kept_bytes(found), plan.most_bytes
+    total, most = kept_bytes(previews), plan.most_bytes
     if most is not None and total > most:
         raise UsageError(
             f"the outputs have {human(total)}, and limits.bytes is {plan.limits.bytes}; raise it, or leave apply out "
@@ -214,14 +214,14 @@ def check_bytes(plan: RunPlan, found: Sequence[JobPreview]) -> None:
         )
 
 
-def kept_bytes(found: Sequence[JobPreview]) -> int:
+def kept_bytes(previews: Sequence[JobPreview]) -> int:
     """The bytes of outputs that stay on this disk."""
-    return sum(one.bytes for one in found if one.job.units[0].task == "apply")
+    return sum(preview.bytes for preview in previews if preview.job.units[0].task == "apply")
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What units of each task take.
+    """The duration of units by task.
 
     seconds: the median of a unit in the journal, by task. timed: the name of the source of which short sequences were
     timed for eval, or empty.
@@ -241,29 +241,31 @@ class Costs:
         """The same with the time of eval, where the journal has none: the first model that loads is timed here."""
         for unit in units:
             if unit.task == "eval" and "eval" not in self.seconds:
-                with suppress(RopeconvError), evaluation_of(unit) as found:
-                    return Costs({**self.seconds, "eval": found.estimate().seconds}, unit.name)
+                with suppress(RopeconvError), evaluation_of(unit) as evaluation:
+                    return Costs({**self.seconds, "eval": evaluation.estimate().seconds}, unit.name)
         return self
 
     def sentences(self, units: Sequence[Unit], at_once: int) -> list[str]:
-        """How long units take, and of which that is not known. at_once: how many run at a time, 0 where unknown."""
+        """Return sentences on the time that units take. at_once: how many run at a time, 0 where unknown."""
         counts: dict[str, int] = {}
         for unit in units:
             counts[unit.task] = counts.get(unit.task, 0) + 1
         known = {task: count for task, count in counts.items() if task in self.seconds}
         total = sum(self.seconds[task] * count for task, count in known.items())
-        found = []
+        sentences = []
         if known:
             each = ", ".join(f"{count:,} {task} of {self.seconds[task]:,.1f} s" for task, count in known.items())
             spread = f", {duration(total / at_once)} with {at_once} at a time" if at_once > 1 else ""
             how = f" (eval by short sequences of {self.timed})" if self.timed else ""
-            found.append(f"By the median of what has run{how}: {each}; {duration(total)} in all{spread}.")
+            sentences.append(
+                f"By the median of finished units{how}: {each}; {duration(total)} in all{spread}."
+            )
         unknown = [f"{count:,} {task}" for task, count in counts.items() if task not in known]
         if unknown:
-            found.append(f"Not known before the first has run: how long {' and '.join(unknown)} take.")
-        return found
+            sentences.append(f"No time estimate yet for {' and '.join(unknown)}: the first one has not run.")
+        return sentences
 
 
 def problems_of(sources: Sequence[NamedSource]) -> dict[str, str]:
-    """Why sources cannot be had, by reference."""
-    return {one.reference: one.problem for one in sources if one.problem}
+    """Why sources cannot be opened, by reference."""
+    return {source.reference: source.problem for source in sources if source.problem}

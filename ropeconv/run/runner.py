@@ -27,7 +27,7 @@ AGAIN = 60.0
 
 
 class TimeLimit(BaseException):
-    """The end of a limit of time, which nothing takes for an error of its own."""
+    """The end of a time limit, which no library catches as an Exception."""
 
 
 @contextmanager
@@ -86,7 +86,7 @@ class TaskWorker:
 
 
 def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
-    """What is to be run of jobs: without the units that have succeeded, and without jobs of which none is left."""
+    """Return jobs without the units that have succeeded, and without jobs that are complete."""
     left = [Job(_left(job, journal)) for job in jobs]
     return [job for job in left if job.units]
 
@@ -97,7 +97,7 @@ def _left(job: Job, journal: RunJournal) -> tuple[Unit, ...]:
         if journal.done(unit) is None:
             later = job.units[index:]
             # an output that was written anew is validated and published anew
-            return later if unit.task == "apply" else tuple(one for one in later if journal.done(one) is None)
+            return later if unit.task == "apply" else tuple(unit for unit in later if journal.done(unit) is None)
     return ()
 
 
@@ -116,32 +116,32 @@ def run_jobs(
     left = len(jobs)
     with closing(pool.run(jobs)) as results:
         while left and not stopped():
-            index, found = next(results)
+            index, lines = next(results)
             job = jobs[index]
-            if isinstance(found, Failure):
-                found = [RunLine.of(job.units[0], 0.0, found.reason)]
-            for line in found:
+            if isinstance(lines, Failure):
+                lines = [RunLine.of(job.units[0], 0.0, lines.reason)]
+            for line in lines:
                 journal.add(line)
-            ended(job, found)
+            ended(job, lines)
             left -= 1
     return left == 0
 
 
 def states(job: Job, journal: RunJournal, problem: str = "") -> dict[str, tuple[str, str]]:
-    """What became of each task of a job: "done", "failed" or "not run", with the seconds or the reason.
+    """The state of each task of a job: "done", "failed" or "not run", with the seconds or the reason.
 
-    job: with all its units. journal: of the run. problem: why its source cannot be had, or empty.
+    job: with all its units. journal: of the run. problem: why its source cannot be opened, or empty.
     """
-    found, before = dict[str, tuple[str, str]](), problem
+    outcomes, before = dict[str, tuple[str, str]](), problem
     for unit in job.units:
         line = journal.lines.get(unit.key)
         if before:
-            found[unit.task] = ("failed" if before is problem and not found else "not run", before)
+            outcomes[unit.task] = ("failed" if before is problem and not outcomes else "not run", before)
         elif line is not None and line.failed:
-            found[unit.task], before = ("failed", line.failed), f"{unit.task} failed"
+            outcomes[unit.task], before = ("failed", line.failed), f"{unit.task} failed"
         elif journal.done(unit) is None:
-            found[unit.task] = ("not run", before := "the run was stopped before it")
+            outcomes[unit.task] = ("not run", before := "the run was stopped before it")
         else:
             assert line is not None
-            found[unit.task] = ("done", f"{line.seconds:,.1f} s")
-    return found
+            outcomes[unit.task] = ("done", f"{line.seconds:,.1f} s")
+    return outcomes

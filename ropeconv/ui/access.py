@@ -1,6 +1,6 @@
 """Which requests the pages answer: those of their own origin, and on one's own machine those with the cookie.
 
-Cookies of 127.0.0.1 are sent to every port of it. So the pages stand below a path that cannot be guessed, and the
+Cookies of 127.0.0.1 are sent to every port of it. So the pages are below a path that cannot be guessed, and the
 cookie is bound to that path: a browser sends it nowhere else, and without the path it is of no use.
 """
 
@@ -31,7 +31,7 @@ CLOSED = (
     "`ropeconv ui` again."
 )
 OTHER_HOST = "This page is not reached by this host name; open the address that `ropeconv ui` has printed."
-OTHER_ORIGIN = "This page does not answer requests of other pages; open it by itself."
+OTHER_ORIGIN = "This page does not answer requests of other pages; open its address directly."
 REDIRECT = (
     '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>ropeconv</title>'
     '<meta http-equiv="refresh" content="0;url=%s"></head><body><a href="%s">Open ropeconv</a></body></html>\n'
@@ -51,7 +51,7 @@ def redirect(address: str) -> str:
 
 
 def write_redirect(folder: Path, address: str) -> Path:
-    """Write the page that leads to an address into a folder, for this user alone, and return its path.
+    """Write the page that leads to an address into a folder, readable only by this user, and return its path.
 
     A browser is opened by it and not by the address, since every user of the machine sees the arguments of processes.
     """
@@ -86,7 +86,7 @@ class OriginMiddleware:
     def _problem(self, scope: Scope) -> str:
         headers = _headers(scope)
         hosts, origins, sites = (headers.getlist(name) for name in ("host", "origin", "sec-fetch-site"))
-        if self.hosts is not None and [_hostname(one) in self.hosts for one in hosts] != [True]:
+        if self.hosts is not None and [_hostname(host) in self.hosts for host in hosts] != [True]:
             return OTHER_HOST
         is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
         if not all(site in OWN for site in sites) and not (is_read and _is_navigation(headers, self.hosts is None)):
@@ -128,10 +128,10 @@ class KeyMiddleware:
             await send(message)
 
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = next((value for name, value in query if name == PARAMETER), "")
+        key = next((value for name, value in query if name == PARAMETER), "")
         if self._is_known(scope):
             await self.app(scope, receive, guarded)
-        elif scope["type"] == "http" and scope["method"] == "GET" and _same(given, self.key):
+        elif scope["type"] == "http" and scope["method"] == "GET" and _same(key, self.key):
             self.key = new_key()
             others = urlencode([pair for pair in query if pair[0] != PARAMETER])
             place = f"/{self.path}/{quote(scope['path'].lstrip('/'))}" + (f"?{others}" if others else "")
@@ -147,7 +147,7 @@ class KeyMiddleware:
         """Whether a request has the path and the cookie, and no other page leads to it."""
         headers = _headers(scope)
         path = scope["path"].split("/")[1:2]
-        pairs = [one.strip().partition("=") for one in headers.get("cookie", "").split(";")]
+        pairs = [pair.strip().partition("=") for pair in headers.get("cookie", "").split(";")]
         # another port may have set one with this name too
         has_cookie = any(name == self.cookie and _same(value, self.value) for name, _, value in pairs)
         has_path = _same(path[0] if path else "", self.path)
@@ -176,12 +176,12 @@ def _netloc(origin: str) -> str:
 
 def _hostname(host: str) -> str:
     """Return the name in a Host header without its port, and an empty text for what is not a name."""
-    found = re.fullmatch(r"([a-z0-9.-]+)(:[0-9]+)?", host.lower())
-    return found[1] if found else ""
+    match = re.fullmatch(r"([a-z0-9.-]+)(:[0-9]+)?", host.lower())
+    return match[1] if match else ""
 
 
-def _same(given: str, known: str) -> bool:
-    return secrets.compare_digest(given.encode(), known.encode())
+def _same(text: str, known: str) -> bool:
+    return secrets.compare_digest(text.encode(), known.encode())
 
 
 FORM = 1 << 20
@@ -191,7 +191,7 @@ BODY_HEADERS = 1 << 16
 UPLOAD = "/gradio_api/upload"
 DISCARDED = 256 << 20
 """Bytes of a refused body that are read and thrown away."""
-LARGE = "This is more than this page takes."
+LARGE = "This file is too large for this page."
 FULL = "Too many files were dropped on this page in the last two hours; try again later, or run `ropeconv ui` yourself."
 
 
@@ -224,10 +224,11 @@ class Uploads:
     def begin(self, visitor: str, size: int) -> Upload | None:
         """Return a new upload, None where it would be too much. size: its bytes, or the most that it may have."""
         now = time.monotonic()
-        self._kept = [one for one in self._kept if now - one.since < self.seconds]
+        self._kept = [earlier for earlier in self._kept if now - earlier.since < self.seconds]
         upload = Upload(visitor, max(size, BODY_HEADERS), now)
-        of_one = sum(one.size for one in self._kept if one.visitor == visitor)
-        if of_one + upload.size > self.of_one or sum(one.size for one in self._kept) + upload.size > self.of_all:
+        of_one = sum(earlier.size for earlier in self._kept if earlier.visitor == visitor)
+        of_all = sum(earlier.size for earlier in self._kept)
+        if of_one + upload.size > self.of_one or of_all + upload.size > self.of_all:
             return None
         self._kept.append(upload)
         return upload
@@ -235,7 +236,7 @@ class Uploads:
 
 @dataclass
 class Upload:
-    """A request with dropped files. size: its bytes; at least some thousand, since a small file takes room too."""
+    """A request with dropped files. size: its bytes; at least some thousand, since a small file takes space too."""
 
     visitor: str
     size: int

@@ -66,7 +66,7 @@ def _bound(queue: Any, most: int) -> None:
 
     async def bounded(body: Any, request: Any, username: str | None) -> Any:
         events = [event for job in queue.active_jobs for event in job or ()]
-        events += [event for one in queue.event_queue_per_concurrency_id.values() for event in one.queue]
+        events += [event for group in queue.event_queue_per_concurrency_id.values() for event in group.queue]
         visitor = visitor_of(request.scope)
         if sum(visitor_of(event.request.scope) == visitor for event in events) >= most:
             return False, BUSY % most, "queue_full"

@@ -1,4 +1,4 @@
-"""What visitors type: a form per page, whose fields are the names of its components and of what an address keeps."""
+"""The forms of the pages, whose fields are the names of components and of parameters in an address."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ F = TypeVar("F", bound="PageForm")
 
 @dataclass(frozen=True, kw_only=True)
 class PageForm:
-    """What was typed on a page."""
+    """The values of a page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,19 +93,19 @@ def kept(kind: type[PageForm]) -> tuple[str, ...]:
 
 def filled(kind: type[F], values: Mapping[str, Any]) -> F:
     """Return a form with values of its components by name. A value of another type is as if nothing was typed."""
-    given = {item.name: _value(item.default, values.get(item.name)) for item in fields(kind)}
-    return kind(**given)
+    parsed = {item.name: _value(item.default, values.get(item.name)) for item in fields(kind)}
+    return kind(**parsed)
 
 
-def _value(default: object, given: object) -> object:
-    if isinstance(given, str):
-        given = given.strip()[: MOST + 1]  # which `refuse_long` refuses
+def _value(default: object, value: object) -> object:
+    if isinstance(value, str):
+        value = value.strip()[: MOST + 1]  # which `refuse_long` refuses
     if isinstance(default, tuple):
-        found = given if isinstance(given, (list, tuple)) else ()
-        return tuple(dict.fromkeys(one[:MOST] for one in found if isinstance(one, str)))
+        items = value if isinstance(value, (list, tuple)) else ()
+        return tuple(dict.fromkeys(item[:MOST] for item in items if isinstance(item, str)))
     if default is None:
-        return given or None if isinstance(given, str) else None
-    return given if type(given) is type(default) else default
+        return value or None if isinstance(value, str) else None
+    return value if type(value) is type(default) else default
 
 
 def refuse_long(form: PageForm) -> None:
@@ -118,13 +118,13 @@ def refuse_long(form: PageForm) -> None:
 
 def from_address(kind: type[F], query: Mapping[str, str]) -> F:
     """Return the form that an address keeps. query: its parameters; unknown ones are left alone."""
-    given: dict[str, object] = {}
+    values: dict[str, object] = {}
     for item in fields(kind):
         if item.name in query and item.name not in UPLOADS:
             text, default = query[item.name], item.default
             many = isinstance(default, tuple)
-            given[item.name] = text == "1" if default is False else text.split(",") if many else text
-    return filled(kind, given)
+            values[item.name] = text == "1" if default is False else text.split(",") if many else text
+    return filled(kind, values)
 
 
 METHODS = tuple(name for name, kind in REGISTRY.items() if kind.value is not Value.FILE)
@@ -146,17 +146,17 @@ def recipe_of(form: BakeForm) -> Recipe:
         return read_recipe(Path(form.recipe))
     if form.method not in METHODS:
         raise UsageError(f"{shown(form.method)} is not a method; choose one of {', '.join(METHODS)}")
-    settings = [re.sub(r"\s*=\s*", "=", one.strip()) for one in form.settings.split(",") if one.strip()]
+    settings = [re.sub(r"\s*=\s*", "=", setting.strip()) for setting in form.settings.split(",") if setting.strip()]
     value, kind = form.value.replace(" ", ""), REGISTRY[form.method].value
     length = form.context.replace(" ", "")
     if kind in LENGTHS and not value:
         if not length:
             raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
         value = length
-    elif kind is Value.NUMBER and is_length(length) and not any(one.startswith("context=") for one in settings):
+    elif kind is Value.NUMBER and is_length(length) and not any(setting.startswith("context=") for setting in settings):
         settings.append(f"context={length}")
-    wrong = next((one for one in (value, *settings) if "," in one or "\n" in one), None)
-    wrong = wrong or next((one for one in settings if "=" not in one), None)
+    wrong = next((setting for setting in (value, *settings) if "," in setting or "\n" in setting), None)
+    wrong = wrong or next((setting for setting in settings if "=" not in setting), None)
     if wrong is not None:
         raise UsageError(f"{shown(wrong)} is not a setting; write name=value, with commas between several")
     (row,) = parse_rows(":".join([form.method, *([value] if value else []), *settings]))
@@ -165,10 +165,10 @@ def recipe_of(form: BakeForm) -> Recipe:
 
 
 def target_of(form: BakeForm, out: Path | None = None) -> Target:
-    """Return the target of a form. A runtime that reads GGUF alone makes the output a GGUF file.
+    """Return the target of a form. For a runtime that reads only GGUF, the output is a GGUF file.
 
     Args:
-        form: What was typed.
+        form: The values of the page.
         out: The folder or GGUF file; None for the default.
 
     Raises:
@@ -177,8 +177,8 @@ def target_of(form: BakeForm, out: Path | None = None) -> Target:
     if form.to not in (None, *get_args(Format)):
         raise UsageError(f"{shown(form.to)} is not a format; choose {' or '.join(get_args(Format))}")
     of_gguf = any(name in reader_names() for name in form.runtimes)
-    made = copied(Target, form, out=out, to=form.to or ("gguf" if of_gguf else None))
-    return made.published_by(form.repo_id.partition("/")[0])
+    target = copied(Target, form, out=out, to=form.to or ("gguf" if of_gguf else None))
+    return target.published_by(form.repo_id.partition("/")[0])
 
 
 def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
@@ -191,9 +191,9 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
         words[words.index("--recipe") + 1] = Path(form.recipe).name
     if publishing:
         words += ["--push", form.repo_id]
-        for one in options(PushOptions):
-            value = getattr(form, one.name)
-            words += [] if value == one.default else [one.flag] if value is True else [one.flag, value]
+        for option in options(PushOptions):
+            value = getattr(form, option.name)
+            words += [] if value == option.default else [option.flag] if value is True else [option.flag, value]
     elif plan.target.out is not None:
         words += ["-o", str(plan.target.out)]
     return shlex.join(words)
@@ -218,7 +218,7 @@ def to_bake(source: str, method: Method, context: int | None = None, replace: bo
     """Return the address of the plan of a method. source: the model. context, replace: as `Advice` has them."""
     value = "" if method.value is Value.SWITCH else method.command.partition(" ")[2]
     settings = {item: getattr(method, item.name) for item in fields(method)[1:]}
-    changed = [f"{item.name}={json.dumps(given)}" for item, given in settings.items() if given != item.default]
+    changed = [f"{item.name}={json.dumps(setting)}" for item, setting in settings.items() if setting != item.default]
     changed += [] if context is None else [f"context={context}"]
     form = BakeForm(source=source, method=method.name, settings=", ".join(changed), replace=replace)
     named = {"context": value} if method.value in LENGTHS else {"value": value}

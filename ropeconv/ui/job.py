@@ -33,18 +33,18 @@ LOGIN = (
 
 COMMAND_LINE_LOGIN = re.compile(r"(?:log in with )?`hf auth login`[^.;]*")
 SIGN_IN = "sign in on the first page with a login that may do it"
-"""What visitors of a Space can do in its place."""
+"""Its replacement in messages to visitors of a Space."""
 
 
-def work(connection: Connection, asked: PageRequest) -> None:
+def work(connection: Connection, request: PageRequest) -> None:
     """Does a task and sends its messages, the last of which is an answer.
 
-    connection: to the page. Whatever comes from it, and its end, stop the task. asked: the task.
+    connection: to the page. Any message from it, and its end, stop the task. request: the task.
     """
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the page's to handle, which then closes the connection
     try:
-        answer = _answer(connection, asked)
+        answer = _answer(connection, request)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Stopped:  # there is only one, which may come at any moment
         answer = failure(CANCELLED)
@@ -53,24 +53,24 @@ def work(connection: Connection, asked: PageRequest) -> None:
     os._exit(0)  # without waiting for the thread of a download that hangs
 
 
-def _answer(connection: Connection, asked: PageRequest) -> PageAnswer:
+def _answer(connection: Connection, request: PageRequest) -> PageAnswer:
     """The answer of a task, also where it fails."""
     try:
         threading.Thread(target=_watch, args=(connection,), daemon=True).start()
-        with scratch() if asked.rules.public else nullcontext() as folder:
-            _limit(resource.RLIMIT_DATA, asked.rules.memory)
-            _limit(resource.RLIMIT_FSIZE, asked.rules.fetched)
+        with scratch() if request.rules.public else nullcontext() as folder:
+            _limit(resource.RLIMIT_DATA, request.rules.memory)
+            _limit(resource.RLIMIT_FSIZE, request.rules.fetched)
             if folder is not None:
-                _separate(folder, asked.token)
-            return _done(connection, asked)
+                _separate(folder, request.token)
+            return _done(connection, request)
     except Exception as problem:
-        if asked.rules.memory is not None:  # so that there is room to say it
+        if request.rules.memory is not None:  # so that the message fits in memory
             _limit(resource.RLIMIT_DATA, resource.RLIM_INFINITY)
-        words = without_places(redacted(reason(problem)), asked.form)
-        return failure(COMMAND_LINE_LOGIN.sub(SIGN_IN, words) if asked.rules.public else words)
+        words = without_places(redacted(reason(problem)), request.form)
+        return failure(COMMAND_LINE_LOGIN.sub(SIGN_IN, words) if request.rules.public else words)
 
 
-def _done(connection: Connection, asked: PageRequest) -> PageAnswer:
+def _done(connection: Connection, request: PageRequest) -> PageAnswer:
     from .tasks import TASKS
 
     def tell(message: Message) -> None:
@@ -79,14 +79,14 @@ def _done(connection: Connection, asked: PageRequest) -> PageAnswer:
     def finish() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    refuse_long(asked.form)
+    refuse_long(request.form)
     sheet = HtmlSheet()
-    TASKS[asked.task](asked.form, Desk(asked.rules, tell, asked.token, finish), sheet)
-    return PageAnswer(without_places(sheet.html(), asked.form))
+    TASKS[request.task](request.form, Desk(request.rules, tell, request.token, finish), sheet)
+    return PageAnswer(without_places(sheet.html(), request.form))
 
 
 def without_places(text: str, form: PageForm) -> str:
-    """A text in which dropped files have their names alone, and not their places on this machine."""
+    """A text with the names of dropped files in place of their paths on this machine."""
     for name in UPLOADS:
         place = getattr(form, name, "")
         if place:
@@ -135,7 +135,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 POLL, GRACE = 0.2, 20.0
 """Seconds between two looks at the limits, and that a process has for cleaning up."""
-LOST = "this ended without an answer, as it does where memory runs out"
+LOST = "this ended without an answer, probably because memory ran out"
 UNFINISHED = "this was stopped, and did not clean up in time; look for what it left, and run it again"
 ELSEWHERE = "run `ropeconv` on a larger machine"
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -151,13 +151,13 @@ def prepare() -> None:
 
 
 class PageJob:
-    """A request that runs. asked: the task. seconds: that it may take, None for no limit. baking: whether it writes."""
+    """A running request. request: the task. seconds: its limit of time, None for none. baking: whether it writes."""
 
-    def __init__(self, asked: PageRequest, seconds: float | None, baking: bool = False) -> None:
+    def __init__(self, request: PageRequest, seconds: float | None, baking: bool = False) -> None:
         self.seconds, self.baking = seconds, baking
         self._stopped_at: float | None = None
         self._connection, theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=work, args=(theirs, asked), daemon=True)
+        self._process = CONTEXT.Process(target=work, args=(theirs, request), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -190,7 +190,7 @@ class PageJob:
         finally:
             self._end()
         if late and (answer is None or answer.failed):
-            answer = failure(f"this takes longer than the {self.seconds:.0f} seconds that it may here; {ELSEWHERE}")
+            answer = failure(f"this takes longer than the limit of {self.seconds:.0f} seconds; {ELSEWHERE}")
         yield answer or failure(UNFINISHED if self._stopped_at else f"{LOST}; {ELSEWHERE}")
 
     def _overdue(self) -> bool:

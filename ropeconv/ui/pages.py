@@ -76,8 +76,8 @@ def control(option: Option, choices: Sequence[str] = ()) -> gr.components.Compon
 
 def controls(kind: type, choices: Mapping[str, Sequence[str]], without: Collection[str] = ()) -> dict[str, Any]:
     """The components of the options of a class. choices: as for `control`, by name. without: names to leave out."""
-    found = [one for one in options(kind) if one.name not in without]
-    return {one.name: control(one, choices.get(one.name, ())) for one in found}
+    shown_options = [option for option in options(kind) if option.name not in without]
+    return {option.name: control(option, choices.get(option.name, ())) for option in shown_options}
 
 
 def answer() -> gr.HTML:
@@ -101,7 +101,7 @@ Answers = Callable[[PageForm, gr.Request, str], Iterator[str]]
 
 @dataclass(frozen=True)
 class Page:
-    """The components of a page. kind: of the form. fields: components by name. answer: where answers stand."""
+    """The components of a page. kind: of the form. fields: components by name. answer: the place of answers."""
 
     front: Front
     kind: type[PageForm]
@@ -128,8 +128,8 @@ class Page:
         where they are shown, by default the place of the answer.
         """
 
-        def asked(given: dict[Component, object], request: gr.Request, token: str) -> Iterator[str]:
-            values = {name: given.get(component) for name, component in self.fields.items()}
+        def answer_form(typed: dict[Component, object], request: gr.Request, token: str) -> Iterator[str]:
+            values = {name: typed.get(component) for name, component in self.fields.items()}
             yield from answers(filled(self.kind, values), request, token)
 
         names = kept(self.kind)
@@ -138,7 +138,7 @@ class Page:
             api_visibility="private", show_progress="hidden",
         )  # fmt: skip
         gr.on(
-            triggers, self._with_login(asked), set(self.fields.values()), place or self.answer,
+            triggers, self._with_login(answer_form), set(self.fields.values()), place or self.answer,
             api_visibility="private", concurrency_limit=self.front.rules.at_once, concurrency_id="requests",
             show_progress="hidden", trigger_mode="always_last" if last else "once",
         )  # fmt: skip
@@ -150,7 +150,7 @@ class Page:
         def opened(request: gr.Request, token: str) -> Iterator[list[object]]:
             form = from_address(self.kind, dict(request.query_params))
             untouched = [gr.skip() for _ in names]
-            values = [list(one) if isinstance(one := getattr(form, name), tuple) else one for name in names]
+            values = [list(value) if isinstance(value := getattr(form, name), tuple) else value for name in names]
             known = [_known(self.fields[name], value) for name, value in zip(names, values, strict=True)]
             form = filled(self.kind, dict(zip(names, known, strict=True)))
             filling = form != self.kind()  # what is typed meanwhile stays
@@ -178,17 +178,17 @@ class Page:
         """The answers of a task. name: of it."""
         return lambda form, request, token: self.front.answers(name, form, request.session_hash or "", token)
 
-    def _with_login(self, asked: Callable[[dict[Component, object], gr.Request, str], Iterator[str]]) -> Any:
+    def _with_login(self, answer: Callable[[dict[Component, object], gr.Request, str], Iterator[str]]) -> Any:
         """A function of Gradio: with the login of the visitor in a Space, without it on one's own machine."""
         if not self.front.rules.public:
 
-            def local(given: dict[Component, object], request: gr.Request) -> Iterator[str]:
-                yield from asked(given, request, "")
+            def local(values: dict[Component, object], request: gr.Request) -> Iterator[str]:
+                yield from answer(values, request, "")
 
             return local
 
-        def public(given: dict[Component, object], request: gr.Request, token: gr.OAuthToken | None) -> Iterator[str]:
-            yield from asked(given, request, token.token if token else "")
+        def public(values: dict[Component, object], request: gr.Request, token: gr.OAuthToken | None) -> Iterator[str]:
+            yield from answer(values, request, token.token if token else "")
 
         return public
 
@@ -198,13 +198,15 @@ def _known(component: Component, value: object) -> object:
     choices = getattr(component, "choices", None)
     if choices is None or getattr(component, "allow_custom_value", False):
         return value
-    known = {one[1] if isinstance(one, tuple) else one for one in choices}
-    return [one for one in value if one in known] if isinstance(value, list) else value if value in known else ""
+    known = {choice[1] if isinstance(choice, tuple) else choice for choice in choices}
+    if isinstance(value, list):
+        return [choice for choice in value if choice in known]
+    return value if value in known else ""
 
 
 def build_compare(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
-    heading("Compare", "The methods that reach a length, side by side, by numbers that need no run of the model.")
+    heading("Compare", "The methods that reach a length, side by side. No number needs a run of the model.")
     fields = model(front.rules)
     context = gr.Textbox(
         label="Target length", info="Tokens such as 128k, or a factor such as 4", max_lines=1, elem_id="context"
@@ -213,9 +215,9 @@ def build_compare(front: Front, page: gr.Blocks) -> None:
         measured = gr.File(label="The file of `ropeconv eval -o`", file_types=[".json"], height=140)
     fields |= {"context": context, "measured": measured}
     button = gr.Button("Compare", variant="primary", elem_id="ask")
-    made = Page(front, CompareForm, fields, answer())
-    made.ask("compare", [button.click, fields["source"].submit, context.submit])
-    made.from_address(page, made.task("compare"), lambda form: bool(form.source and form.context))
+    compare_page = Page(front, CompareForm, fields, answer())
+    compare_page.ask("compare", [button.click, fields["source"].submit, context.submit])
+    compare_page.from_address(page, compare_page.task("compare"), lambda form: bool(form.source and form.context))
 
 
 def build_inspect(front: Front, page: gr.Blocks) -> None:
@@ -226,15 +228,15 @@ def build_inspect(front: Front, page: gr.Blocks) -> None:
 
 def build_results(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
-    heading("Results", "How an output was made, how it was validated, and what was measured.")
+    heading("Results", "How an output was made, whether it was validated, and how well it works.")
     _about_a_model(front, page, "results", "Show", model(front.rules, "receipt, result or GGUF file"))
 
 
 def _about_a_model(front: Front, page: gr.Blocks, task: str, words: str, fields: dict[str, Any]) -> None:
     button = gr.Button(words, variant="primary", elem_id="ask")
-    made = Page(front, ModelForm, fields, answer())
-    made.ask(task, [button.click, fields["source"].submit])
-    made.from_address(page, made.task(task), lambda form: bool(form.source))
+    model_page = Page(front, ModelForm, fields, answer())
+    model_page.ask(task, [button.click, fields["source"].submit])
+    model_page.from_address(page, model_page.task(task), lambda form: bool(form.source))
 
 
 def build_runtimes(front: Front, page: gr.Blocks) -> None:
@@ -247,13 +249,13 @@ def build_runtimes(front: Front, page: gr.Blocks) -> None:
         family = gr.Dropdown([("all", ""), *family_names()], value="", label="Family", info=about, elem_id="family")
         runtime = gr.Dropdown([("all", ""), *runtime_names()], value="", label="Runtime", info=about, elem_id="runtime")
     fields = {"family": family, "runtime": runtime, "writing": writing}
-    made = Page(front, RuntimesForm, fields, answer())
+    table_page = Page(front, RuntimesForm, fields, answer())
 
     def answers(form: Any, request: gr.Request, token: str) -> Iterator[str]:
         yield shown(form)
 
-    made.on([one.change for one in fields.values()], answers, last=True)
-    made.from_address(page, answers, lambda form: True)
+    table_page.on([field.change for field in fields.values()], answers, last=True)
+    table_page.from_address(page, answers, lambda form: True)
 
 
 SIGN_IN = "Sign in with Hugging Face"
@@ -268,20 +270,20 @@ AWAY = """(words, ...values) => {
     window.location.assign(`${way}?_target_url=${encodeURIComponent(window.location.pathname + typed)}`);
   }, 500);
 }"""
-"""As the script of Gradio's own button, but with all of the address, of which that keeps the first field alone."""
+"""The script of Gradio's own button, but with the whole address; Gradio keeps only its first field."""
 
 
 def login() -> gr.Button:
-    """The button, where it stands."""
+    """The button for signing in and out."""
     gr.LoginButton(visible=False)  # without one, Gradio does not serve the addresses of a login
     return gr.Button(SIGN_IN, elem_id="login")
 
 
-def lead_back(button: gr.Button, made: Page, page: gr.Blocks) -> None:
+def lead_back(button: gr.Button, page_fields: Page, page: gr.Blocks) -> None:
     """Signs in and out, and leads back to the page with what was typed. button: of `login`. made: the page's fields."""
-    names = kept(made.kind)
+    names = kept(page_fields.kind)
     script = AWAY % (ADDRESS % json.dumps(names), LONGEST, json.dumps(SIGN_IN))
-    typed = [made.fields[name] for name in names]
+    typed = [page_fields.fields[name] for name in names]
     button.click(None, [button, *typed], None, js=script, queue=False, api_visibility="private")
 
     def named(profile: gr.OAuthProfile | None) -> str:
@@ -310,7 +312,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         info = SOURCE if public else LOCAL_SOURCE
         source = gr.Textbox(label="Model", info=info, max_lines=1, elem_id="source", scale=5, min_width=260)
         searching = gr.Button("Search the Hub", elem_id="search", scale=1, min_width=130)
-    found = gr.HTML(elem_id="found", apply_default_css=False)
+    matches = gr.HTML(elem_id="found", apply_default_css=False)
     fields = upload()
     with gr.Row():
         context = gr.Textbox(
@@ -332,7 +334,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
             label="Settings", info="name=value, with commas: beta_fast=16, context=65536, attention_factor=1.1",
             max_lines=1, elem_id="settings",
         )  # fmt: skip
-        fields["recipe"] = gr.File(label="A recipe in place of the method", file_types=[".json"], height=140)
+        fields["recipe"] = gr.File(label="A recipe instead of the method", file_types=[".json"], height=140)
         fields |= controls(TargetOptions, CHOICES, without=("runtimes",))
     planning = gr.Button("Plan", variant="primary", elem_id="plan")
     place = answer()
@@ -351,17 +353,17 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         fields |= {"repo_id": repo_id} | controls(PushOptions, {})
     cancel = gr.Button("Cancel", variant="stop", elem_id="cancel")
     fields["out"] = gr.State("") if public else out
-    made = Page(front, BakeForm, fields, place)
+    bake_page = Page(front, BakeForm, fields, place)
     if public:
-        lead_back(button, made, page)
-    made.on([searching.click], made.task("search"), place=found)
-    made.ask("plan", [planning.click, *(fields[name].submit for name in ("source", "context", "value"))])
+        lead_back(button, bake_page, page)
+    bake_page.on([searching.click], bake_page.task("search"), place=matches)
+    bake_page.ask("plan", [planning.click, *(fields[name].submit for name in ("source", "context", "value"))])
     if not public:
-        made.ask("write", [writing.click], baking=True)
-    made.ask("publish", [publishing.click], baking=True)
+        bake_page.ask("write", [writing.click], baking=True)
+    bake_page.ask("publish", [publishing.click], baking=True)
 
     def stop(request: gr.Request) -> None:
         front.stop(request.session_hash or "")
 
     cancel.click(stop, None, None, queue=False, api_visibility="private", show_progress="hidden")
-    made.from_address(page, made.task("plan"), lambda form: bool(form.source))
+    bake_page.from_address(page, bake_page.task("plan"), lambda form: bool(form.source))

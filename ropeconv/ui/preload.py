@@ -24,7 +24,7 @@ def _warm() -> None:
     from .sheet import HtmlSheet
     from .tasks import TASKS
 
-    family = next(one for one in families() if one.name == "llama")
+    family = next(family for family in families() if family.name == "llama")
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "config.json")
         config.write_text(json.dumps(sample_config(family)))

@@ -1,4 +1,4 @@
-"""Rules: what visitors of the page may do. Desk: what a task has at hand beside the form."""
+"""Rules, the limits for visitors of the page, and Desk, the context of a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .forms import ModelForm, PageForm
 
 @dataclass(frozen=True)
 class Rules:
-    """What visitors may do.
+    """The limits for visitors.
 
     public: whether visitors are strangers, as in a Space: models are named by repository or dropped, nothing is written
     to the disk, and the Hub is used with the login of the visitor, or without one. weights: whether what moves weights
@@ -52,14 +52,14 @@ class Rules:
 KEPT = (600, 7200)
 """Seconds between two looks at dropped files, and after which they are removed."""
 UPLOADS_OF_ONE, UPLOADS_OF_ALL = 4, 32
-"""How many of the largest dropped files there is room for, of one visitor and of all."""
+"""Number of dropped files of the largest size that are kept, of one visitor and of all."""
 LOCAL = Rules()
-"""Of a page on one's own machine."""
+"""The rules of a page on one's own machine."""
 SPACE = Rules(
     public=True, weights=False, seconds=60.0, baking_seconds=300.0, memory=4 << 30, at_once=4, waiting=40,
     of_visitor=8, upload=64 << 20,
 )  # fmt: skip
-"""Of a Space."""
+"""The rules of a Space."""
 
 
 ON_HUB = tuple(map(re.compile, (HUB_ID, HUB_FILE, PAGE.pattern)))
@@ -84,7 +84,7 @@ def dropped(path: Path) -> Source | GgufSource:
 
 
 def named(reference: str, rules: Rules) -> str:
-    """Return a model as it is named.
+    """Return the name of a model.
 
     Raises:
         UsageError: Nothing is named; in public, what is named is not on the Hub; else, there is no such file.
@@ -110,7 +110,7 @@ def is_on_hub(reference: str) -> bool:
 
 
 class PageProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """How far it is. title: what is done. done, total: in bytes; total 0 where it is not known."""
+    """The progress of a task. title: of the step. done, total: in bytes; total 0 where it is not known."""
 
     title: str
     done: int = 0
@@ -140,7 +140,7 @@ SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Desk:
-    """What a task is done with. rules: for visitors. tell: called with progress. token: of the visitor, or empty.
+    """The context of a task. rules: for visitors. tell: called with progress. token: of the visitor, or empty.
 
     finish: called when what is asked for is done, after which nothing stops it any more.
     """

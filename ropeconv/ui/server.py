@@ -58,20 +58,20 @@ class Front:
         self._lock = threading.Lock()
 
     def answers(self, task: str, form: PageForm, session: str, token: str = "", baking: bool = False) -> Iterator[str]:
-        """What a page shows while a task runs, as HTML; the last is its answer.
+        """Yield the HTML that a page shows while a task runs; the last is its answer.
 
         task: its name. form: what was typed. session: of the visitor's page. token: of the visitor's login. baking:
         whether it may take as long as a bake.
         """
         seconds = self.rules.baking_seconds if baking else self.rules.seconds
-        asked = PageRequest(task, form, self.rules, token)
+        page_request = PageRequest(task, form, self.rules, token)
         job: PageJob | None = None
         with self._lock:  # and nothing is yielded here: whoever leaves then would keep it
             before = self._jobs.get(session)
             busy = before is not None and before.baking
             cancelled = baking and session in self._cancelled
             if not busy and not cancelled:
-                job = self._jobs[session] = PageJob(asked, seconds, baking)
+                job = self._jobs[session] = PageJob(page_request, seconds, baking)
         if job is None:
             yield failure(CANCELLED if cancelled else BUSY).html
             return
@@ -94,12 +94,12 @@ class Front:
     def stop(self, session: str | None = None) -> None:
         """Stops what runs, and bakes that wait. session: of the page whose requests are stopped; None for all."""
         with self._lock:
-            found = [job for one, job in self._jobs.items() if session in (None, one)]
+            jobs = [job for owner, job in self._jobs.items() if session in (None, owner)]
             if session is not None:
                 self._cancelled[session] = None
                 while len(self._cancelled) > MOST_CANCELLED:
                     del self._cancelled[next(iter(self._cancelled))]
-        for job in found:
+        for job in jobs:
             job.stop()
 
 
@@ -116,7 +116,7 @@ Ready = Callable[[str], None]
 
 @contextmanager
 def serving(rules: Rules, port: int | None = None, renewed: Ready = lambda address: None) -> Iterator[str]:
-    """Serve the pages while it is entered, on this machine alone.
+    """Serve the pages while it is entered, only on this machine.
 
     Args:
         rules: Those for visitors.
@@ -248,7 +248,7 @@ def _served(
 
 
 MARK = "from ropeconv.ui.server import serve_space"
-"""What the program of such a Space has, and no other."""
+"""A line that only the program of such a Space has."""
 EMPTY = {".gitattributes"}
 """Files of a new Space, which a run that was stopped leaves."""
 PROGRAM = "app.py"
@@ -283,7 +283,7 @@ def publish_space(name: str, private: bool = False) -> str:
         if api.repo_exists(repo_id, repo_type="space"):
             _refuse_other(api, repo_id)
             if private and not api.space_info(repo_id).private:
-                raise RopeconvError(f"{repo_id} is there and public; leave --private out, or change that on the Hub")
+                raise RopeconvError(f"{repo_id} exists and is public; leave --private out, or change it on the Hub")
         else:
             api.create_repo(repo_id, repo_type="space", space_sdk="gradio", private=private)
         operations = [CommitOperationAdd(path, text.encode()) for path, text in files().items()]

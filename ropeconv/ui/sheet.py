@@ -61,7 +61,7 @@ class HtmlSheet:
         right: Sequence[str] = (),
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
-        """As in `Sheet`. A page has room for all columns, since its tables can be scrolled."""
+        """As in `Sheet`. All columns are shown, since tables of a page can be scrolled."""
         body = list(rows)
         head = tuple(HtmlCell(name, "", name in right) for name in columns)
         cells = tuple(
@@ -89,15 +89,15 @@ class HtmlSheet:
         self._text(message, "quiet")
 
     def problem(self, message: str) -> None:
-        """What went wrong, in a sentence that is read out at once."""
+        """A sentence on a failure, which screen readers read at once."""
         self._text(message, "problem")
 
     def good(self, message: str) -> None:
-        """What is done."""
+        """A sentence on a success."""
         self._text(message, "good")
 
     def copyable(self, text: str) -> None:
-        """A command or a text that is kept as it is, with a button that copies it. "Next: COMMAND" has a label."""
+        """A command or a text, unchanged, with a button that copies it. "Next: COMMAND" has a label."""
         labelled = LABELLED.fullmatch(text)
         label, command = labelled.groups() if labelled else ("", text)
         if text.strip():
@@ -112,11 +112,11 @@ class HtmlSheet:
         self.blocks.append(Block("file", text, name=name, data=b64encode(text.encode()).decode()))
 
     def pictures(self, pictures: Iterable[Picture]) -> None:
-        """Pictures, two in a row where there is room. Raises RopeconvError without matplotlib."""
+        """Pictures, two in a row where they fit. Raises RopeconvError without matplotlib."""
         self.blocks.append(Block("pictures", drawn=tuple(drawn(pictures))))
 
     def link(self, address: str, words: str) -> None:
-        """A link to a page of the Hub; the words alone for any other address."""
+        """A link to a page of the Hub; only the words for any other address."""
         self.blocks.append(Block("link", words, data=address if address.startswith(("https://", "http://")) else ""))
 
     def ways(self, title: str, ways: Iterable[tuple[str, str]]) -> None:
@@ -125,7 +125,7 @@ class HtmlSheet:
 
     @contextmanager
     def folded(self, title: str) -> Iterator[None]:
-        """What is shown meanwhile can be opened, and is folded at first."""
+        """Fold everything shown while it is entered, under a title."""
         before, self.blocks = self.blocks, []
         try:
             yield

@@ -1,1 +1,1 @@
-"""What people are shown of plans, inspections and results: the same tables and sentences wherever they are shown."""
+"""Tables, sentences and pictures of plans, inspections and results, for terminals, pages and reports."""

@@ -25,65 +25,68 @@ from .sheet import Sheet
 from .support import POPULAR, WORDS, others, statuses, support
 
 
-def show_inspection(seen: Inspection, sheet: Sheet, repairs: Iterable[Problem] = (), explain: bool = False) -> None:
+def show_inspection(
+    inspection: Inspection, sheet: Sheet, repairs: Iterable[Problem] = (), explain: bool = False
+) -> None:
     """Shows an inspection: the RoPE, the runtimes that support it, and a sentence per problem with its repair.
 
     repairs: what would help runtimes that do not support it. explain: with every number and every runtime.
     """
-    if isinstance(seen.source, GgufSource):
-        seen = replace(seen, verdicts=judge_file(seen.source.file))
+    if isinstance(inspection.source, GgufSource):
+        inspection = replace(inspection, verdicts=judge_file(inspection.source.file))
     if explain:
-        _show_details(seen, sheet, tuple(repairs))
+        _show_details(inspection, sheet, tuple(repairs))
     else:
-        _show_summary(seen, sheet)
-    if seen.refuse:
-        sheet.say(f"ropeconv cannot extend {seen.display_name}: {seen.refuse}.")
-    for problem in seen.problems:
-        repair = f" -> ropeconv apply {seen.source.reference} {problem.repair}" if problem.repair else ""
+        _show_summary(inspection, sheet)
+    if inspection.refuse:
+        sheet.say(f"ropeconv cannot extend {inspection.display_name}: {inspection.refuse}.")
+    for problem in inspection.problems:
+        repair = f" -> ropeconv apply {inspection.source.reference} {problem.repair}" if problem.repair else ""
         sheet.say(f"! {problem.message}{repair}")
-    if not seen.problems:
+    if not inspection.problems:
         sheet.say("No problems found.")
-    if not (seen.refuse or explain):
-        trained, declared = seen.first_spec.original_context, seen.spec.context
+    if not (inspection.refuse or explain):
+        trained, declared = inspection.first_spec.original_context, inspection.spec.context
         longer = format_tokens(4 * trained if 4 * trained > declared else 2 * declared)
-        sheet.copyable(f"Next: ropeconv advise {seen.source.reference} --context {longer}")
+        sheet.copyable(f"Next: ropeconv advise {inspection.source.reference} --context {longer}")
 
 
-def _show_summary(seen: Inspection, sheet: Sheet) -> None:
-    spec = seen.spec
+def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
+    spec = inspection.spec
     rotating_dims = 2 * spec.rotating_pairs
     factor = "" if spec.attention_factor == 1 else f", attention factor {spec.attention_factor:.6g}"
-    cache = f"; KV cache {seen.kv_cache.sizes(spec.context).partition(', ')[0]}" if seen.kv_cache else ""
+    cache = f"; KV cache {inspection.kv_cache.sizes(spec.context).partition(', ')[0]}" if inspection.kv_cache else ""
     rows = [
-        ("family", seen.name),
+        ("family", inspection.name),
         ("RoPE", f"{describe(spec.form)}{factor}"),
         ("rotates", f"{rotating_dims} of {spec.head_dim} dimensions; layers: {describe_layers(spec)}"),
         ("context", f"{spec.context:,} tokens, trained: {spec.original_context:,}{_assumed(spec)}{cache}"),
     ]
-    if seen.encoder:
+    if inspection.encoder:
         rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
-    if seen.code_files or seen.custom_code:
+    if inspection.code_files or inspection.custom_code:
         rows.append(("code", "its repository has code that trust_remote_code runs"))
-    sheet.table(seen.source.reference, ("", ""), [*rows, *support(seen.verdicts)])
-    if seen.verdicts:
-        sheet.say(others(seen.verdicts))
+    sheet.table(inspection.source.reference, ("", ""), [*rows, *support(inspection.verdicts)])
+    if inspection.verdicts:
+        sheet.say(others(inspection.verdicts))
 
 
 def _assumed(spec: RopeSpec) -> str:
     return " (assumed)" if spec.original_context_source == "declared" else ""
 
 
-def _show_details(seen: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
-    rows = [("family", f"{seen.name} ({seen.display_name})"), *_rows(seen.spec)]
-    if seen.encoder:
+def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
+    rows = [("family", f"{inspection.name} ({inspection.display_name})"), *_rows(inspection.spec)]
+    if inspection.encoder:
         rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
-    if seen.kv_cache:
-        rows.append(("KV cache", seen.kv_cache.sizes(seen.spec.context)))
-    rows += [("code", line) for line in _code_lines(seen.code_files)]
-    rows += [("note", note) for note in (*seen.spec.notes, "" if seen.code_files else seen.custom_code) if note]
-    sheet.table(seen.source.reference, ("", ""), rows)
-    if seen.verdicts:
-        lines = grouped(seen.verdicts, seen.name if seen.assumption else "")
+    if inspection.kv_cache:
+        rows.append(("KV cache", inspection.kv_cache.sizes(inspection.spec.context)))
+    rows += [("code", line) for line in _code_lines(inspection.code_files)]
+    own_code = "" if inspection.code_files else inspection.custom_code
+    rows += [("note", note) for note in (*inspection.spec.notes, own_code) if note]
+    sheet.table(inspection.source.reference, ("", ""), rows)
+    if inspection.verdicts:
+        lines = grouped(inspection.verdicts, inspection.name if inspection.assumption else "")
         sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(f"{statuses(lines)}\n")
     if repairs:
@@ -127,12 +130,12 @@ def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
 def original_context_source(spec: RopeSpec) -> str:
     """How the original context of a model is known, in words."""
     return {
-        "config": "stated by original_max_position_embeddings",
-        "header": "stated by the header",
-        "receipt": "stated by the receipt",
+        "config": "by original_max_position_embeddings",
+        "header": "by the header",
+        "receipt": "by the receipt",
         "family": f"see {spec.original_context_reference}",
         "factor": "the declared context divided by the factor",
-        "declared": "assumed; the config states no other length",
+        "declared": "assumed; the config declares no other length",
     }[spec.original_context_source]
 
 
@@ -167,54 +170,54 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
 def show_evaluations(receipt: Receipt, sheet: Sheet) -> None:
     """Shows the evaluations in a receipt, a table each."""
     for record in receipt.evaluations:
-        found = evaluation_table(record)
-        columns = ("", *(f"{length:,}" for length in found.lengths))
-        rows = [(name, *(cell.replace("**", "") for cell in cells)) for name, cells in found.lines]
+        table = evaluation_table(record)
+        columns = ("", *(f"{length:,}" for length in table.lengths))
+        rows = [(name, *(cell.replace("**", "") for cell in cells)) for name, cells in table.lines]
         sheet.table(f"Evaluated on {record.described_texts}", columns, rows, right=columns[1:])
 
 
-def show_comparison(found: RopeDifference, sheet: Sheet, explain: bool = False) -> None:
+def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = False) -> None:
     """Shows how two models differ: the properties, the frequencies, and the runtimes.
 
     explain: with properties that are equal, and every runtime.
     """
-    sides = (found.first, found.second)
+    sides = (difference.first, difference.second)
     for name, side in zip("AB", sides, strict=True):
         sheet.copyable(f"{name}: {side.seen.source.reference}")
     cells = [_cells(side) for side in sides]
     rows = [
-        (name, a, b, *(["differs" if key in found.differs else ""] if explain else []))
+        (name, a, b, *(["differs" if key in difference.differs else ""] if explain else []))
         for (key, name), a, b in zip(ROWS.items(), *cells, strict=True)
-        if (a or b) and (explain or key in found.differs)
+        if (a or b) and (explain or key in difference.differs)
     ]
     if rows:
         sheet.table("", ("", "A", "B", *([""] if explain else [])), rows)
     named = {
-        "Frequencies": found.frequencies,
-        "Frequencies within the trained context": found.short_frequencies,
-        "Frequencies of window layers": found.window_frequencies,
+        "Frequencies": difference.frequencies,
+        "Frequencies within the trained context": difference.short_frequencies,
+        "Frequencies of window layers": difference.window_frequencies,
     }
     for title, vector in named.items():
         if vector is not None and explain:
             sheet.say(f"{title}: {_vector(vector)}")
-    if found.frequencies is None:
+    if difference.frequencies is None:
         pairs = [side.spec.rotary_dim // 2 for side in sides]
         sheet.say(f"Frequencies: not compared, A rotates {counted(pairs[0], 'pair')} and B {pairs[1]}.")
     if explain:
-        table = [(pair.display_name, *(status or "-" for status in pair.statuses)) for pair in found.runtimes]
+        table = [(pair.display_name, *(status or "-" for status in pair.statuses)) for pair in difference.runtimes]
         sheet.table("Runtime support", ("newest version", "A", "B"), table)
-        sheet.say(f"{statuses((status, '') for pair in found.runtimes for status in pair.statuses if status)}\n")
+        sheet.say(f"{statuses((status, '') for pair in difference.runtimes for status in pair.statuses if status)}\n")
     else:
         changed = [
             (pair.display_name, *(WORDS.get(status or "", "-") for status in pair.statuses))
-            for pair in found.runtimes
+            for pair in difference.runtimes
             if pair.statuses[0] != pair.statuses[1] and pair.runtime.partition("@")[0] in POPULAR
         ]
         if changed:
             sheet.table("", ("runtime", "A", "B"), changed)
-    for remark in found.remarks:
+    for remark in difference.remarks:
         sheet.say(remark)
-    sheet.say(found.sentence)
+    sheet.say(difference.sentence)
 
 
 ROWS = {
@@ -261,11 +264,12 @@ def _cells(side: Side) -> tuple[str, ...]:
     )
 
 
-def _vector(found: FrequencyDifference) -> str:
+def _vector(difference: FrequencyDifference) -> str:
     """A sentence on two vectors of frequencies."""
-    if found.same:
-        return f"all {found.pairs} pairs agree (within {found.max_ulp} ulp of float32)."
-    ratio = "one of them 0" if found.largest_ratio is None else f"the largest ratio is {found.largest_ratio:.6g}"
-    values = f"A {found.first:.6e}, B {found.second:.6e}"
-    differ = f"{found.differing} of {found.pairs} pairs {'differs' if found.differing == 1 else 'differ'}"
-    return f"{differ}; {ratio}, at pair {found.largest_ratio_at} ({values})."
+    if difference.same:
+        return f"all {difference.pairs} pairs agree (within {difference.max_ulp} ulp of float32)."
+    largest, count = difference.largest_ratio, difference.differing
+    ratio = "one of them 0" if largest is None else f"the largest ratio is {largest:.6g}"
+    values = f"A {difference.first:.6e}, B {difference.second:.6e}"
+    differ = f"{count} of {difference.pairs} pairs {'differs' if count == 1 else 'differ'}"
+    return f"{differ}; {ratio}, at pair {difference.largest_ratio_at} ({values})."

@@ -45,13 +45,13 @@ def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
 
 
 def _show_summary(plan: Plan, sheet: Sheet) -> None:
-    """Shows what becomes longer, which runtimes support it, its cache, and whether it needs training."""
+    """Shows the context, the runtimes that support it, the cache, and whether it needs training."""
     verdicts = plan.result.verdicts
     named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
     assumed = isinstance(plan.result, CheckpointResult) and plan.result.family.assumed
     sheet.table(title(plan), ("", ""), support(verdicts, named))
     if assumed:
-        sheet.say(f"The model is taken as {plan.family}; this holds where a runtime loads it so.")
+        sheet.say(f"The model is treated as {plan.family}; this holds for runtimes that load it as such.")
     for verdict in named.values():
         if verdict.reason and verdict.status not in GOOD:
             sheet.say(f"{verdict.display_name}: {verdict.reason}.")
@@ -63,7 +63,7 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
 
 
 def title(plan: Plan) -> str:
-    """What a plan does, in a line: `Qwen3-8B: 40,960 -> 131,072 tokens with --yarn 4`."""
+    """Return a plan in a line: `Qwen3-8B: 40,960 -> 131,072 tokens with --yarn 4`."""
     before, after = plan.source_spec.context, plan.schedule.context
     words = " ".join(flags(plan.recipe) or [plan.recipe.method.flag()])
     tokens = f"{after:,} tokens" if before == after else f"{before:,} -> {after:,} tokens"
@@ -170,16 +170,16 @@ class Outcome:
         import msgspec
 
         check = None if self.check is None else msgspec.to_builtins(self.check)
-        found: JsonObject = {"check": check, "run": self.run}
+        document: JsonObject = {"check": check, "run": self.run}
         if self.proof is not None:
-            found["validation"] = self.proof.to_dict()
+            document["validation"] = self.proof.to_dict()
         if self.published:
-            found["published"] = self.published
-        return found
+            document["published"] = self.published
+        return document
 
 
 def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
-    """Shows what became of a plan: the check, the place, the validation, the publication, and the next commands.
+    """Shows the outcome of a plan: the check, the place, the validation, the publication, and the next commands.
 
     plan: that was executed. done: its outcome.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, RED, VIOLET = "#3b82c4", "#c77420", "#3a9a5b", "#c9444d", "#9467bd"
 GREY = "#767676"
-"""Text and what is not a curve of its own: of all greys the one with a contrast of 4.5 on white and on black."""
+"""The colour of text and axes: the grey with a contrast of 4.5 on white and on black."""
 DARK, LIGHT = "#14171a", "#d5d9dd"
 """The dark background, and text on it."""
 # every line differs in its dashes too, for those who print in grey or do not see the colours
@@ -42,14 +42,14 @@ def line(number: int) -> dict[str, Any]:
 
 
 def ink() -> str:
-    """The colour of text in the figure that is being drawn, also of lines that stand for no curve of their own."""
+    """The colour of text in the figure that is being drawn, also of lines that are not curves."""
     import matplotlib
 
     return str(matplotlib.rcParams["text.color"])
 
 
 def literal(text: str) -> str:
-    """A name as it is drawn, with no formula between its dollar signs."""
+    """A name for a plot, without a formula between its dollar signs."""
     return text.replace("$", r"\$")
 
 
@@ -81,23 +81,22 @@ def figure(*panels: Panel, title: str = "", dark: bool = False) -> Figure:
 
     with matplotlib.rc_context(STYLE | dict.fromkeys(COLOURED, LIGHT if dark else GREY)):
         size = (WIDTH, HEIGHT * len(panels))
-        made = Figure(figsize=size, layout="constrained", facecolor=DARK if dark else "none")
+        result = Figure(figsize=size, layout="constrained", facecolor=DARK if dark else "none")
         if title:
-            made.suptitle(literal(title), x=0.01, horizontalalignment="left")
-        for axes, draw in zip(made.subplots(len(panels), squeeze=False).ravel(), panels, strict=True):
+            result.suptitle(literal(title), x=0.01, horizontalalignment="left")
+        for axes, draw in zip(result.subplots(len(panels), squeeze=False).ravel(), panels, strict=True):
             draw(axes)
-    return made
+    return result
 
 
-def svg(made: Figure, text: bool = False) -> str:
+def svg(figure: Figure, text: bool = False) -> str:
     """A figure as the text of an <svg> element. text: keep its words as text, in a font of the reader, not as paths."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE | {"svg.fonttype": "none" if text else "path"}):
         drawn = io.StringIO()
-        made.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None}, transparent=not _dark(made))
-    found = drawn.getvalue()
-    return found[found.index("<svg") :]
+        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None}, transparent=not _dark(figure))
+    return "<svg" + drawn.getvalue().partition("<svg")[2]
 
 
 def checked(path: Path) -> Path:
@@ -107,25 +106,25 @@ def checked(path: Path) -> Path:
     return path
 
 
-def write(made: Figure, path: Path) -> None:
+def write(figure: Figure, path: Path) -> None:
     """Writes a figure to a .png or .svg file. Unless it is dark, PNG has a white background, SVG a transparent one."""
     if path.suffix == ".svg":
-        path.write_text(svg(made), "utf-8")
+        path.write_text(svg(figure), "utf-8")
     else:
-        made.savefig(path, dpi=200, transparent=False, facecolor=DARK if _dark(made) else "white")
+        figure.savefig(path, dpi=200, transparent=False, facecolor=DARK if _dark(figure) else "white")
 
 
-def _dark(made: Figure) -> bool:
+def _dark(figure: Figure) -> bool:
     from matplotlib.colors import to_hex
 
-    return to_hex(made.get_facecolor()) == DARK
+    return to_hex(figure.get_facecolor()) == DARK
 
 
 VARIABLES = {
     GREY: "currentColor", BLUE: "var(--blue)", ORANGE: "var(--orange)", GREEN: "var(--green)", RED: "var(--red)",
     VIOLET: "var(--violet)",
 }  # fmt: skip
-"""What a page has in place of each colour, so that light and dark pages have their own."""
+"""The variable of a page for each colour, so that light and dark pages have their own."""
 
 
 @dataclass(frozen=True)
@@ -148,15 +147,15 @@ class Drawn:
 
 def drawn(pictures: Iterable[Picture]) -> list[Drawn]:
     """Pictures for a page, in its colours. Raises RopeconvError without matplotlib."""
-    return [_drawn(f"picture-{number}", one) for number, one in enumerate(pictures, 1)]
+    return [_drawn(f"picture-{number}", picture) for number, picture in enumerate(pictures, 1)]
 
 
 def _drawn(name: str, picture: Picture) -> Drawn:
-    made = figure(picture.draw)
-    axes = made.axes[0]
+    panel = figure(picture.draw)
+    axes = panel.axes[0]
     title = axes.get_title(loc="left").replace(r"\$", "$")
     axes.set_title("", loc="left")
-    text = svg(made, text=True)
+    text = svg(panel, text=True)
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, variable)
     # names of parts are those of their page, which has several pictures

@@ -24,7 +24,7 @@ from .evaluation_plots import evaluation_figure, evaluation_pictures
 from .plot_style import drawn, write
 from .validation_plots import validation_figure, validation_pictures
 
-OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequencies", "as-is": "the RoPE as it is"}
+OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequencies", "as-is": "the unchanged RoPE"}
 
 
 def method_title(method: type[Method]) -> str:
@@ -56,7 +56,7 @@ def write_evaluation_report(result: Result, path: Path) -> None:
         "Command": "ropeconv " + " ".join(sys.argv[1:]),
     }
     summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
-    recipes = {one.name: described(one.recipe) for one in result.rows if one.recipe}
+    recipes = {row.name: described(row.recipe) for row in result.rows if row.recipe}
     page = render(
         "evaluation.html.jinja",
         result=result,

@@ -128,8 +128,8 @@ def decay(axes: Axes, before: Vector, curves: Curves, length: int, lengths: Mapp
 
 def divisors(before: Vector, inv_freq: Vector) -> Vector:
     """theta_i / inv_freq_i, NaN for pairs that do not rotate. before: theta_i; both radians per token."""
-    found: Vector = np.divide(before, inv_freq, out=np.full(len(before), np.nan), where=inv_freq > 0)
-    return found
+    quotients: Vector = np.divide(before, inv_freq, out=np.full(len(before), np.nan), where=inv_freq > 0)
+    return quotients
 
 
 def distances(length: int) -> Vector:
@@ -138,7 +138,7 @@ def distances(length: int) -> Vector:
 
 
 def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> JsonObject:
-    """What is drawn of a schedule, as JSON-ready data with null for pairs that do not rotate.
+    """The data of the plots of a schedule, JSON-ready, with null for pairs that do not rotate.
 
     before: the frequencies of the unscaled model. inv_freq: those of the schedule; radians per token, float64
     [rotary_dim / 2]. unrotated: (d - r)/2. length: the largest distance, in tokens.
@@ -169,7 +169,7 @@ def lengths_of(spec: RopeSpec, context: int) -> dict[str, int]:
 def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
     """Wavelengths, what frequencies are divided by, B(m), and the bound on scores.
 
-    spec: the RoPE of the model, whose scaling is not looked at. curves: frequencies of schedules by name, radians per
+    spec: the RoPE of the model, whose scaling is not used. curves: frequencies of schedules by name, radians per
     token, float64 [rotary_dim / 2]; without any, what is divided is left out. context: of the longest, in tokens.
     """
     before, lengths = base_inv_freq(spec.rope_theta, spec.rotary_dim), lengths_of(spec, context)

@@ -9,7 +9,7 @@ MARKS = {
     "exact": "good", "rounded": "good", "supported": "good", "agrees": "good", "approximate": "fair", "differs": "bad",
     "wrong": "bad", "ignored": "bad", "refused": "bad", "fails": "bad", "disagrees": "bad",
 }  # fmt: skip
-"""What words of tables say at a glance: a sheet has a colour for each."""
+"""The meaning of words in tables, for which a sheet has colours."""
 
 
 class Sheet(Protocol):
@@ -31,12 +31,12 @@ class Sheet(Protocol):
         """Shows a table, and returns the columns that it has.
 
         title: above it. columns: their names. rows: a cell for every column. optional: columns that are left out one
-        after the other where there is no room for all. right: columns that are set flush right. styles: of cells, by
+        after the other where not all fit. right: columns that are set flush right. styles: of cells, by
         row and column.
         """
 
     def fits(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-        """Whether there is room for a table with all its columns."""
+        """Whether a table fits with all its columns."""
 
     def say(self, message: str) -> None:
         """Shows a sentence."""
@@ -84,7 +84,7 @@ def legend(meanings: Mapping[str, str], shown: Iterable[str]) -> str:
 
     meanings: by column. shown: names of the columns.
     """
-    there = set(shown)
-    found = [f"{name}: {meaning}" for name, meaning in meanings.items() if name in there]
-    text = "; ".join(found)
-    return f"{text[:1].upper()}{text[1:]}." if found else ""
+    names = set(shown)
+    parts = [f"{name}: {meaning}" for name, meaning in meanings.items() if name in names]
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if parts else ""

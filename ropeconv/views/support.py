@@ -23,7 +23,7 @@ WORDS = {
     "unsupported": "unsupported",
     "unknown": "untested",
 }
-"""What people are told for each status of a verdict; `--json` and `--explain` have the statuses."""
+"""The word for each status of a verdict; `--json` and `--explain` have the statuses."""
 PROBLEMS = {"wrong": "silently wrong in", "ignored": "silently ignored by", "fails": "fails in"}
 STATUSES = {
     "exact": "computes this RoPE",
@@ -32,7 +32,7 @@ STATUSES = {
     "differs": "computes another RoPE, silently",
     "ignored": "runs the unscaled RoPE, silently",
     "refused": "fails with an error",
-    "unsupported": "has no such model",
+    "unsupported": "does not run this family",
     "unknown": "not tested",
 }
 """Statuses of verdicts; docs/runtimes.md explains them."""
@@ -57,7 +57,7 @@ def support(verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = 
 
     Args:
         verdicts: Those of each runtime from its oldest version to the newest.
-        named: The runtimes that the user named, which stand first, with the verdict on the version that counts.
+        named: The runtimes that the user named, which come first, with the verdict on the version that counts.
 
     Returns:
         Pairs such as `("supported", "vLLM 0.20 or newer, SGLang 0.5.23")`.
@@ -77,8 +77,8 @@ def support(verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = 
 def others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> str:
     """Sentences on the other runtimes that are wrong or fail, and on where all of them are shown."""
     everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
-    found = problems(verdicts, named)
-    return f"{found}. {everyone}" if found else everyone
+    problem = problems(verdicts, named)
+    return f"{problem}. {everyone}" if problem else everyone
 
 
 def problems(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> str:

@@ -23,7 +23,7 @@ FLOOR = 1e-14
 
 def validation_figure(result: Validation) -> Figure:
     """A figure with all plots. Plots for which an earlier version stored no data are left out."""
-    return drawn(*(one.draw for one in validation_pictures(result)))
+    return drawn(*(picture.draw for picture in validation_pictures(result)))
 
 
 def validation_pictures(result: Validation) -> list[Picture]:
@@ -132,7 +132,7 @@ def curves(axes: Axes, tuned: TuningResult) -> None:
     reference = rows[tuned.best_formula].curve
     names = [row.name for row in tuned.rows if row.name.startswith("tuned") or row.recipe is None]
     for number, name in enumerate(reversed(names)):
-        differences = [own - best for own, best in zip(rows[name].curve, reference, strict=True)]
+        differences = [value - best for value, best in zip(rows[name].curve, reference, strict=True)]
         axes.plot(tuned.positions, differences, label=literal(name), **line(number))
     axes.axhline(0, color=ink(), linewidth=0.8)
     axes.axvline(tuned.trained, color=ORANGE, linewidth=0.8, linestyle=":")

@@ -78,7 +78,7 @@ def test_a_failure_of_one_leaves_the_others(run: Run, llama: Path, second: Path,
     assert done.returncode == 1
     assert done.stderr.startswith("ropeconv: second: ")
     assert "\nropeconv: nowhere is neither" in done.stderr
-    assert "1 of 3 outputs were made; what failed: second, nowhere." in done.stderr
+    assert "1 of 3 outputs were made; failed: second, nowhere." in done.stderr
     data = json.loads(done.stdout)
     assert [one["out"] for one in data["outputs"]] == ["model-yarn4"]
     assert [(one["source"], one["exit_code"]) for one in data["failed"]] == [("second", 1), ("nowhere", 1)]
@@ -92,7 +92,7 @@ def test_the_same_command_goes_on_where_it_ended(run: Run, llama: Path, second: 
     shutil.rmtree(tmp_path / "second-yarn4")
     again = run(*given)
     assert again.returncode == 0, again.stderr
-    assert "model-yarn4 is there from an earlier run of this command, and is taken as it is." in again.stderr
+    assert "model-yarn4 is complete from an earlier run of this command." in again.stderr
     assert hashes(tmp_path / "second-yarn4") == whole
     assert (tmp_path / "model-yarn4" / "config.json").stat().st_mtime_ns == written
     weights = tmp_path / "model-yarn4" / "model.safetensors"
@@ -109,8 +109,11 @@ def test_the_same_command_goes_on_where_it_ended(run: Run, llama: Path, second: 
     [
         (("model", "model/", "--yarn", "4"), "model and model/ would both be written to model-yarn4"),
         (("model", "second", "--yarn", "4", "-o", "a.gguf"), "-o a.gguf is one file"),
-        (("model", "second", "--yarn", "4", "--push", "me/x"), "--push takes the output of one SOURCE"),
-        (("model", "--to", "gguf", "--to", "safetensors", "--yarn", "4", "--push", "me/x"), "--push takes one folder"),
+        (("model", "second", "--yarn", "4", "--push", "me/x"), "--push publishes the output of one SOURCE"),
+        (
+            ("model", "--to", "gguf", "--to", "safetensors", "--yarn", "4", "--push", "me/x"),
+            "--push publishes one folder",
+        ),
         (("second", "a.gguf", "--to", "gguf", "--outtype", "q8_0", "--yarn", "4"), "a.gguf: a GGUF file stays"),
         (("a.gguf", "b.gguf", "--yarn", "4", "--in-place", "-o", "out"), "leave -o out"),
         (("model", "model-yarn4", "--theta", "20000", "--replace", "--force", "-o", "model-theta"), ""),

@@ -118,7 +118,7 @@ def test_a_card_of_ones_own_stays(push: Push, hub: WritingHub, tmp_path: Path) -
     push(f"{BAKE} --push me/a -q")
     (hub.repos["me/a"] / "README.md").write_text("# Mine\n")
     hub.version["me/a"] += 1
-    assert "README.md stays as it is." in push(f"{BAKE} --push me/a --exist-ok --dry-run").stdout
+    assert "README.md stays unchanged." in push(f"{BAKE} --push me/a --exist-ok --dry-run").stdout
     assert "README.md:\n" in push(f"{BAKE} --push me/a --exist-ok --dry-run --overwrite-card").stdout
     push("apply base/tiny --yarn 8 --push me/a --exist-ok", says="stays; --overwrite-card")
     assert card_of(hub, "me/a") == "# Mine\n"

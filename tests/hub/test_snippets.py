@@ -72,7 +72,7 @@ def test_any_path_stays_one_value(trainer: Trainer, path: str) -> None:
     [
         ({"encoder": True}, "is an encoder"),
         ({"model_type": "gemma2"}, "for gemma2 ignores the rope type yarn"),
-        ({"two_lists": True, "rope_type": "longrope"}, "takes the short list"),
+        ({"two_lists": True, "rope_type": "longrope"}, "uses the short list"),
     ],
 )
 def test_unsloth_refuses_what_it_would_train_otherwise(changes: dict[str, Any], reason: str) -> None:

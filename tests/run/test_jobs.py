@@ -77,7 +77,7 @@ def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
             "2 outputs would go to me/yarn4; add {name}, {recipe} or",
         ),
         (plan_text("push", TO % "me/{model}"), SOURCES, "push.to has {model}; the names are {name}, {recipe}"),
-        (plan_text("push", TO % "{name}-{recipe}"), SOURCES, "a-yarn4 is no repository; write owner/name"),
+        (plan_text("push", TO % "{name}-{recipe}"), SOURCES, "a-yarn4 is not a repository; write owner/name"),
         (
             plan_text("apply", '[[targets]]\n[[targets]]\nname = "yarn4"\n', recipes='"yarn:4"'),
             [NamedSource("/m/a", "a"), NamedSource("/n/a-yarn4", "a-yarn4")],

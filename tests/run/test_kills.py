@@ -67,7 +67,7 @@ def test_a_run_that_is_ended_goes_on_where_it_was(place: Path, ending: signal.Si
     os.kill(running.pid, ending)
     _, said = running.communicate(timeout=60)  # its worker has the pipe too, and ends when it sees that it is alone
     if ending == signal.SIGINT:
-        sentence = "ropeconv: stopped before its end; the same command goes on where it was\n"
+        sentence = "ropeconv: stopped before its end; the same command continues\n"
         assert (running.returncode, said) == (130, sentence)
     before = lines(place)
     assert 2 <= len(before) < 6

@@ -52,7 +52,7 @@ def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
         (plan_text("apply", '[limits]\njobs = "a"\n'), "expected int, got str in limits.jobs; correct it"),
         (plan_text("aply"), "tasks has 'aply'; choose apply, validate, eval, push"),
         (plan_text("apply", sources=""), "sources is empty; name at least one"),
-        (plan_text("apply apply"), "tasks has one twice; name each once"),
+        (plan_text("apply apply"), "tasks names one twice; name each once"),
         (plan_text("validate"), "validate needs the outputs that apply writes; add apply to tasks"),
         (plan_text("eval"), r"tasks has eval and there is no \[eval\]; add it, with text = "),
         (plan_text("apply", recipes='"base"'), "recipes has base, .* leave it out"),

@@ -32,8 +32,8 @@ def test_a_plan_is_shown_and_nothing_is_written(place: Path) -> None:
     shown = command(place, "run", "plan.toml", "--dry-run", code=0).stdout
     for words in (
         "27 units of 3 sources to run, 0 in the journal", "apply b yarn:4 would fail: config.json",
-        "Not known before the first has run: how long 12 apply and 12 validate take.",
-        "By the median of what has run (eval by short sequences of a): 3 eval of",
+        "No time estimate yet for 12 apply and 12 validate: the first one has not run.",
+        "By the median of finished units (eval by short sequences of a): 3 eval of",
     ):  # fmt: skip
         assert words in shown
     assert sorted(path.name for path in place.iterdir()) == before
@@ -92,7 +92,7 @@ def test_the_page_has_the_evaluations(place: Path) -> None:
     [
         ('bytes = "1MB"', (), 2, "the outputs have 6.2 MB, and limits.bytes is 1MB; raise it"),
         ("", ("--on", "somewhere"), 2, "'somewhere' is not a place to run; give local"),
-        ("hours = 0.0000001\njobs = 1", (), 130, "stopped before its end; the same command goes on where it was"),
+        ("hours = 0.0000001\njobs = 1", (), 130, "stopped before its end; the same command continues"),
     ],
 )
 def test_limits_are_kept(place: Path, more: str, given: tuple[str, ...], code: int, said: str) -> None:

@@ -65,7 +65,7 @@ def test_a_second_publication_brings_it_up_to_date(publish: Publish, hub: SpaceH
     publish("me/ropeconv")
     assert ((place / "requirements.txt").read_text(), (place / "notes.md").read_text()) == (fresh, "my own")
     assert len([one for one in hub.asked if one.path == "/api/repos/create"]) == 1
-    assert "me/ropeconv is there and public" in publish("me/ropeconv", "--private", code=1).stderr
+    assert "me/ropeconv exists and is public" in publish("me/ropeconv", "--private", code=1).stderr
 
 
 @pytest.mark.parametrize("program", ["print('mine')\n", None])

@@ -24,7 +24,7 @@ PLACES = [
 ]  # fmt: skip
 FILES = {
     "upload": ("inspect", "ask", {}),
-    "A recipe in place of the method": ("", "plan", {"source": "them/llama"}),
+    "A recipe instead of the method": ("", "plan", {"source": "them/llama"}),
     "The file of `ropeconv eval -o`": ("compare", "ask", {"source": "them/llama", "context": "4"}),
 }
 """The fields that take a file, with a page, a button and what is typed."""
@@ -77,7 +77,7 @@ def test_a_dropped_file_is_read(caller: Caller, llama: Path) -> None:
     dropped = caller.dropped("config.json", config(llama))
     assert READ in caller.ask("inspect", "ask", upload=dropped)
     recipe = caller.dropped("recipe.json", b'{"method": "yarn", "parameters": {"factor": 4}}')
-    answer = text_of(caller.ask("", "plan", upload=dropped, **{"A recipe in place of the method": recipe}))
+    answer = text_of(caller.ask("", "plan", upload=dropped, **{"A recipe instead of the method": recipe}))
     assert ("with --yarn 4" in answer, "/tmp" in answer) == (True, False), answer
 
 
@@ -89,7 +89,7 @@ def test_weights_do_not_go_through_and_of_a_gguf_file_the_header_alone(
     small, before = make("llama", tmp_path / "small.gguf"), hub.sent.get("model.safetensors", 0)
     for changed in ({"encoding": "weights"}, {"source": "them/gguf/small.gguf"}):
         answer = text_of(caller.ask("", "publish", **MODEL | changed, repo_id="anna/heavy"))
-        assert "of weights would go through this page, which moves none" in answer
+        assert "of weights would go through this page, which does not move weights" in answer
     assert "anna/through" not in hub.repos
     moved = hub.sent.get("model.safetensors", 0) - before
     assert moved < (hub.repos["them/llama"] / "model.safetensors").stat().st_size

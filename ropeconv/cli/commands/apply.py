@@ -129,10 +129,10 @@ def apply_command(
         from ..batch import Batch
 
         batch = Batch(units, flags, output)
-        made = batch.plan(chosen)
+        plans = batch.plan(chosen)
         if dry_run:
-            batch.show(made)
+            batch.show(plans)
         else:
-            batch.run(made, probe)
+            batch.run(plans, probe)
     if batch.code:
         raise typer.Exit(batch.code)

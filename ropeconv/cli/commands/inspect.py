@@ -36,12 +36,12 @@ def inspect_command(
     from ...views.inspection import show_inspection
 
     opened = open_source(source, family)
-    seen = inspect_source(opened)
-    found, output = repairs_of(opened, seen), Output(as_json)
+    inspection = inspect_source(opened)
+    repairs, output = repairs_of(opened, inspection), Output(as_json)
     if as_json:
-        output.data(seen.document(found).to_dict())
+        output.data(inspection.document(repairs).to_dict())
     else:
-        show_inspection(seen, output, found, explain)
+        show_inspection(inspection, output, repairs, explain)
 
 
 COMPARE_EXAMPLES = """Examples:
@@ -74,15 +74,15 @@ def compare_command(
     from ...inspection.side_by_side import side_by_side
     from ...views.inspection import show_comparison
 
-    found = side_by_side(*(inspect_source(_opened(reference, family)) for reference in (first, second)))
+    difference = side_by_side(*(inspect_source(_opened(reference, family)) for reference in (first, second)))
     output = Output(as_json)
-    for side in (found.first, found.second):
+    for side in (difference.first, difference.second):
         output.note(side.seen.assumption)
     if as_json:
-        output.data(found.to_dict())
+        output.data(difference.to_dict())
     else:
-        show_comparison(found, output, explain)
-    if exit_code and not found.same:
+        show_comparison(difference, output, explain)
+    if exit_code and not difference.same:
         raise typer.Exit(3)
 
 

@@ -75,7 +75,7 @@ def _show_method(method: type[Method], output: Output) -> None:
         output.say("")
         output.say("\n".join(line.strip() for line in method.__doc__.strip().splitlines()))
     if method.departures:
-        output.say("\nTaken otherwise than printed:")
+        output.say("\nDifferences from the paper:")
         for sentence in method.departures:
             output.say(f"- {sentence}")
     rows = [
@@ -129,7 +129,7 @@ def archs_command(as_json: JsonOption = False) -> None:
     from ...runtimes.llamacpp.archs import arch_table
 
     table, output = arch_table(), Output(as_json)
-    found = [
+    archs = [
         {
             "name": arch.name,
             "family": arch.family or None,
@@ -145,11 +145,11 @@ def archs_command(as_json: JsonOption = False) -> None:
     ]
     if as_json:
         others = {"without_rope": table.without_rope, "drafts": table.drafts}
-        output.data({"llama_cpp": table.version, "source": table.source, "archs": found, **others})
+        output.data({"llama_cpp": table.version, "source": table.source, "archs": archs, **others})
         return
     keys = ("name", "pairs", "rope_freqs", "factor_lists")
     rows = [(*(str(row[key]) for key in keys), "yes" if a.betas else "", ", ".join(a.carriers))
-            for row, a in zip(found, table.arch.values(), strict=True)]  # fmt: skip
+            for row, a in zip(archs, table.arch.values(), strict=True)]  # fmt: skip
     output.table(
         table.display_name,
         ("arch", "pairs", "rope_freqs", "factor lists", "betas", "--carrier"),
@@ -193,7 +193,7 @@ def runtimes_command(
         return
     shown = {row.key: row for row in named or newest_of(runtimes())}
     if as_json:
-        wanted = [cell for cell in cells if any(cell.verdict.covers(row) for row in shown.values())]
-        output.data({"cells": [cell.to_dict() for cell in wanted]})
+        matching = [cell for cell in cells if any(cell.verdict.covers(row) for row in shown.values())]
+        output.data({"cells": [cell.to_dict() for cell in matching]})
         return
     show_matrix(cells, list(shown.values()), output)

@@ -27,7 +27,7 @@ ropeconv plot ./Llama-2-7b-hf-yarn16 --dark -o baked.svg
 """
 
 
-@needs(dark=(lambda given: given["out"], "is for a picture; add -o plot.svg"))
+@needs(dark=(lambda values: values["out"], "is for a picture; add -o plot.svg"))
 @with_recipe(dict)
 def plot_command(
     recipe: dict[str, Any],

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from ...inspection.receipts.receipt import CheckRecord
 
 
-def how_to_publish(given: dict[str, Any]) -> PublishOptions:
+def how_to_publish(values: dict[str, Any]) -> PublishOptions:
     """PublishOptions from the command line, without the repository. given: values of options by name.
 
     Raises UsageError for --private with --public.
     """
-    if given["token"]:
-        os.environ["HF_TOKEN"] = given["token"]  # for the source as well
-    flags = tuple(one.flag for one in options(PublishOptions) if given[one.parameter])
-    how = from_command_line(PublishOptions, given, given=flags)
+    if values["token"]:
+        os.environ["HF_TOKEN"] = values["token"]  # for the source as well
+    flags = tuple(option.flag for option in options(PublishOptions) if values[option.parameter])
+    how = from_command_line(PublishOptions, values, given=flags)
     return replace(how, message=printable(how.message), base_model=how.base_model and repository(how.base_model))
 
 
@@ -62,11 +62,11 @@ def written_before(plan: Plan, output: Output) -> bool:
     from ...errors import Disagreement
     from ..execution import compare_files
 
-    found = earlier_output(plan)
-    if found is None:
+    earlier = earlier_output(plan)
+    if earlier is None:
         return False
     try:
-        compare_files(found, Options(), output)
+        compare_files(earlier, Options(), output)
     except Disagreement as problem:
         raise Disagreement(f"{problem}, with --force to replace it") from None
     return True
@@ -94,11 +94,11 @@ def show_preview(what: UploadSet, how: PublishOptions, output: Output) -> dict[s
     """
     from ...hub.preview import preview, show_publication
 
-    found = preview(what, how)
-    output.note(found.note)
+    planned = preview(what, how)
+    output.note(planned.note)
     if not output.as_json:
-        show_publication(found, output)
-    return found.to_dict()
+        show_publication(planned, output)
+    return planned.to_dict()
 
 
 def send(what: UploadSet, how: PublishOptions, output: Output) -> str:
@@ -161,9 +161,9 @@ def push_command(
     else:
         raise RopeconvError(f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote")
     if dry_run:
-        found = show_preview(what, how, output)
+        document = show_preview(what, how, output)
         if as_json:
-            output.data(found)
+            output.data(document)
         return
     url = send(what, how, output)
     if as_json:

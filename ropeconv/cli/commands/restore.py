@@ -88,8 +88,8 @@ def _show(plan: RestorePlan, dry_run: bool, output: Output) -> None:
     output.table(f"{plan.source.reference} -> {plan.out}", ("file", "", "bytes"), rows, right=("bytes",))
     output.say(f"The source was {plan.first.described}.")
     if plan.skipped:
-        output.note(f"Not of that source, so not copied: {', '.join(plan.skipped)}")
+        output.note(f"Not copied, because the source did not have them: {', '.join(plan.skipped)}")
     if plan.absent:
-        output.note(f"Of that source and never copied, so not here: {', '.join(plan.absent)}")
+        output.note(f"Missing, because `apply` did not copy them: {', '.join(plan.absent)}")
     if not dry_run:
         output.copyable(f"Restored {plan.out} in place." if plan.in_place else f"Wrote {plan.out}")

@@ -30,6 +30,16 @@ ropeconv run plan.toml --on 4
 ropeconv run plan.toml --verify
 
 ropeconv run plan.toml --on ray://head:10001
+
+A plan.toml, with all keys in docs/running.md:
+
+sources = ["Qwen/Qwen3-8B", "./models/*"]
+
+recipes = ["yarn:4"]
+
+tasks = ["apply", "validate"]
+
+targets = [{}, {name = "q8", to = "gguf", outtype = "q8_0"}]
 """
 
 
@@ -74,19 +84,19 @@ def run_command(
     from ...run.runner import GRACE, PATIENCE
 
     hub_client.patience = PATIENCE
-    output, wanted, folder = Output(as_json, quiet), read_plan(plan), plan.resolve().parent
-    out = folder / (wanted.out or plan.stem)
-    without_gpus = 1 if {"eval", "validate"} & {*wanted.tasks} else 4
-    place = on or wanted.executor.on
-    executor = executor_of(place, wanted.executor, wanted.limits.jobs, without_gpus, out / "slurm")
-    executor.longest = lambda job: GRACE + wanted.limits.unit_seconds * len(job.units)
-    sources = named_sources(wanted.sources, folder)
-    jobs = jobs_of(wanted, sources, folder, out)
+    output, parsed, folder = Output(as_json, quiet), read_plan(plan), plan.resolve().parent
+    out = folder / (parsed.out or plan.stem)
+    without_gpus = 1 if {"eval", "validate"} & {*parsed.tasks} else 4
+    place = on or parsed.executor.on
+    executor = executor_of(place, parsed.executor, parsed.limits.jobs, without_gpus, out / "slurm")
+    executor.longest = lambda job: GRACE + parsed.limits.unit_seconds * len(job.units)
+    sources = named_sources(parsed.sources, folder)
+    jobs = jobs_of(parsed, sources, folder, out)
     journal = out / "journal.jsonl"
     if dry_run:
-        _show_plan(wanted, jobs, sources, journal, fresh, verify, executor, output)
+        _show_plan(parsed, jobs, sources, journal, fresh, verify, executor, output)
         return
-    _run(plan, wanted, jobs, sources, journal, fresh, verify, executor, output)
+    _run(plan, parsed, jobs, sources, journal, fresh, verify, executor, output)
 
 
 def _show_plan(
@@ -106,43 +116,44 @@ def _show_plan(
             _verify(jobs, journal, verify and not fresh, output)
             lines, left = list(journal.lines.values()), jobs if fresh else missing(jobs, journal)
     problems = problems_of(sources)
-    found = [planned(job, problems.get(job.units[0].source, "")) for job in left]
+    previews = [planned(job, problems.get(job.units[0].source, "")) for job in left]
     costs, units = Costs.of(lines), [unit for job in left for unit in job.units]
     if isinstance(executor, Local):
         costs = costs.with_eval(units)
     done = sum(len(job.units) for job in jobs) - len(units)
-    said = costs.sentences(units, executor.at_once)
+    sentences = costs.sentences(units, executor.at_once)
     if output.as_json:
-        bodies = [one.to_dict() for one in found]
-        output.data({"units": len(units), "done": done, "bytes": kept_bytes(found), "time": said, "jobs": bodies})
+        document = {"units": len(units), "done": done, "bytes": kept_bytes(previews), "time": sentences}
+        output.data(document | {"jobs": [preview.to_dict() for preview in previews]})
         return
     columns = ("source", "recipe", "target", "tasks", "bytes", "repository")
-    output.table("", columns, [_planned_row(one) for one in found], optional=("target",), right=("bytes",))
-    for one in found:
-        if one.problem:
-            output.say(f"{one.job.units[0].label} would fail: {one.problem}")
+    output.table("", columns, [_planned_row(preview) for preview in previews], optional=("target",), right=("bytes",))
+    for preview in previews:
+        if preview.problem:
+            output.say(f"{preview.job.units[0].label} would fail: {preview.problem}")
+    repositories = sum(bool(preview.publishes) for preview in previews)
     output.say(
         f"{len(units):,} units of {len(sources):,} sources to run, {done:,} in the journal; outputs have "
-        f"{human(kept_bytes(found))}, {sum(bool(one.publishes) for one in found):,} repositories are published."
+        f"{human(kept_bytes(previews))}, {repositories:,} repositories are published."
     )
-    for sentence in said:
+    for sentence in sentences:
         output.say(sentence)
-    check_bytes(plan, found)
+    check_bytes(plan, previews)
 
 
-def _planned_row(one: JobPreview) -> tuple[str, ...]:
-    first = one.job.units[0]
-    tasks = ", ".join(unit.task for unit in one.job.units)
+def _planned_row(preview: JobPreview) -> tuple[str, ...]:
+    first = preview.job.units[0]
+    tasks = ", ".join(unit.task for unit in preview.job.units)
     recipe = ", ".join(recipe.name for recipe in first.recipes)
-    size = f"{one.bytes:,}" if one.bytes else ""
-    return (first.name, recipe, first.target.name if first.target else "", tasks, size, one.publishes)
+    size = f"{preview.bytes:,}" if preview.bytes else ""
+    return (first.name, recipe, first.target.name if first.target else "", tasks, size, preview.publishes)
 
 
 def _run(
     path: Path, plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, fresh: bool, verify: bool,
     executor: Executor, output: Output,
 ) -> None:  # fmt: skip
-    """Runs a plan, and prints what became of it. path: of the plan. place: of the journal."""
+    """Runs a plan, and prints its results. path: of the plan. place: of the journal."""
     from ...run.jobs import RunJournal
     from ...run.report import check_bytes, planned, problems_of, table_of, write_run_report
     from ...run.runner import missing
@@ -159,13 +170,13 @@ def _run(
     write_run_report(table, path, report)
     _show(table, report, output)
     if not complete:
-        raise Interrupted("stopped before its end; the same command goes on where it was")
+        raise Interrupted("stopped before its end; the same command continues")
     if table.counts["failed"]:
         raise typer.Exit(1)
 
 
 def _verify(jobs: list[Job], journal: RunJournal, verify: bool, output: Output) -> None:
-    """Says what was found of the journal, and where it is asked for compares the bytes of outputs that are done."""
+    """Prints the notes of the journal, and compares the bytes of finished outputs if `verify` is set."""
     for sentence in journal.notes:
         output.note(sentence)
     done = [unit for job in jobs for unit in job.units if unit.task == "apply" and journal.done(unit)] if verify else []
@@ -178,7 +189,7 @@ def _verify(jobs: list[Job], journal: RunJournal, verify: bool, output: Output) 
 
 
 def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Executor, output: Output) -> bool:
-    """Runs jobs with a progress bar. Ctrl-C and limits.hours drop what runs then. Returns whether all were run."""
+    """Runs jobs with a progress bar; Ctrl-C and limits.hours stop them. Returns whether all were run."""
     from functools import partial
 
     from ...run.runner import TaskWorker, TimeLimit, run_jobs, time_limit

@@ -48,10 +48,10 @@ def train_config_command(
     from ...models.open import open_source
 
     output = Output(as_json, quiet)
-    made = make_snippet(find_trainer(trainer), baked_output(open_source(baked, family), model))
-    for note in made.notes:
+    snippet = make_snippet(find_trainer(trainer), baked_output(open_source(baked, family), model))
+    for note in snippet.notes:
         output.note(f"Note: {sentence(note)}")
     if as_json:
-        output.data(made.to_dict())
+        output.data(snippet.to_dict())
     else:
-        output.copyable(made.text.rstrip("\n"))
+        output.copyable(snippet.text.rstrip("\n"))

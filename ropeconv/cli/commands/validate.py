@@ -39,20 +39,20 @@ ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --server http
 """
 
 
-def _on_checkpoint(given: Mapping[str, Any]) -> bool:
+def _on_checkpoint(values: Mapping[str, Any]) -> bool:
     """Whether an output is loaded in transformers, and not a GGUF file or a server."""
-    return not given["server"] and given["baked"].suffix != ".gguf"
+    return not values["server"] and values["baked"].suffix != ".gguf"
 
 
 @needs(
-    chunk=(lambda given: given["server"] or _on_checkpoint(given), "is for checkpoints; leave it out"),
-    device=(lambda given: given["server"] or _on_checkpoint(given), "is for checkpoints; leave it out"),
+    chunk=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
+    device=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
     dtype=(
-        lambda given: given["server"] or _on_checkpoint(given) or given["reference"] == "dequantised",
+        lambda values: values["server"] or _on_checkpoint(values) or values["reference"] == "dequantised",
         "is for checkpoints and for --reference dequantised; leave it out",
     ),
-    seed=(lambda given: not given["text"], "is that of synthetic tokens, which --text replaces; leave one out"),
-    model=(lambda given: given["server"], "names one of a server's models; add --server URL, or leave it out"),
+    seed=(lambda values: not values["text"], "is that of synthetic tokens, which --text replaces; leave one out"),
+    model=(lambda values: values["server"], "names one of a server's models; add --server URL, or leave it out"),
 )
 @typed_group("options", ValidateOptions)
 def validate_command(

@@ -19,7 +19,7 @@ Factory = Callable[[], Worker]
 
 @dataclass(frozen=True)
 class Failure:
-    """What an item gives that failed. reason: in a sentence. lost: whether its worker ended before it had answered."""
+    """The result of an item that failed. reason: in a sentence. lost: whether its worker ended before it answered."""
 
     reason: str
     lost: bool = False
@@ -57,26 +57,26 @@ class Executor(ABC):
 
 
 def lost(times: int, log: str = "") -> Failure:
-    """What an item gives whose workers ended. times: how many. log: a file with what the last one has written."""
+    """The result of an item whose workers ended. times: how many. log: a file with the output of the last one."""
     ended = "its worker" if times == 1 else f"{times} workers, one after the other,"
-    said = f"; what it said is in {log}" if log else ""
+    logged = f"; its output is in {log}" if log else ""
     return Failure(
-        f"{ended} ended while it ran (killed, or out of memory){said}; give it more memory, or fewer jobs", True
+        f"{ended} ended while it ran (killed, or out of memory){logged}; give it more memory, or fewer jobs", True
     )
 
 
 _kept: dict[bytes, Worker] = {}
 
 
-def call(made: bytes, item: object) -> Any:
+def call(factory: bytes, item: object) -> Any:
     """Runs an item in the worker of this process, which the first call makes.
 
-    made: the pickled factory. item: to run. Returns the result, or a `Failure`.
+    factory: pickled. item: to run. Returns the result, or a `Failure`.
     """
     try:
-        if made not in _kept:
+        if factory not in _kept:
             _kept.clear()  # a worker of another pool, with its model
-            _kept[made] = pickle.loads(made)()
-        return _kept[made](item)
+            _kept[factory] = pickle.loads(factory)()
+        return _kept[factory](item)
     except Exception as problem:
         return Failure(reason(problem))

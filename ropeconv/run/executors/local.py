@@ -25,7 +25,7 @@ def gpus() -> list[str]:
     """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
     named = os.environ.get(VISIBLE)
     if named is not None:
-        return [one for one in named.split(",") if one.strip()]
+        return [device for device in named.split(",") if device.strip()]
     return sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
@@ -56,9 +56,9 @@ class Local(Executor):
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
         threads = max(1, cores() // self.at_once)
         with scratch() as folder:
-            given = (str(folder), self.devices, threads)
+            arguments = (str(folder), self.devices, threads)
             pool = ProcessPool(
-                self.at_once, initializer=prepare, initargs=given, context=multiprocessing.get_context("spawn")
+                self.at_once, initializer=prepare, initargs=arguments, context=multiprocessing.get_context("spawn")
             )
             try:
                 yield Processes(pool, pickle.dumps(factory), retries, self.longest)
@@ -70,13 +70,13 @@ class Local(Executor):
 class Processes(Pool):
     """The processes of a pool.
 
-    pool: of pebble. made: the pickled factory. retries: as in `Executor.pool`. longest: as in `Executor`.
+    pool: of pebble. factory: pickled. retries: as in `Executor.pool`. longest: as in `Executor`.
     """
 
     def __init__(
-        self, pool: ProcessPool, made: bytes, retries: int, longest: Callable[[Any], float] | None = None
+        self, pool: ProcessPool, factory: bytes, retries: int, longest: Callable[[Any], float] | None = None
     ) -> None:
-        self.processes, self.made, self.retries, self.longest = pool, made, retries, longest
+        self.processes, self.made, self.retries, self.longest = pool, factory, retries, longest
 
     def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
         """As in `Pool`."""

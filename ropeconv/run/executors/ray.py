@@ -1,7 +1,7 @@
 """A Ray cluster: Ray schedules items as tasks, whose processes keep their worker from one to the next.
 
 Tasks and not actors hold the model, since an actor whose node has gone waits for another one with the same resources,
-and keeps its items; a task runs wherever there is room. https://docs.ray.io/en/latest/ray-core/fault-tolerance.html
+and keeps its items; a task runs wherever resources are free. https://docs.ray.io/en/latest/ray-core/fault-tolerance.html
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ class RayCluster(Executor):
 
         self._connect(ray)
         try:
-            there = ray.cluster_resources()
-            room = [there.get("CPU", 0) / self.cpus] if self.cpus else []
-            room += [there.get("GPU", 0) / self.gpus] if self.gpus else []
-            self.at_once = int(min(room, default=1))
+            resources = ray.cluster_resources()
+            workers = [resources.get("CPU", 0) / self.cpus] if self.cpus else []
+            workers += [resources.get("GPU", 0) / self.gpus] if self.gpus else []
+            self.at_once = int(min(workers, default=1))
             yield Tasks(ray, self, pickle.dumps(factory), retries)
         finally:
             ray.shutdown()  # ends the connection, and a cluster only where it was started above
 
     def _connect(self, ray: ModuleType) -> None:
-        own, before = self.address == OWN, ray.is_initialized()
+        starts, before = self.address == OWN, ray.is_initialized()
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 ray.init(
-                    address="local" if own else self.address, log_to_driver=False, configure_logging=False,
-                    include_dashboard=False if own else None,
+                    address="local" if starts else self.address, log_to_driver=False, configure_logging=False,
+                    include_dashboard=False if starts else None,
                 )  # fmt: skip
                 return
             except (ConnectionError, RuntimeError, ValueError) as problem:
@@ -90,10 +90,10 @@ def _reason(problem: Exception) -> str:
 
 
 class Tasks(Pool):
-    """Tasks of a cluster. ray: the module. at: the cluster. made: the pickled factory. retries: as in `Executor`."""
+    """Tasks of a cluster. ray: the module. at: the cluster. factory: pickled. retries: as in `Executor`."""
 
-    def __init__(self, ray: ModuleType, at: RayCluster, made: bytes, retries: int) -> None:
-        self.ray, self.retries, self.made = ray, retries, ray.put(made)
+    def __init__(self, ray: ModuleType, at: RayCluster, factory: bytes, retries: int) -> None:
+        self.ray, self.retries, self.made = ray, retries, ray.put(factory)
         # a process with a GPU would end after each task without max_calls
         options = {"num_cpus": at.cpus, "num_gpus": at.gpus, "max_retries": retries, "max_calls": 0}
         self.call = ray.remote(**options)(call)
@@ -111,10 +111,10 @@ class Tasks(Pool):
                 for ref in self.ray.wait(list(pending), num_returns=1)[0]:
                     index = pending.pop(ref)
                     try:
-                        found = self.ray.get(ref)
+                        result = self.ray.get(ref)
                     except self.ray.exceptions.RayError:
-                        found = lost(self.retries + 1)
-                    yield index, found
+                        result = lost(self.retries + 1)
+                    yield index, result
         finally:
             for ref in pending:
                 self.ray.cancel(ref, force=True)

@@ -56,8 +56,8 @@ class Watch:
 class Queue(Watch):
     """Jobs of Slurm: those without a result have ended that two looks, one after the other, miss in the queue.
 
-    submitit asks `sacct`, which knows of no job where accounting is off, as it is by default, and asks every ten
-    minutes in long runs. `squeue` always knows: https://slurm.schedmd.com/squeue.html.
+    submitit asks `sacct`, which knows of no job where accounting is off (the default), and asks every ten minutes in
+    long runs. `squeue` always knows: https://slurm.schedmd.com/squeue.html.
     """
 
     def __init__(self) -> None:
@@ -69,10 +69,10 @@ class Queue(Watch):
             self.next = time.monotonic() + LOOK
             waiting = queued()
             if waiting is not None:
-                own = {job.job_id for job in jobs.values()}
-                for why in {waiting.get(name, "") for name in own} & NEVER.keys():
+                identifiers = {job.job_id for job in jobs.values()}
+                for why in {waiting.get(name, "") for name in identifiers} & NEVER.keys():
                     raise RopeconvError(f"Slurm never starts the jobs ({why}); give [executor] {NEVER[why]}")
-                missing = own - waiting.keys()
+                missing = identifiers - waiting.keys()
                 gone, self.missed = missing & self.missed, missing
         for folder in {job.paths.folder for job in jobs.values()}:
             with suppress(OSError):  # a client of NFS asks its server again then, as `Job.done` has it
@@ -86,14 +86,14 @@ class Queue(Watch):
 
 def queued() -> dict[str, str] | None:
     """Jobs of this user that wait or run, as `12` or `12_3`, and why they wait; None where Slurm does not answer."""
-    asked = ["squeue", f"--user={os.getuid()}", "--noheader", "--array", "--format=%i %r"]
-    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    command = ["squeue", f"--user={os.getuid()}", "--noheader", "--array", "--format=%i %r"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = (line.partition(" ") for line in answer.stdout.splitlines())
     return {name: why.strip() for name, _, why in lines} if answer.returncode == 0 else None
 
 
 LARGEST = 1_000
-"""Jobs of an array: Slurm's MaxArraySize is 1,001 where nobody has changed it."""
+"""Jobs of an array: Slurm's MaxArraySize is 1,001 by default."""
 POLL = 2.0
 """Seconds between two looks for results."""
 
@@ -102,7 +102,7 @@ class Slurm(Executor):
     """A Slurm cluster whose nodes see the same files.
 
     folder: of logs and results. at_once: jobs that run at a time, 0 for as many as Slurm lets. cpus, gpus, timeout: of
-    each, the latter such as "2h". given: more parameters as `AutoExecutor.update_parameters` takes them, those of Slurm
+    each, the latter such as "2h". parameters: more of `AutoExecutor.update_parameters`, those of Slurm
     without their `slurm_`. cluster: of submitit; "local" runs them as processes of this machine.
     """
 
@@ -112,14 +112,14 @@ class Slurm(Executor):
         at_once: int = 0,
         cpus: float = 1,
         gpus: float = 0,
-        given: Mapping[str, object] | None = None,
+        parameters: Mapping[str, object] | None = None,
         timeout: str = "2h",
         cluster: str = "slurm",
     ) -> None:
         require("submitit", "running on Slurm")
         self.folder, self.at_once, self.cluster = folder, at_once, cluster
-        own = {"cpus_per_task": max(1, round(cpus)), "gpus_per_node": round(gpus), "timeout_min": minutes(timeout)}
-        self.parameters = {**own, **(given or {})}
+        resources = {"cpus_per_task": max(1, round(cpus)), "gpus_per_node": round(gpus)}
+        self.parameters = {**resources, "timeout_min": minutes(timeout), **(parameters or {})}
 
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
@@ -135,7 +135,7 @@ class Slurm(Executor):
         except (NameError, TypeError) as problem:
             raise UsageError(f"submitit does not accept [executor.slurm] ({problem}); correct it") from None
         except RuntimeError as problem:
-            raise RopeconvError(f"no Slurm is here ({problem}); run it on a login node, or leave --on out") from None
+            raise RopeconvError(f"Slurm is not here ({problem}); run it on a login node, or leave --on out") from None
         watch = Queue() if self.cluster == "slurm" else Watch()
         jobs = Arrays(executor, partial(call, pickle.dumps(factory)), retries, watch)
         try:
@@ -189,8 +189,8 @@ class Arrays(Pool):
         try:
             return list(self.executor.map_array(self.call, items))
         except FailedJobError as problem:
-            said = "".join(str(problem).strip().splitlines()[-1:]).removeprefix("sbatch: error: ")
-            raise RopeconvError(f"Slurm does not accept the jobs ({said}); correct [executor.slurm]") from None
+            message = "".join(str(problem).strip().splitlines()[-1:]).removeprefix("sbatch: error: ")
+            raise RopeconvError(f"Slurm does not accept the jobs ({message}); correct [executor.slurm]") from None
 
     def cancel(self) -> None:
         """Cancels jobs that have not ended."""

@@ -25,7 +25,7 @@ pytest.importorskip("submitit")
 def test_results_failures_and_a_killed_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "POLL", 0.05)
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
-    all_ends(Slurm(tmp_path / "slurm", cluster="local", given={"timeout_min": 5}), tmp_path)
+    all_ends(Slurm(tmp_path / "slurm", cluster="local", parameters={"timeout_min": 5}), tmp_path)
 
 
 def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_settings_and_what_is_wrong_with_them(tmp_path: Path, monkeypatch: pytes
     found = executor_of("slurm", table, 7, folder=tmp_path)
     assert isinstance(found, Slurm)
     assert found.parameters == {"cpus_per_task": 4, "gpus_per_node": 1, "partition": "long", "timeout_min": 90}
-    with pytest.raises(RopeconvError, match="no Slurm is here .* run it on a login node"), found.pool(Squares):  # type: ignore[arg-type]
+    with pytest.raises(RopeconvError, match="Slurm is not here .* run it on a login node"), found.pool(Squares):  # type: ignore[arg-type]
         pass
-    wrong = Slurm(tmp_path, given={"partitions": "long"}, cluster="local")
+    wrong = Slurm(tmp_path, parameters={"partitions": "long"}, cluster="local")
     with pytest.raises(UsageError, match=r"submitit does not accept \[executor.slurm\]"), wrong.pool(Squares):  # type: ignore[arg-type]
         pass
     with pytest.raises(UsageError, match="'slurm' is not a place to run; give local, a number of processes, ray"):

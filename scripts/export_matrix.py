@@ -4,7 +4,7 @@
 
 Every number is the mean Kullback-Leibler divergence at two to four times the trained length, of llama.cpp from
 transformers that is scaled at run time; the column "unscaled" has that of the source without any scaling (yarn).
-`--write` replaces the table in docs/gguf.md.
+`--write` replaces the table in docs/tables/conversions.txt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from tests.support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
 
-DOCS = Path(__file__).parent.parent / "docs" / "gguf.md"
+DOCS = Path(__file__).parent.parent / "docs" / "tables" / "conversions.txt"
 BEGIN, END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
 RECIPES = {
     "theta": Recipe(METHODS["theta"](2e6), context=256),

@@ -18,7 +18,6 @@ from pathlib import Path
 from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters, matrix
 from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
-from ropeconv.hub.training import trainers
 from ropeconv.models.registry import families as all_families
 from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.grouping import newest
@@ -140,16 +139,6 @@ def model_table() -> str:
     return "\n".join(lines)
 
 
-def trainer_table() -> str:
-    """The table of trainers: a line per statement, with how it is known."""
-    lines = ["| trainer | what it does | how it is known |", "|---|---|---|"]
-    for trainer in trainers().values():
-        for fact in trainer.facts:
-            known = f"run: {fact.source}" if fact.run else f"{fact.source}"
-            lines.append(f"| {trainer.display_name} | {fact.says} | {known} |")
-    return "\n".join(lines)
-
-
 def kept(found: Mapping[str, str], names: Iterable[str], made: Callable[[str], str]) -> str:
     """Rows or sections in the order of `names`. found: those that a page has. made: makes one that it lacks."""
     return "\n".join(found[name] if name in found else made(name) for name in names)
@@ -222,7 +211,6 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     ),
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),
     "docs/tables/runtimes.txt": ((r"^.*$", lambda: f"{families()}\n"),),
-    "docs/training.md": ((r"\| trainer \| what it does \|.*(?=\n)", trainer_table),),
 }
 """What is written in each page: a pattern that finds it, and a function that makes it."""
 COMPLETED: dict[str, tuple[tuple[str, Callable[[str], str]], ...]] = {

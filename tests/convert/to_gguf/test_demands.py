@@ -87,13 +87,13 @@ def test_what_llama_cpp_does_not_load_never_has_its_name(tmp_path: Path, monkeyp
     """The second guard, where the first is away: the file is opened once before it has its name."""
     source = checkpoint("qwen3", tmp_path / "source", attention_bias=True)
     monkeypatch.setattr(exported, "check_demands", lambda *_: None)
-    with pytest.raises(RopeconvError, match="llama.cpp cannot run what was converted: .*wrong number of tensors"):
+    with pytest.raises(RopeconvError, match="llama.cpp cannot run the conversion: .*wrong number of tensors"):
         apply_checked(make_plan(source, AS_IS, tmp_path / "bad.gguf", to="gguf"))
     apply_checked(make_plan(checkpoint("qwen3", tmp_path / "good"), AS_IS, tmp_path / "good.gguf", to="gguf"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "good.gguf", "source"]
 
 
-DOCS = Path(__file__).parents[3] / "docs" / "gguf.md"
+DOCS = Path(__file__).parents[3] / "docs" / "tables" / "conversions.txt"
 ROWS = [
     [cell.strip() for cell in line.strip("|\n").split("|")]
     for line in DOCS.read_text().partition("begin of the table")[2].partition("<!-- end")[0].splitlines()[3:]

@@ -115,10 +115,10 @@ class OutputPlace:
     """Where an output of `apply` is written. out: None for `./NAME-METHODFACTOR`."""
 
     out: Path | None = option(
-        None, "The folder or GGUF file to write (default: ./NAME-METHODFACTOR); for several outputs, their folder.",
+        None, "The folder or GGUF file to write (default: ./NAME-METHODFACTOR or -restored), or the folder of several.",
         "Output", short="-o", metavar="PATH",
     )  # fmt: skip
-    in_place: bool = option(False, "Patch the GGUF file itself instead of a copy.", "Output")
+    in_place: bool = option(False, "Change the GGUF file itself instead of a copy.", "Output")
     allow_hard_links: bool = option(
         False, "With --in-place: also patch a file that has other hard links.", "Expert options"
     )  # fmt: skip

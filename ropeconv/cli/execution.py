@@ -59,7 +59,7 @@ def _written(plan: Plan, probe: Probe | None, flags: Flags, output: Output, titl
                 link=flags.link and plan.is_folder,
                 force=flags.force,
                 checksum=flags.checksum and plan.is_folder,
-                fsync=flags.fsync,
+                fsync=not flags.no_fsync,
                 advance=advance,
                 probe=probe,
             )
@@ -102,7 +102,7 @@ def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation
 
 def recovered(source: str, output: Output) -> None:
     """Undoes an interrupted change of a GGUF file, and says so."""
-    from ..formats.gguf.recovery import recover
+    from ..formats.gguf.inplace import recover
 
     if recover(Path(source)):
         output.note(f"An interrupted change of {source} was undone first.")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UsageError
+from ..options import option
 from ..rope.lengths import format_tokens, parse_factor, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, SWITCHES, Recipe
@@ -25,30 +26,25 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progr
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=OUTPUT)
 ]
-ForceOption = Annotated[
-    bool, typer.Option("--force", help="Replace an earlier output of ropeconv.", rich_help_panel=OUTPUT)
-]
-NoFsyncOption = Annotated[
-    bool,
-    typer.Option(
-        "--no-fsync",
-        help="Do not wait for the disk: faster, and a loss of power soon after may damage the output.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteOptions:
+    """How `apply` and `restore` write an output."""
+
+    dry_run: bool = option(False, "Print the plan and write nothing.", OUTPUT)
+    force: bool = option(False, "Replace an earlier output of ropeconv.", OUTPUT)
+    no_fsync: bool = option(
+        False, "Do not wait for the disk: faster, and a loss of power soon after may damage the output.", OUTPUT
+    )
+
+
 SOURCE = "A folder, a GGUF file, a config.json, or owner/name@revision (or owner/name/file.gguf) on the Hub."
 SOURCES = f"{SOURCE} Several are made one after another."
 SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE)]
 
-FamilyOption = Annotated[
-    str,
-    typer.Option(
-        "--family",
-        metavar="NAME",
-        help="Treat the model as one of this family, whatever its model_type (`ropeconv list families`).",
-        show_default=False,
-    ),
-]
+FAMILY = "Treat the model as one of this family, whatever its model_type (`ropeconv list families`)."
+FamilyOption = Annotated[str, typer.Option("--family", metavar="NAME", help=FAMILY, show_default=False)]
 
 LENGTHS = {
     "context": "the context length to reach (128k = 131072); without a method, YaRN up to 4 times",

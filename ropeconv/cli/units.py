@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 from ..formats.files import expanded
 from ..hub.options import PublishOptions
+from ..options import option
 from ..rope.errors import RopeconvError
 from ..rope.lengths import format_tokens
-from .command import Device
+from .command import EXPERT, GENERAL, HUB, OUTPUT, RUNNING, Device
+from .options import FAMILY, WriteOptions
 from .output_options import split
 
 if TYPE_CHECKING:
@@ -161,24 +163,25 @@ def make_folder(units: Sequence[OutputUnit]) -> None:
 
 
 @dataclass(frozen=True)
-class Flags:
-    """How `apply` writes outputs, and what it does besides.
+class Flags(WriteOptions):
+    """The options of `apply` beside method, target and those of publishing.
 
-    how: of publishing, None where nothing is published. by_length: whether --context chooses the method. Others:
-    the options of their names; fsync: no --no-fsync.
+    how: of publishing, None where nothing is published. by_length: whether --context chooses the method.
     """
 
-    how: PublishOptions | None
-    family: str = ""
-    dry_run: bool = False
-    force: bool = False
-    link: bool = False
-    checksum: bool = False
-    fsync: bool = True
-    explain: bool = False
-    validate: Device = "off"
-    ollama: bool = False
+    how: PublishOptions | None = None
     by_length: bool = False
+    family: str = option("", FAMILY, GENERAL, metavar="NAME")
+    link: bool = option(
+        False, "Hard-link unchanged files; programs that write into them also change the source.", OUTPUT
+    )
+    checksum: bool = option(False, "Also record the hashes of copied weights.", EXPERT)
+    explain: bool = option(False, "Show all numbers and all runtimes.", GENERAL, short="-v")
+    push: str = option(
+        "", "Publish the output on the Hub; without -o, weights stay on the Hub.", HUB, metavar="OWNER/NAME"
+    )
+    validate: Device = option("off", "Compare logits after writing; auto: if a GPU is large enough.", RUNNING)
+    ollama: bool = option(False, "Write a Modelfile beside the GGUF file.", OUTPUT)
 
 
 def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
@@ -188,7 +191,7 @@ def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
         raise UsageError("--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards")
     if flags.checksum and not folder:
         raise UsageError("--checksum is for folders, whose receipt lists files; leave it out")
-    typed = {"--link": flags.link, "--push": flags.how, "--force": flags.force, "--no-fsync": not flags.fsync}
+    typed = {"--link": flags.link, "--push": flags.how, "--force": flags.force, "--no-fsync": flags.no_fsync}
     flag = next((name for name, value in typed.items() if value), "")
     if units[0].given["in_place"] and flag:
         raise UsageError(f"{flag} does not go with --in-place; leave one out")

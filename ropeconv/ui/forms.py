@@ -22,8 +22,8 @@ from ..inspection.receipts.writer import apply_words
 from ..options import Format, TargetOptions, copied, options
 from ..rope.errors import shown
 from ..rope.lengths import is_length
-from ..rope.methods.method import REGISTRY, Method, Value
-from ..rope.recipe import Recipe
+from ..rope.methods.method import REGISTRY, Value
+from ..rope.recipe import MODIFIERS, Recipe
 from ..runtimes.gguf_readers import reader_names
 
 MOST = 2000
@@ -214,12 +214,14 @@ def to_page(page: str, form: PageForm) -> str:
     return f"./{page}?{urlencode(texts)}"
 
 
-def to_bake(source: str, method: Method, context: int | None = None, replace: bool = False) -> str:
-    """Return the address of the plan of a method. source: the model. context, replace: as `Advice` has them."""
+def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
+    """Return the address of the plan of a recipe. source: the model. replace: as `Advice` has it."""
+    method = recipe.method
     value = "" if method.value is Value.SWITCH else method.command.partition(" ")[2]
     settings = {item: getattr(method, item.name) for item in fields(method)[1:]}
     changed = [f"{item.name}={json.dumps(setting)}" for item, setting in settings.items() if setting != item.default]
-    changed += [] if context is None else [f"context={context}"]
+    modifiers = {name: getattr(recipe, name) for name in MODIFIERS}
+    changed += [f"{name}={json.dumps(setting)}" for name, setting in modifiers.items() if setting not in (None, False)]
     form = BakeForm(source=source, method=method.name, settings=", ".join(changed), replace=replace)
     named = {"context": value} if method.value in LENGTHS else {"value": value}
     form = filled(BakeForm, {name: getattr(form, name) for name in names(BakeForm)} | named)

@@ -21,7 +21,7 @@ from ..support.models import make
 
 WORKS = {
     "look at a model": ("inspect model", "RoPE"),
-    "look at a GGUF file": ("inspect small.gguf", "supported  llama.cpp, Ollama 0.12 or newer, koboldcpp"),
+    "look at a GGUF file": ("inspect small.gguf", "supported  llama.cpp, Ollama"),
     "extend it to a length, without a method": (
         "apply model --context 1k --original-context 512",
         "Wrote model-yarn1k",

@@ -63,7 +63,7 @@ def test_an_output_that_was_written_and_not_published_is_published_by_the_same_c
     hub.faults["commit"] = 0
     before = hashes(tmp_path / "out")
     push(line.replace("--yarn 16", "--yarn 8"), 1, "exists; choose another place with -o")
-    push(line, 0, "is there from an earlier run")
+    push(line, 0, "is complete from an earlier run")
     made = hashes(hub.repos["me/late"])
     if "gguf" in out:
         assert made["out-F16.gguf"] == hashes(tmp_path)["out.gguf"]

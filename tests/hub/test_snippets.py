@@ -92,7 +92,7 @@ def test_what_its_transformers_does_not_compute_is_refused(trainer: Trainer) -> 
 
 @pytest.mark.parametrize(
     ("made_from", "note"),
-    [(BAKED, "^nobody has looked"), (baked(two_lists=True, rope_type="longrope"), "within 32,768 tokens")],
+    [(BAKED, "was not tested with this"), (baked(two_lists=True, rope_type="longrope"), "within 32,768 tokens")],
 )
 def test_a_note_says_what_to_know(made_from: TrainingFacts, note: str) -> None:
     (found,) = make_snippet(find_trainer("trl"), made_from).notes

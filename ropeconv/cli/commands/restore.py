@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...errors import Interrupted, UsageError
-from ..command import OUTPUT
-from ..options import DryRunOption, ForceOption, JsonOption, NoFsyncOption, QuietOption
+from ...errors import Interrupted
+from ...options import OutputPlace
+from ..command import needs, typed_group
+from ..options import JsonOption, QuietOption, WriteOptions
 from ..output import Output
 
 if TYPE_CHECKING:
@@ -25,36 +26,21 @@ ropeconv restore model-Q4_K_M.gguf --in-place
 """
 
 
+@dataclass(frozen=True)
+class RestoreOptions(WriteOptions, OutputPlace):
+    """The options of `restore`."""
+
+
+@needs(allow_hard_links=(lambda values: values["in_place"], "goes with --in-place; leave it out, or add that"))
+@typed_group("options", RestoreOptions)
 def restore_command(
     baked: Annotated[
         str, typer.Argument(metavar="OUTPUT", help="A folder or GGUF file that ropeconv wrote, or its name on the Hub.")
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="PATH", help="Folder or GGUF file (default: here, named after the source).",
-            rich_help_panel=OUTPUT, show_default=False,
-        ),
-    ] = None,
-    in_place: Annotated[
-        bool,
-        typer.Option(
-            "--in-place", help="Restore the GGUF file itself instead of a copy.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    allow_hard_links: Annotated[
-        bool,
-        typer.Option(
-            "--allow-hard-links", help="With --in-place: also change a file that has other hard links.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    dry_run: DryRunOption = False,
-    force: ForceOption = False,
-    no_fsync: NoFsyncOption = False,
+    options: RestoreOptions,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Undo: recreate the original model from an output.
 
     All files become those of the source again, byte for byte. Outputs with scaled, rounded weights are refused.
@@ -63,18 +49,19 @@ def restore_command(
     from ...models.open import open_source
     from ..execution import recovered
 
-    output = Output(as_json, quiet)
-    if allow_hard_links and not in_place:
-        raise UsageError("--allow-hard-links goes with --in-place; leave it out, or add that")
-    if in_place and not dry_run:
+    output, dry_run = Output(as_json, quiet), options.dry_run
+    if options.in_place and not dry_run:
         recovered(baked, output)
-    plan = restore_plan(open_source(baked), out, in_place)
+    plan = restore_plan(open_source(baked), options.out, options.in_place)
     if not dry_run:
         try:
             with output.progress("Writing", plan.bytes) as advance:
-                restore(plan, force=force, fsync=not no_fsync, allow_hard_links=allow_hard_links, advance=advance)
+                restore(
+                    plan, force=options.force, fsync=not options.no_fsync, allow_hard_links=options.allow_hard_links,
+                    advance=advance,
+                )  # fmt: skip
         except KeyboardInterrupt:
-            raise Interrupted(f"interrupted; the same command brings {plan.out} back") from None
+            raise Interrupted(f"interrupted; run the same command again to restore {plan.out}") from None
     if as_json:
         output.data(plan.to_dict())
     elif quiet:

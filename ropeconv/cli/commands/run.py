@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...errors import Interrupted
-from ..command import RUNNING
+from ...options import option
+from ..command import RUNNING, typed_group
 from ..options import DryRunOption, JsonOption, QuietOption
 from ..output import Output
 
@@ -43,30 +45,19 @@ targets = [{}, {name = "q8", to = "gguf", outtype = "q8_0"}]
 """
 
 
+@dataclass(frozen=True)
+class RunFlags:
+    """The options of `run`."""
+
+    on: str = option("", "local, a number of processes, ray, auto, ray://HOST:PORT, slurm.", RUNNING, metavar="WHERE")
+    fresh: bool = option(False, "Begin a new journal; the one there gets another name.", RUNNING)
+    verify: bool = option(False, "Compare outputs that are done, byte by byte, with what their sources give.", RUNNING)
+
+
+@typed_group("flags", RunFlags)
 def run_command(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="Sources, recipes, targets, tasks and limits.")],
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on",
-            metavar="WHERE",
-            help="local, a number of processes, ray, auto, ray://HOST:PORT, slurm.",
-            rich_help_panel=RUNNING,
-            show_default=False,
-        ),
-    ] = "",
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Begin a new journal; the one there gets another name.", rich_help_panel=RUNNING),
-    ] = False,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Compare outputs that are done, byte by byte, with what their sources give.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = False,
+    flags: RunFlags,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -87,21 +78,21 @@ def run_command(
     output, parsed, folder = Output(as_json, quiet), read_plan(plan), plan.resolve().parent
     out = folder / (parsed.out or plan.stem)
     without_gpus = 1 if {"eval", "validate"} & {*parsed.tasks} else 4
-    place = on or parsed.executor.on
+    place = flags.on or parsed.executor.on
     executor = executor_of(place, parsed.executor, parsed.limits.jobs, without_gpus, out / "slurm")
     executor.longest = lambda job: GRACE + parsed.limits.unit_seconds * len(job.units)
     sources = named_sources(parsed.sources, folder)
     jobs = jobs_of(parsed, sources, folder, out)
     journal = out / "journal.jsonl"
     if dry_run:
-        _show_plan(parsed, jobs, sources, journal, fresh, verify, executor, output)
+        _show_plan(parsed, jobs, sources, journal, flags, executor, output)
         return
-    _run(plan, parsed, jobs, sources, journal, fresh, verify, executor, output)
+    _run(plan, parsed, jobs, sources, journal, flags, executor, output)
 
 
 def _show_plan(
-    plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, fresh: bool, verify: bool,
-    executor: Executor, output: Output,
+    plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, flags: RunFlags, executor: Executor,
+    output: Output,
 ) -> None:  # fmt: skip
     """Prints what would be run, written and published."""
     from ...formats.disk import human
@@ -113,8 +104,8 @@ def _show_plan(
     lines, left = [], jobs
     if place.exists():
         with RunJournal(place) as journal:
-            _verify(jobs, journal, verify and not fresh, output)
-            lines, left = list(journal.lines.values()), jobs if fresh else missing(jobs, journal)
+            _verify(jobs, journal, flags.verify and not flags.fresh, output)
+            lines, left = list(journal.lines.values()), jobs if flags.fresh else missing(jobs, journal)
     problems = problems_of(sources)
     previews = [planned(job, problems.get(job.units[0].source, "")) for job in left]
     costs, units = Costs.of(lines), [unit for job in left for unit in job.units]
@@ -150,7 +141,7 @@ def _planned_row(preview: JobPreview) -> tuple[str, ...]:
 
 
 def _run(
-    path: Path, plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, fresh: bool, verify: bool,
+    path: Path, plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, flags: RunFlags,
     executor: Executor, output: Output,
 ) -> None:  # fmt: skip
     """Runs a plan, and prints its results. path: of the plan. place: of the journal."""
@@ -159,8 +150,8 @@ def _run(
     from ...run.runner import missing
 
     problems = problems_of(sources)
-    with RunJournal(place, fresh) as journal:
-        _verify(jobs, journal, verify, output)
+    with RunJournal(place, flags.fresh) as journal:
+        _verify(jobs, journal, flags.verify, output)
         left = [job for job in missing(jobs, journal) if job.units[0].source not in problems]
         if plan.most_bytes is not None:
             check_bytes(plan, [planned(job) for job in left])

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...errors import Interrupted, UsageError
-from ...options import ValidateOptions, copied
+from ...options import ValidateOptions, copied, option
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
-from ..command import RUNNING, Reference, needs, typed_group
+from ..command import GENERAL, RUNNING, Reference, needs, typed_group
 from ..options import ExplainOption, JsonOption, QuietOption
 from ..output import Output
-from ..output_options import (
-    DeviceMapOption,
-    PlotOption,
-    ReportOption,
-    TrustOption,
-    check_places,
-)
+from ..output_options import DeviceMapOption, PlotOption, ReportOption, TrustOption, check_places
 
 if TYPE_CHECKING:
     from ...validate.comparison import Settings
@@ -39,6 +34,26 @@ ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --server http
 """
 
 
+@dataclass(frozen=True)
+class ValidateFlags(ValidateOptions):
+    """The options of `validate`."""
+
+    against: str = option(
+        "", "The model it was made from (default: as the receipt says, on the Hub or beside the output).", RUNNING,
+        metavar="SOURCE",
+    )  # fmt: skip
+    length: str = option("", "Also run every position up to here, with a cache.", RUNNING, metavar="TOKENS")
+    text: Path | None = option(None, "Read this instead of synthetic tokens.", RUNNING, metavar="FILE")
+    server: str = option("", "Compare with a running vLLM, SGLang or llama-server.", RUNNING, metavar="URL")
+    model: str = option("", "Which of the models that the server runs.", RUNNING, metavar="NAME")
+    reference: Reference = option(
+        "patched", "config: also run SOURCE with the method in its config; dequantised: a GGUF SOURCE in transformers.",
+        RUNNING,
+    )  # fmt: skip
+    quick: bool = option(False, "Leave out the bytes of the weights, which are compared with SOURCE.", GENERAL)
+    ignore_receipt: bool = option(False, "Accept edited files whose edits do not change what is computed.", GENERAL)
+
+
 def _on_checkpoint(values: Mapping[str, Any]) -> bool:
     """Whether an output is loaded in transformers, and not a GGUF file or a server."""
     return not values["server"] and values["baked"].suffix != ".gguf"
@@ -54,72 +69,13 @@ def _on_checkpoint(values: Mapping[str, Any]) -> bool:
     seed=(lambda values: not values["text"], "is that of synthetic tokens, which --text replaces; leave one out"),
     model=(lambda values: values["server"], "names one of a server's models; add --server URL, or leave it out"),
 )
-@typed_group("options", ValidateOptions)
+@typed_group("options", ValidateFlags)
 def validate_command(
     baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
-    options: ValidateOptions,
-    against: Annotated[
-        str,
-        typer.Option(
-            "--against",
-            metavar="SOURCE",
-            help="The model it was made from (default: as the receipt says, on the Hub or beside the output).",
-            rich_help_panel=RUNNING,
-            show_default=False,
-        ),
-    ] = "",
+    options: ValidateFlags,
     device_map: DeviceMapOption = "",
-    length: Annotated[
-        str,
-        typer.Option(
-            "--length",
-            metavar="TOKENS",
-            help="Also run every position up to here, with a cache.",
-            rich_help_panel=RUNNING,
-            show_default=False,
-        ),
-    ] = "",
-    text: Annotated[
-        Path | None,
-        typer.Option("--text", metavar="FILE", help="Read this instead of synthetic tokens.", rich_help_panel=RUNNING),
-    ] = None,
-    server: Annotated[
-        str,
-        typer.Option(
-            "--server",
-            metavar="URL",
-            help="Compare with a running vLLM, SGLang or llama-server.",
-            rich_help_panel=RUNNING,
-            show_default=False,
-        ),
-    ] = "",
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="Which of the models that the server runs.",
-            rich_help_panel=RUNNING,
-            show_default=False,
-        ),
-    ] = "",
-    reference: Annotated[
-        Reference,
-        typer.Option(
-            "--reference",
-            help="config: also run SOURCE with the method in its config; dequantised: a GGUF SOURCE in transformers.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = "patched",
     report: ReportOption = None,
     plot: PlotOption = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out the bytes of the weights, which are compared with SOURCE.")
-    ] = False,
-    ignore_receipt: Annotated[
-        bool,
-        typer.Option("--ignore-receipt", help="Accept edited files whose edits do not change what is computed."),
-    ] = False,
     trust_remote_code: TrustOption = False,
     explain: ExplainOption = False,
     as_json: JsonOption = False,
@@ -140,20 +96,20 @@ def validate_command(
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
     output = Output(as_json, quiet or not is_main_process())
     settings = copied(
-        Settings, options, device_map=device_map, length=parse_tokens(length) if length else 0, text=text,
-        trust_remote_code=trust_remote_code, config_reference=reference == "config",
-        dequantised=reference == "dequantised",
+        Settings, options, device_map=device_map, length=parse_tokens(options.length) if options.length else 0,
+        trust_remote_code=trust_remote_code, config_reference=options.reference == "config",
+        dequantised=options.reference == "dequantised",
     )  # fmt: skip
-    _check_flags(settings, baked.suffix == ".gguf", server)
+    _check_flags(settings, baked.suffix == ".gguf", options.server)
     check_places(report, plot)
-    against = against or source_of(baked)
+    against = options.against or source_of(baked)
     if not against:
         raise UsageError(
             f"the source of {baked} is not beside it; add --against SOURCE, its path or its name on the Hub"
         )
     comparison = Comparison.open(baked, against)
-    checks = Options(quick, ignore_receipt, trust_remote_code)
-    result, files = run_validation(comparison, settings, server, model, checks, output)
+    checks = Options(options.quick, options.ignore_receipt, trust_remote_code)
+    result, files = run_validation(comparison, settings, options.server, options.model, checks, output)
     if is_main_process():
         if as_json:
             output.data(result.to_dict() | {"files": files and files.to_dict()})
@@ -161,7 +117,7 @@ def validate_command(
             output.say(result.sentence)
         else:
             show_validation(result, f"{baked} against {against}, scaled at run time", output, explain)
-            if quick:
+            if options.quick:
                 output.say("The weights were not compared (--quick).")
         _write_evidence(result, baked, against, report, plot)
     if not result.agrees:

@@ -28,17 +28,17 @@ class Option:
     """A field as an option.
 
     Attributes:
-        name: Of the field.
+        name: The name of the field.
         kind: The type of one value.
-        default: Of the field.
+        default: The default of the field.
         many: Whether the field is a tuple, so that the option can be repeated.
         help: A sentence.
         group: The panel of the help.
         flag: By default `--` and the name of the field.
         short: A second spelling, such as `-o`.
-        metavar: What stands for the value in the help.
+        metavar: The name of the value in the help.
         choices: The values that it can have, by default those of a Literal.
-        only: "gguf" or "folder" where it goes with that output alone; it is refused with the other one.
+        only: "gguf" or "folder" where it applies only to that output; it is refused with the other one.
         repeatable: Whether the command line makes one output per value.
         least: The smallest number.
         shown: Whether the help has the default, where that is not empty.
@@ -92,7 +92,7 @@ def options(*kinds: type) -> list[Option]:
 
 
 def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any) -> T:
-    """An instance from the values of options by their names on the command line. others: fields that are no options."""
+    """An instance from the values of options by their names on the command line. others: fields that are not options."""
     values = {one.name: given.get(one.parameter) for one in options(kind)}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return kind(**{name: value for name, value in plain.items() if value not in (None, "")}, **others)
@@ -188,17 +188,17 @@ class TargetOptions:
     )  # fmt: skip
 
     def published_by(self: Written, owner: str) -> Written:
-        """The same, with the owner of a repository as who quantised it, where it quantises and nobody is named."""
+        """Return the same with the owner of a repository as `quantized_by`, where it quantises and names no one."""
         quantises = owner and self.outtype not in (None, *FLOATS)
         return replace(self, quantized_by=self.quantized_by or owner) if quantises else self
 
 
 @dataclass(frozen=True)
 class SizeOptions:
-    """What an evaluation measures, as users write it: the options of `eval`, and a plan of `run` has them in [eval]."""
+    """The size of an evaluation, as users write it: options of `eval`, and keys of [eval] in a plan of `run`."""
 
     measures: str = option(
-        "growth", "What to measure (see docs/evaluating.md).", "Running", flag="--measure", metavar="NAMES"
+        "growth", "The measures (see docs/evaluating.md).", "Running", flag="--measure", metavar="NAMES"
     )
     lengths: str = option(
         "1/4T,1T,2T,4T", "Lengths of the sequences: tokens (8k,32k), or multiples of the trained context T.",
@@ -214,7 +214,7 @@ class SizeOptions:
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What `tune` searches for, as users write it. held_windows: 0 for as many as `windows`."""
+    """The search of `tune`, as users write it. held_windows: 0 for as many as `windows`."""
 
     context: str = option(MISSING, "The context to reach.", "Length", metavar="TOKENS")
     start: str = option(

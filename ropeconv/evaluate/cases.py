@@ -53,7 +53,8 @@ class Observation:
 
     measure: its name. metric: what was measured: "loss" in nats per token, "accuracy" as a share of tokens, "log_prob"
     in nats per token. column, document, window, depth: as in Case; a case may give several columns. value: the number.
-    weight: how many tokens it is a mean over, where cases of one column differ in that.
+    weight: how many tokens it is a mean over, where cases of one column differ in that. values: by target, for a
+    measure that chooses among them later.
     """
 
     measure: str
@@ -64,6 +65,7 @@ class Observation:
     value: float
     depth: float | None = None
     weight: int = 1
+    values: tuple[float, ...] = ()
 
     @property
     def pair(self) -> tuple[object, ...]:
@@ -116,6 +118,7 @@ class Metric:
 METRICS = {
     "loss": Metric("loss in nats per token", unit="nat", rising=False),
     "accuracy": Metric("accuracy in %", decimals=0, factor=100, unit="%", share=True),
+    "exact": Metric("exact match in %", decimals=0, factor=100, unit="%", share=True),
     "log_prob": Metric("log-probability of the answer in nats per token", decimals=2, unit="nat"),
 }
 

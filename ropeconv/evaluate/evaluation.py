@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,61 +13,76 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.engine import Engine, Progress
+from ..engines.engine import Progress
 from ..errors import UsageError
 from ..formats.journal import Journal, default_path
 from ..formats.jsontext import JsonObject
 from ..options import SizeOptions
-from ..rope.errors import RopeconvError
+from ..rope.errors import RopeconvError, counted
 from ..version import __version__
 from .cases import EVAL, Case, EvalLine, EvaluationSizes, in_trained, parse_lengths
 from .measures.lm_eval import LmEval
 from .measures.measure import REGISTRY, Measure
 from .result import Result
 from .row import Row, parse_rows
-from .run import EvaluationUnit, Measurer, RunOutcome, all_cases, measured_here, plan_units, run_units
+from .run import (
+    EvaluationUnit,
+    Measured,
+    Measurer,
+    Refusal,
+    RunOutcome,
+    all_cases,
+    measured_here,
+    plan_units,
+    run_units,
+)
 from .runners.opening import open_runner
 from .runners.runner import Runner, RunnerRequest
 from .statistics import summarise
 from .texts import Texts, read_files, tokenized
 
-PROBES = (64, 512, 2048)
-"""Lengths of the sequences that are timed."""
-REPEATS = 2
-MOST_TARGETS = {False: 256, True: 16}
-"""By whether a case generates, with how many targets at most it is timed."""
+PATIENCE = 60.0
+"""Seconds: a longer run is announced once its first sequences were timed, and an estimate times none that is longer."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The time of one sequence: seconds = fixed + token n + pair n^2 + target m, for n tokens and m predicted ones."""
+    """The time of a sequence of n tokens of one measure in seconds, token n + pair n^2."""
 
-    fixed: float
     token: float
-    pair: float
-    target: float
+    pair: float = 0.0
 
     def of(self, case: Case) -> float:
         """The seconds that a case takes."""
-        count, targets = (case.targets[0], case.generate) if case.generate else (len(case.ids), len(case.targets))
-        return float(self.fixed + self.token * count + self.pair * float(count) ** 2 + self.target * targets)
+        return self.token * len(case.ids) + self.pair * len(case.ids) ** 2
 
 
-Costs = Mapping[bool, Cost]
-"""By whether a case generates, the cost of a sequence."""
+Costs = Mapping[str, Cost]
+"""The cost of a sequence by measure."""
+
+
+def fit_cost(timings: Sequence[tuple[int, float]]) -> Cost:
+    """The cost that fits the shortest time at each length. timings: tokens and seconds of sequences."""
+    fastest = {length: min(time for size, time in timings if size == length) for length, _ in timings}
+    lengths, seconds = np.array(list(fastest), float), np.array(list(fastest.values()))
+    terms = np.stack([lengths, lengths**2], 1) / np.maximum(seconds, 1e-9)[:, None]
+    if len(fastest) > 1:
+        token, pair = np.linalg.lstsq(terms, np.ones(len(fastest)), rcond=None)[0].tolist()
+        if token >= 0 and pair >= 0:
+            return Cost(token, pair)
+        if token < 0:
+            return Cost(0.0, float(terms[:, 1].sum() / (terms[:, 1] ** 2).sum()))
+    return Cost(float(terms[:, 0].sum() / (terms[:, 0] ** 2).sum()))
 
 
 def cost_of(case: Case, costs: Costs) -> float:
-    """The seconds that a case takes; 0 where that is not known. costs: as `probe` gives them."""
-    found = costs.get(bool(case.generate))
-    return found.of(case) if found else 0.0
+    """The seconds that a case takes; 0 where that is not known."""
+    return costs[case.measure].of(case) if case.measure in costs else 0.0
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What an evaluation costs. seconds: of the cases that are not in the journal. tokens, sequences: how many these
-    have. costs: of one sequence.
-    """
+    """The cost of an evaluation. seconds, tokens, sequences: of the cases to run. costs: of a sequence by measure."""
 
     seconds: float
     tokens: int
@@ -83,69 +97,27 @@ class Estimate:
     def sentence(self) -> str:
         """The estimate for the user."""
         takes = f"take about {duration(self.seconds)}" if self.costs else "will take an unknown time"
-        return f"{self.sequences:,} sequence{'s' * (self.sequences != 1)} with {self.tokens:,} tokens {takes}."
-
-
-def probe(engine: Engine, cases: Sequence[Case], clock: Callable[[], float] = time.perf_counter) -> Costs:
-    """Times short sequences, of each way of running that there is in cases.
-
-    engine: of a row. cases: to run, from the longest of which the sequences are taken. clock: in seconds.
-    """
-    costs = {}
-    for generates in {bool(case.generate) for case in cases}:
-        longest = max((case for case in cases if bool(case.generate) == generates), key=lambda case: len(case.ids))
-        costs[generates] = _cost(generates, engine, longest.ids.tolist(), clock)
-    return costs
-
-
-def _cost(generates: bool, engine: Engine, ids: list[int], clock: Callable[[], float]) -> Cost:
-    """The cost of a sequence. generates: how it is run. engine: of a row. ids: of a long one. clock: in seconds."""
-    rows, times = [], []
-
-    def run(ids: list[int], count: int) -> None:
-        if generates:
-            engine.generate(ids, count)
-        else:
-            engine.token_losses(ids, list(range(len(ids) - count, len(ids))))
-
-    lengths = sorted({min(length, len(ids)) for length in PROBES})
-    run(ids[: lengths[0]], 1)  # the first run allocates
-    starts = iter(range(1, len(ids)))  # a server that has seen a sequence answers from its cache
-    for length in lengths:
-        for count in {1, min(MOST_TARGETS[generates], length - 1)}:
-            taken = []
-            for _ in range(REPEATS):
-                first = next(starts, 0)
-                begun = clock()
-                run((ids[first:] + ids[:first])[:length], count)
-                taken.append(clock() - begun)
-            rows.append((1.0, length, length**2, count))
-            times.append(min(taken))
-    return Cost(*_not_negative(np.array(rows, float), np.array(times)))
-
-
-def _not_negative(rows: np.ndarray, times: np.ndarray) -> list[float]:
-    """Least squares of relative errors, without the terms that would be negative."""
-    used = list(range(rows.shape[1]))
-    weight = 1 / np.maximum(times, 1e-9)
-    while True:
-        found, *_ = np.linalg.lstsq(rows[:, used] * weight[:, None], times * weight, rcond=None)
-        if (found >= 0).all():
-            return [float(found[used.index(column)]) if column in used else 0.0 for column in range(rows.shape[1])]
-        used.pop(int(np.argmin(found * rows[:, used].max(axis=0))))
+        return f"{counted(self.sequences, 'sequence')} with {self.tokens:,} tokens {takes}."
 
 
 def estimate(cases: Sequence[Case], costs: Costs, at_once: int = 1) -> Estimate:
-    """The estimate for cases. costs: of one of them, as `probe` gives them. at_once: how many are run at a time."""
+    """The estimate for cases. at_once: how many are run at a time."""
     seconds = sum(cost_of(case, costs) for case in cases) / at_once
     return Estimate(seconds, sum(len(case.ids) for case in cases), len(cases), costs)
 
 
-def what_fits(cases: Sequence[Case], costs: Costs, asked: EvaluationSizes, budget: float) -> str:
-    """Options with which an evaluation stays within a budget, for a message.
+def probes(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
+    """The units that are timed: two of the shortest length, of which the first may warm up, and one of the next."""
+    lengths = sorted({len(unit.case.ids) for unit in units})[:2]
+    return [
+        unit
+        for length, count in zip(lengths, (2, 1), strict=False)
+        for unit in [unit for unit in units if len(unit.case.ids) == length][:count]
+    ]
 
-    cases: of all rows. costs: of one of them. asked: the sizes. budget: in seconds.
-    """
+
+def what_fits(cases: Sequence[Case], costs: Costs, asked: EvaluationSizes, budget: float) -> str:
+    """Options with which cases stay within a budget in seconds, for a message."""
     total = sum(cost_of(case, costs) for case in cases)
     windows = int(asked.windows * budget / total)
     if windows >= 1:
@@ -177,10 +149,7 @@ def duration(seconds: float) -> str:
 
 
 def within(budget: float, found: Estimate, cases: Sequence[Case], asked: EvaluationSizes) -> None:
-    """Raises UsageError, with what would fit, for an evaluation that takes longer than its budget.
-
-    budget: in seconds, 0 for none. found: the estimate. cases: of all rows. asked: the sizes.
-    """
+    """Raises UsageError, with what fits, for an evaluation that takes longer than its budget in seconds; 0 for none."""
     if budget and found.seconds > budget:
         raise UsageError(
             f"this takes about {duration(found.seconds)}, and --budget is {duration(budget)}; what fits: "
@@ -190,53 +159,72 @@ def within(budget: float, found: Estimate, cases: Sequence[Case], asked: Evaluat
 
 @dataclass
 class Evaluation:
-    """What is measured.
+    """Rows, measures and texts.
 
-    rows: of the table, the first of which the others are compared with. measures: in the order of the tables. texts:
-    that are read. asked: sizes. runner: of the rows. outcome: what was measured so far, and what was refused. workers:
-    run the units, None for this process. at_once: how many do so at a time. costs: of a sequence, None for what short
-    ones take here.
+    rows: of the table; the others are compared with the first. outcome: what was measured so far, and what was refused.
+    workers: run the units, None for this process. at_once: how many of them run at a time.
     """
 
     rows: Sequence[Row]
     measures: Sequence[Measure]
     texts: Texts
-    asked: EvaluationSizes
+    sizes: EvaluationSizes
     runner: Runner
     outcome: RunOutcome = field(default_factory=lambda: RunOutcome({}))
     workers: Measurer | None = None
     at_once: int = 1
-    costs: Costs | None = None
 
     @cached_property
     def units(self) -> list[EvaluationUnit]:
         """All units to run, in order. Raises UsageError where no row can be run, with the first reason."""
-        cases = all_cases(self.measures, self.texts, self.asked)
-        found = plan_units(self.rows, cases, self.runner, self.outcome)
-        if not found:
+        units = plan_units(self.rows, all_cases(self.measures, self.texts, self.sizes), self.runner, self.outcome)
+        if not units:
             raise UsageError(f"no row can be run: {self._first_reason}")
-        return found
+        return units
 
-    def missing(self, journal: Journal[EvalLine]) -> list[Case]:
-        """The cases that are to be run. journal: of finished units."""
-        return [unit.case for unit in self.units if unit.key not in journal.lines]
+    def missing(self, journal: Journal[EvalLine] | None) -> list[EvaluationUnit]:
+        """The units that are to be run. journal: of finished units; None for none."""
+        return [unit for unit in self.units if journal is None or unit.key not in journal.lines]
 
-    def timed(self) -> Costs:
-        """The costs of sequences, from short ones run with the first row that loads; empty where none does."""
-        timed = [unit.case for unit in self.units if not unit.measure.runs_model]
-        for row in {unit.row.name: unit.row for unit in self.units}.values() if timed else ():
-            try:
-                with self.runner.engine(row) as engine:
-                    return probe(engine, timed)
-            except RopeconvError:
-                continue  # the run will say why
-        return {}
+    @property
+    def measurer(self) -> Measurer:
+        """What runs the units."""
+        return self.workers or partial(measured_here, runner=self.runner)
 
-    def estimate(self, cases: Sequence[Case] | None = None) -> Estimate:
-        """What some cases cost, by default all of them. Tasks of lm_eval are not in it."""
-        cases = [unit.case for unit in self.units] if cases is None else cases
-        costs = self.timed() if self.costs is None else self.costs
-        return estimate(cases, costs, self.at_once)
+    def estimate(self, journal: Journal[EvalLine] | None = None) -> Estimate:
+        """The cost of what the journal does not have, after its first sequences; these are kept in the journal.
+
+        Tasks of lm_eval are not in it.
+        """
+        costs = dict[str, Cost]()
+        for measure in self.measures:
+            timings = [] if measure.runs_model else self._timings(measure, journal)
+            if timings:
+                costs[measure.name] = fit_cost(timings)
+        return estimate([unit.case for unit in self.missing(journal)], costs, self.at_once)
+
+    def _timings(self, measure: Measure, journal: Journal[EvalLine] | None) -> list[tuple[int, float]]:
+        """Tokens and seconds of the probes of a measure, with the first row that runs."""
+        for row in self.rows:
+            timings = list[tuple[int, float]]()
+            units = [unit for unit in self.units if unit.row is row and unit.measure is measure]
+            chosen = probes(units)
+            known = journal.lines if journal else {}
+            timings += [(len(unit.case.ids), known[unit.key].seconds) for unit in chosen if unit.key in known]
+            chosen = [unit for unit in chosen if unit.key not in known]
+            with closing(self.measurer(chosen)) as results:
+                for index, line in results:
+                    if not isinstance(line, EvalLine):
+                        break  # the run will say why
+                    if journal:
+                        journal.add(line)
+                    timings.append((len(chosen[index].case.ids), line.seconds))
+                    longest = chosen[-1].case
+                    if fit_cost(timings).of(longest) * len(longest.ids) / len(chosen[index].case.ids) > PATIENCE:
+                        break
+            if timings:
+                return timings
+        return []
 
     def run(self, journal: Journal[EvalLine], progress: Progress | None = None) -> RunOutcome:
         """Runs what the journal does not have, and returns everything that was measured.
@@ -247,11 +235,38 @@ class Evaluation:
         progress = progress or Progress()
         for sentence in journal.notes:
             progress.note(sentence)
-        measurer = self.workers or partial(measured_here, runner=self.runner)
-        run_units(self.units, measurer, journal, progress, self.outcome)
+        run_units(self.units, partial(self._announced, note=progress.note), journal, progress, self.outcome)
+        observations = self.outcome.observations
+        self.outcome.observations = {row.name: observations[row.name] for row in self.rows if row.name in observations}
+        for measure in self.measures:
+            reason = measure.combine(self.outcome.observations, self.sizes)
+            if reason:
+                self.outcome.refusals.append(Refusal(self.rows[0].name, reason, measure.name))
         if not self.outcome.observations and not self.outcome.stopped:
             raise RopeconvError(f"no row was run: {self._first_reason}")
         return self.outcome
+
+    def _announced(
+        self, units: Sequence[EvaluationUnit], note: Callable[[str], None]
+    ) -> Generator[Measured, None, None]:
+        """Runs units, and notes how long the others take, once two lengths of each measure were timed."""
+        timings, announced = dict[str, list[tuple[int, float]]](), False
+        names = {unit.measure.name for unit in units if not unit.measure.runs_model}
+        finished = set[int]()
+        with closing(self.measurer(units)) as results:
+            for index, result in results:
+                yield index, result
+                finished.add(index)
+                if announced or not isinstance(result, EvalLine):
+                    continue
+                case = units[index].case
+                timings.setdefault(case.measure, []).append((len(case.ids), result.seconds))
+                if timings.keys() >= names and all(len({size for size, _ in timings[name]}) > 1 for name in names):
+                    costs = {name: fit_cost(timings[name]) for name in names}
+                    left = [unit.case for number, unit in enumerate(units) if number not in finished]
+                    found, announced = estimate(left, costs, self.at_once), True
+                    if found.seconds > PATIENCE:
+                        note(f"The other {found.sentence}")
 
     @property
     def _first_reason(self) -> str:
@@ -259,12 +274,12 @@ class Evaluation:
 
     def result(self, source: str) -> Result:
         """What was measured so far. source: how the user named the model."""
-        found, runner = summarise(self.outcome, self.rows, self.asked), self.runner
+        found, runner = summarise(self.outcome, self.rows, self.sizes), self.runner
         return Result(
             source=source, identity=runner.source, runtime=runner.runtime, device=runner.device, dtype=runner.dtype,
-            trained=self.asked.trained, lengths=list(self.asked.lengths), measures=[one.name for one in self.measures],
+            trained=self.sizes.trained, lengths=list(self.sizes.lengths), measures=[one.name for one in self.measures],
             texts=[document.name for document in self.texts.documents], tokens_sha256=self.texts.sha256,
-            seed=self.asked.seed, seconds=round(self.outcome.seconds, 1), rows=found.rows, cells=found.cells,
+            seed=self.sizes.seed, seconds=round(self.outcome.seconds, 1), rows=found.rows, cells=found.cells,
             notes=[*found.notes, *self.texts.notes, *filter(None, [runner.note])], ropeconv=__version__,
         )  # fmt: skip
 
@@ -302,7 +317,7 @@ SOME = 4096
 class Sizes(SizeOptions):
     """What is measured, as users write it: the fields are those of `SizeOptions` in ropeconv/options.py."""
 
-    def asked(self, trained: int) -> EvaluationSizes:
+    def resolve(self, trained: int) -> EvaluationSizes:
         """The sizes in tokens. trained: the trained context. Raises UsageError and RecipeError for wrong values."""
         stride = parse_measures(self.measures)[1] or STRIDE
         return EvaluationSizes(
@@ -319,9 +334,9 @@ def open_evaluation(opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[
     Raises UsageError for options that do not go together, BadSource where the model or a text cannot be read.
     """
     measures, _ = parse_measures(sizes.measures)
-    sizes.asked(SOME)  # before a model is loaded
+    sizes.resolve(SOME)  # before a model is loaded
     with open_runner(opening) as (runner, rows):
-        yield Evaluation(rows, measures, tokenized(files, runner.tokenizer), sizes.asked(runner.trained), runner)
+        yield Evaluation(rows, measures, tokenized(files, runner.tokenizer), sizes.resolve(runner.trained), runner)
 
 
 def evaluate_model(

@@ -149,9 +149,9 @@ class RankedMethods:
         return cannot_gain(self.seen.spec, self.context)
 
     @property
-    def untuned(self) -> bool:
-        """Whether some method is known to work without fine-tuning."""
-        return any(row.works_untuned for row in self.found)
+    def untuned(self) -> Advice | None:
+        """The first method that is known to work without fine-tuning; None where there is none."""
+        return next((row for row in self.found if row.works_untuned and row.writable), None)
 
     @property
     def training(self) -> str:

@@ -225,11 +225,15 @@ NOTHING = Entry("-")
 
 
 def tables(result: Result, most: int = 10_000) -> list[Table]:
-    """The tables of a result, of each measure its headline.
+    """The tables of a result: of each measure its headline, and other shares.
 
     most: columns of the loss by position; of more, some at even distances are kept. Lengths are all kept.
     """
-    return [_table(result, measure, most) for measure in measures_of(result)]
+    return [
+        _table(result, measure, metric, most)
+        for measure in measures_of(result)
+        for metric in headlines(result, measure)
+    ]
 
 
 def measures_of(result: Result) -> list[str]:
@@ -245,13 +249,20 @@ def headline(result: Result, measure: str) -> str:
     return next((name for name in wanted if name in found), found[0])
 
 
+def headlines(result: Result, measure: str) -> list[str]:
+    """The metrics of a measure that tables have: the headline, and other shares of answers."""
+    found = dict.fromkeys(cell.metric for cell in result.cells if cell.measure == measure)
+    first = headline(result, measure)
+    return [first, *(name for name in found if name != first and metric_of(name).share)]
+
+
 def columns_of(result: Result, measure: str) -> list[int]:
     """The columns of a measure, rising."""
     return sorted({cell.column for cell in result.cells if cell.measure == measure})
 
 
-def _table(result: Result, measure: str, most: int) -> Table:
-    name, columns = headline(result, measure), columns_of(result, measure)
+def _table(result: Result, measure: str, name: str, most: int) -> Table:
+    columns = columns_of(result, measure)
     if measure == POSITION:
         columns = _thinned(columns, most, result.trained)
     metric, growth = metric_of(name), measure == GROWTH
@@ -340,7 +351,7 @@ def recorded(result: Result, name: str) -> EvaluationRecord:
             margin=cell.margin, clusters=cell.clusters,
         )
         for cell in cells
-        if cell.depth is None and cell.metric == headline(result, cell.measure)
+        if cell.depth is None and cell.metric in headlines(result, cell.measure)
     )  # fmt: skip
     compared = any(cell.difference is not None for cell in cells)
     first = next((cell.row for cell in result.cells if cell.difference is None), "")

@@ -122,7 +122,7 @@ def luminance(colour: Sequence[float]) -> float:
 
 TITLES = {
     "growth": "Loss by length", "position": "Loss by position", "sliding": "Loss with a sliding window",
-    "passkey": "Passkey found", "niah": "Needle found",
+    "longppl": "Loss of tokens that need a long context", "passkey": "Passkey found", "niah": "Needle found",
 }  # fmt: skip
 LEVEL = "{Better} is better. Bands show one standard error."
 APART = "{Side} 0, a row is better than {first}. Bands show 99.7 % intervals; beyond 0.1 the axis is logarithmic."

@@ -199,10 +199,9 @@ def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
     """The table of an evaluation: values of each measure over the length, and what they differ from `against` by."""
     lengths = tuple(sorted({one.length for one in record.measured}))
     lines: list[tuple[str, tuple[str, ...]]] = []
-    for measure in dict.fromkeys(one.measure for one in record.measured):
-        found = {one.length: one for one in record.measured if one.measure == measure}
-        metric = metric_of(next(iter(found.values())).metric)
-        title = f"{measure}, {metric.title} ({sample_size(found.values())})"
+    for measure, metric in dict.fromkeys((one.measure, one.metric) for one in record.measured):
+        found = {one.length: one for one in record.measured if (one.measure, one.metric) == (measure, metric)}
+        title = f"{measure}, {metric_of(metric).title} ({sample_size(found.values())})"
         lines.append((title, _record_cells(found, lengths, _record_value)))
         if any(one.difference is not None for one in found.values()):
             lines.append((f"minus {record.against}", _record_cells(found, lengths, _record_difference)))

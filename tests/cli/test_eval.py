@@ -58,7 +58,7 @@ def result(place: Path) -> dict[tuple[str, int], tuple[float, float]]:
 
 
 def test_a_table_a_result_a_page_and_a_picture(place: Path, measured: Done) -> None:
-    assert measured.stdout.startswith("growth: loss in nats per token, then minus base\n")
+    assert measured.stdout.startswith("growth: loss in nats per token, then minus base; n = 4\n")
     lines = [line.split() for line in measured.stdout.splitlines() if line.strip()]
     assert ["1/2T", "1T", "4T", "price", "holds", "to"] in lines
     assert [line[0] for line in lines if line[0] in ROWS.split(",")] == ROWS.split(",")

@@ -72,7 +72,7 @@ REFUSED = {
     in_4096: dict.fromkeys(("", "0T", "1/0T", "xT", "-1T", "8q"), ""),
     parse_duration: dict.fromkeys(("", "20", "0m", "-3m", "20 minutes"), "write it like 90s, 20m or 2h"),
     parse_measures: {
-        "grow": "choose growth, niah, ", "growth,growth": "twice", "growth:3": "only sliding",
+        "grow": "choose growth, longppl, niah, ", "growth,growth": "twice", "growth:3": "only sliding",
         "sliding:0": "only sliding",
     },
     parse_rows: {

@@ -1,69 +1,128 @@
-"""Costs are found from short sequences, and a budget says what fits."""
+"""Costs are found from the first sequences of a run, and a budget says what fits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ropeconv.engines.engine import Engine, Progress, TokenLosses
+from ropeconv.engines.engine import Progress, TokenLosses
 from ropeconv.errors import UsageError
-from ropeconv.evaluate.cases import Case, EvaluationSizes
-from ropeconv.evaluate.evaluation import Cost, estimate, probe, within
+from ropeconv.evaluate import evaluation as module
+from ropeconv.evaluate import run as running
+from ropeconv.evaluate.cases import EVAL, Case, EvaluationSizes
+from ropeconv.evaluate.evaluation import Cost, Evaluation, estimate, fit_cost, within
+from ropeconv.formats.journal import Journal
+from ropeconv.rope.errors import RopeconvError
 
-TRUE = Cost(0.01, 2e-4, 3e-8, 1e-3)
+from .engines import ByHand, Computed, numbered
+from .test_run import evaluation
+
+TRUE = Cost(2e-3, 3e-5)
 
 
-class Timed(Engine):
-    """Takes the time that a cost says, on a clock of its own."""
+class Clock:
+    """A clock that an engine advances."""
 
-    gives = frozenset({"token_losses", "tokens"})
-    runtime = "none"
+    now = 0.0
 
-    def __init__(self, cost: Cost) -> None:
-        self.cost, self.now, self.seen = cost, 0.0, set[tuple[int, ...]]()
+    def __call__(self) -> float:
+        return self.now
+
+
+class Timed(Computed):
+    """Takes the time that TRUE says, and a second more for its first sequence."""
+
+    def __init__(self, clock: Clock, fails: bool = False) -> None:
+        super().__init__(lambda ids, at: 1.0)
+        self.clock, self.fails = clock, fails
 
     def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
-        self.now += self.cost.of(case(len(ids), len(targets)))
-        return TokenLosses(np.zeros(len(targets)), np.zeros(len(targets), bool))
-
-    def generate(self, ids: Sequence[int], count: int) -> list[int]:
-        assert tuple(ids) not in self.seen, "a server answers a second time from its cache"
-        self.seen.add(tuple(ids))
-        self.now += self.cost.fixed + self.cost.token * len(ids) + 50 * self.cost.target * count
-        return [0] * count
+        if self.fails:
+            raise RopeconvError("the engine has gone")
+        self.clock.now += TRUE.of(case(len(ids))) + (not self.asked)
+        return super().token_losses(ids, targets, progress)
 
 
-def case(length: int, targets: int = 16, window: int = 0) -> Case:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(running.measured, "__defaults__", (clock,))
+    return clock
+
+
+def case(length: int, targets: int = 4, window: int = 0) -> Case:
     ids = np.arange(length, dtype=np.int32)
     return Case("growth", length, 0, window, ids, ids[-targets:])
 
 
-def probed(cost: Cost, *cases: Case) -> dict[bool, Cost]:
-    engine = Timed(cost)
-    return probe(engine, cases, clock=lambda: engine.now)
+SIZES = EvaluationSizes((16, 32, 64), 16, windows=3, targets=4)
 
 
-def test_a_cost_with_all_terms_is_found() -> None:
-    asked, long = replace(case(4096), generate=24), case(65536, 256)
-    found = probed(TRUE, case(4096), asked)
-    assert found[False].of(long) == pytest.approx(TRUE.of(long), rel=1e-6)
-    generating = TRUE.fixed + TRUE.token * (4096 - 16) + 50 * TRUE.target * 24
-    assert found[True].of(asked) == pytest.approx(generating, rel=1e-6)
-    assert set(probed(TRUE, asked)) == {True}, "losses are not asked for"
+def timed(clock: Clock, sizes: EvaluationSizes = SIZES) -> tuple[Timed, Evaluation]:
+    engine = Timed(clock)
+    return engine, evaluation(ByHand({"gone": Timed(clock, fails=True), "base": engine}, swaps=False), asked=sizes)
+
+
+def test_a_cost_is_fitted_to_the_fastest_time_of_each_length() -> None:
+    points = [(n, TRUE.of(case(n))) for n in (64, 256, 1024)]
+    fitted = fit_cost([*points, (64, 5.0)])
+    assert (fitted.token, fitted.pair) == (pytest.approx(TRUE.token), pytest.approx(TRUE.pair))
+    assert fit_cost([(10, 2.0)]) == Cost(pytest.approx(0.2))
+    for seconds in (1.0, 1e4):  # terms below 0 are left out
+        fitted = fit_cost([(10, 1.0), (100, seconds)])
+        assert min(fitted.token, fitted.pair) >= 0
+
+
+def test_an_estimate_runs_the_first_sequences_and_keeps_them(clock: Clock, tmp_path: Path) -> None:
+    engine, found = timed(clock)
+    with Journal(tmp_path / "journal", EVAL, "source") as journal:
+        estimated = found.estimate(journal)
+        assert engine.asked == [16, 16, 32], "real ones, the first of which warms up"
+        left = [unit.case for unit in found.missing(journal)]
+        assert (estimated.sequences, len(left)) == (15, 15)  # of two rows, one of which fails
+        assert estimated.seconds == pytest.approx(sum(map(TRUE.of, left)))
+        found.run(journal)
+    assert len(engine.asked) == 9, "none is read twice"
+
+
+def test_an_estimate_without_a_journal_is_of_the_whole_run(clock: Clock) -> None:
+    assert timed(clock)[1].estimate().sequences == 18
+
+
+def test_a_second_length_that_takes_more_than_a_minute_is_not_timed(clock: Clock) -> None:
+    engine, found = timed(clock, EvaluationSizes((64, 8192), 16, windows=2, targets=4))
+    found.texts = numbered(20_000)
+    found.estimate()
+    assert engine.asked == [64]
+
+
+@pytest.mark.parametrize(("patience", "notes"), [(1e-6, 1), (60.0, 0)])
+def test_a_long_run_is_announced_after_two_lengths(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float, notes: int
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", patience)
+    engine, found = timed(clock)
+    heard: list[tuple[str, int]] = []
+    with Journal(tmp_path / "journal", EVAL, "source") as journal:
+        found.run(journal, Progress(lambda words: heard.append((words, len(engine.asked)))))
+    assert len(heard) == notes
+    for words, read in heard:
+        assert words.startswith("The other 7 sequences with ")
+        assert read == 2
 
 
 def test_an_estimate_is_the_sum_over_cases() -> None:
-    found = estimate([case(100), case(200)], {False: Cost(1.0, 0.1, 0.0, 0.0)})
-    assert (found.seconds, found.tokens, found.sequences) == (pytest.approx(32.0), 300, 2)
-    assert found.sentence == "2 sequences with 300 tokens take about 32 s."
+    found = estimate([case(100), case(200)], {"growth": Cost(0.1, 0.0001)})
+    assert (found.seconds, found.tokens, found.sequences) == (pytest.approx(35.0), 300, 2)
+    assert found.sentence == "2 sequences with 300 tokens take about 35 s."
     assert estimate([case(100)], {}).sentence == "1 sequence with 100 tokens will take an unknown time."
 
 
 def test_a_budget_says_what_fits() -> None:
-    asked, cost = EvaluationSizes((100, 400), 100, windows=4), {False: Cost(0.0, 1.0, 0.0, 0.0)}
+    asked, cost = EvaluationSizes((100, 400), 100, windows=4), {"growth": Cost(1.0)}
     cases = [case(length, window=window) for window in range(4) for length in asked.lengths]  # 2000 s
     for budget in (2001, 0):
         within(budget, estimate(cases, cost), cases, asked)

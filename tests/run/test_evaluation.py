@@ -87,7 +87,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path])
 
 def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(place: Path, tmp_path: Path) -> None:
     def on_a_gpu(found: Any) -> Any:
-        return About("transformers 9", "cuda", "bfloat16", found.costs) if isinstance(found, About) else found
+        return About("transformers 9", "cuda", "bfloat16") if isinstance(found, About) else found
 
     files = read_files([str(place / "text.txt")])
     asked = RunnerRequest(str(place / "models" / "a"), parse_rows("base,yarn:4"))

@@ -135,7 +135,7 @@ def eval_command(
     with _opened(workers, opening, copied(Sizes, sizes), texts_of(text or [], dataset, field)) as evaluation:
         rows, names = evaluation.rows, [one.name for one in evaluation.measures]
         for condition in conditions:
-            condition.check([row.name for row in rows], names, evaluation.asked)
+            condition.check([row.name for row in rows], names, evaluation.sizes)
         if dry_run:
             _show_plan(evaluation, model, seconds, output)
             return
@@ -184,14 +184,12 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, output: Output
     """Prints what would be run, and what it takes. Raises UsageError where that is more than the budget in seconds."""
     from ...evaluate.evaluation import within
 
-    units = evaluation.units
-    cases = [unit.case for unit in units]
-    found = evaluation.estimate(cases)
-    within(budget, found, cases, evaluation.asked)
-    memory = "" if evaluation.workers else evaluation.runner.memory(evaluation.asked.longest)
+    units, found = evaluation.units, evaluation.estimate()
+    within(budget, found, [unit.case for unit in units], evaluation.sizes)
+    memory = "" if evaluation.workers else evaluation.runner.memory(evaluation.sizes.longest)
     if output.as_json:
         rows = [row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None} for row in evaluation.rows]
-        lengths = list(evaluation.asked.lengths)
+        lengths = list(evaluation.sizes.lengths)
         output.data({"source": model, "rows": rows, "lengths": lengths, "estimate": found.to_dict(), "memory": memory})
         return
     counts = Counter((unit.measure.name, unit.case.column) for unit in units)
@@ -204,7 +202,7 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, output: Output
     ]
     columns = ("measure", "length", "sequences", "tokens")
     output.table(f"{model}, {counted(len(evaluation.rows), 'row')}", columns, body, right=columns[1:])
-    for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
+    for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
         output.say(f"Left out: {sentence}")
     output.say(found.sentence)
     if memory:
@@ -226,11 +224,11 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, outp
 
     with Journal(journal, EVAL, evaluation.runner.source, fresh) as opened:
         missing = evaluation.missing(opened)
-        for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
+        for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
             output.note(f"Left out: {sentence}")
-        if missing:
-            found = evaluation.estimate(missing)
-            within(budget, found, missing, evaluation.asked)
+        if missing and budget:
+            found = evaluation.estimate(opened)
+            within(budget, found, [unit.case for unit in missing], evaluation.sizes)
             output.note(found.sentence)
         done = len(evaluation.units) - len(missing)
         if done:

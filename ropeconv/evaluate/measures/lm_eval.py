@@ -5,7 +5,13 @@ https://github.com/EleutherAI/lm-evaluation-harness
 
 from __future__ import annotations
 
+import io
+import logging
+import re
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,11 +36,12 @@ LM_EVAL = "lm-eval:"
 class LmEval(Measure):
     """The numbers that a task gives for each of its documents, so that rows are paired by document.
 
-    task: a task, or a group of tasks, as lm_eval names it. `Asked.windows` is how many documents of each task are read,
-    and the longest length what the model sees of one at most. Raises UsageError without a name.
+    task: a task or a group of tasks as lm_eval names it, or a YAML file with one. `EvaluationSizes.windows` is how many
+    documents of each task are read, and the longest length what the model sees of one at most. Raises UsageError
+    without a name, and for a file without a task.
     """
 
-    summary = "a task of lm-evaluation-harness (lm-eval:hellaswag), on its first --windows documents"
+    summary = "a task of lm-evaluation-harness (lm-eval:hellaswag or lm-eval:FILE.yaml), its first --windows documents"
     metrics = ()
     runs_model = True
 
@@ -42,11 +49,19 @@ class LmEval(Measure):
         if not task:
             raise UsageError("--measure lm-eval needs the name of a task; write it like lm-eval:hellaswag")
         require("lm_eval", f"--measure {LM_EVAL}{task}")
+        self.folder, self.checksum = None, 0
+        if task.endswith((".yaml", ".yml")):
+            self.folder, text = Path(task).parent, _text(task)
+            named = re.search(r"""^(?:task|group):[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
+            if named is None:
+                raise UsageError(f"{task} has no line with `task:` or `group:` and a name; add one")
+            task, self.checksum = named[1], zlib.crc32(text.encode()) >> 1
         self.task, self.name = task, f"{LM_EVAL}{task}"  # type: ignore[misc]
 
     def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
-        # its tokens come from the task: what stands here decides the seed, and how many documents there are
+        # its tokens come from the task: these tell tasks, seeds and numbers of documents apart in the journal
         ids, count = np.full(asked.longest, asked.seed, np.int32), min(asked.windows, asked.longest - 1)
+        ids[0] += self.checksum
         yield Case(self.name, asked.longest, 0, asked.seed, ids, np.arange(1, count + 1, dtype=np.int32))
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
@@ -78,12 +93,15 @@ class LmEval(Measure):
         """The documents of each task with their metrics. Raises RopeconvError where lm_eval does not run the task."""
         import lm_eval
         from lm_eval.models.huggingface import HFLM
+        from lm_eval.tasks import TaskManager
 
         try:
-            ready = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
-            found = lm_eval.simple_evaluate(
-                ready, tasks=[self.task], limit=len(case.targets), bootstrap_iters=0, random_seed=case.window
-            )
+            with _silent():
+                own = {"task_manager": TaskManager(include_path=str(self.folder))} if self.folder else {}
+                ready = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
+                found = lm_eval.simple_evaluate(
+                    ready, tasks=[self.task], limit=len(case.targets), bootstrap_iters=0, random_seed=case.window, **own
+                )
         except (KeyError, ValueError, OSError, ImportError) as problem:
             said = str(problem).splitlines()
             raise RopeconvError(
@@ -92,6 +110,25 @@ class LmEval(Measure):
             ) from None
         samples: dict[str, list[JsonObject]] = (found or {}).get("samples") or {}
         return samples
+
+
+def _text(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(f"--measure {LM_EVAL}{name}: the file cannot be read ({problem})") from None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keeps progress bars and warnings of lm_eval from the screen."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _named(metric: str, sample: JsonObject) -> str:

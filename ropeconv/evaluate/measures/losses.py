@@ -75,7 +75,11 @@ class Growth(Measure):
 
 @register
 class Sliding(Measure):
-    """Every token is predicted once, from at least a window minus a stride before it (less at the beginning)."""
+    """Every token is predicted once, from at least a window minus a stride before it (less at the beginning).
+
+    The windows, and the mean over tokens, are those of transformers' documentation. The script of jquesnelle/yarn has
+    the same windows and takes the mean over windows.
+    """
 
     name = "sliding"
     summary = "loss with a window that moves by --stride (sliding:256), each token predicted once"
@@ -95,7 +99,7 @@ class Sliding(Measure):
         before, room = len(texts.prefix), length - len(texts.prefix)
         total, done = asked.longest - before, 0
         for number, end in enumerate(_ends(total, room, asked.stride)):
-            ids = texts.window(document, end, min(length, end + before))
+            ids = texts.window(document, end, end - number * asked.stride + before)
             targets = np.arange(max(len(ids) - (end - done), max(before, 1)), len(ids), dtype=np.int32)
             done = end
             yield Case(self.name, length, document, number, ids, targets)

@@ -53,6 +53,13 @@ class Measure(ABC):
         """
         return replace(found, document=case.document, window=case.window, depth=case.depth)
 
+    def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
+        """Change the observations of all rows, where these depend on each other; return why it has none, or empty.
+
+        rows: by name, in the order of the table.
+        """
+        return ""
+
     def observe_text(self, case: Case, text: str) -> list[Observation]:
         """What the text that a row generated behind a case says; only for measures with an answer."""
         raise NotImplementedError(self.name)

@@ -143,13 +143,14 @@ SPARE = 16
 class Retrieval(Measure):
     """A question whose answer stands in the sequence.
 
-    The answer is part of the sequence, so that one forward pass says how likely each of its tokens is (`accuracy`: the
-    share of them that were the likeliest; `log_prob`: their mean log-probability), and nothing is generated. With
-    `Asked.generate`, greedy decoding follows the question, and `accuracy` is 1 where the answer occurs in it.
+    The answer is part of the sequence, so that one forward pass says how likely each of its tokens is, and nothing is
+    generated. `accuracy` is the share of them that were the likeliest, `exact` whether all of them were, and `log_prob`
+    their mean log-probability. With `EvaluationSizes.generate`, greedy decoding follows the question, and `accuracy` is
+    1 where the answer occurs in it.
     Sequences of all lengths with the same sample and depth have the same question and answer.
     """
 
-    metrics = ("accuracy", "log_prob")
+    metrics = ("accuracy", "exact", "log_prob")
     sizes = frozenset({"depths", "generate", "chat"})
 
     @abstractmethod
@@ -175,8 +176,11 @@ class Retrieval(Measure):
                     )  # fmt: skip
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        right, log_prob = float(losses.right.mean()), -float(losses.loss.mean())
-        return [self._observation(case, "accuracy", right), self._observation(case, "log_prob", log_prob)]
+        return [
+            self._observation(case, "accuracy", float(losses.right.mean())),
+            self._observation(case, "exact", float(losses.right.all()), 1),
+            self._observation(case, "log_prob", -float(losses.loss.mean())),
+        ]
 
     def observe_text(self, case: Case, text: str) -> list[Observation]:
         return [self._observation(case, "accuracy", float(_occurs(case.answer, text)), 1)]
@@ -201,7 +205,10 @@ NEEDLES = 4
 
 @register
 class Niah(Retrieval):
-    """Four needles, each a word and its number: one at the depth, the others at random places."""
+    """Four needles, each a word and its number: one at the depth, the others at random places.
+
+    The form is that of RULER's multi-key task; sentences, texts and scores are others, so its numbers are others too.
+    """
 
     name = "niah"
     summary = "the number of one of four words hidden in the text, by depth of that word"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ropeconv.errors import UsageError
 from ropeconv.evaluate.cases import EVAL, EvaluationSizes, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.row import parse_rows
@@ -34,10 +36,15 @@ class Standin:
     def HFLM(self, **given: Any) -> dict[str, Any]:
         return given
 
+    def TaskManager(self, include_path: str) -> str:
+        return f"tasks of {include_path}"
+
     def simple_evaluate(self, ready: dict[str, Any], tasks: list[str], limit: int, **given: Any) -> dict[str, Any]:
         import torch
 
         self.asked.append({**ready, "tasks": tasks, "limit": limit, **given})
+        logging.getLogger("lm_eval").warning("a warning of lm_eval")
+        print("100%|####| a bar of lm_eval", file=sys.stderr)
         if tasks == ["unknown"]:
             raise KeyError("unknown")
 
@@ -53,10 +60,10 @@ class Standin:
 @pytest.fixture
 def standin(monkeypatch: pytest.MonkeyPatch) -> Standin:
     found = Standin()
-    for name in ("lm_eval", "lm_eval.models", "lm_eval.models.huggingface"):
+    for name in ("lm_eval", "lm_eval.models", "lm_eval.models.huggingface", "lm_eval.tasks"):
         module: Any = ModuleType(name)
         module.__spec__ = ModuleSpec(name, None)
-        module.HFLM, module.simple_evaluate = found.HFLM, found.simple_evaluate
+        module.HFLM, module.simple_evaluate, module.TaskManager = found.HFLM, found.simple_evaluate, found.TaskManager
         monkeypatch.setitem(sys.modules, name, module)
     return found
 
@@ -87,6 +94,25 @@ def test_a_task_runs_on_the_patched_model_without_another_load(standin: Standin,
     assert [one.pair for one in base] == [one.pair for one in linear]
     assert [(one.metric, one.column, one.document) for one in base] == [("score,strict", 96, n) for n in range(3)]
     assert all(abs(a.value - b.value) > 1e-3 for a, b in zip(base, linear, strict=True))
+
+
+def test_a_task_of_a_persons_own_file_runs_and_nothing_of_lm_eval_is_on_the_screen(
+    standin: Standin, run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("dataset_path: json\ntask: my_task\n")
+    capfd.readouterr()
+    found = run(str(path))
+    assert (standin.asked[0]["tasks"], standin.asked[0]["task_manager"]) == (["my_task"], f"tasks of {tmp_path}")
+    assert {o.measure for o in found["base"]} == {"lm-eval:my_task"}
+    path.write_text("dataset_path: json\ntask: my_task\nfewshot: 2\n")
+    run(str(path))
+    assert len(standin.asked) == 4, "a changed task is run again"
+    assert "of lm_eval" not in capfd.readouterr().err
+    path.write_text("dataset_path: json\n")
+    for name, words in ((path, "has no line with `task:`"), (tmp_path / "none.yaml", "cannot be read")):
+        with pytest.raises(UsageError, match=words):
+            parse_measures(f"lm-eval:{name}")
 
 
 def test_a_task_that_lm_eval_does_not_run_is_a_sentence(standin: Standin, run: Run) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ropeconv import BadSource, UsageError
 from ropeconv.engines.engine import TokenLosses
-from ropeconv.evaluate.cases import Case, EvaluationSizes
+from ropeconv.evaluate.cases import Case, EvaluationSizes, Observation
 from ropeconv.evaluate.measures.measure import REGISTRY
 from ropeconv.evaluate.texts import Texts
 
@@ -70,6 +70,55 @@ def test_sliding_predicts_every_token_once_with_enough_before_it(prefix: tuple[i
     for case in found:
         (seen,) = REGISTRY["sliding"].observe(case, TokenLosses(np.ones(len(case.targets)), None))
         assert seen.weight == len(case.targets)
+
+
+def test_sliding_has_the_windows_of_the_documentation_of_transformers() -> None:
+    """The loop of https://huggingface.co/docs/transformers/perplexity, for a text whose end is between two strides."""
+    total, length, stride, end = 256, 64, 40, 0
+    windows = []
+    for begin in range(0, total, stride):
+        before, end = end, min(begin + length, total)
+        windows.append((begin, end, end - max(before, 1)))  # the first token of the text is not predicted
+        if end == total:
+            break
+    found = cases("sliding", numbered(300), EvaluationSizes((length, total), 64, windows=1, stride=stride))
+    own = [case for case in found if case.column == length]
+    assert [(int(case.ids[0]), int(case.ids[-1]) + 1, len(case.targets)) for case in own] == windows
+
+
+def rows_of_longppl(columns: dict[str, dict[int, list[float]]]) -> dict[str, list[Observation]]:
+    return {
+        row: [
+            Observation("longppl", "loss", column, 0, 0, float(np.mean(losses)), values=tuple(losses))
+            for column, losses in lengths.items()
+        ]
+        for row, lengths in columns.items()
+    }
+
+
+def test_longppl_is_of_the_tokens_that_gain_and_are_likely_at_the_trained_length() -> None:
+    """By the thresholds of the paper: a gain above 2 nats, and a log-probability above -2."""
+    sizes, measure = EvaluationSizes((16, 64, 256), 64), REGISTRY["longppl"]
+    rows = rows_of_longppl({
+        #              gain 2.5     1.9  3 but unlikely  3
+        "base": {16: [3.0, 2.0, 5.5, 4.0], 64: [0.5, 0.1, 2.5, 1.0], 256: [9.0, 9.0, 9.0, 7.0]},
+        "yarn:4": {16: [3.0, 2.0, 5.5, 4.0], 64: [0.7, 0.1, 2.5, 1.0], 256: [1.0, 5.0, 5.0, 2.0]},
+    })  # fmt: skip
+    assert measure.combine(rows, sizes) == ""
+    assert {row: [o.value for o in found] for row, found in rows.items()} == {
+        "base": [3.5, 0.75, 8.0], "yarn:4": [3.5, 0.85, 1.5],
+    }  # fmt: skip
+    assert {(o.weight, o.values) for found in rows.values() for o in found} == {(2, ())}
+    none = rows_of_longppl({"base": {16: [1.0], 64: [1.0]}})
+    assert "needs the long context" in measure.combine(none, sizes)
+    assert none == {"base": []}
+
+
+def test_longppl_needs_the_trained_length_and_a_shorter_one() -> None:
+    for lengths in ((64, 256), (16, 256)):
+        with pytest.raises(UsageError, match="needs the trained length, 64 tokens, and a shorter one"):
+            cases("longppl", numbered(600), EvaluationSizes(lengths, 64))
+    assert len(cases("longppl", numbered(600))) == 18
 
 
 def test_a_stride_that_leaves_tokens_out_is_refused() -> None:

@@ -69,7 +69,11 @@ def test_accuracy_is_the_share_of_likeliest_tokens_of_the_answer(texts: Texts) -
     case = cases("passkey", texts)[0]
     losses = TokenLosses(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([True, True, True, False, True]))
     found = {one.metric: one.value for one in REGISTRY["passkey"].observe(case, losses)}
-    assert found == {"accuracy": pytest.approx(0.8), "log_prob": pytest.approx(-3)}
+    assert found == {"accuracy": pytest.approx(0.8), "exact": 0.0, "log_prob": pytest.approx(-3)}
+    (exact,) = (
+        o for o in REGISTRY["passkey"].observe(case, TokenLosses(losses.loss, np.ones(5, bool))) if o.metric == "exact"
+    )
+    assert (exact.value, exact.weight) == (1.0, 1)
 
 
 @of_each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from .units import Flags
 if TYPE_CHECKING:
     from ..bake.plan import Plan
     from ..bake.verify.findings import Options, Verification
-    from ..engines.engine import Progress
     from ..engines.probe import Probe
     from ..validate.comparison import Comparison, Settings
     from ..validate.validation import Validation
@@ -96,8 +95,7 @@ def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation
             again = f"`ropeconv validate {path} --against {reference}` does it on the CPU"
             output.note(f"Not validated: {reason}; {again}.")
             return None
-    settings.place()
-    return run_checkpoint(comparison, settings, output, compare_files(comparison, Options(), output))
+    return run_validation(comparison, settings, "", "", Options(), output)[0]
 
 
 def recovered(source: str, output: Output) -> None:
@@ -124,32 +122,51 @@ def source_of(baked: Path) -> str:
     return str(path) if path.exists() else ""
 
 
-Run = Callable[["Progress"], "Validation"]
-
-
 def run_validation(
     comparison: Comparison, settings: Settings, server: str, model: str, options: Options, output: Output
 ) -> tuple[Validation, Verification | None]:
-    """Compares the files of an output, and then what runs it: transformers, llama.cpp, or a server.
+    """Compares the files of an output, then runs it in transformers, llama.cpp or a server, and records the result.
 
     comparison: the output and its source. settings: how to run. server: the URL of a server, or empty. model: which of
     its models, empty for the only one. options: how files are compared. output: for progress and notes. The second
     result is None in the processes of torchrun that leave the files to the first one. Raises what `verify_output`,
     `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
     """
-    from ..validate.gguf import check_gguf
+    from ..engines.engine import Progress
+    from ..engines.transformers.load import any_rank, is_main_process, out_of_memory
+    from ..validate.checkpoint import validate_checkpoint
+    from ..validate.gguf import check_gguf, validate_gguf
+    from ..validate.server import validate_server
 
-    gguf = comparison.baked.suffix == ".gguf"
-    if server or not gguf:
-        settings.place()  # a device that is not there is said before any check
-    else:
-        check_gguf(comparison, settings)
-    files = compare_files(comparison, options, output)
-    if server:
-        return run_server(comparison, server, model, settings, output, files), files
+    gguf = not server and comparison.baked.suffix == ".gguf"
     if gguf:
-        return run_gguf(comparison, settings, output, files), files
-    return run_checkpoint(comparison, settings, output, files), files
+        check_gguf(comparison, settings)
+    else:
+        settings.place()  # a device that does not exist is refused before any check
+    files = compare_files(comparison, options, output)
+    if not (gguf or server):
+        _check_frequencies(comparison, settings, output)
+    long = bool(settings.length) and not (gguf or server)  # a part of a short run is not worth a comparison
+
+    def run(progress: Progress) -> Validation:
+        if server:
+            return validate_server(comparison, server, model, settings, progress)
+        return (validate_gguf if gguf else validate_checkpoint)(comparison, settings, progress)
+
+    try:
+        interruptible = stopping(output) if long else nullcontext(lambda: False)
+        with output.counting("Running") as (total, advance), interruptible as stopped:
+            progress = Progress(output.note, total, advance, any_rank(stopped))
+            result: Validation = out_of_memory(lambda: run(progress))
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted; nothing was compared or recorded, and {comparison.baked} is unchanged: run the same command "
+            "again"
+        ) from None
+    if is_main_process():
+        compared = {"files": files.to_dict()} if files is not None else {}
+        comparison.record(result.to_dict() | compared, result.runtime if server else "")
+    return result, files
 
 
 def compare_files(comparison: Comparison, options: Options, output: Output) -> Verification | None:
@@ -169,89 +186,12 @@ def compare_files(comparison: Comparison, options: Options, output: Output) -> V
     return verification
 
 
-def run_checkpoint(
-    comparison: Comparison, settings: Settings, output: Output, files: Verification | None
-) -> Validation:
-    """Compares frequencies and logits of a checkpoint with the reference, and writes the result into the receipt.
-
-    comparison: the output and its source. settings: how to run. output: for progress and notes. files: how they were
-    compared.
-    """
-    from ..validate.checkpoint import validate_checkpoint
+def _check_frequencies(comparison: Comparison, settings: Settings, output: Output) -> None:
     from ..validate.checks import check_frequencies
 
     check = check_frequencies(comparison, settings.trust_remote_code)
     read_as = f", read as {check.read_as}," if check.read_as else ""
     output.note(f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32).")
-    stoppable = bool(settings.length)  # short runs are too short to be worth a part of them
-
-    def run(progress: Progress) -> Validation:
-        return validate_checkpoint(comparison, settings, progress)
-
-    return _run(comparison, run, output, files, stoppable)
-
-
-def run_gguf(comparison: Comparison, settings: Settings, output: Output, files: Verification | None) -> Validation:
-    """Compares a GGUF file in llama.cpp with the reference, and writes the result beside the file.
-
-    comparison, settings, output, files: as in `run_checkpoint`.
-    """
-    from ..validate.gguf import validate_gguf
-
-    return _run(comparison, lambda progress: validate_gguf(comparison, settings, progress), output, files)
-
-
-def run_server(
-    comparison: Comparison, url: str, model: str, settings: Settings, output: Output, files: Verification | None
-) -> Validation:
-    """Compares a running server with the reference, and writes the result into the receipt.
-
-    comparison, settings, output, files: as in `run_checkpoint`. url: of the server. model: which of its models, empty
-    for the only one.
-    """
-    from ..validate.server import validate_server
-
-    def run(progress: Progress) -> Validation:
-        return validate_server(comparison, url, model, settings, progress)
-
-    return _run(comparison, run, output, files, server=True)
-
-
-def _run(
-    comparison: Comparison,
-    run: Run,
-    output: Output,
-    files: Verification | None,
-    stoppable: bool = False,
-    server: bool = False,
-) -> Validation:
-    """Runs a comparison and records its result.
-
-    comparison: the output and its source. run: makes the result. output: for progress and notes. files: how they were
-    compared, for the record. stoppable: whether Ctrl-C ends it early, with what has been read. server: whether it ran.
-    """
-    from ..engines.engine import Progress
-    from ..engines.transformers.load import any_rank, is_main_process, out_of_memory
-
-    interruptible = stopping(output) if stoppable else _never()
-    try:
-        with output.counting("Running") as (total, advance), interruptible as stopped:
-            progress = Progress(output.note, total, advance, any_rank(stopped))
-            result: Validation = out_of_memory(lambda: run(progress))
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"interrupted; nothing was compared or recorded, and {comparison.baked} is as it was: run the same command "
-            "again"
-        ) from None
-    if is_main_process():
-        compared = {"files": files.to_dict()} if files is not None else {}
-        comparison.record(result.to_dict() | compared, result.runtime if server else "")
-    return result
-
-
-@contextmanager
-def _never() -> Iterator[Callable[[], bool]]:
-    yield lambda: False
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..options import option
 from ..rope.lengths import format_tokens, parse_factor, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
-from ..rope.recipe import MODIFIERS, SWITCHES, Recipe
+from ..rope.recipe import MODIFIERS, Recipe
 from ..views.sheet import sentence
 from .command import EXPERT, LENGTH, METHOD, OUTPUT, LogNKind, option_group
 
@@ -46,16 +46,22 @@ SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE)]
 FAMILY = "Treat the model as one of this family, whatever its model_type (`ropeconv list families`)."
 FamilyOption = Annotated[str, typer.Option("--family", metavar="NAME", help=FAMILY, show_default=False)]
 
-LENGTHS = {
-    "context": "the context length to reach (128k = 131072); without a method, YaRN up to 4 times",
-    "original_context": "the trained context length, where the config states another",
-    "log_n_length": "length at which the log-n scale is 1 (default: the trained context)",
-}
-SWITCH_HELP = {
-    "on_top": "keep the scaling that the model has, and extend it further",
-    "keep_short": "leave prompts within the trained context unchanged, in runtimes that can switch",
-}
-COMMON = ("context", "original_context", *SWITCH_HELP)
+MODIFIER_OPTIONS: dict[str, tuple[Any, str | None, str]] = {
+    "context": (str, "TOKENS", "the context length to reach (128k = 131072); without a method, YaRN up to 4 times"),
+    "original_context": (str, "TOKENS", "the trained context length, where the config declares another"),
+    "on_top": (bool, None, "keep the scaling that the model has, and extend it further"),
+    "keep_short": (
+        bool, None, "leave prompts within the trained context unchanged, in runtimes that can switch",
+    ),
+    "attention_factor": (float, "NUMBER", "factor on cos and sin, instead of the method's own"),
+    "temperature_slope": (float, "NUMBER", "slope a in sqrt(1/t) = a ln s + b (default: 0.1)"),
+    "temperature_intercept": (float, "NUMBER", "intercept b in sqrt(1/t) = a ln s + b (default: 1)"),
+    "log_n": (LogNKind, None, "scale queries by log(position): clamped at 1, or full"),
+    "log_n_length": (str, "TOKENS", "length at which the log-n scale is 1 (default: the trained context)"),
+}  # fmt: skip
+"""The type, the name of the value and the help of each modifier."""
+LENGTHS = tuple(name for name, (kind, _, _) in MODIFIER_OPTIONS.items() if kind is str)
+COMMON = ("context", "original_context", "on_top", "keep_short")
 """Modifiers that the short help shows."""
 METAVARS = {Value.FACTOR: "S", Value.TOKENS: "TOKENS", Value.FILE: "FILE", Value.TEXT: "TEXT"}
 
@@ -85,17 +91,12 @@ def _parameter(name: str, annotation: Any, flag: str, **details: Any) -> inspect
 def _method_options() -> list[inspect.Parameter]:
     parameters = []
     for method in REGISTRY.values():
-        first = dataclasses.fields(method)[0]
-        if method.value is Value.SWITCH:
-            parameters.append(
-                _parameter(method.name, bool | None, method.flag(), help=method.summary, rich_help_panel=METHOD)
-            )
-            continue
-        metavar = METAVARS.get(method.value, first.name.upper()[:1])
-        kind = float | None if method.value is Value.NUMBER else str | None
-        parameters.append(
-            _parameter(method.name, kind, method.flag(), help=method.summary, metavar=metavar, rich_help_panel=METHOD)
-        )
+        details: dict[str, Any] = {"help": method.summary, "rich_help_panel": METHOD}
+        kind: Any = bool | None
+        if method.value is not Value.SWITCH:
+            kind = float | None if method.value is Value.NUMBER else str | None
+            details["metavar"] = METAVARS.get(method.value, dataclasses.fields(method)[0].name.upper()[:1])
+        parameters.append(_parameter(method.name, kind, method.flag(), **details))
     recipe = {"help": "a saved recipe (JSON)", "metavar": "FILE", "rich_help_panel": METHOD}
     return [*parameters, _parameter("recipe-file", str | None, "--recipe", **recipe)]
 
@@ -116,18 +117,13 @@ def _setting_options() -> list[inspect.Parameter]:
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
         default = "" if item.default is None else f" (default: {plain(item.default)})"
-        words = f"{item.metadata['help']}; with {flags}{default}"
-        flag = f"--{name.replace('_', '-')}"
-        kind = _plain_type(method, name)
+        details = {"help": f"{item.metadata['help']}; with {flags}{default}", "rich_help_panel": EXPERT}
+        kind, flag = _plain_type(method, name), f"--{name.replace('_', '-')}"
         if kind is bool:
             flag = f"{flag}/--no-{name.replace('_', '-')}"
-        is_tokens = item.metadata["check"] is tokens
-        annotation = str | None if is_tokens else kind | None
-        parameters.append(
-            _parameter(
-                name, annotation, flag, help=words, rich_help_panel=EXPERT, metavar="TOKENS" if is_tokens else None
-            )
-        )
+        if item.metadata["check"] is tokens:
+            kind, details["metavar"] = str, "TOKENS"
+        parameters.append(_parameter(name, kind | None, flag, **details))
     return parameters
 
 
@@ -145,25 +141,12 @@ def _plain_type(method: type[Method], name: str) -> Any:
 
 
 def _modifier_options() -> list[inspect.Parameter]:
-    numbers = {
-        "attention_factor": "factor on cos and sin, instead of the method's own",
-        "temperature_slope": "slope a in sqrt(1/t) = a ln s + b (default: 0.1)",
-        "temperature_intercept": "intercept b in sqrt(1/t) = a ln s + b (default: 1)",
-    }
     parameters = []
-    kind: Any
-    metavar: str | None
     for name in MODIFIERS:
-        kind, words, metavar = str | None, LENGTHS.get(name, ""), "TOKENS"
-        if name in SWITCHES:
-            kind, words, metavar = bool | None, SWITCH_HELP[name], None
-        elif name in numbers:
-            kind, words, metavar = float | None, numbers[name], "NUMBER"
-        elif name not in LENGTHS:
-            kind, words, metavar = LogNKind | None, "scale queries by log(position): clamped at 1, or full", None
+        kind, metavar, words = MODIFIER_OPTIONS[name]
         panel = LENGTH if name in COMMON else EXPERT
         flag = f"--{name.replace('_', '-')}"
-        parameters.append(_parameter(name, kind, flag, help=words, metavar=metavar, rich_help_panel=panel))
+        parameters.append(_parameter(name, kind | None, flag, help=words, metavar=metavar, rich_help_panel=panel))
     return parameters
 
 

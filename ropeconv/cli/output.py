@@ -153,23 +153,17 @@ class Output:
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
         """A progress bar over bytes on stderr; none with `quiet` and where stderr is not a terminal."""
-        with self._bar(title, "bytes") as (set_total, advance):
+        with self.counting(title, "bytes") as (set_total, advance):
             set_total(total)
             yield advance
 
     @contextmanager
     def counting(self, title: str, unit: str = "tokens") -> Iterator[tuple[Callable[[int], None], Advance]]:
         """A progress bar on stderr, as (set the total, advance); none without `progress`. unit: in the plural."""
-        with self._bar(title, unit) as functions:
-            yield functions
-
-    @contextmanager
-    def _bar(self, title: str, unit: str) -> Iterator[tuple[Callable[[int], None], Advance]]:
         gc.enable()  # it is off for the start of the command line
         if self.quiet or not sys.stderr.isatty():
             yield (lambda total: None), (lambda done: None)
             return
-
         self._live = self._console(stderr=True)
         try:
             with bar(title, unit, self._live) as functions:

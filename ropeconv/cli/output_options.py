@@ -97,8 +97,7 @@ TrustOption = Annotated[
     ),
 ]
 PlotOption = Annotated[
-    Path | None,
-    typer.Option("--plot", metavar="FILE", help="Write the plots (.png or .svg).", rich_help_panel=OUTPUT),
+    Path | None, typer.Option("--plot", metavar="FILE", help="Write the plots (.png or .svg).", rich_help_panel=OUTPUT)
 ]
 
 

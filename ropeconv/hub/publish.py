@@ -27,11 +27,7 @@ WAITS = (1.0, 3.0)  # seconds between attempts to commit
 LOGIN = "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 CHANGED = 412
 """The status of a commit after another one: that of another user, or ours if its answer was lost."""
-REFUSED = {
-    401: LOGIN,
-    403: LOGIN,
-    CHANGED: "has changed while this was prepared; check the new commit and run again",
-}
+REFUSED = {401: LOGIN, 403: LOGIN, CHANGED: "has changed while this was prepared; check the new commit and run again"}
 
 
 def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: None) -> str:

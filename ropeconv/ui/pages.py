@@ -292,10 +292,7 @@ def lead_back(button: gr.Button, page_fields: Page, page: gr.Blocks) -> None:
     page.load(named, None, button, queue=False, api_visibility="private", show_progress="hidden")
 
 
-CHOICES = {
-    "to": get_args(Format),
-    "outtype": tuple(dict.fromkeys(("auto", *export.OUTTYPES, *FTYPES))),
-}
+CHOICES = {"to": get_args(Format), "outtype": tuple(dict.fromkeys(("auto", *export.OUTTYPES, *FTYPES)))}
 """Values of options that do not list them all."""
 LOGIN = "Publishing needs a login. Hugging Face then asks whether this page may create repositories for you."
 

@@ -27,17 +27,7 @@ from ..version import __version__
 from .access import LOOPBACK, PARAMETER, BodyMiddleware, KeyMiddleware, OriginMiddleware, Uploads, new_key
 from .forms import PageForm
 from .job import CANCELLED, PageJob, failure, prepare
-from .rules import (
-    KEPT,
-    LOCAL,
-    SPACE,
-    UPLOADS_OF_ALL,
-    UPLOADS_OF_ONE,
-    PageAnswer,
-    PageProgress,
-    PageRequest,
-    Rules,
-)
+from .rules import KEPT, LOCAL, SPACE, UPLOADS_OF_ALL, UPLOADS_OF_ONE, PageAnswer, PageProgress, PageRequest, Rules
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -115,10 +115,7 @@ def _trained(axes: Axes, result: Validation) -> None:
 
 def write_plot(tuned: TuningResult, path: Path) -> None:
     """Writes the picture to a .png or .svg file. tuned: what was found. Raises RopeconvError without matplotlib."""
-    write(
-        figure(partial(divisors, tuned=tuned), partial(curves, tuned=tuned), title=Path(tuned.source).name),
-        path,
-    )
+    write(figure(partial(divisors, tuned=tuned), partial(curves, tuned=tuned), title=Path(tuned.source).name), path)
 
 
 def divisors(axes: Axes, tuned: TuningResult) -> None:

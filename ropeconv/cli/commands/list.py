@@ -171,8 +171,7 @@ ropeconv list runtimes --matrix --runtime vllm --runtime sglang
 def runtimes_command(
     matrix: Annotated[bool, typer.Option("--matrix", help="A line per model family, a column per runtime.")] = False,
     runtime: Annotated[
-        list[str] | None,
-        typer.Option("--runtime", metavar="NAME[@VERSION]", help="Only these, every version of each."),
+        list[str] | None, typer.Option("--runtime", metavar="NAME[@VERSION]", help="Only these, every version of each.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -147,10 +147,7 @@ def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
             settings.trust_remote_code and gguf,
             "--trust-remote-code is for folders, and a GGUF file brings no code; leave it out",
         ),
-        (
-            server and settings.tokens is not None,
-            "--tokens is for spread runs and GGUF; give --length for a server",
-        ),
+        (server and settings.tokens is not None, "--tokens is for spread runs and GGUF; give --length for a server"),
         (
             gguf and not server and (settings.length or settings.text or of_checkpoints),
             "--length, --text, --device-map and --reference config are for checkpoints; for GGUF give --tokens",

@@ -17,11 +17,7 @@ KNOWN = "a number of processes, ray, auto, ray://HOST:PORT, HOST:PORT"
 
 
 def executor_of(
-    name: str,
-    table: ExecutorTable | None = None,
-    at_once: int = 0,
-    without_gpus: int = 1,
-    folder: Path | None = None,
+    name: str, table: ExecutorTable | None = None, at_once: int = 0, without_gpus: int = 1, folder: Path | None = None
 ) -> Executor:
     """The executor of a name.
 

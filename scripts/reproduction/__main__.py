@@ -93,17 +93,19 @@ def written(made: Sequence[Report], how: dict[str, object], out: Path) -> str:
 
 
 def renew(page: Path, made: Sequence[Report]) -> None:
-    """Replaces what stands behind the heading of the results in a page, and the pictures in the folder beside it."""
-    pictures = page.parent / "pictures"
+    """Replaces the results of a page and its pictures, and writes all differences into a file of `tables` beside it."""
+    pictures, tables = page.parent / "pictures", page.parent / "tables"
     pictures.mkdir(exist_ok=True)
+    tables.mkdir(exist_ok=True)
+    (tables / "reproducing.txt").write_text("\n".join(one.markdown() for one in made), "utf-8")
     before = page.read_text("utf-8").partition(RESULTS)[0]
-    page.write_text(f"{before}{RESULTS}\n{_sections(made, pictures, page.parent, 'reproducing-')}", "utf-8")
+    page.write_text(f"{before}{RESULTS}\n{_sections(made, pictures, page.parent, 'reproducing-', False)}", "utf-8")
 
 
-def _sections(made: Sequence[Report], pictures: Path, page: Path, prefix: str) -> str:
+def _sections(made: Sequence[Report], pictures: Path, page: Path, prefix: str, differences: bool = True) -> str:
     """The sections of all subjects. pictures: folder they are drawn into. page: folder that links are relative to."""
     drawn = [(one, one.draw(pictures, prefix).relative_to(page).as_posix()) for one in made]
-    return "\n".join(f"{one.markdown()}\n![{one.title}]({link})\n" for one, link in drawn)
+    return "\n".join(f"{one.markdown(differences)}\n![{one.title}]({link})\n" for one, link in drawn)
 
 
 def facts(read: Corpus, how: Training, given: argparse.Namespace, seconds: float) -> dict[str, object]:

@@ -64,8 +64,10 @@ def units_of(sources: Sequence[str], options: dict[str, Any]) -> list[OutputUnit
     sources: as the user named them. options: of the target, by name; `out` is the folder of several outputs.
     Raises UsageError where that is the name of a file.
     """
-    named = [(source, _resolved(source)) for source in sources]
-    parts = [(source, split(options, source.endswith(".gguf")), _modelfile(name, source)) for name, source in named]
+    references = [(source, _resolved(source)) for source in sources]
+    parts = [
+        (source, split(options, source.endswith(".gguf")), _modelfile(name, source)) for name, source in references
+    ]
     folder = options["out"] if sum(len(targets) for _, targets, _ in parts) > 1 and not options["in_place"] else None
     if folder is not None and (folder.suffix == ".gguf" or folder.is_file()):
         raise UsageError(f"-o {folder} is one file, and there are several outputs; give a folder for them")
@@ -117,13 +119,13 @@ def refuse_collisions(plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[
 
     made: units with their plans. units: all of them.
     """
-    taken: dict[str, OutputUnit] = {}
+    places: dict[str, OutputUnit] = {}
     sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
     for unit, plan in plans:
         for name in [plan.out.name] if plan.is_folder else [file.name for file in plan.files]:
             place = plan.out.with_name(name)
             real = os.path.realpath(place)
-            other = taken.setdefault(real, unit)
+            other = places.setdefault(real, unit)
             if other is not unit:
                 raise UsageError(
                     f"{other.label} and {unit.label} would both be written to {place}; run them one by one, each with "

@@ -138,8 +138,8 @@ def drawable(records: Sequence[EvaluationRecord]) -> EvaluationRecord | None:
 
 
 def _curve(cells: Sequence[MeasuredRecord], value: str, error: str) -> Curve:
-    points = [(one.length, getattr(one, value), getattr(one, error)) for one in cells]
-    return Curve(*np.array([[np.nan if x is None else x for x in one] for one in points], np.float64).T)
+    points = [(cell.length, getattr(cell, value), getattr(cell, error)) for cell in cells]
+    return Curve(*np.array([[np.nan if x is None else x for x in point] for point in points], np.float64).T)
 
 
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
@@ -190,9 +190,9 @@ def name_of(what: UploadSet, how: PublishOptions) -> tuple[str, str]:
     first = what.receipt.first
     if first.repository:
         return first.repository, first.commit or ""
-    stated = _metadata(what.card).get("base_model") or what.known.get("base_model")
-    stated = stated[0] if isinstance(stated, list) and stated else stated
-    return (stated, "") if isinstance(stated, str) and REPOSITORY.fullmatch(stated) else ("", "")
+    base = _metadata(what.card).get("base_model") or what.known.get("base_model")
+    base = base[0] if isinstance(base, list) and base else base
+    return (base, "") if isinstance(base, str) and REPOSITORY.fullmatch(base) else ("", "")
 
 
 def base_model(api: HfApi, what: UploadSet, how: PublishOptions) -> tuple[BaseModel, str]:

@@ -198,11 +198,13 @@ def _told_apart(sources: list[NamedSource]) -> list[NamedSource]:
         for source in sources
     ]
     again, used = Counter(source.name for source in longer), Counter[str]()
-    named = []
+    distinct = []
     for source in longer:
         used[source.name] += 1
-        named.append(replace(source, name=f"{source.name}-{used[source.name]}") if again[source.name] > 1 else source)
-    return named
+        distinct.append(
+            replace(source, name=f"{source.name}-{used[source.name]}") if again[source.name] > 1 else source
+        )
+    return distinct
 
 
 CHAIN = ("apply", "validate", "push")

@@ -153,9 +153,11 @@ def _evaluated(table: RunTable) -> list[EvaluationSection]:
             result = read_result(Path(row.results["eval"]["path"]))
         except RopeconvError:
             continue
-        shown = drawn(evaluation_pictures(result)) if installed("matplotlib") else []
+        pictures = drawn(evaluation_pictures(result)) if installed("matplotlib") else []
         sections.append(
-            EvaluationSection(row.source, result, tables(result), [_of(picture, f"eval-{number}") for picture in shown])
+            EvaluationSection(
+                row.source, result, tables(result), [_of(picture, f"eval-{number}") for picture in pictures]
+            )
         )
     return sections
 

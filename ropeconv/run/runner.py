@@ -87,8 +87,8 @@ class TaskWorker:
 
 def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
     """Return jobs without the units that have succeeded, and without jobs that are complete."""
-    left = [Job(_left(job, journal)) for job in jobs]
-    return [job for job in left if job.units]
+    unfinished = [Job(_left(job, journal)) for job in jobs]
+    return [job for job in unfinished if job.units]
 
 
 def _left(job: Job, journal: RunJournal) -> tuple[Unit, ...]:
@@ -113,9 +113,9 @@ def run_jobs(
     jobs: as `missing` gives them. pool: of `TaskWorker`. journal: of the run. ended: called with each job and
     its lines. stopped: whether to end early, asked as jobs end; what runs then is dropped.
     """
-    left = len(jobs)
+    remaining = len(jobs)
     with closing(pool.run(jobs)) as results:
-        while left and not stopped():
+        while remaining and not stopped():
             index, lines = next(results)
             job = jobs[index]
             if isinstance(lines, Failure):
@@ -123,8 +123,8 @@ def run_jobs(
             for line in lines:
                 journal.add(line)
             ended(job, lines)
-            left -= 1
-    return left == 0
+            remaining -= 1
+    return remaining == 0
 
 
 def states(job: Job, journal: RunJournal, problem: str = "") -> dict[str, tuple[str, str]]:

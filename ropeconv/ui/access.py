@@ -197,8 +197,8 @@ FULL = "Too many files were dropped on this page in the last two hours; try agai
 
 def visitor_of(scope: Scope) -> str:
     """Return the network address that a request comes from, as the proxy of the Hub states it; of IPv6 the network."""
-    stated = next((value for name, value in scope["headers"] if name == b"x-forwarded-for"), b"").decode("latin-1")
-    text = stated.partition(",")[0].strip() or (scope.get("client") or ("",))[0]
+    forwarded = next((value for name, value in scope["headers"] if name == b"x-forwarded-for"), b"").decode("latin-1")
+    text = forwarded.partition(",")[0].strip() or (scope.get("client") or ("",))[0]
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -293,9 +293,9 @@ class BodyMiddleware:
 
 async def _discard(receive: Receive) -> None:
     """Read a refused body: a client may lose the answer of a server that closes the connection while it sends."""
-    left = DISCARDED
-    while left > 0:
+    remaining = DISCARDED
+    while remaining > 0:
         message = await receive()
         if message["type"] != "http.request" or not message.get("more_body"):
             return
-        left -= len(message.get("body", b""))
+        remaining -= len(message.get("body", b""))

@@ -223,6 +223,6 @@ def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
     modifiers = {name: getattr(recipe, name) for name in MODIFIERS}
     changed += [f"{name}={json.dumps(setting)}" for name, setting in modifiers.items() if setting not in (None, False)]
     form = BakeForm(source=source, method=method.name, settings=", ".join(changed), replace=replace)
-    named = {"context": value} if method.value in LENGTHS else {"value": value}
-    form = filled(BakeForm, {name: getattr(form, name) for name in names(BakeForm)} | named)
+    length_or_value = {"context": value} if method.value in LENGTHS else {"value": value}
+    form = filled(BakeForm, {name: getattr(form, name) for name in names(BakeForm)} | length_or_value)
     return to_page("", form)

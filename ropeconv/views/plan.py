@@ -78,9 +78,9 @@ def training(plan: Plan) -> str:
     factor, limit = plan.schedule.context / trained, method.max_untuned_factor
     if not method.finetuning_note or factor <= limit:
         return ""
-    known = f"{method.name} works untrained up to about {limit:g} times" if limit > 1 else method.finetuning_note
+    evidence = f"{method.name} works untrained up to about {limit:g} times" if limit > 1 else method.finetuning_note
     times = f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
-    return f"Fine-tune it at this length ({times} times the trained one): {known}."
+    return f"Fine-tune it at this length ({times} times the trained one): {evidence}."
 
 
 def _named(plan: Plan) -> dict[str, Verdict]:

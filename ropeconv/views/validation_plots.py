@@ -28,7 +28,7 @@ def validation_figure(result: Validation) -> Figure:
 
 def validation_pictures(result: Validation) -> list[Picture]:
     """The plots of a validation, each with a sentence on it."""
-    shown = [
+    pictures = [
         Picture(
             partial(_kl, result=result),
             "KL divergence by position. The output must stay below the allowed line, and the unscaled source far above "
@@ -42,7 +42,7 @@ def validation_pictures(result: Validation) -> list[Picture]:
     if {"before", "after"} <= result.frequencies.keys():
         before, after = (np.array(result.frequencies[name]) for name in ("before", "after"))
         draw: Panel = partial(wavelengths, before=before, curves={"after": after}, lengths=result.lengths)
-        shown.append(
+        pictures.append(
             Picture(draw, "Each pair of dimensions rotates with its own wavelength, before and after the change.")
         )
         if result.unrotated is not None:
@@ -51,14 +51,14 @@ def validation_pictures(result: Validation) -> list[Picture]:
                 preference, before=before, curves={"after": after}, unrotated=result.unrotated, length=length,
                 lengths=result.lengths,
             )  # fmt: skip
-            shown.append(
+            pictures.append(
                 Picture(
                     draw,
                     "Below 0, a token that is like the query can score lower than a random one at this distance (Men "
                     "et al. 2024).",
                 )
             )
-    return shown
+    return pictures
 
 
 def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[float]]:
@@ -74,11 +74,11 @@ def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[fl
 
 
 def _kl(axes: Axes, result: Validation) -> None:
-    shown = [bucket for bucket in result.buckets if bucket.run == "spread"]
-    axes.plot(*_steps(shown, "control_kl"), color=RED, label="unscaled source")
-    axes.plot(*_steps(shown, "tolerance"), color=ink(), linestyle="--", label="allowed")
-    axes.plot(*_steps(shown, "noise_kl"), color=ORANGE, linestyle=":", label="noise floor")
-    axes.plot(*_steps(shown, "kl_95"), color=BLUE, label="output, 95 %")
+    buckets = [bucket for bucket in result.buckets if bucket.run == "spread"]
+    axes.plot(*_steps(buckets, "control_kl"), color=RED, label="unscaled source")
+    axes.plot(*_steps(buckets, "tolerance"), color=ink(), linestyle="--", label="allowed")
+    axes.plot(*_steps(buckets, "noise_kl"), color=ORANGE, linestyle=":", label="noise floor")
+    axes.plot(*_steps(buckets, "kl_95"), color=BLUE, label="output, 95 %")
     if result.curve:
         x, y = zip(*result.curve, strict=True)
         axes.plot(
@@ -94,13 +94,13 @@ def _kl(axes: Axes, result: Validation) -> None:
 
 def _agreement(axes: Axes, result: Validation) -> None:
     kind = "whole" if any(bucket.run == "whole" for bucket in result.buckets) else "spread"
-    shown = [bucket for bucket in result.buckets if bucket.run == kind]
-    if any(bucket.cosine is not None for bucket in shown):
-        axes.plot(*_steps(shown, "cosine"), color=BLUE, label="95 % of positions have at least")
+    buckets = [bucket for bucket in result.buckets if bucket.run == kind]
+    if any(bucket.cosine is not None for bucket in buckets):
+        axes.plot(*_steps(buckets, "cosine"), color=BLUE, label="95 % of positions have at least")
         axes.set(ylim=(0, 1.05), ylabel="cosine", title="Similarity of hidden states")
     else:
-        axes.plot(*_steps(shown, "top1"), color=BLUE, label="top token")
-        axes.plot(*_steps(shown, "top5"), color=ORANGE, linestyle="--", label="top five")
+        axes.plot(*_steps(buckets, "top1"), color=BLUE, label="top token")
+        axes.plot(*_steps(buckets, "top5"), color=ORANGE, linestyle="--", label="top five")
         axes.set(ylim=(0, 1.05), ylabel="share of positions", title="Same predictions")
     in_tokens(axes, "x")
     axes.set(xlabel="position, tokens")

@@ -41,9 +41,9 @@ def methods_command(
     output = Output(as_json)
     if name and name not in REGISTRY:
         raise UsageError(f"there is no method {shown(name)}; choose {', '.join(REGISTRY)}")
-    chosen = {name: REGISTRY[name]} if name else REGISTRY
+    methods = {name: REGISTRY[name]} if name else REGISTRY
     if as_json:
-        output.data({"methods": [_method(method) for method in chosen.values()]})
+        output.data({"methods": [_method(method) for method in methods.values()]})
         return
     if name:
         _show_method(REGISTRY[name], output)
@@ -93,7 +93,7 @@ def families_command(as_json: JsonOption = False) -> None:
     from ...models.registry import families
 
     output = Output(as_json)
-    known = [family for family in families() if not family.refuse]
+    supported = [family for family in families() if not family.refuse]
     refused = [family for family in families() if family.refuse]
     if as_json:
         rows = [
@@ -114,7 +114,7 @@ def families_command(as_json: JsonOption = False) -> None:
         return
     table = [
         (f.name, f.display_name, ", ".join(f.model_types), ", ".join(f.writing.types), f.gguf.arch if f.gguf else "")
-        for f in known
+        for f in supported
     ]
     columns = ("name", "models", "model_type", "rope types", "--to gguf as")
     output.table("Families", columns, table, optional=("rope types", "model_type", "--to gguf as"))
@@ -182,17 +182,17 @@ def runtimes_command(
     from ...views.advice import newest_of, show_matrix, show_runtimes, summary
 
     output, cells = Output(as_json), all_cells()
-    named = [row for name in runtime or () for row in find(name)]
+    rows_named = [row for name in runtime or () for row in find(name)]
     if not matrix:
-        rows = [summary(row, cells) for row in named or runtimes()]
+        rows = [summary(row, cells) for row in rows_named or runtimes()]
         if as_json:
             output.data({"runtimes": rows})
         else:
             show_runtimes(rows, output)
         return
-    shown = {row.key: row for row in named or newest_of(runtimes())}
+    columns = {row.key: row for row in rows_named or newest_of(runtimes())}
     if as_json:
-        matching = [cell for cell in cells if any(cell.verdict.covers(row) for row in shown.values())]
+        matching = [cell for cell in cells if any(cell.verdict.covers(row) for row in columns.values())]
         output.data({"cells": [cell.to_dict() for cell in matching]})
         return
-    show_matrix(cells, list(shown.values()), output)
+    show_matrix(cells, list(columns.values()), output)

@@ -101,14 +101,14 @@ def _show_plan(
     from ...run.report import Costs, check_bytes, kept_bytes, planned, problems_of
     from ...run.runner import missing
 
-    lines, left = [], jobs
+    lines, remaining = [], jobs
     if place.exists():
         with RunJournal(place) as journal:
             _verify(jobs, journal, flags.verify and not flags.fresh, output)
-            lines, left = list(journal.lines.values()), jobs if flags.fresh else missing(jobs, journal)
+            lines, remaining = list(journal.lines.values()), jobs if flags.fresh else missing(jobs, journal)
     problems = problems_of(sources)
-    previews = [planned(job, problems.get(job.units[0].source, "")) for job in left]
-    costs, units = Costs.of(lines), [unit for job in left for unit in job.units]
+    previews = [planned(job, problems.get(job.units[0].source, "")) for job in remaining]
+    costs, units = Costs.of(lines), [unit for job in remaining for unit in job.units]
     if isinstance(executor, Local):
         costs = costs.with_eval(units)
     done = sum(len(job.units) for job in jobs) - len(units)
@@ -152,10 +152,10 @@ def _run(
     problems = problems_of(sources)
     with RunJournal(place, flags.fresh) as journal:
         _verify(jobs, journal, flags.verify, output)
-        left = [job for job in missing(jobs, journal) if job.units[0].source not in problems]
+        remaining = [job for job in missing(jobs, journal) if job.units[0].source not in problems]
         if plan.most_bytes is not None:
-            check_bytes(plan, [planned(job) for job in left])
-        complete = _run_left(left, plan, journal, executor, output)
+            check_bytes(plan, [planned(job) for job in remaining])
+        complete = _run_left(remaining, plan, journal, executor, output)
         table = table_of(plan, jobs, sources, journal)
     report = place.with_name("report.html")
     write_run_report(table, path, report)

@@ -101,10 +101,10 @@ class Tasks(Pool):
     def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
         """As in `Pool`."""
         pending: dict[ObjectRef, int] = {}
-        left = iter(range(len(items)))
+        remaining = iter(range(len(items)))
         try:
             while True:
-                while len(pending) < AHEAD and (index := next(left, None)) is not None:
+                while len(pending) < AHEAD and (index := next(remaining, None)) is not None:
                     pending[self.call.remote(self.made, items[index])] = index
                 if not pending:
                     return

@@ -163,24 +163,24 @@ class Arrays(Pool):
 
     def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
         """As in `Pool`."""
-        left = list(range(len(items)))
+        remaining = list(range(len(items)))
         for number in range(self.retries + 1):
-            for start in range(0, len(left), LARGEST):
-                part = left[start : start + LARGEST]
+            for start in range(0, len(remaining), LARGEST):
+                part = remaining[start : start + LARGEST]
                 self.pending |= dict(zip(part, self._submitted([items[index] for index in part]), strict=True))
-            left = []
+            remaining = []
             while self.pending:
                 for index in self.watch.ended(self.pending):
                     job = self.pending.pop(index)
                     if job.paths.result_pickle.exists() and job.exception() is None:
                         yield index, job.result()
                     elif number < self.retries:
-                        left.append(index)
+                        remaining.append(index)
                     else:
                         yield index, lost(number + 1, str(job.paths.stderr))
                 if self.pending:
                     time.sleep(POLL)
-            if not left:
+            if not remaining:
                 return
 
     def _submitted(self, items: Sequence[object]) -> list[Job]:

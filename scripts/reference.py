@@ -23,7 +23,7 @@ import typer
 
 import ropeconv
 from ropeconv.bake.plan import PlanDocument
-from ropeconv.bake.writing.hidden import Begun, FinishedFile, Moves
+from ropeconv.bake.hidden import Begun, FinishedFile, Moves
 from ropeconv.cli.app import COMMANDS, app
 from ropeconv.cli.command import GENERAL, PANELS
 from ropeconv.evaluate.cases import EvalLine

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..convert.encoding import CheckpointResult
 from ..convert.gguf_encoding import GgufResult
 from ..convert.target import ConsideredEncoding, EncodeResult, Target
-from ..formats.disk import FileIdentity, Splice
+from ..formats.disk import Advance, FileIdentity, Splice
 from ..formats.gguf.edit import Edit
 from ..formats.jsontext import JsonObject
 from ..inspection.document import (
@@ -22,33 +23,91 @@ from ..inspection.document import (
     verdict_document,
 )
 from ..inspection.kv_cache import KvCache
-from ..inspection.receipts.receipt import (
-    Action,
-    BeforeRecord,
-    ConfigRecord,
-    FoldRecord,
-    LogNRecord,
-    OriginalRecord,
-    Receipt,
-)
+from ..inspection.receipts import receipt as records
+from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord, StepRecord
 from ..models.source import Origin
+from ..options import copied
+from ..rope.bound.reach import effective_length, source_reach
 from ..rope.errors import counted
 from ..rope.recipe import Recipe, flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..runtimes.verdict import describe, frequencies
 from ..summary import Summary
-from ..version import SCHEMA
-from .record import receipt_of
+from ..version import SCHEMA, __version__
+
+
+def source_record(source: Origin) -> SourceRecord:
+    """Return the record of a source for a receipt, without a path of this machine."""
+    reference = source.reference if source.kind == "hub" or source.commit else None
+    return SourceRecord(source.name, source.kind, reference, source.commit, source.treat_as)
+
+
+def steps_of(receipt: Receipt | None) -> tuple[StepRecord, ...]:
+    """Return the earlier bakes that led to a source with this receipt; empty without one."""
+    return () if receipt is None else receipt.steps
+
+
+def receipt_of(
+    source: Origin,
+    target: Target,
+    family: str,
+    recipe: Recipe,
+    before: RopeSpec,
+    schedule: Schedule,
+    result: EncodeResult,
+    original: OriginalRecord | None = None,
+) -> Receipt:
+    """Return the receipt of a planned output, without its files and check. before: the RoPE of the source."""
+    approximation, fold, in_config = result.log_n_approximation, None, None
+    if isinstance(result, CheckpointResult):
+        scales = result.in_config
+        in_config = records.ConfigRecord(result.written_as, scales.attention_factor, scales.softmax_scale)
+        if result.fold is not None:
+            fold = records.FoldRecord(result.fold.fold_into, result.fold.tensors, result.fold.expected_kl)
+    return Receipt(
+        ropeconv=__version__,
+        source=source_record(source),
+        family=family,
+        recipe=recipe.to_dict(),
+        before=records.BeforeRecord(
+            describe(before.form),
+            frequencies(schedule),
+            before.attention_factor,
+            before.context,
+            before.original_context,
+            effective_length(before.current(), before),
+            source_reach(schedule, before),
+        ),
+        encoding=result.encoding,
+        fold=fold,
+        in_config=in_config,
+        log_n_approximation=approximation
+        and records.LogNRecord(approximation.beta, approximation.length, approximation.gain, result.deviation),
+        schedule=records.ScheduleRecord(**schedule.to_dict()),
+        effective_length=effective_length(schedule, before),
+        runtimes=tuple(
+            records.RuntimeRecord(
+                verdict.runtime, verdict.status, verdict.reason, verdict.source, verdict.display_name,
+                verdict.evidence.grade, verdict.evidence.detail,
+            )
+            for verdict in result.verdicts
+        ),
+        original=original,
+        target=copied(
+            records.TargetRecord, target, to="safetensors" if isinstance(result, CheckpointResult) else "gguf"
+        ),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PlannedFile:
     """One file of the output.
 
-    action: "copy" takes it from the source, unchanged; other files are written from `text` or by make(target, advance).
-    name: relative to the output. size: in bytes, 0 where the Hub does not say. sha256: None where it is not known
-    without hashing. text: its content. origin: its name in the source, empty where that is the same. estimated: whether
-    `size` is not exact. splice: what `make` changes in the file of that name in the source, where that is all.
+    action: "copy" copies it from the source, unchanged; other files are written from `text` or by make(target,
+    advance). name: relative to the output. size: in bytes, 0 where the Hub does not tell. sha256: None where it is not
+    known without hashing. origin: its name in the source, empty where that is the same. estimated: whether `size` is
+    not exact. splice: the only change that `make` makes to the file of that name in the source, if there is only one.
     """
 
     action: Action
@@ -56,7 +115,7 @@ class PlannedFile:
     size: int
     sha256: str | None = None
     text: str | None = None
-    make: Callable[[Path, Callable[[int], None]], None] | None = None
+    make: Callable[[Path, Advance], None] | None = None
     origin: str = ""
     estimated: bool = False
     splice: Splice | None = None
@@ -66,8 +125,8 @@ class PlannedFile:
 class FilePlan(Summary):
     """The files of an output.
 
-    source: what it is made from. out: a folder, or a GGUF file (of several shards the first). files: to write. skipped:
-    names of files of the source that are left out. seen: files that are read, as they were before anything was.
+    out: a folder, or a GGUF file (of several shards the first). skipped: names of files of the source that are left
+    out. seen: files that are read, with their identities at planning.
     """
 
     source: Origin
@@ -86,12 +145,12 @@ class FilePlan(Summary):
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Names of files of the source that nothing of the output is made of, which may change meanwhile."""
+        """Names of files of the source that do not affect the output and may change meanwhile."""
         return self.skipped
 
     @property
     def resume_key(self) -> str:
-        """What tells this plan from others over the same files: an interrupted run goes on only with the same."""
+        """A text that differs between plans over the same files: an interrupted run continues only with the same."""
         return ""
 
     @property
@@ -100,16 +159,16 @@ class FilePlan(Summary):
         return sum(file.size for file in self.files)
 
     def summary(self) -> dict[str, str]:
-        """What is shown, by name."""
+        """The values that are shown, by name."""
         size = f"{counted(len(self.files), 'file')}, {self.bytes:,} bytes"
         return {"source": self.source.reference, "out": str(self.out), "size": size}
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """The local path of the file that a planned file is copied from; None where it is not copied."""
+        """Return the local path of the file that a planned file is copied from; None where it is not copied."""
         return None
 
     def receipt(self) -> Receipt | None:
-        """The receipt of the output, without the files and the check; None where it gets none."""
+        """Return the receipt of the output, without the files and the check; None where it gets none."""
         return None
 
 
@@ -133,11 +192,11 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     source: SourceDocument
     family: str
     recipe: JsonObject
-    before: BeforeRecord
+    before: records.BeforeRecord
     encoding: str
-    fold: FoldRecord | None
-    in_config: ConfigRecord | None
-    log_n_approximation: LogNRecord | None
+    fold: records.FoldRecord | None
+    in_config: records.ConfigRecord | None
+    log_n_approximation: records.LogNRecord | None
     schedule: ScheduleDocument
     effective_length: int | None
     runtimes: tuple[VerdictDocument, ...]
@@ -153,13 +212,12 @@ class PlanDocument(Document, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Plan(FilePlan):
-    """What `apply` will do, and what each runtime will compute from the output.
+    """The work of `apply`, and what each runtime will compute from the output.
 
-    source, out, files, skipped: as in `FilePlan`. target, recipe: what the plan was made from. family: of the model, or
-    its GGUF architecture. source_spec: the RoPE of the source as it is, and before: the one that the recipe starts
-    from. schedule: what has to be computed. result: how that is encoded, with the verdicts. warnings: sentences for the
-    user. notes: how numbers of the plan follow from each other. kv_cache: the key-value cache of the output, None
-    where the source does not state the number of heads. original: for the receipt, as there.
+    source, out, files, skipped: as in `FilePlan`. family: of the model, or its GGUF architecture. source_spec: the RoPE
+    of the source, and before: the one that the recipe starts from. schedule: to be computed. result: its encoding, with
+    the verdicts. warnings: sentences for the user. notes: how numbers of the plan are derived. kv_cache: of the output,
+    None where the source does not give the number of heads. original: for the receipt.
     """
 
     target: Target
@@ -180,14 +238,14 @@ class Plan(FilePlan):
         return f"{self.schedule.digest} {self.recipe} {self.target}"
 
     def receipt(self) -> Receipt:
-        """The receipt of the output, without the files and the check, which are known after it is written."""
+        """Return the receipt of the output, without the files and the check, which are known after it is written."""
         return receipt_of(
             self.source, self.target, self.family, self.recipe, self.source_spec, self.schedule, self.result,
             self.original,
         )  # fmt: skip
 
     def summary(self) -> dict[str, str]:
-        """What is shown, by name."""
+        """The values that are shown, by name."""
         return super().summary() | {
             "method": " ".join(flags(self.recipe) or [self.recipe.method.flag()]),
             "context": f"{self.source_spec.context:,} -> {self.schedule.context:,} tokens",
@@ -197,19 +255,22 @@ class Plan(FilePlan):
         }
 
     def document(self) -> PlanDocument:
-        """The plan as a JSON document."""
-        done, cache = self.receipt(), self.kv_cache
+        """Return the plan as a JSON document."""
+        receipt, cache = self.receipt(), self.kv_cache
+        names = (
+            "family",
+            "recipe",
+            "before",
+            "encoding",
+            "fold",
+            "in_config",
+            "log_n_approximation",
+            "effective_length",
+        )
         return PlanDocument(
+            **{name: getattr(receipt, name) for name in names},
             source=source_document(self.source),
-            family=done.family,
-            recipe=done.recipe,
-            before=done.before,
-            encoding=done.encoding,
-            fold=done.fold,
-            in_config=done.in_config,
-            log_n_approximation=done.log_n_approximation,
             schedule=schedule_document(self.schedule),
-            effective_length=done.effective_length,
             runtimes=tuple(map(verdict_document, self.result.verdicts)),
             out=str(self.out),
             considered=self.result.considered,
@@ -222,7 +283,7 @@ class Plan(FilePlan):
         )
 
     def to_dict(self) -> JsonObject:
-        """The plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
+        """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
         return self.document().to_dict()
 
 
@@ -238,5 +299,4 @@ class GgufOutput(Plan):
 
     @property
     def is_folder(self) -> bool:
-        """Whether the output is a folder with `files` in it, and not files beside each other."""
         return False

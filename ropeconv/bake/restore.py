@@ -1,4 +1,4 @@
-"""Brings the first source of an output back, from its receipt: RoPE, context, tokenizer length, names of files."""
+"""Restores the first source of an output from its receipt: RoPE, context, tokenizer length, names of files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from ..models.gguf import GgufSource
 from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
 from ..rope.errors import shown
 from .apply import change_in_place
+from .execution import ApplyOptions, execute_plan
 from .gguf import shard_file, shard_names
 from .plan import FilePlan, PlannedFile
-from .writing.execute import execute_plan
-from .writing.place import ApplyOptions
 
 LONGEST = 200  # bytes of a file name without its ending; filesystems have 255
 
@@ -34,8 +33,8 @@ LONGEST = 200  # bytes of a file name without its ending; filesystems have 255
 class RestorePlan(FilePlan):
     """The files of the first source of an output.
 
-    source, out, files, skipped: as in `FilePlan`; skipped are files that are not from the first source. first: that
-    source. absent: names of its files that the output never had. in_place: whether `source` itself is changed.
+    skipped: files that are not from the first source. first: that source. absent: names of its files that the output
+    never had. in_place: whether `source` itself is changed.
     """
 
     source: OriginalSource | GgufSource
@@ -46,16 +45,14 @@ class RestorePlan(FilePlan):
 
     @property
     def is_folder(self) -> bool:
-        """Whether the output is a folder with `files` in it, and not files beside each other."""
         return isinstance(self.source, Source)
 
     @property
     def resume_key(self) -> str:
-        """What tells this plan from others over the same files."""
         return "restore"
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """The local path of the file that a planned file is copied from; None where it is not copied."""
+        """Return the local path of the file that a planned file is copied from; None where it is not copied."""
         if file.action != "copy":
             return None
         if isinstance(self.source, GgufSource):
@@ -63,7 +60,7 @@ class RestorePlan(FilePlan):
         return self.source.path(file.name)
 
     def to_dict(self) -> JsonObject:
-        """The plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
+        """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
         return {
             "source": self.source.to_dict(),
             "first": msgspec.to_builtins(self.first),
@@ -77,11 +74,16 @@ class RestorePlan(FilePlan):
 
 
 def restore_plan(source: Source | GgufSource, out: Path | None = None, in_place: bool = False) -> RestorePlan:
-    """Plans to bring the first source of an output back. Writes nothing.
+    """Plan to restore the first source of an output. Writes nothing.
 
-    source: the output, from `open_source`. out: the folder or GGUF file to write, by default `./NAME-restored` after
-    the first source. in_place: change the GGUF file itself. Raises BadSource where the receipt does not say what the
-    source had, where files were changed since, and where weights were rounded; UsageError for a name of another format.
+    Args:
+        source: The output, from `open_source`.
+        out: The folder or GGUF file to write, by default `./NAME-restored` after the first source.
+        in_place: Change the GGUF file itself.
+
+    Raises:
+        BadSource: Where the receipt does not record the source, files were changed since, or weights were rounded.
+        UsageError: For a name of another format.
     """
     if isinstance(source, GgufSource):
         return _of_gguf(source, out, in_place)
@@ -100,11 +102,10 @@ def restore(
     allow_hard_links: bool = False,
     advance: Advance = lambda done: None,
 ) -> Path:
-    """Writes what a plan brings back, and returns its path.
+    """Write the restored source of a plan, and return its path.
 
-    plan: from `restore_plan`. force, fsync: as in `ApplyOptions`. allow_hard_links: change a file in place that has
-    other names as well. advance: called with the bytes done since the last call. Raises RopeconvError where it cannot
-    be written, BadSource where a file is not as it was in the source; nothing is kept then.
+    force, fsync: as in `ApplyOptions`. allow_hard_links: change a file in place that has other names as well. Raises
+    RopeconvError where it cannot be written, BadSource where a file was changed; nothing is kept then.
     """
     if plan.in_place and isinstance(plan.source, GgufSource) and plan.edit is not None:
         return change_in_place(plan.source, plan.edit, allow_hard_links)
@@ -113,48 +114,49 @@ def restore(
 
 def _of_folder(source: Source, out: Path | None) -> RestorePlan:
     first = original_source(source)
-    now = {file.name: file for file in source.files()}
-    record, receipt = first.record, first.receipt
-    texts, made = set(first.generated_texts()), {item.name: item for item in first.generated_files()}
+    present = {file.name: file for file in source.files()}
+    record, receipt, source_name = first.record, first.receipt, first.first
+    texts, generated = set(first.generated_texts()), {item.name: item for item in first.generated_files()}
     files, absent = [], list(record.skipped)
     listed = {file.name for file in receipt.files}
     if len(listed) != len(receipt.files):
-        raise BadSource(f"the receipt of {source.reference} lists a file twice; use the original source, {first.first}")
-    edited = {one.name for one in receipt.files if one.name == CARD and one.size != getattr(now.get(CARD), "size", 0)}
+        raise BadSource(f"the receipt of {source.reference} lists a file twice; use the original source, {source_name}")
+    card_size = present[CARD].size if CARD in present else 0
+    edited = {file.name for file in receipt.files if file.name == CARD and file.size != card_size}
     for known in receipt.files:
         name = record.renamed.get(known.name, known.name)
         if known.name in record.added or name in texts:
             continue
-        if known.name == SOURCE_CARD and known.name not in now:
+        if known.name == SOURCE_CARD and known.name not in present:
             absent.append(name)  # as in a repository, which has the card alone
             continue
-        if known.name not in now or now[known.name].size != known.size or not safe_name(known.name):
+        if known.name not in present or present[known.name].size != known.size or not safe_name(known.name):
             raise BadSource(
                 f"{known.name} of {source.reference} is not as ropeconv wrote it; use the original source, "
-                f"{first.first}"
+                f"{source_name}"
             )
-        if name in made:
+        if name in generated:
             estimated = not name.endswith(".safetensors")
-            files.append(PlannedFile("convert", name, made[name].size, make=made[name].write, estimated=estimated))
+            files.append(
+                PlannedFile("convert", name, generated[name].size, make=generated[name].write, estimated=estimated)
+            )
         else:
             make = partial(_checked_copy, first, name, known.sha256) if known.sha256 else None
             files.append(PlannedFile("copy", name, known.size, known.sha256, make=make))
     for name in texts:
         text = first.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
-    record_of_first = receipt.first
     return RestorePlan(
         source=first,
-        out=out or _default_out(record_of_first, "-restored"),
+        out=out or _default_out(receipt.first, "-restored"),
         files=tuple(sorted(files, key=lambda file: file.name)),
-        skipped=tuple(name for name in now if name not in listed - edited and name != RECEIPT),
-        first=record_of_first,
+        skipped=tuple(name for name in present if name not in listed - edited and name != RECEIPT),
+        first=receipt.first,
         absent=tuple(absent),
     )
 
 
 def _default_out(first: SourceRecord, ending: str) -> Path:
-    """The place of an output without -o: in the current folder, whatever the receipt says."""
     name = Path(first.name).name
     if name in ("", ".", "..") or "\\" in name or not name.isprintable() or len(name.encode()) > LONGEST:
         raise BadSource(f"the receipt names its source {shown(name)}, which is not a file name; choose one with -o")
@@ -195,7 +197,7 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
 
 
 def _checked_copy(first: OriginalSource, name: str, digest: str, target: Path, advance: Callable[[int], None]) -> None:
-    """Copies a file whose sha256 the receipt has. Raises BadSource where it is another one now."""
+    """Copy a file whose sha256 is in the receipt. Raises BadSource where it was changed."""
     copy_file(first.path(name), target, advance)
     if sha256(target) != digest:
         raise BadSource(

@@ -1,4 +1,4 @@
-"""The RoPE that a recipe starts from, the schedule that follows, and how its numbers follow from each other."""
+"""The RoPE that a recipe starts from, the schedule that follows, and how its numbers are derived."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Pair = tuple[float, float]
 
 
 def first_inspection(source: Source, target: Target) -> tuple[ConfigInspection, ConfigInspection, Source]:
-    """The inspection of a checkpoint as it is, that of what a plan starts from, and the latter itself.
+    """Return the inspection of a checkpoint, that of the start of a plan, and the checkpoint of the latter.
 
     That is the first source of an output of ropeconv with `target.replace`, and the checkpoint otherwise. Raises
-    BadSource where an output cannot be taken back.
+    BadSource where an output cannot be undone.
     """
     first = first_source(source) if target.replace else source
     start = inspect_config(first)
@@ -46,11 +46,10 @@ def first_inspection(source: Source, target: Target) -> tuple[ConfigInspection, 
 
 
 def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
-    """The RoPE that a recipe starts from: the only place of a plan where a scaled model becomes an unscaled one.
+    """Return the RoPE that a recipe starts from: the only place of a plan where a scaled model becomes an unscaled one.
 
-    seen: the inspection of the source. Raises RopeconvError for a scaled model without `target.replace` or
-    `recipe.on_top`, UsageError for `recipe.on_top` without a scaling, UnsupportedBake for families for which nothing
-    can be baked.
+    Raises RopeconvError for a scaled model without `target.replace` or `recipe.on_top`, UsageError for `recipe.on_top`
+    without a scaling, UnsupportedBake for families for which nothing can be baked.
     """
     if seen.refuse:
         raise UnsupportedBake("a context extension", seen.display_name, seen.refuse, "or choose another model")
@@ -81,8 +80,8 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
 class Start:
     """A source and the schedule of a recipe for it, with which every plan begins.
 
-    seen: the inspection of the source as it is. recipe: with the mscale pair that it inherits from the source. spec:
-    the RoPE that it starts from. schedule: of the output. notes: how its numbers follow from each other.
+    seen: the inspection of the source. recipe: with the mscale pair that it inherits from the source. spec: the RoPE
+    that it starts from. notes: how its numbers are derived.
     """
 
     seen: Inspection
@@ -93,39 +92,38 @@ class Start:
 
 
 def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target, mscale: Pair | None) -> Start:
-    """The start of a plan.
+    """Return the start of a plan.
 
-    seen: the inspection of the source as it is. first: of what the plan starts from. mscale: the pair of the source.
-    Raises what `start_spec` raises, UsageError where the output would declare fewer tokens than the source and no
-    `--context` asks for it, RecipeError as `Recipe.schedule`.
+    first: the inspection of what the plan starts from. mscale: the pair of the source. Raises what `start_spec` raises,
+    UsageError where the output would declare fewer tokens than the source and no `--context` asks for it, RecipeError
+    as `Recipe.schedule`.
     """
-    spec, given = start_spec(first, recipe, target), recipe
-    recipe = inherit_mscale(recipe, mscale)
-    schedule, today = recipe.schedule(spec, first.spec), seen.spec.context
+    spec, inherited = start_spec(first, recipe, target), inherit_mscale(recipe, mscale)
+    schedule, today = inherited.schedule(spec, first.spec), seen.spec.context
     if recipe.context is None and schedule.context < today:
-        repair, meant = _repair(recipe, spec, today), format_tokens(schedule.context)
+        shorter = format_tokens(schedule.context)
+        factor = None if recipe.method.length else recipe.method.factor_over(spec.original_context)
+        longer = round(today * factor) if factor and factor > 1 else 2 * today
+        repair = (
+            inherited.method.longer(longer, spec.original_context) or f"--context {format_tokens(today)} to keep that"
+        )
         raise UsageError(
             f"the result declares {schedule.context:,}, less than today's {today:,}; pass {repair}, or "
-            f"--context {meant} if you mean it"
+            f"--context {shorter} if you mean it"
         )
-    notes = (
-        *filter(None, (first.assumption,)),
-        *_derivation(seen, recipe, spec),
-        *_inherited_notes(given, recipe, schedule),
-    )
-    return Start(seen, recipe, spec, schedule, notes)
-
-
-def _repair(recipe: Recipe, spec: RopeSpec, today: int) -> str:
-    """The flags that go beyond today's context: by the factor that was given, or to twice of it."""
-    length = recipe.method.length
-    factor = None if length else recipe.method.factor_over(spec.original_context)
-    longer = round(today * factor) if factor and factor > 1 else 2 * today
-    return recipe.method.longer(longer, spec.original_context) or f"--context {format_tokens(today)} to keep that"
+    notes = [*filter(None, (first.assumption,)), *_derivation(seen, inherited, spec)]
+    method = inherited.method
+    if inherited != recipe and isinstance(method, YarnMethod):
+        factors = f"attention_factor {schedule.attention_factor:.5g}"
+        if schedule.softmax_scale != 1:
+            factors += f", softmax_scale {schedule.softmax_scale:.5g}"
+        pair = f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g}"
+        notes.append(f"{pair} are the model's own: {factors}")
+    return Start(seen, inherited, spec, schedule, tuple(notes))
 
 
 def _derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
-    """Sentences on the factor: from which length over which it follows, and what scaling stays or goes."""
+    """Sentences on the factor: its two lengths, and which scaling is kept or removed."""
     method, source = recipe.method, seen.spec
     trained = recipe.original_context or spec.original_context
     if recipe.on_top:
@@ -134,17 +132,16 @@ def _derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
     if factor is None or (length is None and not source.scaled):
         return []
     reached = length or round(trained * factor)
-    found = f"factor {factor:.6g} = {reached:,} / {trained:,} trained tokens"
+    sentence = f"factor {factor:.6g} = {reached:,} / {trained:,} trained tokens"
     if source.scaled:
-        found += (
+        sentence += (
             f"; {trained:,} is the length before the {source.form.kind} scaling that --replace removes, with which "
             f"the model declares {source.context:,}"
         )
-    return [found]
+    return [sentence]
 
 
 def _on_top(recipe: Recipe, source: RopeSpec) -> str:
-    """The sentence on what goes on top of a scaling."""
     relative = recipe.method.relative(source.context, source.original_context)
     factor = relative.factor_over(source.original_context)
     kept = f"the {source.form.kind} scaling is kept"
@@ -158,10 +155,7 @@ def _on_top(recipe: Recipe, source: RopeSpec) -> str:
 
 
 def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
-    """The warning of a factor with which the method does not reach `--context`; empty where it does.
-
-    recipe, spec: as in `Start`. seen: the inspection of the source as it is.
-    """
+    """Return the warning of a factor with which the method does not reach `--context`; empty where it does."""
     meant = getattr(recipe.method, "target", None) or getattr(recipe.method, "at", None)
     if meant is not None and recipe.context is not None and meant < recipe.context:
         flag = recipe.method.flag()
@@ -177,36 +171,34 @@ def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
 
 
 def mscale_of_config(config: JsonObject, seen: ConfigInspection) -> Pair | None:
-    """The pair (mscale, mscale_all_dim) of a checkpoint; None without it.
-
-    config: of the source. seen: its inspection. Raises BadSource for a value that is no number.
-    """
-    found, _ = rope_dict(text_part(config, seen.family), seen.family)
-    if not found.get("mscale_all_dim"):
+    """Return the pair (mscale, mscale_all_dim) of a checkpoint; None without it. Raises BadSource for a non-number."""
+    rope, _ = rope_dict(text_part(config, seen.family), seen.family)
+    if not rope.get("mscale_all_dim"):
         return None
-    return number(found, "mscale", 1.0), number(found, "mscale_all_dim")
+    return number(rope, "mscale", 1.0), number(rope, "mscale_all_dim")
 
 
 def mscale_of_gguf(source: GgufSource) -> Pair | None:
-    """The pair of a GGUF file from rope.scaling.yarn_log_multiplier; None without that key.
+    """Return the pair of a GGUF file from rope.scaling.yarn_log_multiplier; None without that key.
 
-    deepseek2 takes mscale for as large as mscale_all_dim, the others for 1 (src/llama-context.cpp:187-196).
+    deepseek2 uses mscale = mscale_all_dim, the others 1 (src/llama-context.cpp:187-196).
     """
     arch = arch_of(source.file)
-    found = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
-    mscale = found / 0.1 if found and arch.softmax else found
+    mscale = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
+    if mscale and arch.softmax:
+        mscale /= 0.1
     return (mscale if arch.same_mscale else 1.0, mscale) if mscale else None
 
 
 def mscale_of(source: Source | GgufSource, seen: Inspection) -> Pair | None:
-    """The pair of a source of either kind. seen: its inspection. Raises BadSource for a value that is no number."""
+    """Return the pair of a source of either kind. Raises BadSource for a value that is not a number."""
     if isinstance(source, GgufSource):
         return mscale_of_gguf(source)
     return mscale_of_config(source.config(), seen) if isinstance(seen, ConfigInspection) else None
 
 
 def inherit_mscale(recipe: Recipe, pair: Pair | None) -> Recipe:
-    """The recipe with the mscale pair of its source, for YaRN without a pair of its own; others as they are.
+    """Return the recipe with the mscale pair of its source, for YaRN without a pair of its own; others do not change.
 
     The source was trained with the attention factor and the softmax scale that follow from it.
     """
@@ -214,17 +206,3 @@ def inherit_mscale(recipe: Recipe, pair: Pair | None) -> Recipe:
     if pair is None or not isinstance(method, YarnMethod) or method.mscale is not None:
         return recipe
     return replace(recipe, method=replace(method, mscale=pair[0], mscale_all_dim=pair[1]))
-
-
-def _inherited_notes(given: Recipe, recipe: Recipe, schedule: Schedule) -> list[str]:
-    """A sentence on an inherited pair and what follows from it; none where nothing was inherited.
-
-    given: the recipe before `inherit_mscale`, and recipe: after it. schedule: of the output.
-    """
-    method = recipe.method
-    if recipe == given or not isinstance(method, YarnMethod):
-        return []
-    follows = f"attention_factor {schedule.attention_factor:.5g}"
-    if schedule.softmax_scale != 1:
-        follows += f", softmax_scale {schedule.softmax_scale:.5g}"
-    return [f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g} are the model's own: {follows}"]

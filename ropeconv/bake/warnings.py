@@ -1,4 +1,4 @@
-"""The warnings of a plan: sentences about what may surprise its user, those that matter most first."""
+"""The warnings of a plan, the most important first, and the commands that run an output."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..convert.encoding import EncodeRequest
-from ..convert.selection import select
+from ..convert.encoding import EncodeRequest, select
 from ..convert.target import Target
 from ..errors import UsageError
 from ..formats.files import read_text
@@ -29,7 +28,6 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.grouping import canonical, newest
 from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, WRONG, Runtime, runtimes
-from ..runtimes.verdict import Verdict
 from .plan import GgufOutput, Plan
 from .start import uncovered
 
@@ -38,33 +36,27 @@ CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
 """Problems of a source, by code, that its outputs have as well."""
 
 
-def warnings(seen: Inspection, recipe: Recipe, spec: RopeSpec, schedule: Schedule) -> list[str]:
-    """The warnings of a plan as sentences, the most important first.
-
-    seen: the inspection of the source. spec: the RoPE that the recipe starts from. schedule: of the output.
-    """
-    return [*uncovered(recipe, seen, spec), *_warnings(seen, recipe, schedule)]
-
-
-def _warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> Iterator[str]:
+def warnings(seen: Inspection, recipe: Recipe, start: RopeSpec, schedule: Schedule) -> Iterator[str]:
+    """Yield the warnings of a plan, the most important first. start: the RoPE that the recipe starts from."""
+    yield from uncovered(recipe, seen, start)
     spec, changes = seen.spec, not isinstance(recipe.method, AsIs)
     if changes and (useless := cannot_gain(spec, schedule.context)):
         yield useless
     if worse := worse_than_source(schedule, spec):
         yield worse
     if not schedule.inv_freq.any():
-        yield f"no pair rotates: only the causal mask says which token comes first, which needs training {DROPE}"
+        yield f"no pair rotates: only the causal mask gives the order of tokens, which needs training {DROPE}"
     if schedule.context == spec.context and recipe.method.name == "theta" and recipe.context is None:
         yield f"the context stays {schedule.context:,}; pass --context to declare a longer one"
     carried = [problem for problem in seen.problems if problem.code in CARRIED_OVER]
-    for problem in sorted(carried, key=lambda one: CARRIED_OVER.index(one.code)):
+    for problem in sorted(carried, key=lambda problem: CARRIED_OVER.index(problem.code)):
         yield problem.message
     if seen.custom_code:
         yield seen.custom_code
 
 
 def list_notes(schedule: Schedule) -> tuple[str, ...]:
-    """What llama.cpp does with two factor lists; empty for one."""
+    """Return a sentence on llama.cpp's use of two factor lists; empty for one."""
     if schedule.short_inv_freq is None:
         return ()
     length = schedule.original_context
@@ -75,44 +67,43 @@ def list_notes(schedule: Schedule) -> tuple[str, ...]:
 
 
 def repairs_of(source: Source | GgufSource, seen: Inspection) -> tuple[Problem, ...]:
-    """What `repairs` finds for a checkpoint; nothing for a GGUF file. source: the model. seen: its inspection."""
+    """Return the `repairs` of a checkpoint; empty for a GGUF file."""
     if isinstance(source, Source) and isinstance(seen, ConfigInspection):
         return tuple(repairs(source.config(), seen))
     return ()
 
 
 def repairs(config: Config, seen: ConfigInspection) -> Iterator[Problem]:
-    """A problem per newest row of a runtime that does not compute the checkpoint and that another config would help.
+    """Yield a problem for the newest row of each runtime that computes a checkpoint wrong, if another config would
+    help.
 
-    config: the whole config.json. seen: its inspection. Weights are not looked at, not even their headers.
+    config: the whole config.json. Weights are not read.
     """
     if seen.refuse:
         return
-    wrong: dict[str, Verdict] = {}
-    for name in dict.fromkeys(row.name for row in runtimes()):
-        verdict = next(one for one in reversed(seen.verdicts) if one.covers(newest(name)))
-        if verdict.status in WRONG:
-            wrong[name] = verdict
     candidates = _candidates(seen)
-    for name, verdict in wrong.items():
+    for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
+        verdict = next(verdict for verdict in reversed(seen.verdicts) if verdict.covers(row))
+        if verdict.status not in WRONG:
+            continue
         helping = (flags for flags, recipe, chunks in candidates if _helps(config, seen, row, recipe, chunks))
-        found = next(helping, "")
-        if found:
+        flags = next(helping, "")
+        if flags:
             message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
-            yield Problem("runtime", message, f"{found} --runtime {name}")
+            yield Problem("runtime", message, f"{flags} --runtime {name}")
 
 
 def _candidates(seen: ConfigInspection) -> list[tuple[str, Recipe, DualChunk | None]]:
-    """Recipes that give a runtime the same context: the same RoPE in both schemas, else one that only needs a base."""
-    found: list[tuple[str, Recipe, DualChunk | None]] = [("--as-is", Recipe(AsIs()), None)]
+    """Recipes for the same context, with their flags: the same RoPE in both schemas, else only a new base."""
+    candidates: list[tuple[str, Recipe, DualChunk | None]] = [("--as-is", Recipe(AsIs()), None)]
     if any(problem.code == "dual-chunk" for problem in seen.problems):
-        found.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
+        candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
     spec = seen.spec
     if spec.scaled and spec.context > spec.original_context:
         factor = spec.context / spec.original_context
-        found.append((f"--ntk {factor:g} --replace", Recipe(Ntk(factor)), None))
-    return found
+        candidates.append((f"--ntk {factor:g} --replace", Recipe(Ntk(factor)), None))
+    return candidates
 
 
 def _helps(
@@ -128,16 +119,14 @@ def _helps(
 
 
 SERVERS = ("vllm", "sglang", "transformers")
-"""Runtimes whose command is shown where the user names none."""
+"""Runtimes whose command is shown by default."""
 
 
 def run_commands(plan: Plan, path: Path, modelfile: Path | None = None) -> list[str]:
-    """The commands that run an output with its whole context.
+    """Return the commands that run an output with its whole context; empty for a folder without weights.
 
-    They are of the first runtime that the user named and that supports the output, else of llama.cpp or of a server.
-    A folder without weights has none.
-
-    plan: of the output. path: of the output. modelfile: for Ollama, None where none was written.
+    They are for the first runtime that the user named and that supports the output, else for llama.cpp or a server.
+    modelfile: for Ollama, None where none was written.
     """
     if plan.source.kind == "config":
         return []
@@ -156,7 +145,9 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None) -> list[
 
 
 def modelfile_of(plan: Plan) -> Path:
-    """The path of the Modelfile of an output. Raises UsageError for folders, RopeconvError where one is there."""
+    """Return the path of the Modelfile of an output. Raises UsageError for folders, RopeconvError where another one
+    exists.
+    """
     if not isinstance(plan, GgufOutput):
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
@@ -166,14 +157,14 @@ def modelfile_of(plan: Plan) -> Path:
 
 
 def write_modelfile(plan: Plan) -> Path:
-    """Writes the Modelfile of an output beside it, and returns its path. Raises as `modelfile_of` does."""
+    """Write the Modelfile of an output beside it, and return its path. Raises as `modelfile_of`."""
     path = modelfile_of(plan)
     path.write_text(_text(plan))
     return path
 
 
 def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
-    """What the Modelfile of a source limits below the context of an output; empty for others. context: in tokens."""
+    """Return sentences on values in the Modelfile of a source that are below the context of an output."""
     low = [limit for limit in modelfile_limits(source) if limit.tokens < context]
     return tuple(
         f"{source.modelfile} has {limit.key} {limit.tokens}; --ollama writes a Modelfile with {context} for the output"
@@ -182,7 +173,6 @@ def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
 
 
 def _text(plan: Plan) -> str:
-    """The Modelfile of an output: that of the source with the output and its context, else a new one."""
     path, context = f"./{plan.out.name}", plan.schedule.context
     if plan.source.modelfile is None:
         return render("Modelfile.jinja", path=path, context=context)

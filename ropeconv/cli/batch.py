@@ -10,7 +10,7 @@ from ..bake.apply import make_plan
 from ..bake.plan import Plan
 from ..bake.verify.output import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
-from ..bake.writing.execute import refuse_early
+from ..bake.execution import refuse_early
 from ..errors import Interrupted, UsageError
 from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned, with_card
 from ..models.gguf import GgufSource

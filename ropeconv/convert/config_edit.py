@@ -1,7 +1,7 @@
-"""Writes a RoPE setting into a config.json, in both schemas, and leaves all other keys as they are.
+"""Writes a RoPE setting into a config.json, in both schemas, without changing other keys.
 
 transformers 4 reads `rope_theta` and `rope_scaling`, transformers 5 prefers `rope_scaling` to `rope_parameters`,
-llama.cpp's converter prefers the reverse, and some readers know only one: so all keys are given the same values.
+llama.cpp's converter prefers the reverse, and some readers only know one: so all keys get the same values.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..runtimes.read_config import QUERY_SCALE, rope_dict
 
 @dataclass(frozen=True)
 class RopeSetting:
-    """One RoPE setting, ready to be put into a config.
+    """A RoPE setting for a config.
 
-    rope: the dictionary, with `rope_type` and without `rope_theta`. theta: the base, for `rope_theta`. context: in
-    tokens, for max_position_embeddings. top_original: original_max_position_embeddings at the top level, None where it
-    is not needed. notes: sentences for the user.
+    rope: the dictionary, with `rope_type` and without `rope_theta`. context: in tokens, for max_position_embeddings.
+    top_original: original_max_position_embeddings at the top level, None where it is not needed. notes: sentences for
+    the user.
     """
 
     rope: JsonObject
@@ -36,13 +36,10 @@ class RopeSetting:
     notes: tuple[str, ...] = field(default=())
 
 
-LENGTHS = {"original_max_position_embeddings"}
-
-
 def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> Config:
-    """A copy of a config.json in which every schema has one RoPE setting; key order and unknown keys stay.
+    """Return a copy of a config.json with one RoPE setting in every schema; key order and unknown keys do not change.
 
-    config: the whole file of the source. family: of its model. spec: the RoPE of the source. written: the setting.
+    spec: the RoPE of the source.
     """
     baked = copy.deepcopy(config)
     for part in text_parts(baked, family):
@@ -83,11 +80,11 @@ def _bake_part(part: Config, family: Family, spec: RopeSpec, written: RopeSettin
 
 
 def _put_thetas(part: Config, family: Family, theta: float) -> None:
-    """Sets the base where a family has it, and in the list of bases those of the global layers that rotate."""
-    listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
+    """Set the base where a family has it, and in a list of bases those of the global layers that rotate."""
+    first, listed = family.keys.context[0], part.get(family.keys.layer_theta) if family.keys.layer_theta else None
     for key in dict.fromkeys((*family.keys.theta, "rope_theta")):
         if key in part or key in (*family.keys.theta[:1], "rope_theta"):
-            put(part, key, theta, after=family.keys.context[0])
+            put(part, key, theta, after=first)
     if isinstance(listed, list) and listed:
         kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
         bases = zip(listed, kinds, strict=False)
@@ -95,18 +92,12 @@ def _put_thetas(part: Config, family: Family, theta: float) -> None:
 
 
 def put(part: Config, key: str, value: object, after: str = "") -> None:
-    """Sets a key of a config in place.
-
-    part: the config, or the part of it that is changed. key, value: what to set. after: the key behind which a new key
-    is inserted; where that is absent or empty, a new key goes last.
-    """
-    if key in part or after not in part:
-        part[key] = value
-        return
-    items = list(part.items())
-    where = [name for name, _ in items].index(after) + 1
-    part.clear()
-    part.update([*items[:where], (key, value), *items[where:]])
+    """Set a key of a config in place; a new key is inserted behind the key `after`, or last where that is absent."""
+    items = [] if key in part or after not in part else list(part.items())
+    part[key] = value
+    where = next((index for index, (name, _) in enumerate(items) if name == after), len(items))
+    for name, _ in items[where + 1 :]:
+        part[name] = part.pop(name)
 
 
 def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObject) -> JsonObject:
@@ -129,7 +120,7 @@ def _number(key: str, value: object) -> object:
         return [float(entry) for entry in value]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return value
-    return int(value) if key in LENGTHS else float(value)
+    return int(value) if key == "original_max_position_embeddings" else float(value)
 
 
 def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
@@ -154,7 +145,7 @@ def _modern(part: Config, rope: JsonObject, theta: float, family: Family, spec: 
 
 def _other_layers(part: Config, family: Family, spec: RopeSpec, theta: float) -> JsonObject:
     """The RoPE dictionaries of the layers that a method does not change; null for layers that do not rotate."""
-    found: JsonObject = {}
+    settings: JsonObject = {}
     for name, kind in layer_types(part, family).items():
         if kind == "local" and name == settings_name(part, family, "local"):
             local: JsonObject = {
@@ -163,10 +154,10 @@ def _other_layers(part: Config, family: Family, spec: RopeSpec, theta: float) ->
             }
             share = rotary_share(part, family, "local")
             local |= {"partial_rotary_factor": float(share)} if family.keys.partial else {}
-            found[name] = {**local, **nested_settings(part, family, "local")}
+            settings[name] = {**local, **nested_settings(part, family, "local")}
         elif kind == "none" and name not in STATES:
-            found[name] = None
-    return found
+            settings[name] = None
+    return settings
 
 
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:

@@ -1,4 +1,4 @@
-"""Encoding, one way to write a schedule into a checkpoint, and the choice among those of config.json alone."""
+"""Encodings: the ways to write a schedule into a checkpoint, and the selection of one for the named runtimes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedBake
+from ..errors import UnsupportedBake, UsageError
 from ..formats.safetensors import Tensor
 from ..models.config import text_part, text_parts
 from ..models.family import Family
@@ -21,23 +21,23 @@ from ..rope.registry import Registry
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.grouping import ALL, find, newest
-from ..runtimes.runtime import LLAMA_CPP, Runtime, runtimes
+from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, SILENT, Runtime, runtimes
 from ..runtimes.verdict import judge_all, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold
-from .target import EncodeResult, Target
+from .gguf_encoding import GGUF_ENCODINGS
+from .target import ConsideredEncoding, EncodeResult, Target, refuse_approximate, refuse_attention_factor
 
 Tensors = Callable[[], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class EncodeRequest:
-    """What is to be written, and for which runtimes.
+    """A schedule to write, and the runtimes that must support the result.
 
-    schedule: what has to be computed. spec: the RoPE of the source. family: of its model. config: its whole
-    config.json, without dual_chunk_attention_config where the target drops that. target: the options of the output.
-    tensors: returns the tensors of the source by name, empty for a config.json alone; it may have to fetch headers, so
-    it is called only by encodings that change weights.
+    spec: the RoPE of the source. config: its whole config.json, without dual_chunk_attention_config where the target
+    drops that. tensors: returns the tensors of the source by name, empty for only a config.json; it may have to fetch
+    headers, so only encodings that change weights call it.
     """
 
     schedule: Schedule
@@ -55,9 +55,9 @@ class EncodeRequest:
 
     @property
     def versions(self) -> list[tuple[Runtime, ...]]:
-        """Per runtime that has to read the output exactly, its current versions, the newest last.
+        """The current versions, the newest last, of each runtime that must compute the output exactly.
 
-        "all" stands for the runtimes that have the family and were looked at.
+        "all" means the runtimes that support the family and were tested.
         """
         names = list(self.target.runtimes or ("transformers",))
         if ALL in names:
@@ -67,7 +67,7 @@ class EncodeRequest:
 
     @property
     def runtimes(self) -> tuple[Runtime, ...]:
-        """The newest version of each runtime that has to read the output exactly."""
+        """The newest version of each runtime that must compute the output exactly."""
         return tuple(rows[-1] for rows in self.versions)
 
 
@@ -75,10 +75,10 @@ class EncodeRequest:
 class CheckpointResult(EncodeResult):
     """A schedule as an encoding writes it into a checkpoint.
 
-    config: the whole new config.json. family: that reads it. in_config: the schedule that the config (with stored
-    buffers) gives, without factors that are folded into weights. written_as: the encoding of the config itself.
-    context: the tokens that it declares. fold: factors in weights, None without. texts: text files to add, by name.
-    added: tensors to add, by name.
+    config: the whole new config.json. family: of the output. in_config: the schedule of the config (with stored
+    buffers), without factors that are folded into weights. written_as: the encoding of the config itself. context: the
+    tokens that it declares. fold: factors in weights. texts: text files to add, by name. added: tensors to add, by
+    name.
     """
 
     config: Config = field(kw_only=True)
@@ -91,7 +91,7 @@ class CheckpointResult(EncodeResult):
     added: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def suits(self, runtimes: tuple[Runtime, ...], statuses: tuple[str, ...] = ("exact",)) -> bool:
-        """Whether the verdict of every one of `runtimes` has one of the statuses."""
+        """Return whether the verdict of each of the runtimes has one of the statuses."""
         return all(self.status_of(row) in statuses for row in runtimes)
 
 
@@ -102,11 +102,10 @@ Encode = Callable[[EncodeRequest], CheckpointResult]
 class Encoding:
     """A way to write a schedule into a checkpoint.
 
-    name: as `--encoding` takes it. order: the order in which "auto" tries encodings, lowest first. encode: from a
-    request to a result; raises UnsupportedBake for schedules that it cannot hold. max_ulp: by how many ulp of float32
-    the frequencies of a correct runtime may differ from the schedule. config_only: whether it changes config.json
-    alone. folds: whether it folds the attention factor into weights, which validation then checks. model_type: from the
-    `model_type` of a source to that of its output.
+    order: in which "auto" tries encodings, lowest first. encode: raises UnsupportedBake for schedules that it cannot
+    hold. max_ulp: by how many ulp of float32 the frequencies of a correct runtime may differ from the schedule.
+    config_only: it only changes config.json. folds: it folds the attention factor into weights, which validation then
+    checks. model_type: from the `model_type` of a source to that of its output.
     """
 
     name: str
@@ -131,10 +130,7 @@ def encoding(
     folds: bool = False,
     model_type: Callable[[str], str] = lambda name: name,
 ) -> Callable[[Encode], Encode]:
-    """Decorator: registers a function as an encoding.
-
-    name, order, max_ulp, config_only, folds, model_type: as in `Encoding`.
-    """
+    """Decorator: registers a function as an encoding. The arguments are the fields of `Encoding`."""
 
     def register(encode: Encode) -> Encode:
         ENCODINGS.add(name, Encoding(name, order, encode, max_ulp, config_only, folds, model_type), encode.__module__)
@@ -147,10 +143,7 @@ Setting = Callable[[Schedule, RopeSpec, Family], RopeSetting]
 
 
 def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting], Setting]:
-    """Decorator: registers a function from a schedule to a RopeSetting as an encoding of config.json alone.
-
-    name, order, max_ulp: as in `Encoding`.
-    """
+    """Decorator: registers a function from a schedule to a RopeSetting as an encoding that only changes config.json."""
 
     def register(setting: Setting) -> Setting:
         @encoding(name, order=order, max_ulp=max_ulp, config_only=True)
@@ -171,7 +164,7 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
 
 
 def refuse_log_n(request: EncodeRequest) -> None:
-    """Raises UnsupportedBake for a schedule with log-n, for which the stock classes have no config key."""
+    """Raise UnsupportedBake for a schedule with log-n, for which the stock classes have no config key."""
     if request.schedule.log_n is not None:
         raise UnsupportedBake(
             f"--log-n {request.schedule.log_n.kind}", f"the keys of {request.family.name}",
@@ -181,46 +174,120 @@ def refuse_log_n(request: EncodeRequest) -> None:
 
 
 def tried(request: EncodeRequest) -> tuple[list[CheckpointResult], dict[str, UnsupportedBake]]:
-    """Tries every encoding of config.json alone.
-
-    Returns the results of those that can hold the schedule, in their order, and the errors of the others by name.
-    """
-    found: list[CheckpointResult] = []
+    """Try every encoding of only config.json. Returns the results in order, and the errors of the others by name."""
+    results: list[CheckpointResult] = []
     refusals: dict[str, UnsupportedBake] = {}
     for known in ENCODINGS.values():
-        if not known.config_only:
+        if known.config_only:
+            try:
+                results.append(known.encode(request))
+            except UnsupportedBake as refusal:
+                refusals[known.name] = refusal
+    return results, refusals
+
+
+def select(request: EncodeRequest) -> CheckpointResult:
+    """Return the result of the encoding that the target names.
+
+    "auto" selects, of the encodings of only a config that every named runtime computes exactly in its newest version,
+    the one that most of its other current versions compute exactly too; where there is none, the first of the others
+    that fits. Raises UnsupportedBake when nothing fits, UsageError for an unknown name.
+    """
+    part, family, target = text_part(request.config, request.family), request.family, request.target
+    cancelled = family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True)
+    if cancelled or family.hooks.no_attention_factor:
+        refuse_attention_factor(request.schedule, family.name, family.hooks.no_attention_factor)
+    if target.encoding == "auto":
+        return _first_fitting(request)
+    if target.encoding not in ENCODINGS:
+        if target.encoding in {*GGUF_ENCODINGS, "carrier"}:
+            raise UsageError(f"--encoding {target.encoding} goes with GGUF; add --to gguf, or leave it out")
+        *names, last = ENCODINGS
+        raise UsageError(f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}")
+    result = ENCODINGS[target.encoding].encode(request)
+    if not target.allow_approximate:
+        refuse_approximate(result, request.schedule, "use --encoding buffers")
+    silent = any(result.status_of(row) in SILENT for row in request.runtimes)
+    if silent or (target.runtimes and not result.suits(request.runtimes, RUNS)):
+        raise nothing_fits([result], {}, request)
+    return result
+
+
+def _first_fitting(request: EncodeRequest) -> CheckpointResult:
+    results, refusals = tried(request)
+    fitting = [result for result in results if result.suits(request.runtimes)]
+    if fitting:
+        rows = [row for versions in request.versions for row in versions]
+        selected = max(fitting, key=lambda result: sum(result.status_of(row) == "exact" for row in rows))
+        return _with_reasons(selected, results, refusals, request)
+    for name, encoding in ENCODINGS.items():
+        if encoding.config_only:
             continue
         try:
-            found.append(known.encode(request))
+            results.append(encoding.encode(request))
         except UnsupportedBake as refusal:
-            refusals[known.name] = refusal
-    return found, refusals
+            refusals[name] = refusal
+            continue
+        if results[-1].suits(request.runtimes, GOOD):
+            return _with_reasons(results[-1], results, refusals, request)
+    near = [result for result in results if result.suits(request.runtimes, RUNS)]
+    if not near:
+        raise nothing_fits(results, refusals, request)
+    if not request.target.allow_approximate:
+        refuse_approximate(near[0], request.schedule, "name a runtime that supports --encoding buffers")
+    return _with_reasons(near[0], results, refusals, request)
+
+
+def _with_reasons(
+    selected: CheckpointResult,
+    results: list[CheckpointResult],
+    refusals: dict[str, UnsupportedBake],
+    request: EncodeRequest,
+) -> CheckpointResult:
+    """A result with the reason why each encoding was selected or passed over."""
+    named = " and ".join(row.display_name for row in request.runtimes)
+    enough = ENCODINGS[selected.encoding].config_only
+    reasons = dict.fromkeys(ENCODINGS, "not needed, config.json is enough" if enough else "not needed")
+    reasons |= {name: refusal.reason for name, refusal in refusals.items()}
+    for result in results:
+        verdicts = [result.verdict_of(row) for row in request.runtimes]
+        wrong = next((verdict for verdict in verdicts if verdict.status != "exact"), None)
+        reason = f"not plainer, and no better in the versions of {named}; {result.exact_share}"
+        if result is selected:
+            statuses = dict.fromkeys(verdict.status for verdict in verdicts)
+            reason = f"{' and '.join(statuses)} in {named}; {result.exact_share}"
+        elif wrong is not None:
+            reason = f"{wrong.display_name}: {wrong.reason or wrong.status}"
+        reasons[result.encoding] = reason
+    considered = (ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in ENCODINGS)
+    return replace(selected, considered=tuple(considered))
 
 
 def furthest(request: EncodeRequest) -> CheckpointResult:
-    """Of the encodings of config.json alone that all named runtimes read exactly, the one with most exact verdicts.
+    """Return the result of only config.json that all named runtimes compute exactly and that has the most exact
+    verdicts.
 
-    request: what to write, and `runtimes` that have to read it. Raises UnsupportedBake where there is none.
+    Raises UnsupportedBake where there is none.
     """
-    found, refusals = tried(request)
-    fitting = [result for result in found if result.suits(request.runtimes)]
+    results, refusals = tried(request)
+    fitting = [result for result in results if result.suits(request.runtimes)]
     if not fitting:
-        raise nothing_fits(found, refusals, request)
+        raise nothing_fits(results, refusals, request)
     return max(fitting, key=CheckpointResult.exact_count)
 
 
 def nothing_fits(
-    found: list[CheckpointResult], refusals: dict[str, UnsupportedBake], request: EncodeRequest
+    results: list[CheckpointResult], refusals: dict[str, UnsupportedBake], request: EncodeRequest
 ) -> UnsupportedBake:
-    """The error where no encoding fits, with the reason for each encoding.
+    """Return the error where no encoding fits, with the reason for each encoding.
 
-    found: results that the named runtimes do not read exactly. refusals: errors of encodings that cannot hold the
-    schedule, by name. request: what was to be written.
+    found: results that the named runtimes do not compute exactly. refusals: errors of encodings that cannot hold the
+    schedule.
     """
     rows = request.runtimes
     reasons = [
         f"{verdict.display_name if len(rows) > 1 else ''} with {result.encoding}: {verdict.reason or verdict.status}"
-        for result in found
+        for result in results
         for verdict in map(result.verdict_of, rows)
         if verdict.status != "exact"
     ]
@@ -231,14 +298,14 @@ def nothing_fits(
     return UnsupportedBake(
         "this schedule",
         " and ".join(row.display_name for row in rows),
-        "; ".join(dict.fromkeys([*_conflict(found, rows), *reasons])),
-        one_list or _dropped_key(request) or _way_out(found, request),
+        "; ".join(dict.fromkeys([*_conflict(results, rows), *reasons])),
+        one_list or _dropped_key(request) or _way_out(results, request),
     )
 
 
-def _conflict(found: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
-    """A sentence on what each runtime alone would get, where it is only together that nothing fits."""
-    alone = {row.display_name: [result.encoding for result in found if result.suits((row,))] for row in rows}
+def _conflict(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
+    """A sentence on the encodings for each single runtime, where nothing fits only for all of them."""
+    alone = {row.display_name: [result.encoding for result in results if result.suits((row,))] for row in rows}
     if len(rows) < 2 or not all(alone.values()):
         return []
     named = (f"{name} alone would get {' or '.join(encodings)}" for name, encodings in alone.items())
@@ -246,19 +313,19 @@ def _conflict(found: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[
 
 
 def _dropped_key(request: EncodeRequest) -> str:
-    """The option without which dual_chunk_attention_config hinders the named runtimes; empty where it is not that."""
+    """The option to drop dual_chunk_attention_config, if that helps; else empty."""
     target = request.target
     if target.dual_chunk == "drop" or not text_part(request.config, request.family).get(DUAL_CHUNK):
         return ""
-    found, _ = tried(replace(request, target=replace(target, dual_chunk="drop")))
-    helps = any(result.suits(request.runtimes) for result in found)
+    results, _ = tried(replace(request, target=replace(target, dual_chunk="drop")))
+    helps = any(result.suits(request.runtimes) for result in results)
     return f"pass --dual-chunk drop, which removes {DUAL_CHUNK}" if helps else ""
 
 
-def _way_out(found: list[CheckpointResult], request: EncodeRequest) -> str:
+def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
-    unknown = [row for row in request.runtimes if any(one.status_of(row) == "unknown" for one in found)]
+    unknown = [row for row in request.runtimes if any(result.status_of(row) == "unknown" for result in results)]
     if unknown:
         return (
             f"leave {unknown[0].name} out, and measure what it computes with `ropeconv validate OUTPUT --server URL` "
@@ -268,28 +335,25 @@ def _way_out(found: list[CheckpointResult], request: EncodeRequest) -> str:
     best = newest("transformers")
     if len(request.runtimes) > 1:
         return f"{base}name one of them, and bake a second output for the others"
-    if any(result.status_of(best) == "exact" for result in found):
+    if any(result.status_of(best) == "exact" for result in results):
         return f"{base}name a runtime that reads it (--runtime {best.name} does)"
     return f"{base}choose another method"
 
 
 def _base_instead(request: EncodeRequest) -> str:
-    """The flag of a base for the same context, where the named runtimes read a base exactly; else empty."""
+    """The flag of a base for the same context, where the named runtimes compute a base exactly; else empty."""
     schedule, spec = request.schedule, request.spec
     factor = schedule.context / schedule.original_context
     if factor <= 1 or spec.scaled or isinstance(schedule.form, Plain):
         return ""
-    made = replace(Ntk(factor).schedule(spec), context=schedule.context, query_scaling=schedule.query_scaling)
+    schedule_of_base = replace(
+        Ntk(factor).schedule(spec), context=schedule.context, query_scaling=schedule.query_scaling
+    )
     try:
-        result = ENCODINGS["native"].encode(replace(request, schedule=made))
+        result = ENCODINGS["native"].encode(replace(request, schedule=schedule_of_base))
     except UnsupportedBake:
         return ""
     return f"take a base, which is read exactly (--ntk {factor:.6g}), or " if result.suits(request.runtimes) else ""
-
-
-def bare(request: EncodeRequest) -> EncodeRequest:
-    """The request with attention factor and softmax scale 1, since both are folded into weights."""
-    return replace(request, schedule=replace(request.schedule, attention_factor=1.0, softmax_scale=1.0))
 
 
 TOLERANCE = 1e-7
@@ -297,18 +361,23 @@ REACH = 4096
 
 
 def original_for(context: int, attention_factor: float) -> tuple[int, int]:
-    """Lengths (M, O), M a little above `context`, with `sqrt(1 + ln(M/O) / ln O) = attention_factor`.
+    """Return lengths (M, O), M a little above `context`, with `sqrt(1 + ln(M/O) / ln O)` = A.
 
-    context: in tokens. attention_factor: A. The equation is `ln M / ln O = A^2`; O alone is too coarse, so M grows by
-    up to 4096 tokens until the formula gives A within 1e-7, and 1e-6 is accepted. Raises UnsupportedBake for A < 1, and
-    where no such pair exists.
+    The equation is `ln M / ln O = A^2`. O is too coarse, so M grows by up to 4096 tokens until the formula gives A
+    within 1e-7, and 1e-6 is accepted. Raises UnsupportedBake for A < 1, and where no such pair exists.
     """
     if abs(attention_factor - 1) < TOLERANCE:
         return context, context
-    if attention_factor > 1:
-        best = min(_pairs(context, attention_factor), key=lambda pair: pair[0])
-        if best[0] < 1e-6:
-            return best[1], best[2]
+    best = (1e-6, 0, 0)
+    for longer in range(context, context + REACH) if attention_factor > 1 else ():
+        original = round(longer ** (1 / attention_factor**2))
+        if original >= 2:
+            error = abs(math.sqrt(math.log(longer) / math.log(original)) - attention_factor)
+            best = min(best, (error, longer, original), key=lambda pair: pair[0])
+            if error < TOLERANCE:
+                break
+    if best[1]:
+        return best[1:]
     raise UnsupportedBake(
         f"attention_factor {attention_factor:g}",
         "a class that derives it from two lengths",
@@ -318,22 +387,8 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int]:
 
 
 def lengths_note(wanted: int, context: int, original: int) -> str:
-    """The note about a declared context and original length that were chosen for an attention factor. All in tokens."""
+    """Return the note about a declared context and original length (tokens) chosen for an attention factor."""
     return (
         f"declares {context} tokens (for {wanted}) and an original length of {original}, from which this architecture "
-        "derives its attention factor; servers that take that length for their default window need the window as an "
-        "option"
+        "derives its attention factor; servers with that length as their default window need the window as an option"
     )
-
-
-def _pairs(context: int, attention_factor: float) -> list[tuple[float, int, int]]:
-    found = []
-    for longer in range(context, context + REACH):
-        original = round(longer ** (1 / attention_factor**2))
-        if original < 2:
-            continue
-        error = abs(math.sqrt(math.log(longer) / math.log(original)) - attention_factor)
-        found.append((error, longer, original))
-        if error < TOLERANCE:
-            break
-    return found or [(math.inf, context, context)]

@@ -1,11 +1,10 @@
 """Chooses the elements of tensors that a fold multiplies by the attention factor and the softmax scale.
 
-cos and sin times A give queries and keys times A, and their product A^2, over the dimensions that rotate. So the rows
-that make those dimensions are multiplied instead: of keys by A^2, of queries by A^2, or of both by A. Where a norm
-stands between the projection and the rotation it would undo that, so its weight is multiplied instead. Multi-head
-latent attention also has a softmax scale, which goes into every row of its queries. An indexer, which chooses the keys
-that attention sees by products of queries and keys of its own, rotates these as attention does: the norm of its keys is
-multiplied by A^2.
+cos and sin times A scale queries and keys by A, and their product by A^2, over the dimensions that rotate. So the rows
+of those dimensions are multiplied instead: of keys by A^2, of queries by A^2, or of both by A. A norm between the
+projection and the rotation would cancel that, so its weight is multiplied instead. Multi-head latent attention also has
+a softmax scale, which goes into every row of its queries. An indexer, which chooses the keys that attention sees by
+products of its own queries and keys, rotates these as attention does: the norm of its keys is multiplied by A^2.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from ..rope.spec import RopeSpec
 
 Span = tuple[int, int]
 CLIP = "clip_qkv"
-"""The config key of a limit on what the projections give."""
+"""The config key of a limit on the outputs of the projections."""
 
 
 def query_rows(rows: int, family: Family, part: Config) -> tuple[Span, ...]:
-    """All rows of a projection that make queries, as spans: those of a gate behind each head are left out."""
+    """Return all rows of a projection that are queries, as spans, without those of a gate."""
     gate = _gate(family, part)
     if not gate:
         return ((0, rows),)
@@ -41,7 +40,7 @@ def query_rows(rows: int, family: Family, part: Config) -> tuple[Span, ...]:
 
 
 def _gate(family: Family, part: Config) -> int:
-    """How many rows of an output gate follow the queries of each head. Raises BadSource where it is not stated."""
+    """The rows of an output gate behind the queries of each head. Raises BadSource where it is not known."""
     key = family.weights.q_gate
     gate = positive_int(part, (key,)) if key else 0
     if gate is None:
@@ -49,32 +48,14 @@ def _gate(family: Family, part: Config) -> int:
     return gate
 
 
-def rotated_rows(rows: int, which: Which, spec: RopeSpec, family: Family, part: Config) -> tuple[Span, ...]:
-    if family.weights.rows == "first":
-        return per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
-    heads = 1 if which == "k" else head_count(part, family)
-    width, gate = rows // heads, _gate(family, part) if which == "q" else 0
-    return tuple(((head + 1) * width - gate - spec.rotary_dim, (head + 1) * width - gate) for head in range(heads))
-
-
-def fused_rows(
-    name: str, which: Which, spec: RopeSpec, family: Family, part: Config, tensors: Mapping[str, Tensor]
-) -> tuple[Span, ...]:
-    """The rotated rows of queries or keys in a fused projection of queries, keys and values, as spans of rows."""
-    starts = fused_heads(which, tensors[name].shape[0], head_count(part, family), spec.head_dim, family)
-    if family.weights.fused_order.endswith("blocks"):
-        return per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
-    return tuple((start, start + spec.rotary_dim) for start in starts)
-
-
 def per_head(heads: int, width: int, rotary_dim: int, start: int = 0) -> tuple[Span, ...]:
-    """Spans of the first `rotary_dim` of every `width` rows, from row `start` on; one span where all rotate."""
+    """Return spans of the first `rotary_dim` of every `width` rows, from row `start` on; one span where all rotate."""
     if rotary_dim == width:
         return ((start, start + heads * width),)
     return tuple((start + head * width, start + head * width + rotary_dim) for head in range(heads))
 
 
-def elements(rows: tuple[Span, ...], columns: int) -> tuple[Span, ...]:
+def _elements(rows: tuple[Span, ...], columns: int) -> tuple[Span, ...]:
     return tuple((start * columns, stop * columns) for start, stop in rows)
 
 
@@ -87,8 +68,8 @@ NEGLIGIBLE = 1e-9
 class Scaling:
     """Elements of a tensor to multiply.
 
-    spans: [start, stop) in the flat tensor. plus_one: whether the tensor stores w - 1, so that the result is
-    factor (1 + w) - 1.
+    spans: [start, stop) in the flat tensor. plus_one: the tensor stores w - 1, so that the result is factor (1 + w) -
+    1.
     """
 
     tensor: str
@@ -99,10 +80,10 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Fold:
-    """A fold: which factors are multiplied into which weights.
+    """The factors that are multiplied into weights.
 
-    fold_into: rows of queries, of keys, or both. scalings: what is multiplied. expected_kl: KL in nats that rounding
-    costs, by the dtype of the weights; 0 for F32 and for powers of two.
+    fold_into: rows of queries, of keys, or both. expected_kl: KL in nats that rounding costs, by the dtype of the
+    weights; 0 for F32 and for powers of two.
     """
 
     fold_into: FoldInto
@@ -123,54 +104,46 @@ def fold(
     tensors: Mapping[str, Tensor],
     fold_into: FoldInto = "k",
 ) -> Fold:
-    """The fold of the attention factor and softmax scale of a schedule into the weights of a checkpoint.
+    """Return the fold of the attention factor and softmax scale of a schedule into the weights of a checkpoint.
 
-    schedule: with the two factors. spec: the RoPE of the checkpoint. family: of its model. config: its whole
-    config.json. tensors: of all its files, by name. fold_into: "q" multiplies queries by A^2, "k" keys by A^2, "qk"
-    both by A. Raises UnsupportedBake for families and dtypes that cannot hold the factors, BadSource where a tensor is
-    missing.
+    spec, config: of the checkpoint. fold_into: "q" multiplies queries by A^2, "k" keys by A^2, "qk" both by A. Raises
+    UnsupportedBake for families and dtypes that cannot hold the factors, BadSource where a tensor is missing.
     """
     if not (family.weights.q or family.weights.fused):
-        raise UnsupportedBake(
-            "an attention factor in the weights", family.display_name, "its projections are not known", "use native"
-        )
+        raise _refused(family.display_name, "its projections are not known")
     part = text_part(config, family)
-    limited = f"{CLIP} limits what its projections give" if part.get(CLIP) is not None else ""
+    limited = f"{CLIP} limits the outputs of its projections" if part.get(CLIP) is not None else ""
     reason = family.weights.fixed or limited
     if reason:
-        raise UnsupportedBake(
-            "an attention factor in the weights", family.display_name, reason, "use --encoding native"
-        )
-    found: list[Scaling] = []
+        raise _refused(family.display_name, reason)
+    scalings: list[Scaling] = []
     makers = key_layers(part, family, len(spec.layers))
     for layer, kind in enumerate(spec.layers):
         if kind == "global":
             sides: tuple[Which, ...] = ("q", "k") if makers[layer] == layer else ("q",)
-            found += _layer(layer, sides, schedule, spec, family, part, tensors, fold_into)
-    if not found and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
-        raise UnsupportedBake(
-            "an attention factor in the weights", family.display_name, "no layer is extended", "use native"
-        )
-    dtypes = {tensors[scaling.tensor].dtype for scaling in found}
+            scalings += _layer(layer, sides, schedule, spec, family, part, tensors, fold_into)
+    if not scalings and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
+        raise _refused(family.display_name, "no layer is extended")
+    dtypes = {tensors[scaling.tensor].dtype for scaling in scalings}
     strange = dtypes - FLOATS.keys()
     if strange:
-        name = next(scaling.tensor for scaling in found if tensors[scaling.tensor].dtype in strange)
-        raise UnsupportedBake(
-            "an attention factor in the weights", f"{name} in {min(strange)}",
-            "only floats of 16 bits and more can be scaled",
-            "dequantise the checkpoint first, or use --encoding native",
-        )  # fmt: skip
-    rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in found)
-    return Fold(fold_into, tuple(found), max(FLOATS[dtype] for dtype in dtypes) if rounds else 0.0)
+        name = next(scaling.tensor for scaling in scalings if tensors[scaling.tensor].dtype in strange)
+        repair = "dequantise the checkpoint first, or use --encoding native"
+        raise _refused(f"{name} in {min(strange)}", "only floats of 16 bits and more can be scaled", repair)
+    rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in scalings)
+    return Fold(fold_into, tuple(scalings), max(FLOATS[dtype] for dtype in dtypes) if rounds else 0.0)
+
+
+def _refused(target: str, reason: str, repair: str = "use --encoding native") -> UnsupportedBake:
+    return UnsupportedBake("an attention factor in the weights", target, reason, repair)
 
 
 def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:
-    """The scalings that multiply all queries of every layer by a power of two, which changes exponents alone.
+    """Return the scalings that multiply all queries by a power of two, `gain`, which only changes exponents.
 
-    gain: the power of two. spec: the RoPE of the checkpoint. family: of its model. tensors: of all its files, by name.
-    Raises UnsupportedBake for dtypes other than F32 and BF16, whose exponents may not reach.
+    Raises UnsupportedBake for dtypes other than F32 and BF16, whose exponents may overflow.
     """
-    found = []
+    scalings = []
     for layer in range(len(spec.layers)):
         name = _queries(_prefix(layer, family, tensors), family, tensors)
         if tensors[name].dtype not in ("F32", "BF16"):
@@ -178,8 +151,8 @@ def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[
                 f"a factor of {gain:g} in the queries", f"{name} in {tensors[name].dtype}", "bits would be lost",
                 "save the checkpoint as bfloat16 first, or use --encoding buffers",
             )  # fmt: skip
-        found.append(Scaling(name, ((0, prod(tensors[name].shape)),), gain))
-    return tuple(found)
+        scalings.append(Scaling(name, ((0, prod(tensors[name].shape)),), gain))
+    return tuple(scalings)
 
 
 def _layer(
@@ -194,21 +167,16 @@ def _layer(
 ) -> Iterator[Scaling]:
     prefix = _prefix(layer, family, tensors)
     squared = schedule.attention_factor**2
-    factors: dict[Which, float] = {
-        "q": squared if fold_into == "q" else 1.0,
-        "k": squared if fold_into == "k" else 1.0,
-    }
-    if fold_into == "qk":
-        factors = {"q": schedule.attention_factor, "k": schedule.attention_factor}
+    factor = schedule.attention_factor if fold_into == "qk" else squared
     for which in sides:
-        if abs(factors[which] - 1) > NEGLIGIBLE:
-            yield from _one_side(prefix, which, factors[which], spec, family, part, tensors)
+        if which in fold_into and abs(factor - 1) > NEGLIGIBLE:
+            yield from _one_side(prefix, which, factor, spec, family, part, tensors)
     if abs(squared - 1) > NEGLIGIBLE:
         yield from _further_norms(prefix, "product", squared, spec, family, tensors)
     if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
         name = _queries(prefix, family, tensors)
         rows, columns = tensors[name].shape[0], prod(tensors[name].shape[1:])
-        yield Scaling(name, elements(query_rows(rows, family, part), columns), schedule.softmax_scale)
+        yield Scaling(name, _elements(query_rows(rows, family, part), columns), schedule.softmax_scale)
 
 
 def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
@@ -218,16 +186,12 @@ def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
     probe = family.weights.k or family.weights.fused
     quantised = next((name for name in tensors if f"{probe}.q" in name), None)
     if quantised:
-        raise UnsupportedBake(
-            "an attention factor in the weights", f"{quantised} in {tensors[quantised].dtype}",
-            "it is quantised to integers",
-            "use --encoding native",
-        )  # fmt: skip
+        raise _refused(f"{quantised} in {tensors[quantised].dtype}", "it is quantised to integers")
     raise BadSource(f"the checkpoint has no {layer_prefixes(layer, family)[0]}{probe}.weight; download it again")
 
 
 def _queries(prefix: str, family: Family, tensors: Mapping[str, Tensor]) -> str:
-    """Name of the projection of queries: q_b_proj, or q_proj for DeepSeek models without low-rank queries."""
+    """The name of the projection of queries: q_b_proj, or q_proj for DeepSeek models without low-rank queries."""
     name = f"{prefix}{family.weights.q}.weight"
     return name if name in tensors else name.replace("q_b_proj", "q_proj")
 
@@ -242,8 +206,7 @@ def _one_side(
     tensors: Mapping[str, Tensor],
 ) -> Iterator[Scaling]:
     weights = family.weights
-    norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
-    norms = _norms(norm, weights.norm, tensors)
+    norms = _norms(f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}", weights.norm, tensors)
     if norms:
         for name in norms:
             heads = prod(tensors[name].shape) // spec.head_dim
@@ -253,17 +216,24 @@ def _one_side(
         return
     if weights.fused:
         name = f"{prefix}{weights.fused}.weight"
-        blocks = fused_rows(name, which, spec, family, part, tensors)
+        starts = fused_heads(which, tensors[name].shape[0], head_count(part, family), spec.head_dim, family)
+        blocks = tuple((start, start + spec.rotary_dim) for start in starts)
+        if weights.fused_order.endswith("blocks"):
+            blocks = per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
     else:
         name = _queries(prefix, family, tensors) if which == "q" else f"{prefix}{weights.k}.weight"
         if name not in tensors:
             raise BadSource(f"the checkpoint has no {name}; download it again")
         rows = prod(tensors[name].shape[:-1]) // (2 if which == "k" and weights.keys_and_values else 1)
-        blocks = rotated_rows(rows, which, spec, family, part)
-    yield Scaling(name, elements(blocks, tensors[name].shape[-1]), factor)
+        heads, gate = (1, 0) if which == "k" else (head_count(part, family), _gate(family, part))
+        ends = [(head + 1) * (rows // heads) - gate for head in range(heads)]
+        blocks = tuple((end - spec.rotary_dim, end) for end in ends)
+        if weights.rows == "first":
+            blocks = per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
+    yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
     bias = f"{name.removesuffix('.weight')}.bias"
     if bias in tensors:
-        yield Scaling(bias, tuple(blocks), factor)
+        yield Scaling(bias, blocks, factor)
 
 
 def _further_norms(
@@ -283,7 +253,6 @@ def _further_norms(
 
 
 def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Names of the tensors of a norm before the rotation; empty where the checkpoint has none."""
     if not kind or kind.endswith("after-rope"):
         return []
     if kind == "layer-norm-list":

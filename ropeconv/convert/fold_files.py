@@ -1,6 +1,5 @@
-"""Multiplies ranges of tensors in a safetensors file: read, scaled in float32, rounded back, written in place.
-
-Tensors of 64-bit floats are scaled in float64.
+"""Multiplies ranges of tensors in a safetensors file: read, scaled in float32 (F64 in float64), rounded, written in
+place.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
 
 
 class TensorPiece(NamedTuple):
-    """A range of a file to scale.
-
-    place, length: in bytes. dtype: of its numbers, as safetensors names it. factor, plus_one: as in `scaled`.
-    """
+    """A range of a file to scale. place, length: in bytes. dtype: as safetensors names it."""
 
     place: int
     length: int
@@ -50,28 +46,26 @@ class TensorPiece(NamedTuple):
     plus_one: bool
 
 
-def scale_ranges(path: Path, scalings: Iterable[tuple[str, tuple[tuple[int, int], ...], float, bool]]) -> None:
-    """Scales elements of tensors in a safetensors file, in place.
+def scale_ranges(path: Path, scalings: Iterable[Scaling]) -> None:
+    """Scale elements of tensors in a safetensors file, in place.
 
-    path: the file. scalings: per entry a tensor, spans [start, stop) of its flat elements, the factor, and whether the
-    tensor stores w - 1, as `plus_one` of `scaled`. Scalings of the same element are applied in their order, each
-    rounded.
+    Scalings of the same element are applied in their order, each rounded.
     """
     header = read_header(path)
     file = os.open(path, os.O_RDWR)
     try:
         with ThreadPoolExecutor(threads()) as pool:
             for scaling in scalings:
-                list(pool.map(partial(_scale, file), _pieces(header, *scaling)))
+                list(pool.map(partial(_scale, file), _pieces(header, scaling)))
     finally:
         os.close(file)
 
 
 def scaled(old: NDArray[np.generic], dtype: str, factor: float, plus_one: bool = False) -> NDArray[np.generic]:
-    """Stored numbers times a factor, rounded to nearest, ties to even, in the shape and type of `old`.
+    """Return stored numbers times a factor, rounded to nearest, ties to even, in the shape and type of `old`.
 
-    old: as numpy reads them, BF16 as uint16. dtype: "F64", "F32", "F16" or "BF16". factor: to multiply by. plus_one:
-    the tensor stores weights minus one, so that `factor (1 + w) - 1` is computed.
+    old: as numpy reads them, BF16 as uint16. dtype: "F64", "F32", "F16" or "BF16". plus_one: compute factor (1 + w) -
+    1.
     """
     if dtype == "F64":
         return _times(old.astype(np.float64), factor, plus_one)
@@ -81,15 +75,14 @@ def scaled(old: NDArray[np.generic], dtype: str, factor: float, plus_one: bool =
     return values if dtype == "F32" else values.astype(np.float16)
 
 
-def _pieces(
-    header: Header, name: str, spans: tuple[tuple[int, int], ...], factor: float, plus_one: bool
-) -> Iterator[TensorPiece]:
-    tensor = header.tensors[name]
+def _pieces(header: Header, scaling: Scaling) -> Iterator[TensorPiece]:
+    tensor = header.tensors[scaling.tensor]
     size = np.dtype(STORED[tensor.dtype]).itemsize
-    for start, stop in spans:
+    for start, stop in scaling.spans:
         for at in range(start, stop, PIECE):
             place = header.data_start + tensor.start + at * size
-            yield TensorPiece(place, min(PIECE, stop - at) * size, tensor.dtype, factor, plus_one)
+            length = min(PIECE, stop - at) * size
+            yield TensorPiece(place, length, tensor.dtype, scaling.factor, scaling.plus_one)
 
 
 def _scale(file: int, piece: TensorPiece) -> None:
@@ -116,24 +109,18 @@ def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     odd += 0x7FFF
     bits += odd
     bits >>= 16
-    found = bits.astype("<u2")
+    rounded = bits.astype("<u2")
     if strange.any():
-        found[strange] = 0x7FC0
-    return found
-
-
-def widened_size(header: Header, wide: Collection[str]) -> int:
-    """Size in bytes of the file that `copy_widened` writes."""
-    return len(widened_header(header, wide)) + sum(_bytes(tensor, wide) for tensor in header.tensors.values())
+        rounded[strange] = 0x7FC0
+    return rounded
 
 
 def copy_widened(
     source: Source, name: str, target: Path, wide: Collection[str], advance: Advance = lambda done: None
 ) -> None:
-    """Copies a safetensors file with some tensors widened to F32; the order of the data stays.
+    """Copy a safetensors file of a checkpoint with some tensors (F32, F16 or BF16) widened to F32, in the same order.
 
-    source: the checkpoint. name: of the file. target: the copy. wide: names of the tensors to widen, which are F32, F16
-    or BF16. advance: called with the bytes written since the last call. Raises OSError.
+    Raises OSError.
     """
     header = source.headers[name]
     head = widened_header(header, wide)
@@ -160,7 +147,7 @@ def _ordered(header: Header) -> list[Tensor]:
 
 
 def _runs(header: Header, wide: Collection[str]) -> list[list[Tensor]]:
-    """The tensors in the order of their data, in lists that are copied at once: every widened one in its own."""
+    """The tensors in the order of their data, in lists that are copied at once: each widened one is a list."""
     runs: list[list[Tensor]] = []
     for tensor in _ordered(header):
         if runs and tensor.name not in wide and runs[-1][0].name not in wide:
@@ -171,13 +158,9 @@ def _runs(header: Header, wide: Collection[str]) -> list[list[Tensor]]:
 
 
 def widened_header(header: Header, wide: Collection[str]) -> bytes:
-    """The header of the file that `copy_widened` writes."""
+    """Return the header of the file that `copy_widened` writes."""
     entries = [(t.name, "F32" if t.name in wide else t.dtype, t.shape) for t in _ordered(header)]
     return header_bytes(entries, header.metadata)
-
-
-def _bytes(tensor: Tensor, wide: Collection[str]) -> int:
-    return tensor_bytes("F32", tensor.shape) if tensor.name in wide else tensor.stop - tensor.start
 
 
 @dataclass(frozen=True)
@@ -189,43 +172,41 @@ class FoldedShard:
     write: Callable[[Path, Advance], None]
 
 
-def folded_shards(source: Source, fold: Fold | None, dtype: FoldDtype) -> list[FoldedShard]:
-    """The shards of a checkpoint that a fold changes.
+def folded_shards(source: Source, fold: Fold, dtype: FoldDtype) -> list[FoldedShard]:
+    """Return the shards of a checkpoint that a fold changes. dtype: "f32" stores scaled norms in 32 bits.
 
-    source: the checkpoint. fold: None where nothing is folded. dtype: "stored", or "f32" to store scaled norms in 32
-    bits. Raises UnsupportedBake for "f32" where matrices are scaled.
+    Raises UnsupportedBake for "f32" where matrices are scaled.
     """
-    found: list[FoldedShard] = []
+    shards: list[FoldedShard] = []
     sizes = {file.name: file.size for file in source.files()}
-    for shard, header in source.headers.items() if fold else ():
-        inside = [scaling for scaling in fold.scalings if scaling.tensor in header.tensors] if fold else []
-        if not inside:
+    for name, header in source.headers.items():
+        scalings = [scaling for scaling in fold.scalings if scaling.tensor in header.tensors]
+        if not scalings:
             continue
-        wide = _wide(header, inside) if dtype == "f32" else frozenset()
-        size = widened_size(header, wide) if wide else sizes[shard]
-        found.append(FoldedShard(shard, size, partial(_write, source, shard, inside, wide)))
-    return found
+        wide, size = _wide(header, scalings) if dtype == "f32" else frozenset(), sizes[name]
+        if wide:
+            kept = (t.stop - t.start for t in header.tensors.values() if t.name not in wide)
+            widened_bytes = (tensor_bytes("F32", header.tensors[tensor].shape) for tensor in wide)
+            size = len(widened_header(header, wide)) + sum(kept) + sum(widened_bytes)
+        shards.append(FoldedShard(name, size, partial(_write, source, name, scalings, wide)))
+    return shards
 
 
-def grown_index(source: Source, fold: Fold | None, dtype: FoldDtype) -> dict[str, str]:
-    """The new text of the index, by its name, where tensors become F32; empty where no size changes.
-
-    source: the checkpoint. fold: None where nothing is folded. dtype: of the scaled tensors, "stored" or "f32".
-    """
+def grown_index(source: Source, fold: Fold, dtype: FoldDtype) -> dict[str, str]:
+    """Return the new text of the index, by its name, where tensors become F32; empty where no size changes."""
     text = source.text(INDEX)
-    if fold is None or dtype == "stored" or text is None:
+    if dtype == "stored" or text is None:
         return {}
-    names = {scaling.tensor for scaling in fold.scalings}
-    tensors = [source.tensors[name] for name in names]
+    tensors = [source.tensors[name] for name in fold.tensors]
     grown = (tensor_bytes("F32", tensor.shape) - (tensor.stop - tensor.start) for tensor in tensors)
     return {INDEX: with_size(text, sum(grown))}
 
 
 def dtype_notes(dtype: FoldDtype) -> tuple[str, ...]:
-    """The notes for the user about scaled tensors that are stored in another type."""
+    """Return the note for the user about scaled tensors that are stored in another type."""
     if dtype == "stored":
         return ()
-    return ("the scaled norms are stored in float32; what loads the model in 16 bits rounds them then",)
+    return ("the scaled norms are stored in float32; a program that loads the model in 16 bits rounds them",)
 
 
 def _wide(header: Header, scalings: list[Scaling]) -> frozenset[str]:
@@ -245,4 +226,4 @@ def _write(
         copy_widened(source, shard, target, wide, advance)
     else:
         source.copy(shard, target, advance)
-    scale_ranges(target, ((item.tensor, item.spans, item.factor, item.plus_one) for item in scalings))
+    scale_ranges(target, scalings)

@@ -1,4 +1,4 @@
-"""GgufEncoding, one way to write a schedule into a GGUF file, and the edits that all of them share.
+"""GGUF encodings: the ways to write a schedule into a GGUF file, the edits that they share, and their verdicts.
 
 In Gemma 3's graph rope.scaling.attn_factor also applies to the layers with a sliding window. Logits scale by a^2, a the
 attention factor, and linearly by the query norm before the rotation, so `take_back` multiplies that norm by `1 / a^2`.
@@ -35,10 +35,10 @@ from .target import EncodeResult, with_deviation
 
 @dataclass(frozen=True)
 class GgufModel:
-    """A GGUF model that is on disk or only planned.
+    """A GGUF model on disk or planned.
 
-    header: of the first shard, with the keys. tensors: of all shards, by name. vectors: the rope tensors, float64
-    [rotary_dim / 2], by name.
+    header: of the first shard, with the keys. tensors: of all shards. vectors: the rope tensors, float64 [rotary_dim /
+    2].
     """
 
     header: GgufHeader
@@ -46,24 +46,24 @@ class GgufModel:
     vectors: Mapping[str, Vector]
 
     def get(self, key: str, default: object = None) -> Any:
-        """The value of a key by its full name, decoded; `default` where it is absent."""
+        """Return the decoded value of a key; `default` where it is absent."""
         return self.header.get(key, default)
 
     def reading(self) -> Reading:
-        """The RoPE that llama.cpp computes from the model. Raises BadSource where it would refuse it."""
+        """Return the RoPE that llama.cpp computes from the model. Raises BadSource where it would refuse it."""
         return read(self, self.vectors, arch_of_header(self))
 
     def after(self, edit: Edit) -> GgufModel:
-        """The model after an edit, without writing anything."""
-        made = rewrite(self.header, edit)
-        header = GgufHeader(3, made.values, made.tensors, made.alignment, 0, 0)
+        """Return the model after an edit, without writing anything."""
+        edited = rewrite(self.header, edit)
+        header = GgufHeader(3, edited.values, edited.tensors, edited.alignment, 0, 0)
         vectors = {name: vector for name, vector in self.vectors.items() if name not in edit.removed}
         for name in ROPE_TENSORS:
             if name in edit.changes and name in vectors:
                 vectors[name] = _floats(edit.changes[name].apply(vectors[name].astype("<f4").tobytes()))
         vectors |= {item.name: _floats(item.data) for item in edit.added if item.name in ROPE_TENSORS}
-        kept = {name: info for name, info in self.tensors.items() if name not in edit.removed}
-        return GgufModel(header, {**kept, **made.tensors}, vectors)
+        remaining = {name: info for name, info in self.tensors.items() if name not in edit.removed}
+        return GgufModel(header, {**remaining, **edited.tensors}, vectors)
 
 
 def _floats(data: bytes) -> Vector:
@@ -77,8 +77,8 @@ MakeEdit = Callable[[Schedule, GgufModel], Edit]
 class GgufEncoding:
     """A way to write a schedule into a GGUF file.
 
-    name: as `--encoding` takes it. order: the order in which "auto" tries encodings, lowest first. edit: from a
-    schedule and a model to the edit of the file; raises UnsupportedBake for schedules that it cannot hold.
+    order: in which "auto" tries encodings, lowest first. edit: from a schedule and a model to the edit of the file;
+    raises UnsupportedBake for schedules that it cannot hold.
     """
 
     name: str
@@ -93,7 +93,7 @@ GGUF_ENCODINGS: Registry[GgufEncoding] = Registry(
 
 
 def gguf_encoding(name: str, *, order: int) -> Callable[[MakeEdit], MakeEdit]:
-    """Decorator: registers a function as an encoding. name, order: as in `GgufEncoding`."""
+    """Decorator: registers a function as an encoding."""
 
     def register(edit: MakeEdit) -> MakeEdit:
         GGUF_ENCODINGS.add(name, GgufEncoding(name, order, edit), edit.__module__)
@@ -109,81 +109,73 @@ CLOSE = 1e-6
 
 
 def gguf_features(model: GgufModel) -> frozenset[Feature]:
-    """What a model uses of RoPE. Raises BadSource where llama.cpp would refuse it.
-
-    model: as planned, after all edits.
-    """
+    """Return the features of RoPE that a model uses. Raises BadSource where llama.cpp would refuse it."""
     reading = model.reading()
     file = ArchKeys(model, reading.arch)
-    found: set[Feature] = {"theta"}
+    features: set[Feature] = {"theta"}
     scaling = file.text("rope.scaling.type", "linear")
     factor = 1.0 if scaling == "none" else file.number("rope.scaling.factor", 1.0) or 1.0
     if factor != 1 and scaling in ("linear", "yarn"):
-        found.add("yarn" if scaling == "yarn" else "linear")
-    found |= _attention(file, reading, "yarn" in found)
-    found |= _keys(file)
-    found |= _tensors(file, model)
+        features.add("yarn" if scaling == "yarn" else "linear")
+    features |= _attention(file, reading, "yarn" in features)
+    features |= _keys(file)
+    features |= _tensors(file, model)
     theta = file.number("rope.freq_base", 10000.0)
-    if _own_window_theta(file, theta):
-        found.add("window_theta")
-    if not found & {"linear", "yarn"} and theta in STOCK:
-        found.add("stock_theta")
+    window = file.arch.window
+    if window is not None and window_theta(file, window, theta) != (window.theta or theta):
+        features.add("window_theta")
+    if not features & {"linear", "yarn"} and theta in STOCK:
+        features.add("stock_theta")
     if file.get("rope.scaling.type") is None and file.get("rope.scaling.factor") is None:
-        found |= {"no_scaling_keys"} if file.whole("context_length") >= COMPAT_CONTEXT else set()
+        features |= {"no_scaling_keys"} if file.whole("context_length") >= COMPAT_CONTEXT else set()
     if reading.arch.name == "gemma3" and file.whole("block_count") in GEMMA3_LAYERS:
-        found |= set() if "linear" in found and factor == 8 else {"gemma3_not_8"}
-    return frozenset(found)
+        features |= set() if "linear" in features and factor == 8 else {"gemma3_not_8"}
+    return frozenset(features)
 
 
 def _attention(file: ArchKeys, reading: Reading, yarn: bool) -> set[Feature]:
-    """How the file says the attention factor."""
-    given = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > CLOSE
+    """The features of the attention factor."""
+    has_factor = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > CLOSE
     if not yarn:
-        return {"attn_factor"} if given else set()
-    if not given:
+        return {"attn_factor"} if has_factor else set()
+    if not has_factor:
         return {"yarn_attention_factor"}
     return {"attention_factor_1"} if abs(reading.spec.attention_factor - 1) < CLOSE else {"attn_factor"}
 
 
 def _keys(file: ArchKeys) -> set[Feature]:
-    found: set[Feature] = set()
+    features: set[Feature] = set()
     betas = (file.number("rope.scaling.yarn_beta_fast", 32.0), file.number("rope.scaling.yarn_beta_slow", 1.0))
     if file.arch.betas and betas != (32.0, 1.0):
-        found.add("betas")
+        features.add("betas")
     if file.arch.log_multiplier and file.number("rope.scaling.yarn_log_multiplier", 0.0):
-        found.add("log_multiplier")
+        features.add("log_multiplier")
     if file.arch.query_length and file.number("attention.temperature_scale", 0.0):
-        found.add("temperature_scale")
+        features.add("temperature_scale")
     if abs(file.number(WINDOW_NORM, 1.0, prefix="") - 1) > CLOSE:
-        found.add("window_norms")
-    return found
+        features.add("window_norms")
+    return features
 
 
 def _tensors(file: ArchKeys, model: GgufModel) -> set[Feature]:
     """The rope tensors whose divisors are not all 1, and whether their shape is unusual."""
-    found: set[Feature] = set()
+    features: set[Feature] = set()
     freqs = model.vectors.get(FREQS)
     if freqs is not None and not np.all(freqs == 1):
-        found.add("rope_freqs")
+        features.add("rope_freqs")
     if any(name in model.vectors and not np.all(model.vectors[name] == 1) for name in (LONG, SHORT)):
-        found.add("factors")
+        features.add("factors")
     heads = file.get("attention.head_count")
     if freqs is not None and (not isinstance(heads, int) or 2 * len(freqs) * heads != file.whole("embedding_length")):
-        found.add("rope_freqs_shape")
-    return found
-
-
-def _own_window_theta(file: ArchKeys, theta: float) -> bool:
-    """Whether rope.freq_base_swa says something else than what holds without it."""
-    window = file.arch.window
-    return window is not None and window_theta(file, window, theta) != (window.theta or theta)
+        features.add("rope_freqs_shape")
+    return features
 
 
 @dataclass(frozen=True)
 class GgufResult(EncodeResult):
     """A schedule as an encoding writes it into a GGUF file.
 
-    edit: what changes in the file. arch: general.architecture after it. features: what the file then uses of RoPE.
+    arch: general.architecture after the edit. features: of RoPE that the file then uses.
     """
 
     edit: Edit = field(kw_only=True)
@@ -191,11 +183,11 @@ class GgufResult(EncodeResult):
     features: frozenset[Feature] = field(kw_only=True)
 
     def judged_by(self, reader: Reader) -> Verdict:
-        """The verdict of a reader, which may be cut to one version."""
+        """Return the verdict of a reader, which may be cut to one version."""
         return with_deviation(judge_reader(reader, self.features, self.arch), self.deviation)
 
     def suits(self, readers: Sequence[Reader]) -> bool:
-        """Whether every one of `readers` computes the schedule."""
+        """Return whether every one of `readers` computes the schedule."""
         return all(self.judged_by(reader).status in GOOD for reader in readers)
 
 
@@ -208,15 +200,15 @@ def judged(
     deviation: float = 0.0,
     **more: Any,
 ) -> GgufResult:
-    """The result of an encoding, with the verdict of llama.cpp first and those of the other readers after it.
+    """Return the result of an encoding, with the verdict of llama.cpp first and those of the other readers after it.
 
-    encoding: its name. schedule, model, edit: as in `judge_edit`. title: of the encoding for messages, by default its
-    name. deviation: of a log-n approximation. more: other fields of the result. Raises as `judge_edit`.
+    title: of the encoding for messages, by default its name. deviation: of a log-n approximation. more: other fields of
+    the result. Raises as `judge_edit`.
     """
-    own = judge_edit(schedule, model, edit, title or encoding, encoding)
+    llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
     after = model.after(edit)
     arch, features = str(after.get("general.architecture")), gguf_features(after)
-    verdicts = tuple(with_deviation(one, deviation) for one in (own, *judge_readers(features, arch)))
+    verdicts = tuple(with_deviation(verdict, deviation) for verdict in (llamacpp, *judge_readers(features, arch)))
     return GgufResult(encoding, verdicts, edit=edit, arch=arch, features=features, deviation=deviation, **more)
 
 
@@ -226,29 +218,28 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
     arch = model.reading().arch
     fails = refused_tensors(model.reading(), model.vectors, file.get(f"{arch.name}.rope.scaling.type"))
     status: Status = "refused" if fails else "unknown" if arch.assumed else "exact"
-    own = Verdict(table.key, table.display_name, status, "", table.source, table.version, Evidence("read"))
-    return (own, *judge_readers(gguf_features(model), arch.name))
+    llamacpp = Verdict(table.key, table.display_name, status, "", table.source, table.version, Evidence("read"))
+    return (llamacpp, *judge_readers(gguf_features(model), arch.name))
 
 
 def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str, encoding: str = "") -> Verdict:
-    """The verdict of llama.cpp on an edit, from reading the edited header by its rules.
+    """Return the verdict of llama.cpp on an edit, from reading the edited header by its rules.
 
-    schedule: what has to be computed. model: before the edit. edit: to judge. name: of the encoding or carrier, for the
-    message. encoding: its name, by which records of executed files are looked up. Raises UnsupportedBake where
-    llama.cpp would not load the file, or not compute the schedule.
+    name: of the encoding or carrier, for the message. encoding: its name in the records of executed files. Raises
+    UnsupportedBake where llama.cpp would not load the file, or not compute the schedule.
     """
     table, before, planned = arch_table(), model.reading(), model.after(edit)
     after = planned.reading()
     refused = refused_tensors(after, planned.vectors, planned.get(f"{after.arch.name}.rope.scaling.type"))
-    found = f"it does not load {after.arch.name} with {refused[0]}" if refused else ""
-    found = found or difference(schedule, before.spec, after.spec)
-    if not found and after.spec.layers != before.spec.layers:
-        found = "other layers would rotate"
-    if not found and "local" in after.spec.layers and abs(after.local_attention_factor - 1) > TOLERANCE:
-        found = f"it scales the window layers by {after.local_attention_factor:.4f} as well"
-    if found:
+    reason_against = f"it does not load {after.arch.name} with {refused[0]}" if refused else ""
+    reason_against = reason_against or difference(schedule, before.spec, after.spec)
+    if not reason_against and after.spec.layers != before.spec.layers:
+        reason_against = "other layers would rotate"
+    if not reason_against and "local" in after.spec.layers and abs(after.local_attention_factor - 1) > TOLERANCE:
+        reason_against = f"it scales the window layers by {after.local_attention_factor:.4f} as well"
+    if reason_against:
         raise UnsupportedBake(
-            "this schedule", f"{table.display_name} with {name}", found, "choose another method or encoding"
+            "this schedule", f"{table.display_name} with {name}", reason_against, "choose another method or encoding"
         )
     if before.arch.assumed:
         reason = f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those that are"
@@ -258,31 +249,30 @@ def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str, enco
 
 
 def _evidence(family: str, encoding: str) -> Evidence:
-    """How it is known what llama.cpp does with an encoding in a family: its record names encodings as `rope_types`."""
+    """The evidence for llama.cpp and an encoding in a family: its record names encodings as `rope_types`."""
     name, _, version = arch_table().key.partition("@")
     for record in records():
-        seen = record.models.get(family) if (record.runtime, record.version) == (name, version) else None
-        if seen is not None and encoding in seen.rope_types and seen.most == "exact":
+        cell = record.models.get(family) if (record.runtime, record.version) == (name, version) else None
+        if cell is not None and encoding in cell.rope_types and cell.most == "exact":
             return Evidence("run", f"{record.version}, {record.date}")
     return Evidence("read")
 
 
 def nothing_suits(
-    found: tuple[GgufResult, ...], refusals: Mapping[str, UnsupportedBake], readers: tuple[Reader, ...]
+    results: tuple[GgufResult, ...], refusals: Mapping[str, UnsupportedBake], readers: tuple[Reader, ...]
 ) -> UnsupportedBake:
-    """The error, with what every encoding would give in every reader, and the way out.
+    """Return the error, with the result of every encoding in every reader, and a repair.
 
-    found: the results that llama.cpp reads exactly, the wanted one first. refusals: errors of the other encodings, by
-    name. readers: the named ones.
+    found: the results that llama.cpp computes exactly, the wanted one first. refusals: errors of the other encodings.
     """
     reasons = []
-    for result in found:
+    for result in results:
         verdicts = [result.judged_by(reader) for reader in readers]
         wrong = [_words(verdict, len(readers) > 1) for verdict in verdicts if verdict.status not in GOOD]
         reasons.append(f"with {result.encoding}: {' and '.join(wrong) or 'exact'}")
     reasons += [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
     names = " and ".join(reader.display_name for reader in readers)
-    return UnsupportedBake("this schedule", names, "; ".join(reasons), _way_out(found, readers))
+    return UnsupportedBake("this schedule", names, "; ".join(reasons), _way_out(results, readers))
 
 
 def _words(verdict: Verdict, named: bool) -> str:
@@ -290,16 +280,16 @@ def _words(verdict: Verdict, named: bool) -> str:
     return f"{verdict.display_name} {words}" if named else words
 
 
-def _way_out(found: tuple[GgufResult, ...], readers: tuple[Reader, ...]) -> str:
-    fitting = next((result for result in found if result.suits(readers)), None)
+def _way_out(results: tuple[GgufResult, ...], readers: tuple[Reader, ...]) -> str:
+    fitting = next((result for result in results if result.suits(readers)), None)
     if fitting is not None:
         carrier = f" --carrier {fitting.arch}" if fitting.encoding == "carrier" else ""
         return f"take{carrier or f' --encoding {fitting.encoding}'}"
-    unknown = [reader for reader in readers if found[0].judged_by(reader).status == "unknown"]
+    unknown = [reader for reader in readers if results[0].judged_by(reader).status == "unknown"]
     if unknown:
         repair = "measure what it computes with `ropeconv validate FILE --server URL`"
         return f"leave --runtime {unknown[0].name} out, and {repair}"
-    wrong = next(reader for reader in readers if found[0].judged_by(reader).status not in GOOD)
+    wrong = next(reader for reader in readers if results[0].judged_by(reader).status not in GOOD)
     return f"leave --runtime {wrong.name} out, or choose another method"
 
 
@@ -311,10 +301,10 @@ NEGLIGIBLE = 1e-7
 
 
 def start(model: GgufModel, schedule: Schedule) -> Edit:
-    """The edit that declares the context and removes an earlier scaling: its keys, and divisors other than 1.
+    """Return the edit that declares the context and removes an earlier scaling: its keys, and divisors other than 1.
 
     Where the context is not the trained one, that is kept under rope.scaling.original_context_length. llama.cpp reads
-    the key under every type and uses it for yarn, for two factor lists, and for query scaling (`pinned_original`) alone
+    the key under every type and uses it only for yarn, for two factor lists, and for query scaling (`pinned_original`)
     (src/llama-model.cpp:1410, ggml_rope_yarn).
     """
     prefix = model.get("general.architecture")
@@ -329,7 +319,7 @@ def start(model: GgufModel, schedule: Schedule) -> Edit:
 
 
 def pinned_original(model: GgufModel) -> int:
-    """The original context in tokens, where query scaling reads the same key (Ministral 3); else 0."""
+    """Return the original context in tokens, where query scaling uses the same key (Ministral 3); else 0."""
     prefix = model.get("general.architecture")
     if not model.get(f"{prefix}.attention.temperature_scale"):
         return 0
@@ -337,35 +327,32 @@ def pinned_original(model: GgufModel) -> int:
 
 
 def with_attention_factor(model: GgufModel, schedule: Schedule, edit: Edit) -> Edit:
-    """The edit with rope.scaling.attn_factor, which multiplies the attention factor that the other keys give.
-
-    edit: all other changes of the encoding.
-    """
-    given = model.after(edit).reading().spec.attention_factor
-    wanted = schedule.attention_factor / given
-    if abs(wanted - 1) < NEGLIGIBLE:
+    """Return the edit with rope.scaling.attn_factor, which multiplies the attention factor of the other keys."""
+    present = model.after(edit).reading().spec.attention_factor
+    missing = schedule.attention_factor / present
+    if abs(missing - 1) < NEGLIGIBLE:
         return edit
     key = f"{edit.arch or model.get('general.architecture')}.rope.scaling.attn_factor"
-    return edit.merged(Edit({key: f32(wanted)}))
+    return edit.merged(Edit({key: f32(missing)}))
 
 
 def overwrite(vector: Vector) -> Change:
-    """The change that replaces a whole tensor of 32-bit floats by a vector of the same length."""
+    """Return the change that replaces a whole tensor of 32-bit floats by a vector of the same length."""
     data = np.asarray(vector, "<f4").tobytes()
     return Change(len(data), lambda old: data)
 
 
 def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
-    """The edit that sets a rope tensor: overwritten where the model has it, else appended."""
+    """Return the edit that sets a rope tensor: overwritten where the model has it, else appended."""
     if name in model.vectors:
         return Edit(changes={name: overwrite(vector)})
     return Edit(added=(AddedTensor(name, np.asarray(vector, "<f4").tobytes()),))
 
 
 def take_back(model: GgufModel, edit: Edit) -> Edit:
-    """The edit with changed norms, so that the window layers compute as with the attention factor 1.
+    """Return the edit with changed norms, so that the window layers compute as with the attention factor 1.
 
-    model: before the edit. edit: all other changes. Raises UnsupportedBake where window layers have no F32 query norm.
+    Raises UnsupportedBake where window layers have no F32 query norm.
     """
     seen = model.after(edit).reading()
     attention_factor = seen.local_attention_factor
@@ -382,18 +369,21 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
             raise UnsupportedBake(
                 "this attention factor",
                 f"the GGUF architecture {seen.arch.name}",
-                "its key would change the window layers too, and they have no F32 norm of what rotates to take it back",
+                "its key would change the window layers too, and they have no F32 query norm that could undo that",
                 "choose an --attention-factor that leaves the key at 1 (for yarn its default)",
             )
-        changes[name] = _scaled(info.size, attention_factor**-2)
+        changes[name] = scaled_floats(info.size, attention_factor**-2)
     return edit.merged(Edit({WINDOW_NORM: f32(before / attention_factor)}, changes=changes))
 
 
-def _scaled(size: int, factor: float) -> Change:
+def scaled_floats(size: int, factor: float) -> Change:
+    """Return the change that multiplies 32-bit floats."""
     return Change(size, lambda old: (np.frombuffer(old, "<f4") * np.float32(factor)).astype("<f4").tobytes())
 
 
-NOTE = "the file becomes the GGUF architecture {to}: people see that name, and a later llama.cpp may treat it otherwise"
+NOTE = (
+    "the file becomes the GGUF architecture {to}: tools show that name, and a later llama.cpp may treat it differently"
+)
 
 
 def carry(model: GgufModel, to: str) -> Edit:

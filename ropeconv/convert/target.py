@@ -1,4 +1,4 @@
-"""Target: format, encoding and runtimes of an output, and the rules about which options go together."""
+"""Target: format, encoding and runtimes of an output, and the rules about combinations of options."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..runtimes.verdict import Verdict
 
 @dataclass(frozen=True)
 class Target(TargetOptions, OutputPlace):
-    """How, where and for whom an output is written, with every rule about which options go together.
+    """How, where and for which runtimes an output is written, with every rule about combinations of options.
 
-    The fields are the options of `apply` by their names: see `OutputPlace` and `TargetOptions` in ropeconv/options.py.
+    The fields are the options of `apply`: see `OutputPlace` and `TargetOptions` in ropeconv/options.py.
     """
 
     def __post_init__(self) -> None:
@@ -28,10 +28,7 @@ class Target(TargetOptions, OutputPlace):
             object.__setattr__(self, "out", Path(self.out))
 
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
-        """Raises UsageError for options that contradict each other, or have no effect beside the others.
-
-        recipe: what is to be written. from_gguf: whether the source is a GGUF file.
-        """
+        """Raise UsageError for options that contradict each other, or have no effect with the others."""
         to_gguf = (from_gguf and self.to is None) or self.to == "gguf"
         self._check_values()
         if self.replace and isinstance(recipe.method, AsIs):
@@ -39,32 +36,9 @@ class Target(TargetOptions, OutputPlace):
         if self.replace and recipe.on_top:
             raise UsageError("--on-top keeps the scaling that --replace would take away; give one of them")
         if self.allow_approximate and recipe.log_n is None:
-            raise UsageError("--allow-approximate goes with --log-n, the only thing that is approximated; leave it out")
+            raise UsageError("--allow-approximate needs --log-n, the only approximated method; leave it out")
         if self.assume_arch_keys and not from_gguf:
             raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
-        self._check_place(from_gguf, to_gguf)
-        if to_gguf:
-            self._check_gguf(recipe, from_gguf)
-        else:
-            self._check_folder(from_gguf)
-
-    def check_folded(self, folded: bool) -> None:
-        """Raises UsageError for options of folding where the selected encoding folds nothing."""
-        for flag, value in (("--fold-into", self.fold_into), ("--fold-dtype", self.fold_dtype)):
-            if value is not None and not folded:
-                raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
-
-    def _check_values(self) -> None:
-        for one in options(Target):
-            value = getattr(self, one.name)
-            if one.choices and one.name != "encoding" and value is not None and value not in one.choices:
-                raise UsageError(f"{one.flag} {value} is not known; choose {', '.join(one.choices)}")
-        if isinstance(self.runtimes, str):
-            raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
-        for name in self.runtimes:
-            find_any(name)
-
-    def _check_place(self, from_gguf: bool, to_gguf: bool) -> None:
         if self.in_place and (not from_gguf or not to_gguf or self.out is not None):
             raise UsageError("--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out")
         if self.allow_hard_links and not self.in_place:
@@ -73,6 +47,31 @@ class Target(TargetOptions, OutputPlace):
             to_folder = ", or add --to safetensors" if from_gguf else ""
             repair = f"end its name in .gguf{to_folder}" if to_gguf else "add --to gguf, or choose another name"
             raise UsageError(f"-o {self.out} is not a name for {'GGUF' if to_gguf else 'a folder'}; {repair}")
+        if to_gguf:
+            self._check_gguf(recipe, from_gguf)
+            return
+        for flag in self._given("gguf"):
+            if not (flag == "--outtype" and from_gguf):
+                raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
+        readers = [name for name in self.runtimes if canonical(name).partition("@")[0] in reader_names()]
+        if readers:
+            raise UsageError(f"--runtime {readers[0]} reads GGUF; add --to gguf, or leave it out")
+
+    def check_folded(self, folded: bool) -> None:
+        """Raise UsageError for options of folding where the selected encoding folds nothing."""
+        for flag, value in (("--fold-into", self.fold_into), ("--fold-dtype", self.fold_dtype)):
+            if value is not None and not folded:
+                raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
+
+    def _check_values(self) -> None:
+        for option in options(Target):
+            value = getattr(self, option.name)
+            if option.choices and option.name != "encoding" and value is not None and value not in option.choices:
+                raise UsageError(f"{option.flag} {value} is not known; choose {', '.join(option.choices)}")
+        if isinstance(self.runtimes, str):
+            raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
+        for name in self.runtimes:
+            find_any(name)
 
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
         for flag, value in (("--outtype", self.outtype), ("--pre", self.pre), ("--quantized-by", self.quantized_by)):
@@ -94,22 +93,18 @@ class Target(TargetOptions, OutputPlace):
         if recipe.log_n is not None and self.encoding == "keys":
             raise UsageError("log-n needs a rope tensor, so --encoding keys does not go with it; leave --encoding out")
 
-    def _check_folder(self, from_gguf: bool) -> None:
-        for flag in self._given("gguf"):
-            if not (flag == "--outtype" and from_gguf):
-                raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
-        readers = [name for name in self.runtimes if canonical(name).partition("@")[0] in reader_names()]
-        if readers:
-            raise UsageError(f"--runtime {readers[0]} reads GGUF; add --to gguf, or leave it out")
-
     def _given(self, only: str) -> list[str]:
-        """The flags that were given, of those that go with one format of output."""
-        return [one.flag for one in options(Target) if one.only == only and getattr(self, one.name) != one.default]
+        """The flags that were given, of those for one format of output."""
+        return [
+            option.flag
+            for option in options(Target)
+            if option.only == only and getattr(self, option.name) != option.default
+        ]
 
 
 @dataclass(frozen=True)
 class ConsideredEncoding:
-    """An encoding that "auto" looked at: whether it was selected, and the reason."""
+    """An encoding that "auto" tried: whether it was selected, and the reason."""
 
     encoding: str
     selected: bool
@@ -120,9 +115,9 @@ class ConsideredEncoding:
 class EncodeResult:
     """A schedule as an encoding writes it.
 
-    encoding: its name. verdicts: one per runtime. considered: the encodings that "auto" looked at. notes: sentences for
-    the user. log_n_approximation: the query scaling written in place of the schedule's log-n, None where the formula
-    itself is written or there is no log-n. deviation: of that approximation from the formula, relative.
+    verdicts: one per runtime. considered: the encodings that "auto" tried. notes: sentences for the user.
+    log_n_approximation: the query scaling written for the schedule's log-n, None where the formula itself is written or
+    there is no log-n. deviation: of that approximation from the formula, relative.
     """
 
     encoding: str
@@ -133,28 +128,27 @@ class EncodeResult:
     deviation: float = 0.0
 
     def status_of(self, runtime: VersionRange) -> str:
-        """The status of the verdict of one runtime."""
+        """Return the status of the verdict of one runtime."""
         return self.verdict_of(runtime).status
 
     def verdict_of(self, runtime: VersionRange) -> Verdict:
-        """The verdict about the last version of a row of the table of runtimes."""
+        """Return the verdict about the last version of a row of the table of runtimes."""
         return next(verdict for verdict in reversed(self.verdicts) if verdict.covers(runtime))
 
     def exact_count(self) -> int:
-        """Number of verdicts with status "exact"."""
+        """Return the number of verdicts with status "exact"."""
         return sum(verdict.status == "exact" for verdict in self.verdicts)
 
     @property
     def exact_share(self) -> str:
-        """For display: in how many runtimes it is exact, of those that have the model and were looked at."""
+        """The share of runtimes in which it is exact, of those that support the model and were tested."""
         known = sum(verdict.status not in ("unsupported", "unknown") for verdict in self.verdicts)
         return f"exact in {self.exact_count()} of {known} runtimes"
 
 
 def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
-    """The verdict on a log-n approximation: "approximate" in place of "exact" and "rounded" where it is not negligible.
-
-    deviation: of the approximation from log-n, relative; up to 1e-3 the verdict stays.
+    """Return the verdict on a log-n approximation: "approximate" for "exact" and "rounded" if the deviation exceeds
+    1e-3.
     """
     if verdict.status not in GOOD or deviation <= EXACT:
         return verdict
@@ -163,9 +157,8 @@ def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
 
 
 def refuse_approximate(result: EncodeResult, schedule: Schedule, otherwise: str) -> None:
-    """Raises UnsupportedBake for a log-n approximation that is not negligibly near log-n.
-
-    otherwise: the alternative to `--allow-approximate`, for the message.
+    """Raise UnsupportedBake for a log-n approximation with a deviation. otherwise: the alternative to
+    `--allow-approximate`.
     """
     if result.deviation > EXACT:
         raise UnsupportedBake(
@@ -177,9 +170,9 @@ def refuse_approximate(result: EncodeResult, schedule: Schedule, otherwise: str)
 
 
 def refuse_attention_factor(schedule: Schedule, name: str, reason: str = "") -> None:
-    """Raises UnsupportedBake for an attention factor in a family or architecture that can have none.
+    """Raise UnsupportedBake for an attention factor in a family or architecture that cannot have one.
 
-    name: of that. reason: why; by default its norms after the rotation.
+    reason: by default its norms after the rotation.
     """
     if schedule.attention_factor != 1:
         raise UnsupportedBake(

@@ -1,4 +1,4 @@
-"""Opens files of a source: regular ones alone, since a FIFO would never end and a device has no size."""
+"""Open files of a source. Only regular files are opened: a FIFO never ends and a device has no size."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ KINDS = {
 
 
 def expanded(path: str) -> Path:
-    """A path in which `~` stands for a home. Raises BadSource for the home of a user who is not known."""
+    """Return a path with `~` expanded. Raises BadSource for the home of an unknown user."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise BadSource(f"{path!r} is in the home of a user who is not known here; write the whole path") from None
+        raise BadSource(f"{path!r} is in the home of an unknown user; write the whole path") from None
 
 
 def check_regular(mode: int, path: Path) -> None:
-    """Raises BadSource for what is not a regular file. mode: as `os.stat` gives it. path: for the message."""
+    """Raise BadSource for anything but a regular file. mode: as `os.stat` gives it."""
     if not stat.S_ISREG(mode):
         kind = KINDS.get(stat.S_IFMT(mode), "not a file")
         raise BadSource(f"{path} is {kind}, and a regular file is needed there; remove it or give another source")
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A file, open for reading. Raises BadSource where it is not a regular one, and OSError where it is not there."""
+    """Open a file for reading. Raises BadSource where it is not a regular file, and OSError where it does not exist."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
         check_regular(os.fstat(descriptor).st_mode, path)
@@ -49,18 +49,17 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, name: str) -> bytes:
-    """The content of a small file. name: for messages. Raises BadSource where it is not regular, or too long."""
+    """Return the content of a small file. Raises BadSource where it is not regular, or too long."""
     with open_regular(path) as file:
-        found = file.read(LONGEST + 1)
-    if len(found) > LONGEST:
-        raise BadSource(f"{name} is longer than {LONGEST:,} bytes, which no such file is; download it again")
-    return found
+        content = file.read(LONGEST + 1)
+    if len(content) > LONGEST:
+        raise BadSource(f"{name} is longer than {LONGEST:,} bytes, the limit for such a file; download it again")
+    return content
 
 
 def read_text(path: Path, name: str) -> str:
-    """The text of a small file with its own line ends.
-
-    path: of the file. name: for messages. Raises BadSource where it is not regular, too long, or not UTF-8.
+    """Return the text of a small file with its line ends. Raises BadSource where it is not regular, too long, or not
+    UTF-8.
     """
     try:
         return read_bytes(path, name).decode()
@@ -73,11 +72,10 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 def try_lock(file: int | BinaryIO, shared: bool = False) -> Literal["taken", "busy", "none"]:
-    """Locks an open file (flock(2)) without waiting.
+    """Lock an open file (flock(2)) without waiting. Raises OSError.
 
-    file: or its descriptor; open for writing unless `shared`, since NFS refuses others. shared: a lock that several
-    processes can have at once. Returns "busy" where another process has it, "none" where the system or the filesystem
-    has no locks. Raises OSError.
+    An exclusive lock needs a file that is open for writing, since NFS refuses others. Returns "busy" where another
+    process has the lock, "none" where the system or the filesystem has no locks.
     """
     try:
         import fcntl
@@ -100,9 +98,9 @@ LOCK, FILES = "lock", "files"
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A new and empty temporary folder. One beside it is locked for as long as this process lives. Raises OSError."""
+    """Yield a new, empty temporary folder. A lock beside it tells that this process lives. Raises OSError."""
     clear()
-    folder, lock = _made()
+    folder, lock = _new_folder()
     try:
         (folder / FILES).mkdir()
         yield folder / FILES
@@ -111,9 +109,9 @@ def scratch() -> Iterator[Path]:
 
 
 def clear() -> None:
-    """Removes the folders of this user that no living process has a lock on. Links are never followed.
+    """Remove the temporary folders of this user that no living process has locked. Links are never followed.
 
-    Nothing is removed where there are no locks, since nothing says there which folders are in use.
+    Nothing is removed on systems without locks.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
         with suppress(OSError):
@@ -128,34 +126,33 @@ def _prefix() -> str:
     return f"ropeconv-{os.getuid()}-"
 
 
-def _made() -> tuple[Path, int]:
+def _new_folder() -> tuple[Path, int]:
     for _ in range(ATTEMPTS):
         folder = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-"))
         try:
             return folder, _locked(folder)[0]
         except OSError:  # another run may have cleared it before it was locked
             shutil.rmtree(folder, ignore_errors=True)
-    raise OSError(f"no folder could be kept in {tempfile.gettempdir()}")
+    raise OSError(f"cannot keep a folder in {tempfile.gettempdir()}")
 
 
 def _locked(folder: Path) -> tuple[int, bool]:
-    """The descriptor of the lock file in a folder of this user, and whether the system has locked it."""
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(place).st_uid != os.getuid():
             raise PermissionError(f"{folder} is another user's")
         lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
         try:
-            found = try_lock(lock)
+            status = try_lock(lock)
             there = os.stat(LOCK, dir_fd=place, follow_symlinks=False)
-            if found == "busy" or not os.path.samestat(os.fstat(lock), there):
+            if status == "busy" or not os.path.samestat(os.fstat(lock), there):
                 raise BlockingIOError(f"{folder} is another run's")
         except OSError:
             os.close(lock)
             raise
     finally:
         os.close(place)
-    return lock, found == "taken"
+    return lock, status == "taken"
 
 
 def _remove(folder: Path, lock: int) -> None:

@@ -1,7 +1,8 @@
-"""Journal: a file of JSON lines with checksums that only grows, so that a killed run finds what it had finished."""
+"""Journal: a file of JSON lines with checksums that only grows, from which a killed run continues."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import zlib
 from contextlib import suppress
@@ -17,14 +18,14 @@ from .disk import TAKEN, rename_new, sync_folder
 from .files import try_lock
 
 FIRST = 1 << 20
-"""Bytes that are read of a file before it is known to be a journal."""
+"""Bytes that are read before a file is known to be a journal."""
 CHECKSUM = b',"crc32":"%08x"}'
-"""Stands at the end of each line, in place of the last brace: of what is before it."""
+"""The end of each line, in place of its last brace: the checksum of the part before it."""
 LENGTH = len(CHECKSUM % 0)
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line of a journal. key: what it is about; of several lines with one key the last one holds."""
+    """A line of a journal. key: its subject; of several lines with one key the last is valid."""
 
     key: str
 
@@ -33,8 +34,8 @@ L = TypeVar("L", bound=Line)
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The first line. journal: the command that writes it. format: of the lines. source: identity of the model, empty
-    where the lines are of several.
+    """The first line. journal: the command that writes it. format: of the lines. source: identity of the model, or
+    empty.
     """
 
     journal: str
@@ -44,10 +45,8 @@ class Head(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class JournalKind(Generic[L]):
-    """A kind of journal.
-
-    command: that writes it. format: of its lines, as a number; a journal of another format is not read. line: their
-    type. elsewhere: how a user gives another place.
+    """A kind of journal. format: journals of another number are not read. elsewhere: the repair that names another
+    place.
     """
 
     command: str
@@ -57,13 +56,13 @@ class JournalKind(Generic[L]):
 
 
 def encoded(line: msgspec.Struct, seed: int = 0) -> bytes:
-    """A line with its checksum and its end. seed: of the checksum: `crc32` of the first line, 0 for that itself."""
+    """Return a line with its checksum. seed: of the checksum: `crc32` of the first line, 0 for the first line."""
     body = msgspec.json.encode(line)[:-1]
     return body + CHECKSUM % zlib.crc32(body, seed) + b"\n"
 
 
 def decoded(text: bytes, kind: Any, seed: int = 0) -> Any:
-    """The content of a line; None for a damaged one, and for one of another journal. kind: its type. seed: as above."""
+    """Return the content of a line; None for a damaged one, and for one of another journal."""
     body = text[:-LENGTH]
     if text[-LENGTH:] != CHECKSUM % zlib.crc32(body, seed):
         return None
@@ -76,16 +75,14 @@ def decoded(text: bytes, kind: Any, seed: int = 0) -> Any:
 class Journal(Generic[L]):
     """A journal that is open for appending, with a lock.
 
-    path: of its file, which is made where it is not there. kind: of its lines. source: identity of the model. lines:
-    that it has, by key. notes: sentences for the user on damaged lines, and on what `fresh` moved.
+    lines: by key. notes: sentences for the user on damaged lines, and on the file that `fresh` moved.
     """
 
     def __init__(self, path: Path, kind: JournalKind[L], source: str = "", fresh: bool = False) -> None:
-        """Opens a journal.
+        """Open a journal. fresh: begin a new one, and rename the existing one.
 
-        fresh: begin a new one, and move one that is there to another name. Raises BadSource for a file that is not such
-        a journal, for one of another model or version, and while another run writes to it; such a file stays as it is.
-        OSError where it cannot be written.
+        Raises BadSource for another file, for a journal of another model or version, and while another run writes to
+        it; such a file does not change. OSError where it cannot be written.
         """
         self.path, self.kind, self.lines, self.notes = path, kind, dict[str, L](), list[str]()
         self._head = Head(f"ropeconv {kind.command}", kind.format, source)
@@ -99,13 +96,13 @@ class Journal(Generic[L]):
             raise
 
     def add(self, line: L) -> L:
-        """Appends a line, and returns it when it is on the disk. Raises OSError."""
+        """Append a line, and return it when it is on the disk. Raises OSError."""
         self._write(encoded(line, self._seed))
         self.lines[line.key] = line
         return line
 
     def close(self) -> None:
-        """Closes the file, which ends the lock."""
+        """Close the file, which ends the lock."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -115,7 +112,6 @@ class Journal(Generic[L]):
         self.close()
 
     def _locked(self) -> BinaryIO:
-        """The file, open and locked. Raises BadSource where another run has it."""
         while True:
             file = self.path.open("a+b")
             if try_lock(file) == "busy":
@@ -127,62 +123,60 @@ class Journal(Generic[L]):
             file.close()  # another run has just moved it
 
     def _read(self, fresh: bool) -> int:
-        """Reads the lines, and returns the length in bytes of those that are whole, with their ends."""
+        """Read the lines, and return the length of the complete ones in bytes."""
         self._file.seek(0)
-        data, own = self._file.read(FIRST), encoded(self._head)
-        if own.startswith(data):  # nothing but a first line, or a part of it
-            return len(own) if data == own and not fresh else 0
+        data, first_line = self._file.read(FIRST), encoded(self._head)
+        if first_line.startswith(data):  # only a first line, or a part of it
+            return len(first_line) if data == first_line and not fresh else 0
         start = msgspec.json.encode(self._head)[: len(f'{{"journal":"{self._head.journal}"')]
         if not data.startswith(start) and CHECKSUM[:10] not in data:
             raise self._foreign()
         data += self._file.read()
-        kept = data.rfind(b"\n") + 1
-        first, *others = data[:kept].split(b"\n")[:-1] or [b""]
+        complete = data.rfind(b"\n") + 1
+        first, *others = data[:complete].split(b"\n")[:-1] or [b""]
         head = decoded(first, Head)
         if head is not None and (head.journal, head.format, head.source) != msgspec.structs.astuple(self._head):
             self._refuse(head, fresh)
-            return kept
-        found = [decoded(text, self.kind.line, self._seed) for text in others]
-        self.lines = {line.key: line for line in found if line is not None}
+            return complete
+        lines = [decoded(text, self.kind.line, self._seed) for text in others]
+        self.lines = {line.key: line for line in lines if line is not None}
         if head is None and not self.lines:
             raise self._foreign()
-        damaged = found.count(None) + (head is None) + (kept < len(data))
+        damaged = lines.count(None) + (head is None) + (complete < len(data))
         if damaged and not fresh:
             be = "is" if damaged == 1 else "are"
             self.notes.append(f"{counted(damaged, 'line')} of {self.path} {be} damaged and skipped.")
-        return kept
+        return complete
 
-    def _begin(self, kept: int, fresh: bool) -> None:
-        """Makes the file ready for more lines. kept: as `_read` gives it."""
-        if fresh and kept:
-            earlier, self.lines, kept = self._file, {}, 0
-            aside = self._aside()
-            self.notes.append(f"The earlier journal is now {aside}.")
+    def _begin(self, complete: int, fresh: bool) -> None:
+        """Make the file ready for more lines behind the complete ones."""
+        if fresh and complete:
+            earlier, self.lines, complete = self._file, {}, 0
+            self.notes.append(f"The earlier journal is now {self._set_aside()}.")
             self._file = self._locked()
             earlier.close()
-        self._file.truncate(kept)
-        if not kept:
+        self._file.truncate(complete)
+        if not complete:
             self._write(encoded(self._head))
             sync_folder(self.path.parent)
 
-    def _aside(self) -> Path:
-        """Gives the file another name, and returns that."""
-        number = 1
-        while True:
+    def _set_aside(self) -> Path:
+        for number in itertools.count(1):
             aside = self.path.with_name(f"{self.path.name}.old{number if number > 1 else ''}")
             try:
                 rename_new(self.path, aside)
-                return aside
             except OSError as problem:
                 if problem.errno not in TAKEN:
                     raise
-            number += 1
+            else:
+                break
+        return aside
 
     def _foreign(self) -> BadSource:
         return BadSource(f"{self.path} is not a journal of `ropeconv {self.kind.command}`; {self.kind.elsewhere}")
 
     def _refuse(self, head: Head, fresh: bool) -> None:
-        """Raises BadSource for a journal that begins with another first line, unless it may be moved."""
+        """Raise BadSource for a journal with another first line, unless it may be renamed."""
         if head.journal != self._head.journal:
             raise self._foreign()
         if not fresh:
@@ -199,9 +193,6 @@ class Journal(Generic[L]):
 
 
 def default_path(source: str, command: str = "eval") -> Path:
-    """Where the journal of a model is without --journal: in the user's cache.
-
-    source: identity of the model. command: that writes it.
-    """
+    """Return the path of the journal of a model in the user's cache. source: identity of the model."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "ropeconv" / command / f"{source[:16]}.jsonl"

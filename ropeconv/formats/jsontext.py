@@ -1,4 +1,4 @@
-"""Reads and writes JSON files so that key order, indentation and unknown keys stay."""
+"""Read and write JSON files without changing key order, indentation or unknown keys."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from typing import Any
 from ..errors import BadSource
 
 JsonObject = dict[str, Any]
-"""A JSON object, whose values are whatever the document holds."""
 LONGEST = 8 << 20
-"""Characters that are read; as objects they may take 50 times as many bytes. Published configs have up to a million."""
+"""Characters of a text; as objects they may take 50 times as many bytes. Published configs have up to a million."""
 DEEPEST = 64
 """Levels of lists and objects; published files have up to ten, and Python's own recursion ends at 1,000."""
 LONGEST_STRING = 1 << 20
-"""Bytes of a string in a text that is read in blocks; the longest in a published tokenizer.json has some thousand."""
+"""Bytes of a string in a text that is read in blocks; published tokenizers have some thousand."""
 TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]:]|-?\d[\d.eE+-]*', re.DOTALL)
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse(text: str, name: str, longest: int = LONGEST) -> JsonObject:
-    """The JSON object in a text. name: of the file, for the message. longest: characters that are read.
+    """Return the JSON object in a text of at most `longest` characters. name: of the file, for messages.
 
-    Raises BadSource where the text is not one, is not Unicode, or is too long or too deep to be read.
+    Raises BadSource where the text is not a JSON object, not Unicode, too long or too deep.
     """
     data = loads(text, name, longest)
     if not isinstance(data, dict):
-        raise BadSource(f"{name} holds no JSON object; fix it or download it again")
+        raise BadSource(f"{name} is not a JSON object; fix it or download it again")
     return data
 
 
 def loads(text: str, name: str, longest: int = LONGEST) -> Any:
     """Like `parse`, for any JSON value."""
     if len(text) > longest:
-        raise BadSource(f"{name} has {len(text):,} characters, and at most {longest:,} are read; shorten it")
+        raise BadSource(f"{name} has {len(text):,} characters, and the limit is {longest:,}; shorten it")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -50,12 +49,11 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
             json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError as problem:
         half = ascii(problem.object[problem.start])
-        raise BadSource(f"{name} holds {half}, half of a character; fix it or download it again") from None
+        raise BadSource(f"{name} has {half}, half of a character; fix it or download it again") from None
     return data
 
 
 def _depth(data: Any) -> int:
-    """Levels of lists and objects, counted up to one more than `DEEPEST`."""
     depth, level = 0, [data]
     while level and depth <= DEEPEST:
         level = [item for item in level if isinstance(item, (dict, list))]
@@ -65,15 +63,15 @@ def _depth(data: Any) -> int:
 
 
 def dump(data: JsonObject, like: str = "") -> str:
-    """An object as JSON text that ends in a newline. like: a text whose indentation is taken, else 2 spaces."""
-    found = re.search(r'^\{\r?\n([ \t]+)"', like)
-    indent = found[1] if found else "  "
+    """Return an object as JSON text that ends in a newline, with the indentation of the text `like`, else 2 spaces."""
+    match = re.search(r'^\{\r?\n([ \t]+)"', like)
+    indent = match[1] if match else "  "
     return json.dumps(data, indent=indent, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number in a JSON text. path: the keys that lead to it. value: rounded to float. start, stop: its bytes."""
+    """A number in a JSON text. path: the keys that lead to it. start, stop: its place in bytes."""
 
     path: tuple[str, ...]
     value: float
@@ -82,11 +80,10 @@ class Number:
 
 
 def numbers(blocks: Iterable[bytes], name: str, outer: Collection[str], first: bool = False) -> Iterator[Number]:
-    """Yields the numbers under some keys of a JSON object, in bounded memory; whether it is valid is not checked.
+    """Yield the numbers under some keys of a JSON object, in bounded memory; the JSON is not validated.
 
-    blocks: the text in pieces. name: of the file, for messages. outer: keys of the outermost object, under which
-    numbers are wanted, except those in lists. first: read nothing after the first value of each of these keys. Raises
-    BadSource for a string that is too long.
+    blocks: the text in pieces. outer: keys of the outermost object, whose numbers are yielded, except those in lists.
+    first: stop after the first value of each of these keys. Raises BadSource for a string that is too long.
     """
     keys = list[str | None]()  # of the open levels, None for a list
     deeper, string, missing = 0, b"", set(outer)  # deeper: levels beyond DEEPEST
@@ -114,7 +111,6 @@ def numbers(blocks: Iterable[bytes], name: str, outer: Collection[str], first: b
 
 
 def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
-    """Yields the tokens of a text in pieces, each with its place. name: of the file, for the message."""
     at, rest = 0, b""
     for block in chain(blocks, (None,)):
         data = rest + (block or b"")
@@ -130,7 +126,6 @@ def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _key(string: bytes) -> str:
-    """The key in a JSON string; empty where it is damaged."""
     if b"\\" not in string:
         return string[1:-1].decode(errors="replace")
     try:

@@ -1,4 +1,4 @@
-"""Checks the types of decoded JSON and TOML, so that nothing else in the package meets a wrong one."""
+"""Check the types of decoded JSON and TOML, read the data files of the package, and render its templates."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ T = TypeVar("T")
 
 
 def typed(data: object, kind: type[T], name: str) -> T:
-    """Decoded data as a typed value, without any conversion between strings, numbers and bools.
+    """Return decoded data as a type that msgspec knows, without conversion between strings, numbers and bools.
 
-    data: lists, dicts, strings, numbers. kind: a Struct or another type that msgspec knows. name: of the file, for the
-    message. Raises BadSource where the data has other types.
+    Raises BadSource, with the `name` of the file, where the data has other types.
     """
     try:
         return msgspec.convert(data, kind)
     except (msgspec.ValidationError, RecursionError, UnicodeError) as problem:
-        raise BadSource(f"{name} is not as it has to be ({problem}); correct it or download it again") from None
+        raise BadSource(f"{name} has the wrong form ({problem}); correct it or download it again") from None
 
 
 def package_files(package: str, folder: str, suffix: str) -> list[Traversable]:
-    """The data files of a package, by name. folder: in it. suffix: of their names."""
-    found = (files(package) / folder).iterdir()
-    return sorted((entry for entry in found if entry.name.endswith(suffix)), key=lambda entry: entry.name)
+    """Return the files in a folder of a package whose names end in `suffix`, sorted by name."""
+    entries = (files(package) / folder).iterdir()
+    return sorted((entry for entry in entries if entry.name.endswith(suffix)), key=lambda entry: entry.name)
 
 
 def package_data(entry: Traversable, kind: type[T]) -> T:
-    """The content of a data file of the package, TOML or JSON by its name. Raises DamagedPackage for a damaged one."""
+    """Return the content of a TOML or JSON file of the package. Raises DamagedPackage."""
     with described(entry):
         data = entry.read_bytes()
         if entry.name.endswith(".toml"):
@@ -51,18 +50,18 @@ def package_data(entry: Traversable, kind: type[T]) -> T:
 
 @contextmanager
 def described(entry: Traversable) -> Iterator[None]:
-    """A context in which errors about a data file of the package become DamagedPackage, with the file and the field."""
+    """Turn errors about a data file of the package into DamagedPackage, with the file and the field."""
     try:
         yield
     except (OSError, ValueError, KeyError) as problem:
         what = f"it has no {problem}" if isinstance(problem, KeyError) else problem
         raise DamagedPackage(
-            f"{entry} belongs to ropeconv and is not as it has to be ({what}); install ropeconv again, or correct it"
+            f"{entry} belongs to ropeconv and is damaged ({what}); install ropeconv again, or correct it"
         ) from None
 
 
 def render(name: str, **values: object) -> str:
-    """The text of a template with its values. Raises jinja2.UndefinedError for a value that is not given."""
+    """Return the text of a template. Raises jinja2.UndefinedError for a value that is not given."""
     return _environment().get_template(name).render(**values)
 
 

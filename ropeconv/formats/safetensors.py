@@ -1,4 +1,4 @@
-"""safetensors headers: read by range and checked, or made for files to write.
+"""safetensors headers: read by range and checked, or made for new files; and the index of a sharded checkpoint.
 
 A file is `u64 n | n bytes of JSON | data`. https://github.com/huggingface/safetensors#format
 """
@@ -25,8 +25,8 @@ from .files import open_regular
 from .jsontext import JsonObject
 
 MAX_HEADER = 16 << 20
-"""Bytes of a header. The reference implementation takes 100 MB, which are 1.8 million tensors and a gigabyte of memory;
-the longest published headers have some million bytes."""
+"""Bytes of a header. The reference implementation accepts 100 MB, which take a gigabyte of memory; published headers
+have some million."""
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64,
@@ -51,8 +51,6 @@ Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class _Entry(msgspec.Struct, gc=False):
-    """A tensor as it stands in a header."""
-
     dtype: str
     shape: tuple[Bytes, ...]
     data_offsets: tuple[Bytes, Bytes]
@@ -68,20 +66,13 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """The header of a safetensors file.
-
-    Raises BadSource when it is truncated, claims more than the file holds, or is not a safetensors header.
-    """
+    """Return the header of a safetensors file. Raises BadSource when it is truncated or damaged."""
     with open_regular(path) as file:
         return parse_header(file, os.fstat(file.fileno()).st_size, path.name)
 
 
 def parse_header(file: BinaryIO, size: int, name: str) -> Header:
-    """The header at the beginning of a file.
-
-    file: open for reading, at its beginning. size: of the whole file, in bytes. name: for messages. Raises what
-    `read_header` raises.
-    """
+    """Return the header at the beginning of an open file of `size` bytes. Raises BadSource as `read_header`."""
     start = file.read(8)
     if len(start) < 8:
         raise BadSource(f"{name} is {size} bytes, too short for safetensors; download it again")
@@ -91,7 +82,7 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
             f"{name} claims a header of {length} bytes and has {size} in all; it is damaged, download it again"
         )
     if length > MAX_HEADER:
-        raise BadSource(f"{name} has a header of {length:,} bytes, and at most {MAX_HEADER:,} are read; split the file")
+        raise BadSource(f"{name} has a header of {length:,} bytes, and the limit is {MAX_HEADER:,}; split the file")
     try:
         entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
         raw = entries.pop("__metadata__", None)
@@ -122,13 +113,13 @@ def _check_layout(tensors: Iterable[Tensor], data: int, name: str) -> None:
             )
         at = tensor.stop
     if at > data:
-        raise BadSource(f"{name} is truncated: its tensors need {at} bytes and {data} are there; download it again")
+        raise BadSource(f"{name} is truncated: its tensors need {at} bytes and it has {data}; download it again")
     if at < data:
         raise BadSource(f"{name} has {data - at} bytes behind its last tensor; it is damaged, download it again")
 
 
 def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> bytes:
-    """The bytes of a header for tensors (name, dtype, shape) whose data follows without gaps, padded to 8 bytes."""
+    """Return a header for tensors (name, dtype, shape) whose data follows without gaps, padded to 8 bytes."""
     entries: JsonObject = {"__metadata__": metadata}
     at = 0
     for name, dtype, shape in tensors:
@@ -141,12 +132,12 @@ def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: 
 
 
 def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Size of a tensor in bytes."""
+    """Return the size of a tensor in bytes."""
     return math.prod(shape) * BITS[dtype] // 8
 
 
 def write_stream(path: Path, header: bytes, blocks: Iterator[memoryview]) -> None:
-    """Writes a file: a header, and then blocks of data in the order in which the iterator yields them."""
+    """Write a file from a header and blocks of data."""
     with path.open("wb") as file:
         file.write(header)
         for block in blocks:
@@ -157,10 +148,7 @@ STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # dtype: wha
 
 
 def widened(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
-    """A new array of the same shape with the numbers as 32-bit floats.
-
-    stored: as numpy reads them. dtype: "F64", "F32", "F16" or "BF16", as safetensors names it.
-    """
+    """Return a new array of 32-bit floats. stored: as numpy reads them. dtype: "F64", "F32", "F16" or "BF16"."""
     if dtype == "BF16":
         wide = stored.astype(np.uint32)
         wide <<= 16
@@ -175,36 +163,33 @@ tensors of experts, in 25 to 30 million characters."""
 
 
 def shards(text: str) -> tuple[str, ...]:
-    """Names of the shards in an index, sorted.
+    """Return the names of the shards in an index, sorted.
 
     Raises BadSource when it is not an index, or names a file outside its own folder.
     """
-    names = sorted(set(_weight_map(text).values()))
-    for name in names:
-        if not safe_name(name):
-            raise BadSource(
-                f"{INDEX} names the shard {shown(name)}, which is not inside the folder; do not trust this checkpoint"
-            )
-    return tuple(names)
+    names = tuple(sorted(set(_weight_map(text).values())))
+    unsafe = next((name for name in names if not safe_name(name)), None)
+    if unsafe is not None:
+        raise BadSource(
+            f"{INDEX} names the shard {shown(unsafe)}, which is not inside the folder; do not trust this checkpoint"
+        )
+    return names
 
 
 def tensors(text: str) -> tuple[str, ...]:
-    """Names of the tensors in an index. Raises BadSource when it is not an index."""
+    """Return the names of the tensors in an index. Raises BadSource when it is not an index."""
     return tuple(_weight_map(text))
 
 
 def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
-    """The text of an index with one more shard.
-
-    text: of the index. shard: the name of the new file. added: its tensors, name to bytes.
-    """
+    """Return an index with one more shard of tensors (name to bytes)."""
     index = _grown(text, sum(added.values()))
     index["weight_map"] |= dict.fromkeys(added, shard)
     return jsontext.dump(index, like=text)
 
 
 def with_size(text: str, more: int) -> str:
-    """The text of an index whose `total_size` is `more` bytes larger."""
+    """Return an index whose `total_size` is `more` bytes larger."""
     return jsontext.dump(_grown(text, more), like=text)
 
 
@@ -219,7 +204,7 @@ def _grown(text: str, more: int) -> JsonObject:
 
 def _weight_map(text: str) -> dict[str, str]:
     if len(text) > LONGEST:
-        raise BadSource(f"{INDEX} has {len(text):,} characters, and at most {LONGEST:,} are read; {TOO_MANY}")
+        raise BadSource(f"{INDEX} has {len(text):,} characters, and the limit is {LONGEST:,}; {TOO_MANY}")
     try:
         entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         weight_map = msgspec.json.decode(entries.pop("weight_map", b"null"), type=dict[str, str])
@@ -235,7 +220,7 @@ def _weight_map(text: str) -> dict[str, str]:
 
 
 def safe_name(name: str) -> bool:
-    """Whether a name stays inside its folder: relative, and without `..`, backslashes or drive letters."""
+    """Return whether a name stays inside its folder: relative, and without `..`, backslashes or drive letters."""
     path = PurePosixPath(name)
     inside = name not in ("", ".") and not path.is_absolute() and ".." not in path.parts
     return inside and "\\" not in name and ":" not in name and "\0" not in name
@@ -247,7 +232,7 @@ SHARD_BYTES = 5_000_000_000
 
 
 def grouped(items: Iterable[T], size: Callable[[T], int], limit: int = SHARD_BYTES) -> list[tuple[T, ...]]:
-    """Items in order, in groups of at most `limit` bytes each, or of one item. size: of an item, in bytes."""
+    """Return items in order, in groups of at most `limit` bytes each, or of one item. size: of an item, in bytes."""
     groups: list[list[T]] = [[]]
     filled = 0
     for item in items:
@@ -260,12 +245,14 @@ def grouped(items: Iterable[T], size: Callable[[T], int], limit: int = SHARD_BYT
 
 
 def shard_names(count: int) -> list[str]:
-    """The names of `count` files of one checkpoint."""
+    """Return the names of `count` files of one checkpoint."""
     if count == 1:
         return ["model.safetensors"]
     return [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
 
 
 def index_text(total: int, weight_map: dict[str, str]) -> str:
-    """The text of model.safetensors.index.json. total: bytes of all tensors. weight_map: the file of each tensor."""
+    """Return the text of model.safetensors.index.json. total: bytes of all tensors. weight_map: the file of each
+    tensor.
+    """
     return jsontext.dump({"metadata": {"total_size": total}, "weight_map": weight_map})

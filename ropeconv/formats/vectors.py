@@ -1,4 +1,4 @@
-"""Reads lists of numbers from JSON (a config.json too), .csv, .npy and .safetensors files."""
+"""Read lists of numbers from JSON (also config.json), .csv, .npy and .safetensors files."""
 
 from __future__ import annotations
 
@@ -22,33 +22,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LONGEST = 65_536
-"""Numbers of a list; the widest published heads rotate 256 pairs."""
+"""Limit of a list; the widest published heads rotate 256 pairs."""
 Numbers = Annotated[list[Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]], msgspec.Meta(max_length=LONGEST)]
-REAL = "fiu"
-"""The kinds of numpy dtypes that are real numbers: floats, integers, unsigned integers."""
+REAL = "fiu"  # numpy's kinds of floats, integers and unsigned integers
 STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
 
 
 def read_lists(path: Path) -> dict[str, list[float]]:
-    """The lists of numbers in a file, by name; a single list without a name gets all names that methods look for.
+    """Return the lists of numbers in a file, by name; a single unnamed list gets every name that methods search for.
 
-    Raises UsageError when the file cannot be read or holds no such list.
+    Raises UsageError when the file cannot be read or has no such list.
     """
     try:
         data = READERS.get(path.suffix, _read_json)(path)
         lists = {key: value for key, value in data.items() if isinstance(value, list)}
-        found = msgspec.convert(lists, dict[str, Numbers])
+        numbers = msgspec.convert(lists, dict[str, Numbers])
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist; give a .json, .csv, .npy or .safetensors file") from None
     except (OSError, BadSource, msgspec.ValidationError) as problem:
         raise UsageError(f"{path} cannot be read as a list of numbers ({problem})") from None
-    if not found:
-        raise UsageError(f"{path} holds no list of numbers; write one list, or an object of lists")
-    return found
+    if not numbers:
+        raise UsageError(f"{path} has no list of numbers; write one list, or an object of lists")
+    return numbers
 
 
 def _named(values: object) -> JsonObject:
-    """A list without a name, under the names that methods look for."""
     return {"inv_freq": values, "long_factor": values}
 
 
@@ -60,34 +58,31 @@ def _read_json(path: Path) -> JsonObject:
     text = data.get("text_config")
     parts = [part for part in (data, text) if isinstance(part, dict)]
     settings = (part.get(key) for part in parts for key in ("rope_scaling", "rope_parameters"))
-    return next((one for one in settings if isinstance(one, dict) and "long_factor" in one), data)
+    return next((setting for setting in settings if isinstance(setting, dict) and "long_factor" in setting), data)
 
 
 def _read_csv(path: Path) -> JsonObject:
-    """Columns under their names, or one column or line of numbers without a name."""
+    """Named columns, or one unnamed column or line of numbers."""
     try:
         read = list(csv.reader(read_text(path, str(path)).splitlines()))
     except csv.Error as problem:
-        raise BadSource(f"{path.name} is no CSV: {problem}") from None
+        raise BadSource(f"{path.name} is not CSV: {problem}") from None
     rows = [[cell.strip() for cell in row] for row in read if any(row)]
     numbers = [_floats(row) for row in rows]
     if rows and numbers[0] is None:
-        return _columns(rows[0], numbers[1:], path.name)
+        names, columns = rows[0], numbers[1:]
+        if any(row is None or len(row) != len(names) for row in columns):
+            raise BadSource(
+                f"a line of {path.name} is not {counted(len(names), 'number')}, as many as its first line has names"
+            )
+        return {name: [row[index] for row in columns if row] for index, name in enumerate(names)}
     flat = [value for row in numbers for value in row or ()]
     if not flat or any(row is None for row in numbers) or (len(rows) > 1 and any(len(row) > 1 for row in rows)):
         raise BadSource("write one column of numbers, or columns with their names in the first line")
     return _named(flat)
 
 
-def _columns(names: list[str], lines: list[list[float] | None], file: str) -> dict[str, list[float]]:
-    """The columns of lines of numbers under their names. file: its name, for the message."""
-    if any(line is None or len(line) != len(names) for line in lines):
-        raise BadSource(f"a line of {file} is not {counted(len(names), 'number')}, as many as it has names")
-    return {name: [line[index] for line in lines if line] for index, name in enumerate(names)}
-
-
 def _floats(row: list[str]) -> list[float] | None:
-    """The numbers of a line; None where it holds anything else."""
     try:
         return [float(cell) for cell in row]
     except ValueError:
@@ -110,25 +105,25 @@ def _read_npy(path: Path) -> JsonObject:
 def _read_safetensors(path: Path) -> JsonObject:
     import numpy as np
 
-    header, found = read_header(path), {}
+    header, vectors = read_header(path), {}
     with open_regular(path) as file:
         for tensor in header.tensors.values():
             if tensor.dtype not in STORED:
                 raise BadSource(f"{shown(tensor.name)} is {tensor.dtype}; write it as F32 or F64")
             file.seek(header.data_start + tensor.start)
-            found[tensor.name] = _numbers(file.read, np.dtype(STORED[tensor.dtype]), tensor.shape, shown(tensor.name))
-    return found
+            dtype = np.dtype(STORED[tensor.dtype])
+            vectors[tensor.name] = _numbers(file.read, dtype, tensor.shape, shown(tensor.name))
+    return vectors
 
 
 def _numbers(read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[int, ...], name: str) -> list[float]:
-    """The next numbers of a file. read: its method. dtype, shape: of the array. name: of it, for messages."""
     import numpy as np
 
     count = math.prod(shape)
     if dtype.kind not in REAL:
-        raise BadSource(f"{name} holds {dtype}, and real numbers are needed")
+        raise BadSource(f"{name} has the dtype {dtype}, and real numbers are needed")
     if min((0, *shape)) < 0 or count > LONGEST:
-        raise BadSource(f"{name} has the shape {shown(shape)}, and at most {LONGEST:,} numbers are read")
+        raise BadSource(f"{name} has the shape {shown(shape)}, and the limit is {LONGEST:,} numbers")
     data = read(count * dtype.itemsize)
     if len(data) < count * dtype.itemsize:
         raise BadSource(f"{name} is cut off; write it again")

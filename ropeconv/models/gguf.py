@@ -11,7 +11,7 @@ from ..errors import BadSource
 from ..formats.disk import FileIdentity, text_digest, weights_digest
 from ..formats.gguf.file import SHARD, GgufFile, LocalShard, Shard
 from ..formats.gguf.header import MAX_HEADER, Beyond, GgufHeader, parse_header
-from ..formats.gguf.recovery import refuse_changing
+from ..formats.gguf.inplace import refuse_changing
 from .hub import LARGEST, READ, BadAnswer, answers
 from .source import Origin
 

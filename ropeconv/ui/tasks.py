@@ -14,7 +14,7 @@ from ..bake.apply import apply, make_plan
 from ..bake.checkpoint import CheckpointPlan
 from ..bake.plan import Plan
 from ..bake.warnings import repairs_of, run_commands
-from ..bake.writing.hidden import HiddenFolder, discard
+from ..bake.hidden import HiddenFolder, discard
 from ..errors import BadSource, UsageError
 from ..evaluate.ranking import advised
 from ..evaluate.result import read_result

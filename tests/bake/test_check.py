@@ -66,7 +66,7 @@ def test_unknown_versions_prove_nothing(
     checking = OutputCheck(plan, lambda place: right(plan, version, factor))
     assert checking(folder) is None
     assert words in checking.reason
-    assert checking.reason.endswith("not among those that read it exactly")
+    assert checking.reason.endswith("not among the versions that compute it exactly")
 
 
 def test_a_version_that_computes_another_rope_without_an_error_keeps_nothing(llama: Path, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_version_that_computes_another_rope_without_an_error_keeps_nothing(lla
         plan = replace(made, target=replace(made.target, runtimes=runtimes))
         checking = OutputCheck(plan, lambda place: right(made, "4.51.0"))
         assert checking(tmp_path) is None
-        assert checking.reason == "transformers 4.51.0 is not among those that read it exactly"
+        assert checking.reason == "transformers 4.51.0 is not among the versions that compute it exactly"
 
 
 def test_a_model_type_that_transformers_should_have_is_missed(plan: CheckpointPlan, folder: Path) -> None:

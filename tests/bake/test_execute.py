@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 import ropeconv
+from ropeconv.bake import execution, hidden
+from ropeconv.bake.execution import ApplyOptions, execute_plan
 from ropeconv.bake.plan import Plan
-from ropeconv.bake.writing import files, hidden
-from ropeconv.bake.writing.execute import execute_plan
-from ropeconv.bake.writing.place import ApplyOptions
 from ropeconv.errors import Disagreement
 from ropeconv.inspection.receipts.receipt import CheckRecord
 from ropeconv.rope.errors import RopeconvError
@@ -121,7 +120,7 @@ def test_disk_errors_are_sentences(
     def fails(*given: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(*{"copy": (files, "copy_file"), "rename": (hidden, "rename_new")}[place], fails)
+    monkeypatch.setattr(*{"copy": (execution, "copy_file"), "rename": (hidden, "rename_new")}[place], fails)
     with pytest.raises(RopeconvError, match=said):
         write(small)
     assert not small.out.exists()

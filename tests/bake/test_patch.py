@@ -110,5 +110,5 @@ def test_patches_are_undone_in_the_reverse_order(model: Any) -> None:
 
 
 def test_a_plan_for_another_model_is_refused(model: Any, tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    with pytest.raises(RopeconvError, match="whose RoPE is another than the model's"):
+    with pytest.raises(RopeconvError, match="the model has another RoPE, so load the source"):
         ropeconv.patch(model, make_plan(tiny("phi"), YARN, tmp_path / "out"))

@@ -13,7 +13,7 @@ import pytest
 
 from ropeconv.bake import advice as table
 from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters
-from ropeconv.bake.record import source_record
+from ropeconv.bake.plan import source_record
 from ropeconv.inspection.receipts.receipt import BeforeRecord, ConfigRecord, Receipt, TargetRecord
 from ropeconv.models.registry import by_name
 from ropeconv.rope.methods.method import REGISTRY

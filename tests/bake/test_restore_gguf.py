@@ -17,7 +17,7 @@ import ropeconv
 from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf import edit as gguf_write
-from ropeconv.formats.gguf import recovery as room
+from ropeconv.formats.gguf import inplace as room
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import read_header
@@ -206,7 +206,7 @@ def test_changed_keys_and_earlier_receipts_are_refused(baked: Path, tmp_path: Pa
 def test_where_room_cannot_be_taken_away_it_is_said(baked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = baked.read_bytes()
     monkeypatch.setattr(room, "can_insert", lambda path: False)
-    with pytest.raises(RopeconvError, match="cannot be taken away on this filesystem; write a new file with -o"):
+    with pytest.raises(RopeconvError, match="this filesystem cannot remove them; write a new file with -o"):
         brought_back(baked)
     assert baked.read_bytes() == before
 
@@ -279,7 +279,9 @@ def test_a_model_that_changes_is_not_copied(path: Path, tmp_path: Path, monkeypa
         real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(gguf_write, "copy_part", slow)
-    with pytest.raises(BadSource, match=r"model.gguf changed while it was read; leave the source unchanged and run again"):
+    with pytest.raises(
+        BadSource, match=r"model.gguf changed while it was read; leave the source unchanged and run again"
+    ):
         apply(plan)
     assert not (tmp_path / "out.gguf").exists()
     assert GgufFile.open(path).header.get("llama.context_length") == 128

@@ -114,7 +114,7 @@ def test_transformers_computes_the_method(
     if {name, recipe.method.name, encoding} & {*TINY[model_type].refused}:
         with pytest.raises(
             UnsupportedBake,
-            match="its class does not take them|no rope type has its formula|it computes other frequencies",
+            match="its class does not support them|no rope type has its formula|it computes other frequencies",
         ):
             make_plan(tiny(model_type), recipe, encoding=encoding)
         return

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.convert.encoding import CheckpointResult, nothing_fits
-from ropeconv.convert.selection import select
+from ropeconv.convert.encoding import CheckpointResult, nothing_fits, select
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.models.config import sample_config
 from ropeconv.models.registry import by_name
@@ -39,7 +38,7 @@ def test_why_an_encoding_was_selected_and_the_others_were_not() -> None:
     assert plain.pop("*native").startswith(f"exact in {TRANSFORMERS}; exact in ")
     assert plain.pop("factors").startswith(f"not plainer, and no better in the versions of {TRANSFORMERS}; exact in ")
     others = {name: plain[name] for name in ("weights", "ministral3", "buffers")}
-    assert set(others.values()) == {"not needed, a config says it all"}
+    assert set(others.values()) == {"not needed, config.json is enough"}
     both = considered(YARN, runtimes=("vllm", "mlx-lm"))
     assert both["*native"].startswith(f"exact in {VLLM} and {MLX_LM}; exact in ")
     assert both["factors"] == f"{MLX_LM}: it uses the attention factor 1.0000, not 1.1386"
@@ -98,7 +97,7 @@ def test_what_is_selected(
          "nobody has looked at llama in it.*ropeconv validate OUTPUT --server URL"),
         (CONFIG, LOG_N, {"encoding": "ministral3"}, "or use --encoding buffers$"),
         (CONFIG, LOG_N, {"runtimes": ("vllm",), "tensors": {}},
-         "or name a runtime that takes --encoding buffers$"),
+         "or name a runtime that supports --encoding buffers$"),
     ],
 )  # fmt: skip
 def test_what_is_refused(config: dict[str, Any], asked: Recipe, options: dict[str, Any], words: str) -> None:

@@ -28,7 +28,7 @@ LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
         (YARN, False, {"outtype": "f16"}, "--outtype goes with GGUF; add --to gguf"),
         (YARN, False, {"carrier": "llama"}, "--carrier goes with GGUF; add --to gguf"),
         (YARN, False, {"in_place": True}, "--in-place changes a GGUF file itself"),
-        (YARN, False, {"allow_approximate": True}, "--allow-approximate goes with --log-n"),
+        (YARN, False, {"allow_approximate": True}, "--allow-approximate needs --log-n"),
         (AS_IS, False, {"replace": True}, "--as-is keeps the scaling that --replace would take away"),
         (YARN, False, {"to": "gguf", "fold_into": "k"}, "--fold-into goes with a folder as output, and this is GGUF"),
         (YARN, False, {"fold_into": "v"}, "--fold-into v is not known; choose q, k, qk"),

@@ -82,7 +82,7 @@ def test_a_full_disk_after_the_last_file_leaves_a_folder_that_is_named(bench: Ge
     journal = [number for number, call in enumerate(case.expected[1], 1) if call.path.endswith("partial/journal")]
     found = case.strike(Fault(FAIL_ONCE, journal[-2], errno.ENOSPC))
     assert ".out.ropeconv-partial" in found.after
-    said = ".out.ropeconv-partial has what is finished: the same command goes on from it; else remove it"
+    said = ".out.ropeconv-partial has the finished files: the same command continues; else remove it"
     assert said in found.outcome.output
     assert case.wrong(found) == ""
 

@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "too short"), "seven bytes": (bytes(7), "7 bytes, too short"),
     "a header of exabytes": (struct.pack("<Q", 1 << 60), "claims a header of"),
     "a header cut off": (packed({}, length=3), "claims a header of 3 bytes and has 10 in all"),
-    "a header too long": (packed(b" " * (MAX_HEADER + 1)), "a header of 16,777,217 bytes, and at most 16,777,216"),
+    "a header too long": (packed(b" " * (MAX_HEADER + 1)), "a header of 16,777,217 bytes, and the limit is 16,777,216"),
     "no JSON": (packed(b"not json"), "no readable safetensors header"), "a list": (packed([1, 2]), "no readable"),
     "a deep list": (packed(b"[" * 100_000), "no readable"), "a number": (packed(b'{"a": NaN}'), "no readable"),
     "metadata": (packed({"__metadata__": {"a": 1}}), "no readable"),
@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "another size": (packed(one(shape=[2]), 4), r"'a' is F32 \[2\] in 4 bytes"),
     "a hole": (packed(one(start=1, stop=5), 9), "hole or an overlap before 'a'"),
     "an overlap": (packed({**one("U8", [2], 0, 2), "b": one("U8", [2], 1, 3)["a"]}, 3), "an overlap before 'b'"),
-    "a byte too few": (packed(one(), 3), "its tensors need 4 bytes and 3 are there"),
+    "a byte too few": (packed(one(), 3), "its tensors need 4 bytes and it has 3"),
     "a byte too many": (packed(one(), 5), "has 1 bytes behind its last tensor"),
 }  # fmt: skip
 
@@ -184,9 +184,9 @@ UNREADABLE = "cannot be read as a list of numbers"
     [
         ("csv", "", "write one column of numbers"), ("csv", "1,2\n3,4\n", "columns with their names in the first line"),
         ("csv", "a,b\n1\n", "is not 2 numbers"), ("csv", "a\nx\n", "is not 1 number,"),
-        ("csv", "1\nx\n", "write one column of numbers"), ("csv", '"' + "x" * 200_000, "is no CSV"),
+        ("csv", "1\nx\n", "write one column of numbers"), ("csv", '"' + "x" * 200_000, "is not CSV"),
         *(("csv", text, UNREADABLE) for text in ("1\nnan\n", "1\n1e999\n", "1\n" * (LONGEST + 1))),
-        ("json", "{}", "holds no list of numbers"), ("json", "5", "holds no list of numbers"),
+        ("json", "{}", "has no list of numbers"), ("json", "5", "has no list of numbers"),
         *(("json", text, UNREADABLE) for text in (
             "", "[", "[[1.0]]", "[null]", "[true]", '["1"]', "[NaN]", "[1e999]", "[1.01e38]", "[-1.01e38]",
             "[1" + "0" * 400 + "]", "[" * 10_000,
@@ -207,8 +207,8 @@ def test_texts_of_something_else_are_refused(tmp_path: Path, suffix: str, text: 
     ("array", "said"),
     [
         (["a"], UNREADABLE), ([True], UNREADABLE), ([None], UNREADABLE), (np.zeros(2, "f8,i4"), UNREADABLE),
-        ([1j], "holds complex128, and real numbers are needed"),
-        (np.zeros(LONGEST + 1), "at most 65,536 numbers are read"),
+        ([1j], "has the dtype complex128, and real numbers are needed"),
+        (np.zeros(LONGEST + 1), "the limit is 65,536 numbers"),
     ],
 )  # fmt: skip
 def test_npy_files_of_something_else_are_refused(tmp_path: Path, array: Any, said: str) -> None:

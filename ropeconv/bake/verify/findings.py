@@ -1,4 +1,4 @@
-"""Verified, the result of comparing an output with its plan, and Found, which gathers what differs."""
+"""Verification, the result of comparing an output with its plan, and Findings, which gathers the differences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ...errors import Disagreement
 from ...formats.jsontext import JsonObject
@@ -22,8 +22,8 @@ LONGEST = 3  # differences that a message names
 class Options:
     """How an output is compared.
 
-    quick: leave out the bytes of the weights. edited: accept other files where these do not change what is computed, as
-    --ignore-receipt says. code: accept other modelling code, as --trust-remote-code says.
+    quick: leave out the bytes of the weights. edited: accept other files where these do not change the computation, as
+    --ignore-receipt does. code: accept other modelling code, as --trust-remote-code does.
     """
 
     quick: bool = False
@@ -33,11 +33,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared, and agrees.
+    """The result of a comparison without differences.
 
-    files: number of files. bytes: of the weights that were compared. quick: whether the weights were left out. notes:
-    sentences on files that are not from the plan, or not as there, and harmless. unverified: sentences on what could
-    not be compared; empty without `quick`.
+    files: their number. bytes: of the weights that were compared. quick: whether the weights were left out. notes:
+    sentences on harmless differences. unverified: sentences on parts that could not be compared; empty without `quick`.
     """
 
     files: int
@@ -47,7 +46,7 @@ class Verification:
     unverified: tuple[str, ...] = ()
 
     def to_dict(self) -> JsonObject:
-        """The fields as JSON-ready data."""
+        """Return the fields as JSON-ready data."""
         return {
             "files": self.files, "bytes": self.bytes, "quick": self.quick, "notes": list(self.notes),
             "unverified": list(self.unverified),
@@ -56,15 +55,13 @@ class Verification:
     @property
     def sentence(self) -> str:
         """The result for people."""
-        given = f"{counted(self.files, 'file matches', 'files match')} the source and the recipe"
-        if self.quick:
-            return f"{given}; --quick left out the weights."
-        return f"{given} ({self.bytes:,} bytes of weights)."
+        weights = "; --quick left out the weights." if self.quick else f" ({self.bytes:,} bytes of weights)."
+        return f"{counted(self.files, 'file matches', 'files match')} the source and the recipe{weights}"
 
 
 @dataclass
 class Findings:
-    """What a comparison finds. wrong: clauses on what differs. The others: as in `Verification`."""
+    """The differences of a comparison. wrong: clauses on what differs. The others: as in `Verification`."""
 
     options: Options
     wrong: list[str] = field(default_factory=list)
@@ -74,19 +71,16 @@ class Findings:
     bytes: int = 0
 
     def differs(self, what: str, *, harmless: bool = False) -> None:
-        """Records a difference. what: a clause. harmless: whether it is only worth a note."""
+        """Record a difference as a clause. harmless: only add a note."""
         (self.notes if harmless else self.wrong).append(what)
 
     def result(self, baked: Path) -> Verification:
-        """The result. baked: the output. Raises Disagreement where something differs."""
+        """Return the result for an output. Raises Disagreement where something differs."""
         if self.wrong:
-            self._refuse(baked)
+            more = len(self.wrong) - LONGEST
+            clauses = "; ".join(self.wrong[:LONGEST]) + (f"; and {more} more" if more > 0 else "")
+            raise Disagreement(f"{baked} is not what its recipe and source give: {clauses}; run apply again")
         return Verification(self.files, self.bytes, self.options.quick, tuple(self.notes), tuple(self.unverified))
-
-    def _refuse(self, baked: Path) -> NoReturn:
-        named, more = self.wrong[:LONGEST], len(self.wrong) - LONGEST
-        what = "; ".join(named) + (f"; and {more} more" if more > 0 else "")
-        raise Disagreement(f"{baked} is not what its recipe and source give: {what}; run apply again")
 
 
 WITHOUT_EFFECT = ("_name_or_path", "transformers_version", "_commit_hash")
@@ -95,13 +89,13 @@ OF_CODE = ("auto_map", "architectures", "model_type")
 """Keys that name the code of a model."""
 
 
-def json_differences(found: str, wanted: str) -> list[tuple[str, str]] | None:
-    """Keys in which two JSON objects differ, as (key, clause); None where one of them is no JSON object.
+def json_differences(text: str, planned: str) -> list[tuple[str, str]] | None:
+    """Return the keys in which two JSON objects differ, as (key, clause); None where one of them is not a JSON object.
 
-    found: the text of the file. wanted: that of the plan. Keys inside of others are joined by points.
+    Nested keys are joined by points.
     """
     try:
-        ours, theirs = (json.loads(text, object_pairs_hook=_unique) for text in (found, wanted))
+        ours, theirs = (json.loads(data, object_pairs_hook=_unique) for data in (text, planned))
     except (ValueError, RecursionError):
         return None
     if not isinstance(ours, dict) or not isinstance(theirs, dict):
@@ -110,11 +104,11 @@ def json_differences(found: str, wanted: str) -> list[tuple[str, str]] | None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
-    """A JSON object. Raises ValueError for a key that is there twice, of which readers take one or the other."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
-    return found
+    """A JSON object. Raises ValueError for a repeated key, of which readers use the first or the last value."""
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        raise ValueError("repeated key")
+    return data
 
 
 def _differences(ours: JsonObject, theirs: JsonObject, prefix: str) -> Iterator[tuple[str, str]]:
@@ -147,7 +141,7 @@ LEGAL = ("license*", "notice*", "use_policy*")
 
 
 def is_document(name: str) -> bool:
-    """Whether a file is for people, and no runtime loads it."""
+    """Return whether a file is for people, and no runtime loads it."""
     plain = Path(name).name
     if _matches(plain, DOCUMENTS):
         return True
@@ -155,21 +149,21 @@ def is_document(name: str) -> bool:
 
 
 def is_code(name: str) -> bool:
-    """Whether Python may import a file."""
+    """Return whether Python may import a file."""
     return name.lower().endswith(CODE)
 
 
 def is_loaded(name: str) -> bool:
-    """Whether some runtime may load a file."""
+    """Return whether some runtime may load a file."""
     return is_code(name) or (not is_document(name) and _matches(Path(name).name, LOADED))
 
 
 def _matches(plain: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch(plain.lower(), pattern) for pattern in patterns)  # some filesystems take A for a
+    return any(fnmatch(plain.lower(), pattern) for pattern in patterns)  # some filesystems ignore case
 
 
 def files_of(folder: Path) -> Iterator[str]:
-    """Names of all files of a folder that are not hidden, relative to it, also those behind links to folders."""
+    """Yield the names of all files of a folder that are not hidden, also those behind links to folders."""
     seen: set[str] = set()
     for place, subfolders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -21,24 +22,23 @@ WEIGHTS = ".safetensors"
 
 @dataclass(frozen=True)
 class FolderCheck:
-    """The comparison of a folder with a plan.
+    """The comparison of a folder with its plan, which was made again.
 
-    folder: the output. plan: made again. found: gathers the differences. advance: called with the bytes of weights that
-    were compared since the last call.
+    advance: called with the bytes of weights that were compared since the last call.
     """
 
     folder: Path
     plan: CheckpointPlan
-    found: Findings
+    findings: Findings
     advance: Advance
 
     def run(self) -> None:
-        """Compares every file of the plan, and looks for others."""
+        """Compare every file of the plan, and search for others."""
         for file in self.plan.files:
             path = self.folder / file.name
-            self.found.files += 1
+            self.findings.files += 1
             if not path.is_file():
-                self.found.differs(f"it has no {file.name}", harmless=is_document(file.name))
+                self.findings.differs(f"it has no {file.name}", harmless=is_document(file.name))
             elif file.text is not None:
                 self._text(file.name, path, file.text.encode())
             elif file.name.endswith(WEIGHTS) or any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS):
@@ -46,87 +46,81 @@ class FolderCheck:
             else:
                 self._other(file, path)
         for name in sorted(set(files_of(self.folder)) - {RECEIPT, *(file.name for file in self.plan.files)}):
-            harmless = not is_loaded(name) or (is_code(name) and self.found.options.code)
-            self.found.differs(f"{name} is not among the files that ropeconv wrote", harmless=harmless)
+            harmless = not is_loaded(name) or (is_code(name) and self.findings.options.code)
+            self.findings.differs(f"{name} is not among the files that ropeconv wrote", harmless=harmless)
 
-    def _another(self, name: str) -> None:
-        self.found.differs(
-            f"{name} has other contents", harmless=is_document(name) or (is_code(name) and self.found.options.code)
-        )
+    def _other_contents(self, name: str) -> None:
+        harmless = is_document(name) or (is_code(name) and self.findings.options.code)
+        self.findings.differs(f"{name} has other contents", harmless=harmless)
 
-    def _text(self, name: str, path: Path, wanted: bytes) -> None:
+    def _text(self, name: str, path: Path, planned: bytes) -> None:
         if path.stat().st_size > LONGEST:
-            return self._another(name)
-        ours = read_bytes(path, name)
-        if ours == wanted:
+            return self._other_contents(name)
+        content = read_bytes(path, name)
+        if content == planned:
             return None
-        options, keys = self.found.options, None
-        try:
-            keys = json_differences(ours.decode(), wanted.decode()) if name.endswith(".json") else None
-        except UnicodeDecodeError:
-            keys = None
-        if keys is None:
-            self._another(name)
-        elif not keys:
-            self.found.differs(f"{name} has the same values in another layout", harmless=options.edited)
-        for key, what in keys or ():
-            harmless = (options.edited and key in WITHOUT_EFFECT) or (
-                options.code and name == "config.json" and key.split(".")[0] in OF_CODE
-            )
-            self.found.differs(f"{name} {what}", harmless=harmless)
+        options, differences = self.findings.options, None
+        with suppress(UnicodeDecodeError):
+            differences = json_differences(content.decode(), planned.decode()) if name.endswith(".json") else None
+        if differences is None:
+            return self._other_contents(name)
+        if not differences:
+            self.findings.differs(f"{name} has the same values in another layout", harmless=options.edited)
+        for key, clause in differences:
+            of_code = options.code and name == "config.json" and key.split(".")[0] in OF_CODE
+            harmless = of_code or (options.edited and key in WITHOUT_EFFECT)
+            self.findings.differs(f"{name} {clause}", harmless=harmless)
         return None
 
     def _other(self, file: PlannedFile, path: Path) -> None:
-        """Compares a file that is neither a text of the plan nor weights: a copied one, a tokenizer, the README.md."""
+        """Compare a file that is neither a text of the plan nor weights: a copied one, a tokenizer, the README.md."""
         if file.sha256 is not None and path.stat().st_size == file.size and sha256(path) == file.sha256:
             return
         if file.make is not None:
             with scratch() as folder:
-                made = folder / "made"
-                file.make(made, lambda done: None)
-                self._like(file.name, path, made)
+                remade = folder / "made"
+                file.make(remade, lambda done: None)
+                self._like(file.name, path, remade)
         else:
             self._like(file.name, path, self._origin(file))
 
-    def _like(self, name: str, path: Path, wanted: Path) -> None:
-        """Compares a file with another one, in pieces; where they differ and are small, by keys."""
-        size = wanted.stat().st_size
-        if path.stat().st_size == size and first_difference(path, [CopiedRange(0, size, wanted, 0)]) is None:
+    def _like(self, name: str, path: Path, planned: Path) -> None:
+        """Compare a file with another one, in pieces; where they differ and are small, by keys."""
+        size = planned.stat().st_size
+        if path.stat().st_size == size and first_difference(path, [CopiedRange(0, size, planned, 0)]) is None:
             return None
-        if size > LONGEST:
-            return self._another(name)
-        return self._text(name, path, read_bytes(wanted, name))
+        return self._other_contents(name) if size > LONGEST else self._text(name, path, read_bytes(planned, name))
 
     def _weights(self, file: PlannedFile, path: Path) -> None:
         size = path.stat().st_size
         if size != file.size:
-            return self.found.differs(f"{file.name} has {size:,} bytes, and {file.size:,} belong there")
-        if self.found.options.quick and file.name != SHARD:  # that of stored frequencies is small
+            return self.findings.differs(f"{file.name} has {size:,} bytes, and {file.size:,} belong there")
+        if self.findings.options.quick and file.name != SHARD:  # that of stored frequencies is small
             return self._quick(file, path)
-        self.found.bytes += 0 if self.found.options.quick else size
+        self.findings.bytes += 0 if self.findings.options.quick else size
         if file.action == "copy" and file.sha256 is not None:
             same = sha256(path) == file.sha256
             self.advance(size)
-            return None if same else self.found.differs(f"{file.name} has other contents")
+            return None if same else self.findings.differs(f"{file.name} has other contents")
         with scratch() as folder:
             place = first_difference(path, self._ranges(file, folder), self.advance)
         return self._differs_from(file.name, path, place)
 
     def _quick(self, file: PlannedFile, path: Path) -> None:
-        """Compares the header of a copied shard, and the tensors that a fold changes."""
+        """Compare the header of a copied shard, and the tensors that a fold changes."""
         fold = self.plan.result.fold
         if file.action == "patch" and fold is not None:
             ranges = folded_ranges(self.plan.source, file.name, fold, self.plan.target.fold_dtype == "f32")
             changed = [part for part in ranges if isinstance(part, MultipliedRange)]
             self._differs_from(file.name, path, first_difference(path, changed, whole=False))
         elif file.action == "copy" and file.name.endswith(WEIGHTS):
-            wanted = self.plan.source.headers.get(file.origin or file.name)
-            found = read_header(path)
-            if wanted is not None and (found != wanted or list(found.tensors) != list(wanted.tensors)):
-                self.found.differs(f"{file.name} has another header")
+            planned = self.plan.source.headers.get(file.origin or file.name)
+            header = read_header(path)
+            if planned is not None and (header != planned or list(header.tensors) != list(planned.tensors)):
+                self.findings.differs(f"{file.name} has another header")
 
     def _ranges(self, file: PlannedFile, folder: Path) -> list[Range]:
-        """The ranges of a file of weights. folder: for what can only be made as a file."""
+        """The ranges of a file of weights. folder: for files that are made again."""
         plan, fold = self.plan, self.plan.result.fold
         if file.action == "copy":
             return [CopiedRange(0, file.size, self._origin(file), 0)]
@@ -138,9 +132,9 @@ class FolderCheck:
         if stream is not None:
             return [StreamedRange(0, file.size, stream)]
         assert file.make is not None, file.name
-        made = folder / "made"
-        file.make(made, lambda done: None)
-        return [CopiedRange(0, made.stat().st_size, made, 0)]
+        remade = folder / "made"
+        file.make(remade, lambda done: None)
+        return [CopiedRange(0, remade.stat().st_size, remade, 0)]
 
     def _origin(self, file: PlannedFile) -> Path:
         origin = self.plan.origin(file)
@@ -148,11 +142,11 @@ class FolderCheck:
         return origin
 
     def _differs_from(self, name: str, path: Path, place: int | None) -> None:
-        """Records the byte from which on a file of weights differs, and what it has there; None for none."""
+        """Record the first byte of a file of weights that differs, and the tensor there; None for no difference."""
         if place is None:
             return
         try:
             where = tensor_at(path, place) if name.endswith(WEIGHTS) else "something"
         except BadSource:
             where = "the header"
-        self.found.differs(f"{where} of {name} differs from byte {place:,} on")
+        self.findings.differs(f"{where} of {name} differs from byte {place:,} on")

@@ -38,93 +38,94 @@ llama.cpp takes its defaults of sampling from `general.sampling.*`: https://gith
 
 @dataclass(frozen=True)
 class GgufCheck:
-    """The comparison of a GGUF model with a plan.
+    """The comparison of a GGUF model with a plan, which was made again.
 
-    file: the output. plan: made again. found: gathers the differences. elsewhere: whether the source is given from
-    another place than when the output was made, so that descriptions may differ. advance: called with the bytes of
-    tensors that were compared since the last call.
+    elsewhere: whether the source is given from another place than when the output was made, so that descriptions may
+    differ. advance: called with the bytes of tensors that were compared since the last call.
     """
 
     file: GgufFile
     plan: GgufOutput
-    found: Findings
+    findings: Findings
     elsewhere: bool
     advance: Advance
 
     def run(self) -> None:
-        """Compares every shard."""
+        """Compare every shard."""
         plan = self.plan
         if isinstance(plan, ExportPlan):
             return self._conversion(plan)
         assert isinstance(plan, GgufPlan)
         source = plan.source.file
-        made = rewrite(source.header, plan.edit)
-        self._first(made, True, partial(_edited, plan, 0, made.tensors), _tail(source.header))
+        planned = rewrite(source.header, plan.edit)
+        self._first(planned, True, partial(_edited, plan, 0, planned.tensors), _tail(source.header))
         if len(source.shards) != len(self.file.shards):
             shards = counted(len(self.file.shards), "shard")
             belong = counted(len(source.shards), "belongs", "belong")
-            return self.found.differs(f"it has {shards}, and {belong} there")
+            return self.findings.differs(f"it has {shards}, and {belong} there")
         for number in range(1, len(source.shards)):
             self._other(plan, number)
         return None
 
     def _conversion(self, plan: ExportPlan) -> None:
-        """Compares a conversion; one that llama.cpp has quantised is made again, or with `quick` compared in part."""
+        """Compare a conversion; one that llama.cpp has quantised is made again, or with `quick` compared in part."""
         if not plan.exported.quantised:
-            made = rewrite(plan.exported.model.header, plan.edit)
-            return self._first(made, True, partial(_converted, plan, made.tensors), 0)
-        if self.found.options.quick:
+            planned = rewrite(plan.exported.model.header, plan.edit)
+            return self._first(planned, True, partial(_converted, plan, planned.tensors), 0)
+        if self.findings.options.quick:
             return self._quantised(plan)
         with scratch() as folder:
             remade, write = folder / plan.out.name, plan.files[0].make
             assert write is not None
             write(remade, lambda done: None)
             header = read_header(remade)
-            made = RewrittenHeader(header.values, header.tensors, header.alignment, header.data_size)
+            planned = RewrittenHeader(header.values, header.tensors, header.alignment, header.data_size)
 
             def data(start: int) -> Iterator[Range]:
                 yield CopiedRange(start, start + header.data_size, remade, header.data_start)
 
-            return self._first(made, False, data, _tail(header))
+            return self._first(planned, False, data, _tail(header))
 
-    def _first(self, made: RewrittenHeader, exact: bool, ranges_at: RangesAt, tail: int) -> None:
+    def _first(self, planned: RewrittenHeader, exact: bool, ranges_at: RangesAt, tail: int) -> None:
         ours, path = self.file.header, self.file.path
-        self.found.files += 1
-        clauses = list(_unlike_keys(ours, made))
+        self.findings.files += 1
+        clauses = list(_unlike_keys(ours, planned))
         self._keys(clauses)
-        if ours.tensors != made.tensors or list(ours.tensors) != list(made.tensors):
-            return self.found.differs(_unlike_tensors(ours.tensors, made.tensors))
-        if not clauses and exact and not _laid_out(path, ours, made):
-            self.found.differs("its header has another layout", harmless=self.found.options.edited)
-        end = ours.data_start + made.data_size
+        if ours.tensors != planned.tensors or list(ours.tensors) != list(planned.tensors):
+            return self.findings.differs(_unlike_tensors(ours.tensors, planned.tensors))
+        if not clauses and exact and not _laid_out(path, ours, planned):
+            self.findings.differs("its header has another layout", harmless=self.findings.options.edited)
+        end = ours.data_start + planned.data_size
         if ours.size - end not in (0, tail):
-            return self.found.differs(f"it has {ours.size - end:,} bytes after its last tensor")
-        if not self.found.options.quick:
+            return self.findings.differs(f"it has {ours.size - end:,} bytes after its last tensor")
+        if not self.findings.options.quick:
             head = CopiedRange(0, ours.data_start, path, 0)  # compared above
             return self._compare(path, ours, [head, *ranges_at(ours.data_start)])
         return self._small(path, ours.tensors, ours.data_start, 0)
 
     def _quantised(self, plan: ExportPlan) -> None:
-        """Compares what is the same in a file that llama.cpp has quantised: keys, shapes, and tensors in F32."""
-        ours, made = self.file.header, rewrite(plan.exported.model.header, plan.edit)
-        self.found.files += 1
-        self._keys([(key, what) for key, what in _unlike_keys(ours, made) if key and key not in QUANTISER])
-        shapes, wanted = ({name: one.shape for name, one in of.tensors.items()} for of in (ours, made))
-        if shapes != wanted:
-            name = next(name for name in (*wanted, *shapes) if wanted.get(name) != shapes.get(name))
-            return self.found.differs(f"its tensor {name} is not there or has another shape")
-        same = {name: one for name, one in ours.tensors.items() if one.type == made.tensors[name].type}
+        """Compare the fixed parts of a file that llama.cpp has quantised: keys, shapes, and tensors in F32."""
+        ours, planned = self.file.header, rewrite(plan.exported.model.header, plan.edit)
+        self.findings.files += 1
+        self._keys([(key, what) for key, what in _unlike_keys(ours, planned) if key and key not in QUANTISER])
+        shapes, planned_shapes = ({name: info.shape for name, info in of.tensors.items()} for of in (ours, planned))
+        if shapes != planned_shapes:
+            name = next(name for name in (*planned_shapes, *shapes) if planned_shapes.get(name) != shapes.get(name))
+            return self.findings.differs(f"its tensor {name} is not there or has another shape")
+        same = {name: info for name, info in ours.tensors.items() if info.type == planned.tensors[name].type}
         self._small(self.file.path, same, ours.data_start, 0)
         outtype = plan.exported.outtype
-        return self.found.unverified.append(f"to compare the types of tensors, {outtype} would have to be made again")
+        return self.findings.unverified.append(
+            f"to compare the types of tensors, {outtype} would have to be made again"
+        )
 
     def _keys(self, clauses: Iterable[tuple[str, str]]) -> None:
         for key, what in clauses:
             described = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
-            self.found.differs(what, harmless=described and (self.found.options.edited or self.elsewhere))
+            self.findings.differs(what, harmless=described and (self.findings.options.edited or self.elsewhere))
 
     def _small(self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> None:
-        """Compares the tensors of a shard that hold the schedule, some hundred bytes each, for `quick` too."""
+        """Compare the tensors of a shard that hold the schedule, some hundred bytes each, for `quick` too."""
         plan = self.plan
         changed = {*plan.edit.changes, *(item.name for item in plan.edit.added)}
         for name, info in tensors.items():
@@ -136,40 +137,40 @@ class GgufCheck:
                     ranges = _edited(plan, shard, {name: info}, start)
                 place = first_difference(path, list(ranges), whole=False)
                 if place is not None:
-                    self.found.differs(f"{name} of {path.name} differs from byte {place:,} on")
+                    self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
 
     def _other(self, plan: GgufPlan, number: int) -> None:
         source, path = plan.source.file, self.file.paths[number]
-        self.found.files += 1
+        self.findings.files += 1
         before, header = source.headers[number], self.file.headers[number]
         if (header.values, header.tensors, header.size) != (before.values, before.tensors, before.size):
-            return self.found.differs(f"{path.name} has another header")
-        if not self.found.options.quick:
+            return self.findings.differs(f"{path.name} has another header")
+        if not self.findings.options.quick:
             head = CopiedRange(0, before.data_start, source.shards[number].path(), 0)
             data = list(_edited(plan, number, before.tensors, before.data_start))
             return self._compare(path, header, [head, *data])
         return self._small(path, header.tensors, header.data_start, number)
 
     def _compare(self, path: Path, header: GgufHeader, ranges: list[Range]) -> None:
-        self.found.bytes += header.size - header.data_start
+        self.findings.bytes += header.size - header.data_start
         place = first_difference(path, ranges, self.advance)
         if place is not None:
             at = place - header.data_start
             name = next((i.name for i in header.tensors.values() if i.offset <= at < i.offset + i.size), "padding")
-            self.found.differs(f"{name} of {path.name} differs from byte {place:,} on")
+            self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
 
 
 RangesAt = Callable[[int], Iterator[Range]]
-"""Makes the ranges of the data of a first shard, from where its data begins, in bytes."""
+"""Makes the ranges of the data of a first shard, from the place where its data begins."""
 
 
 def _tail(header: GgufHeader) -> int:
-    """The bytes of a file after its last tensor."""
+    """The number of bytes of a file after its last tensor."""
     return header.size - header.data_start - header.data_size
 
 
 def _edited(plan: GgufPlan, shard: int, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
-    """The ranges of a shard of an edited file. tensors: of the output. start: where its data begins, in bytes."""
+    """The ranges of tensors of a shard of an edited file, whose data begins at `start`."""
     edit, file = plan.edit, plan.source.file
     header, path = file.headers[shard], file.shards[shard].path()
     added = {item.name: item for item in edit.added} if shard == 0 else {}
@@ -201,7 +202,7 @@ def _changed(at: int, stop: int, path: Path, place: int, change: Change) -> Gene
 
 
 def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
-    """The ranges of a conversion. tensors: of the output. start: where its data begins, in bytes."""
+    """The ranges of tensors of a conversion, whose data begins at `start`."""
     added, sources = {item.name: item for item in plan.edit.added}, {one.name: one for one in plan.exported.tensors}
     for info in tensors.values():
         at, stop = start + info.offset, start + info.offset + info.size
@@ -219,9 +220,9 @@ def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) 
         yield StreamedRange(at, stop, chunks)
 
 
-def _unlike_keys(ours: GgufHeader, made: RewrittenHeader) -> Iterator[tuple[str, str]]:
-    """Yields (key, clause) for keys that are not those of the plan, but for the receipt and the reserve."""
-    mine, theirs = _comparable(ours.values), _comparable(made.values)
+def _unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:
+    """Yield (key, clause) for keys that are not those of the plan, except for the receipt and the reserve."""
+    mine, theirs = _comparable(ours.values), _comparable(planned.values)
     for key in dict.fromkeys((*theirs, *mine)):
         if key not in mine:
             yield key, f"it has no {key}"
@@ -231,32 +232,32 @@ def _unlike_keys(ours: GgufHeader, made: RewrittenHeader) -> Iterator[tuple[str,
             yield key, f"it has {key} = {_shown(mine[key])}, where {_shown(theirs[key])} belongs"
     if list(mine) != list(theirs) and mine.keys() == theirs.keys():
         yield "", "its keys are in another order"
-    if ours.alignment != made.alignment:
-        yield "", f"its alignment is {ours.alignment}, where {made.alignment} belongs"
+    if ours.alignment != planned.alignment:
+        yield "", f"its alignment is {ours.alignment}, where {planned.alignment} belongs"
 
 
 def _comparable(values: Mapping[str, GgufValue]) -> dict[str, GgufValue]:
     return {key: value for key, value in values.items() if key not in (RECEIPT, RESERVED)}
 
 
-def _unlike_tensors(ours: Mapping[str, TensorInfo], made: Mapping[str, TensorInfo]) -> str:
-    for name in dict.fromkeys((*made, *ours)):
+def _unlike_tensors(ours: Mapping[str, TensorInfo], planned: Mapping[str, TensorInfo]) -> str:
+    for name in dict.fromkeys((*planned, *ours)):
         if name not in ours:
             return f"it has no tensor {name}"
-        if name not in made:
+        if name not in planned:
             return f"it has a tensor {name}, which is not there"
-        if ours[name] != made[name]:
+        if ours[name] != planned[name]:
             return f"its tensor {name} has another shape, type or place"
     return "its tensors are in another order"
 
 
-def _laid_out(path: Path, ours: GgufHeader, made: RewrittenHeader) -> bool:
+def _laid_out(path: Path, ours: GgufHeader, planned: RewrittenHeader) -> bool:
     """Whether the bytes of a header are those that ropeconv writes for its keys."""
-    values = {key: ours.values[key] if key == RECEIPT else value for key, value in made.values.items()}
+    values = {key: ours.values[key] if key == RECEIPT else value for key, value in planned.values.items()}
     values.pop(RESERVED, None)
-    wanted = RewrittenHeader(values, made.tensors, made.alignment, made.kept).layout(ours.data_start)
+    expected = RewrittenHeader(values, planned.tensors, planned.alignment, planned.kept).layout(ours.data_start)
     with path.open("rb") as file:
-        return file.read(ours.data_start) == wanted
+        return file.read(ours.data_start) == expected
 
 
 def _shown(value: GgufValue) -> str:

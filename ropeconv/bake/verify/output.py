@@ -32,24 +32,23 @@ from .folder import FolderCheck
 from .gguf import GgufCheck
 
 OF_FILES = ("files", "check", "validation", "servers", "evaluations")
-"""Keys of a receipt that are known only after the files are written."""
+"""Keys of a receipt that are only known after the files are written."""
 ALWAYS = ("recipe", "encoding", "schedule", "fold", "in_config", "log_n_approximation", "before", "original", "target")
 """Keys of a receipt that are the same in every version."""
 CONVERTED = ("meta", "gguf")
-"""Kinds of sources whose files are made and not copied."""
+"""Kinds of sources whose files are converted."""
 TEXTS = ("rope", "after")
-"""Fields of `before` that are for people, and may be put otherwise in another version."""
+"""Fields of `before` that are for people, and may be worded differently in another version."""
 
 
 def plan_again(comparison: Comparison) -> Plan:
-    """The plan of an output.
+    """Return the plan of an output.
 
-    comparison: the output and its source. Raises BadSource where recipe and source give no plan with the schedule and
-    the encoding of the receipt.
+    Raises BadSource where recipe and source give no plan with the schedule and the encoding of the receipt.
     """
     receipt, source = comparison.receipt, comparison.source
     recipe = Recipe.from_dict(receipt.recipe)
-    named, source.name = source.name, receipt.source.name  # names of models are made of it
+    name, source.name = source.name, receipt.source.name  # names of models are made of it
     problem = "it has another encoding"
     try:
         for target in _targets(comparison):
@@ -61,7 +60,7 @@ def plan_again(comparison: Comparison) -> Plan:
             if plan.result.encoding == receipt.encoding and plan.schedule.digest == receipt.schedule.digest:
                 return with_readme_of(plan, receipt) if isinstance(plan, CheckpointPlan) else plan
     finally:
-        source.name = named
+        source.name = name
     raise BadSource(
         f"{source.reference} and the recipe of {comparison.baked} give no such output ({problem}); name the source it "
         "was made from"
@@ -69,17 +68,19 @@ def plan_again(comparison: Comparison) -> Plan:
 
 
 def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
-    """Keys of a receipt that are not those of its plan. Paths of the source may differ, and texts of other versions."""
+    """Return the keys of a receipt that differ from its plan. Paths of the source and texts of other versions may
+    differ.
+    """
     text = embedded(plan.receipt())
     if isinstance(plan, GgufOutput):
         text = str(plan.edit.values[RECEIPT].decode())
-    wanted, said = _plain(parse_receipt(text, "the plan")), _plain(receipt)
-    keys = tuple(key for key in wanted if key not in (*OF_FILES, "source"))
+    planned, recorded = _plain(parse_receipt(text, "the plan")), _plain(receipt)
+    keys = tuple(key for key in planned if key not in (*OF_FILES, "source"))
     if receipt.ropeconv != __version__:
         keys = ALWAYS
-        for data in (wanted, said):
+        for data in (planned, recorded):
             data["before"] = {key: value for key, value in data["before"].items() if key not in TEXTS}
-    unlike = [key for key in keys if wanted[key] != said[key]]
+    unlike = [key for key in keys if planned[key] != recorded[key]]
     # of another kind, it copies what was converted, or converts what was copied
     same = (receipt.source.kind in CONVERTED) == (plan.source.kind in CONVERTED)
     if plan.is_folder and _files(receipt.files, same) != _files(plan.files, same):
@@ -88,8 +89,8 @@ def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
 
 
 def _files(files: Iterable[PlannedFile | FileRecord], actions: bool) -> list[tuple[str, str, str]]:
-    """Names and origins of files, and with `actions` what was done to make them."""
-    return sorted((one.name, one.origin or one.name, one.action if actions else "") for one in files)
+    """Names and origins of files, and with `actions` how they were made."""
+    return sorted((file.name, file.origin or file.name, file.action if actions else "") for file in files)
 
 
 def _plain(receipt: Receipt) -> JsonObject:
@@ -113,16 +114,15 @@ def verify_output(
     options: Options | None = None,
     advance: Advance = lambda done: None,
 ) -> Verification:
-    """Compares every file of an output with what its recipe and its source give. Nothing in the output is run.
+    """Compare every file of an output with the one that its recipe and its source give. Nothing in the output is run.
 
-    comparison: the output and its source. options: how. advance: called with the bytes of weights that were compared
-    since the last call.
+    advance: called with the bytes of weights that were compared since the last call.
 
-    Raises BadSource where files are not those of the receipt, where the output brings code of others, and where recipe
-    and source give no such output; Disagreement where a file is not what they give, or cannot be compared.
+    Raises BadSource where files are not those of the receipt, where the output brings foreign code, and where recipe
+    and source give no such output; Disagreement where a file differs, or cannot be compared.
     """
     options, baked = options or Options(), comparison.baked
-    found = Findings(options)
+    findings = Findings(options)
     if baked.suffix != ".gguf":
         if not options.edited:
             check_files(baked, comparison.receipt, weights=False)
@@ -133,30 +133,32 @@ def verify_output(
             check_tokenizer(baked, source)
     plan = plan_again(comparison)
     for key in unlike_plan(plan, comparison.receipt):
-        found.differs(f"its receipt has another {key}")
+        findings.differs(f"its receipt has another {key}")
     if isinstance(plan, GgufOutput):
-        said, given = comparison.receipt.source, comparison.source
-        elsewhere = (said.kind, said.reference) != (given.kind, given.reference if said.reference else None)
-        GgufCheck(GgufSource(baked).file, plan, found, elsewhere, advance).run()
+        recorded, actual = comparison.receipt.source, comparison.source
+        elsewhere = (recorded.kind, recorded.reference) != (
+            actual.kind,
+            actual.reference if recorded.reference else None,
+        )
+        GgufCheck(GgufSource(baked).file, plan, findings, elsewhere, advance).run()
     elif isinstance(plan, CheckpointPlan):
-        FolderCheck(baked, plan, found, advance).run()
-    return found.result(baked)
+        FolderCheck(baked, plan, findings, advance).run()
+    return findings.result(baked)
 
 
 def earlier_output(plan: Plan) -> Comparison | None:
-    """The output that is where a plan is to be written, if its receipt is that of the plan; else None.
-
-    plan: what is to be written. Its files are not compared: `verify_output` does that.
+    """Return the existing output at the place of a plan, if its receipt is that of the plan. Its files are not
+    compared.
     """
     try:
-        found = read_receipt(plan.out) if plan.out.exists() else None
+        receipt = read_receipt(plan.out) if plan.out.exists() else None
     except BadSource:
         return None
-    if found is None or made_from(found) != made_from(plan.receipt()):
+    if receipt is None or made_from(receipt) != made_from(plan.receipt()):
         return None
     return Comparison.open(plan.out, plan.source.reference)
 
 
 def made_from(receipt: Receipt) -> bytes:
-    """What an output was made of and how, as JSON, without what was measured of it later. receipt: of it."""
+    """Return the source of an output and how it was made, as JSON, without later measurements."""
     return msgspec.json.encode([receipt.source, receipt.recipe, receipt.target, receipt.schedule, receipt.encoding])

@@ -1,7 +1,7 @@
 """Encoding `buffers`: frequencies as a tensor of the checkpoint, and a modelling file that reads it.
 
-The only encoding that carries log-n as its formula, and the only one that needs trust_remote_code. It has a model type
-of its own: under that of the family, runtimes that do not run the file would load the checkpoint and ignore it.
+The only encoding that carries log-n as its formula, and the only one that needs trust_remote_code. It has its own model
+type: under that of the family, runtimes that do not run the file would load the checkpoint and ignore it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,19 @@ MODULE = "modeling_stored_rope"
 SETTINGS = "stored_rope"
 TENSOR = "model.rotary_emb.inv_freq"
 OTHERWISE = "use --encoding auto"
-TRUST = "needs trust_remote_code: it comes with {}, about a screen of code, which people will want to read"
+TRUST = "needs trust_remote_code: it comes with {}, about a screen of code, which users will want to read"
 
 
 @encoding("buffers", order=5, max_ulp=0, model_type=lambda name: f"{name}{STORED_ROPE}")
 def buffers(request: EncodeRequest) -> CheckpointResult:
-    """The schedule as a tensor of frequencies and a modelling file.
+    """Write the schedule as a tensor of frequencies and a modelling file.
 
-    Raises UnsupportedBake for families without a modelling file, two factor lists, and a config.json alone.
+    Raises UnsupportedBake for families without a modelling file, two factor lists, and only a config.json.
     """
     schedule, family = request.schedule, request.family
     _refuse(request)
-    baked = bake_config(
-        request.config,
-        family,
-        request.spec,
-        RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context),
-    )
+    setting = RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context)
+    baked = bake_config(request.config, family, request.spec, setting)
     settings: JsonObject = {"attention_factor": float(schedule.attention_factor)}
     if schedule.log_n is not None:
         settings["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
@@ -56,7 +52,7 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
 
 
 def class_keys(family: Family) -> JsonObject:
-    """The keys of config.json that name the classes of the modelling file."""
+    """Return the keys of config.json that name the classes of the modelling file."""
     assert family.code is not None
     name = f"StoredRope{family.code.prefix}"
     classes = {"AutoConfig": "Config", "AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"}
@@ -68,7 +64,7 @@ def class_keys(family: Family) -> JsonObject:
 
 
 def modelling(family: Family, log_n: LogN | None) -> str:
-    """The text of the modelling file for a family. log_n: of the schedule, None without it."""
+    """Return the text of the modelling file for a family. log_n: of the schedule."""
     code = family.code
     assert code is not None
     return render(
@@ -84,7 +80,7 @@ def modelling(family: Family, log_n: LogN | None) -> str:
 
 
 def model_type(family: Family) -> str:
-    """The `model_type` of checkpoints of a family with stored frequencies."""
+    """Return the `model_type` of checkpoints of a family with stored frequencies."""
     return f"{family.name}{STORED_ROPE}"
 
 
@@ -102,7 +98,7 @@ def _refuse(request: EncodeRequest) -> None:
     if schedule.short_inv_freq is not None:
         raise refusal("a pair of factor lists", "there is one tensor of frequencies")
     if not request.tensors():
-        raise refusal("a config.json alone", "the frequencies become one of the tensors")
+        raise refusal("only a config.json", "the frequencies become one of the tensors")
     if TENSOR in request.tensors():
         raise refusal(f"a checkpoint with {TENSOR}", "it would be there twice")
     if schedule.log_n and family.code.window_switch and part.get(family.code.window_switch):

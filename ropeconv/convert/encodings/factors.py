@@ -1,6 +1,6 @@
 """Encoding `factors`: any frequency vector as `longrope` with equal lists ("P-form").
 
-With short_factor == long_factor it no longer matters when a runtime switches between them, and with
+With short_factor == long_factor the length at which a runtime switches between them does not matter, and with
 original_max_position_embeddings == max_position_embeddings and factor 1 every reader derives the attention factor 1.
 """
 
@@ -25,32 +25,27 @@ DOUBT = 0.1  # vectorised powf is good to about 0.6 ulp
 
 @config_encoding("factors", order=2, max_ulp=2)
 def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
-    """The schedule as two equal factor lists over the base of the source.
+    """Write the schedule as two equal factor lists over the base of the source.
 
-    Raises UnsupportedBake for a schedule with two lists or a softmax scale, pairs that do not rotate, and a family that
-    does not take longrope.
+    Raises UnsupportedBake for a schedule with two lists or a softmax scale, pairs that do not rotate, and a family
+    without longrope.
     """
+    target, otherwise = "the factors encoding", "use --encoding native"
     if "longrope" not in family.writing.types:
-        raise UnsupportedBake("longrope factors", family.name, "its class does not take them", "use --encoding native")
+        raise UnsupportedBake("longrope factors", family.name, "its class does not support them", otherwise)
     if schedule.short_inv_freq is not None:
-        raise UnsupportedBake(
-            "a pair of factor lists", "the factors encoding", "it holds one list", "use --encoding native"
-        )
+        raise UnsupportedBake("a pair of factor lists", target, "it holds one list", otherwise)
     zeros = count_zero(schedule.inv_freq)
     if zeros > spec.rotary_dim // 2 - spec.rotating_pairs:
         raise UnsupportedBake(
             f"{zeros} of {len(schedule.inv_freq)} frequencies that {'is' if zeros == 1 else 'are'} 0",
-            "the factors encoding",
+            target,
             "their divisors would be infinite, and JSON has no infinity",
             "use --encoding buffers, or --to gguf, which carry frequencies that are 0",
         )
     if schedule.softmax_scale != 1:
-        raise UnsupportedBake(
-            f"a softmax scale of {schedule.softmax_scale:g}",
-            "the factors encoding",
-            "only yarn carries mscale_all_dim",
-            "use --encoding native",
-        )
+        scale = f"a softmax scale of {schedule.softmax_scale:g}"
+        raise UnsupportedBake(scale, target, "only yarn carries mscale_all_dim", otherwise)
     exact = factor_list(schedule.inv_freq, spec.rope_theta, spec.rotary_dim)
     divisors = written_divisors([float(value) for value in exact])
     attention_factor = float(schedule.attention_factor)
@@ -67,19 +62,20 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
 
 
 def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.float32]:
-    """Divisors f, float32, shape [rotary_dim / 2], for which float32 `1 / (f * theta^x)` is nearest to `inv_freq`.
+    """Return divisors f, float32, shape [rotary_dim / 2], for which float32 `1 / (f * theta^x)` is nearest to
+    `inv_freq`.
 
-    The runtimes round three times: theta^x, the product, the quotient. Of the float32 neighbours of the exact
-    ratio the one is taken whose result is nearest: as a rule at most 1 ulp off, where the ratio alone leaves 2. Where
+    The runtimes round three times: theta^x, the product, the quotient. From the float32 neighbours of the exact ratio,
+    the one with the nearest result is chosen: usually at most 1 ulp off, where the ratio alone would be 2. Where
     theta^x is so near the middle of two floats that a runtime may round it to either, both are held within 2 ulp.
 
     inv_freq: radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite. theta: the base.
     """
     exponent = (np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)).astype(np.float64)
     rotates = inv_freq > 0
-    found = np.full(len(inv_freq), np.inf, dtype=np.float32)
-    found[rotates] = _nearest(inv_freq[rotates], np.float64(np.float32(theta)) ** exponent[rotates])
-    return found
+    divisors = np.full(len(inv_freq), np.inf, dtype=np.float32)
+    divisors[rotates] = _nearest(inv_freq[rotates], np.float64(np.float32(theta)) ** exponent[rotates])
+    return divisors
 
 
 def _nearest(inv_freq: Vector, exact: Vector) -> NDArray[np.float32]:

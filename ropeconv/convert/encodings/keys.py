@@ -19,7 +19,7 @@ OTHERWISE = "use --encoding tensor where the architecture has it, or another met
 
 @gguf_encoding("keys", order=1)
 def keys(schedule: Schedule, model: GgufModel) -> Edit:
-    """The schedule in metadata keys. Raises UnsupportedBake for forms without keys, and keys that are not read."""
+    """Write the schedule in metadata keys. Raises UnsupportedBake for forms without keys and unused keys."""
     arch = arch_of_header(model)
     form, prefix = schedule.form, f"{arch.name}.rope."
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
@@ -39,25 +39,18 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
             f"{prefix}scaling.original_context_length": u32(pinned or original),
         }
     if isinstance(form, Yarn):
+        target = f"the keys of {arch.name}"
         if pinned and pinned != form.original_context:
-            raise UnsupportedBake(
-                f"yarn over {form.original_context} tokens",
-                f"the keys of {arch.name}",
-                f"its original context, {pinned}, also says how queries are scaled",
-                OTHERWISE,
-            )
+            why = f"its original context, {pinned}, also gives the scale of queries"
+            raise UnsupportedBake(f"yarn over {form.original_context} tokens", target, why, OTHERWISE)
         if not form.truncate:
-            raise UnsupportedBake(
-                "yarn without truncation", "GGUF metadata", "llama.cpp always rounds the ends of the ramp", OTHERWISE
-            )
+            why = "llama.cpp always rounds the ends of the ramp"
+            raise UnsupportedBake("yarn without truncation", "GGUF metadata", why, OTHERWISE)
         if (form.beta_fast, form.beta_slow) != (arch.beta_fast, 1.0):
             if not arch.betas:
-                raise UnsupportedBake(
-                    f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}",
-                    f"the keys of {arch.name}",
-                    "llama.cpp reads them for other architectures only and computes 32 and 1",
-                    OTHERWISE,
-                )
+                betas = f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
+                why = "llama.cpp reads them for other architectures only and computes 32 and 1"
+                raise UnsupportedBake(betas, target, why, OTHERWISE)
             values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
             values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
     return with_attention_factor(model, schedule, start(model, schedule).merged(Edit(values | assumed)))

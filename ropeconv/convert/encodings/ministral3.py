@@ -30,7 +30,7 @@ BIASES = ("attention_bias", "mlp_bias")
 
 @encoding(NAME, order=4, max_ulp=64, model_type=lambda _: NAME)
 def ministral3(request: EncodeRequest) -> CheckpointResult:
-    """The schedule as a Ministral 3 checkpoint.
+    """Write the schedule as a Ministral 3 checkpoint.
 
     Raises UnsupportedBake for families with another layout, and for a schedule without log-n.
     """
@@ -49,7 +49,12 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         family=by_name()[NAME],
         config=_renamed(request.config, family, request.spec, in_config),
     )
-    result = _inner(inner)
+    try:
+        result = furthest(inner)
+    except UnsupportedBake:
+        if inner.schedule.attention_factor == 1 or not inner.tensors():
+            raise
+        result = weights(inner)
     off = deviation(schedule.log_n, steps, schedule.context)
     return replace(
         result,
@@ -60,15 +65,6 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         log_n_approximation=steps,
         deviation=off,
     )
-
-
-def _inner(request: EncodeRequest) -> CheckpointResult:
-    try:
-        return furthest(request)
-    except UnsupportedBake as refusal:
-        if request.schedule.attention_factor == 1 or not request.tensors():
-            raise refusal from None
-        return weights(request)
 
 
 def _refuse(config: Config, family: Family) -> None:
@@ -83,7 +79,7 @@ def _refuse(config: Config, family: Family) -> None:
 
 
 def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
-    """The config as one of Ministral 3, with all defaults written out that Ministral 3 does not share."""
+    """The config as one of Ministral 3, with the defaults that Ministral 3 does not share."""
     renamed = copy.deepcopy(config)
     part, rules = text_part(renamed, family), family.ministral3
     assert rules is not None
@@ -110,13 +106,10 @@ def _with_gain(fold: Fold | None, gain: float, request: EncodeRequest) -> Fold |
         return fold
     tensors = request.tensors()
     if not tensors:
-        raise UnsupportedBake("full log-n", "a config.json alone", "a factor goes into its weights", OTHERWISE)
+        raise UnsupportedBake("full log-n", "only a config.json", "a factor goes into its weights", OTHERWISE)
+    fold = fold or Fold(request.target.fold_into or "k", (), 0.0)
     scalings = times_queries(gain, request.spec, request.family, tensors)
-    return (
-        Fold(request.target.fold_into or "k", scalings, 0.0)
-        if fold is None
-        else replace(fold, scalings=(*fold.scalings, *scalings))
-    )
+    return replace(fold, scalings=(*fold.scalings, *scalings))
 
 
 def _note(steps: QueryScaling, off: float, context: int) -> str:

@@ -31,10 +31,10 @@ WITH_ZEROS = "use --encoding buffers, or --to gguf, which carry frequencies that
 
 @config_encoding("native", order=1, max_ulp=64)  # ramps and powers are evaluated in float32 by every runtime
 def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
-    """The schedule as a rope type of transformers.
+    """Write the schedule as a rope type of transformers.
 
     Raises UnsupportedBake where no rope type gives these frequencies and this attention factor, and where the class of
-    the family does not take that type.
+    the family does not support that type.
     """
     form = schedule.form
     others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS
@@ -43,20 +43,13 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         if spec.rotating_share < 1:
             why += " beside pairs that stand still: proportional has a base and one factor, as --linear gives"
         raise UnsupportedBake("this frequency vector", "the native keys", why, others)
+    kind = f"rope_type {form.kind}"
     if form.kind not in family.writing.types:
-        raise UnsupportedBake(
-            f"rope_type {form.kind}",
-            family.name,
-            f"its class takes {', '.join(family.writing.types)}",
-            ONE_LIST if schedule.short_inv_freq is not None else others,
-        )
+        known = f"its class supports {', '.join(family.writing.types)}"
+        raise UnsupportedBake(kind, family.name, known, ONE_LIST if schedule.short_inv_freq is not None else others)
     if isinstance(form, Proportional) and (spec.rotary_dim != spec.head_dim or family.keys.partial):
-        raise UnsupportedBake(
-            "rope_type proportional",
-            family.name,
-            "its partial_rotary_factor has another meaning there, and the type would rotate the whole head",
-            WITH_ZEROS,
-        )
+        why = "its partial_rotary_factor has another meaning there, and the type would rotate the whole head"
+        raise UnsupportedBake(kind, family.name, why, WITH_ZEROS)
     if family.writing.pinned_original and isinstance(form, (Yarn, Llama3)):
         _need_pinned(form.original_context, spec, family, OTHER_WAYS)
     if family.writing.pinned_original and isinstance(form, LongRope) and schedule.short_inv_freq is not None:
@@ -79,8 +72,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     elif isinstance(form, LongRope):
         return _longrope(rope, form, schedule, family)
     if not isinstance(form, Yarn) and abs(schedule.attention_factor - 1) > SAME:
-        named = f"attention_factor {schedule.attention_factor:g}"
-        raise UnsupportedBake(named, f"rope_type {form.kind}", "it has no such key", OTHER_WAYS)
+        raise UnsupportedBake(f"attention_factor {schedule.attention_factor:g}", kind, "it has no such key", OTHER_WAYS)
     return RopeSetting(rope, form.theta, schedule.context)
 
 
@@ -96,7 +88,7 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
         rope["truncate"] = False
     attention_factor = schedule.attention_factor
     usual = abs(attention_factor - temperature_attention_factor(form.factor)) < SAME
-    if spec.mla and schedule.softmax_scale != 1:  # vLLM takes an attention_factor of 1 for no softmax scale
+    if spec.mla and schedule.softmax_scale != 1:  # for vLLM, an attention_factor of 1 means no softmax scale
         slope, root = 0.1 * math.log(form.factor), math.sqrt(schedule.softmax_scale)
         rope |= {"mscale": round((attention_factor * root - 1) / slope, 12)}
         rope |= {"mscale_all_dim": round((root - 1) / slope, 12)}
@@ -112,18 +104,17 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
     if family.writing.longrope == "original":
-        if abs(schedule.attention_factor - usual) > 1e-6:
-            context, original = original_for(schedule.context, schedule.attention_factor)
-            if schedule.short_inv_freq is not None:
-                raise UnsupportedBake(
-                    "an attention_factor of your own",
-                    f"{family.name} with two factor lists",
-                    "its class derives the attention factor from the length at which the lists change",
-                    f"pass --attention-factor {usual:.9g}, which it derives, give one list, or take --to gguf",
-                )
-            notes = (lengths_note(schedule.context, context, original),)
-            return RopeSetting(rope, form.theta, context, original, notes)
-        return RopeSetting(rope, form.theta, schedule.context, form.original_context)
+        if abs(schedule.attention_factor - usual) <= 1e-6:
+            return RopeSetting(rope, form.theta, schedule.context, form.original_context)
+        context, original = original_for(schedule.context, schedule.attention_factor)
+        if schedule.short_inv_freq is not None:
+            raise UnsupportedBake(
+                "an attention_factor of your own",
+                f"{family.name} with two factor lists",
+                "its class derives the attention factor from the length at which the lists change",
+                f"pass --attention-factor {usual:.9g}, which it derives, give one list, or take --to gguf",
+            )
+        return RopeSetting(rope, form.theta, context, original, (lengths_note(schedule.context, context, original),))
     rope |= {
         "factor": float(factor),
         "attention_factor": float(schedule.attention_factor),
@@ -136,9 +127,5 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
 
 def _need_pinned(original: int, spec: RopeSpec, family: Family, others: str) -> None:
     if original != spec.query_length:
-        raise UnsupportedBake(
-            f"an original context of {original}",
-            family.name,
-            f"that length is also the unit of its query scale and has to stay {spec.query_length}",
-            others,
-        )
+        why = f"that length is also the unit of its query scale and must remain {spec.query_length}"
+        raise UnsupportedBake(f"an original context of {original}", family.name, why, others)

@@ -16,28 +16,21 @@ from ..gguf_encoding import GgufModel, gguf_encoding, put_vector, start, with_at
 
 @gguf_encoding("tensor", order=2)
 def tensor(schedule: Schedule, model: GgufModel) -> Edit:
-    """The schedule as divisors over the base of the file. Raises UnsupportedBake where llama.cpp reads none."""
+    """Write the schedule as divisors of the base of the file. Raises UnsupportedBake where llama.cpp uses none."""
     arch, seen = arch_of_header(model), model.reading().spec
     base = Plain(float(np.float32(seen.rope_theta))).inv_freq(seen.rotary_dim)
     long = divisors(base, schedule.inv_freq)
     short = long if schedule.short_inv_freq is None else divisors(base, schedule.short_inv_freq)
     pair = arch.factors == "always" or (arch.factors == "longrope" and (short is not long or LONG in model.vectors))
+    target = f"the GGUF architecture {arch.name}"
     if not pair and arch.freqs != "used":
-        raise UnsupportedBake(
-            "a frequency vector",
-            f"the GGUF architecture {arch.name}",
-            "llama.cpp loads no rope_freqs for it",
-            f"name a carrier ({', '.join('--carrier ' + name for name in arch.carriers)})"
-            if arch.carriers
-            else "theta, linear and yarn fit into its keys" + ("" if short is long else ", without --keep-short"),
-        )
+        repair = "theta, linear and yarn fit into its keys" + ("" if short is long else ", without --keep-short")
+        if arch.carriers:
+            repair = f"name a carrier ({', '.join('--carrier ' + name for name in arch.carriers)})"
+        raise UnsupportedBake("a frequency vector", target, "llama.cpp loads no rope_freqs for it", repair)
     if short is not long and not pair:
-        raise UnsupportedBake(
-            "a pair of factor lists",
-            f"the GGUF architecture {arch.name}",
-            "it takes one list",
-            "give one list: leave --keep-short out",
-        )
+        repair = "give one list: leave --keep-short out"
+        raise UnsupportedBake("a pair of factor lists", target, "it supports one list", repair)
     kind = "longrope" if pair and arch.factors == "longrope" else "none"
     original = Edit({f"{arch.name}.rope.scaling.original_context_length": u32(schedule.original_context)})
     edit = start(model, schedule).merged(Edit({f"{arch.name}.rope.scaling.type": string(kind)}))

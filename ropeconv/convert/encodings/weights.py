@@ -5,37 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import UnsupportedBake
-from ..encoding import CheckpointResult, EncodeRequest, bare, encoding, furthest, refuse_log_n
+from ..encoding import CheckpointResult, EncodeRequest, encoding, furthest, refuse_log_n
 from ..fold import fold
 
 
 @encoding("weights", order=3, max_ulp=64, folds=True)
 def weights(request: EncodeRequest) -> CheckpointResult:
-    """The schedule with its attention factor and softmax scale folded into weights, which every runtime multiplies.
+    """Fold the attention factor and softmax scale of the schedule into weights, which every runtime multiplies.
 
-    The frequencies are written as the encoding of config.json alone that most runtimes read exactly. Raises
-    UnsupportedBake for factors of 1, for log-n, and for a config.json alone.
+    The frequencies are written as the encoding of only config.json that most runtimes compute exactly. Raises
+    UnsupportedBake for factors of 1, for log-n, and for only a config.json.
     """
     schedule = request.schedule
     if schedule.attention_factor == 1 and schedule.softmax_scale == 1:
-        raise UnsupportedBake(
-            "an attention factor of 1",
-            "the weights",
-            "there is nothing to multiply",
-            "use --encoding native or factors",
-        )
+        repair = "use --encoding native or factors"
+        raise UnsupportedBake("an attention factor of 1", "the weights", "there is nothing to multiply", repair)
     refuse_log_n(request)
     tensors = request.tensors()
     if not tensors:
-        raise UnsupportedBake(
-            "an attention factor in the weights",
-            "a config.json alone",
-            "its weights are not here",
-            "give the whole folder",
-        )
-    result = furthest(bare(request))
-    found = fold(schedule, request.spec, request.family, request.config, tensors, request.target.fold_into or "k")
+        what = "an attention factor in the weights"
+        raise UnsupportedBake(what, "only a config.json", "its weights are not here", "give the whole folder")
+    bare = replace(schedule, attention_factor=1.0, softmax_scale=1.0)  # both are folded into weights
+    result = furthest(replace(request, schedule=bare))
+    folded = fold(schedule, request.spec, request.family, request.config, tensors, request.target.fold_into or "k")
     verdicts = result.verdicts
-    if found.expected_kl:
+    if folded.expected_kl:
         verdicts = tuple(replace(v, status="rounded") if v.status == "exact" else v for v in verdicts)
-    return replace(result, encoding="weights", verdicts=verdicts, fold=found)
+    return replace(result, encoding="weights", verdicts=verdicts, fold=folded)

@@ -1,4 +1,4 @@
-"""config.json from the keys of a GGUF file: the way back of `hparams`, from the same tables."""
+"""config.json from the keys of a GGUF file: the inverse of `hparams`, from the same tables."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from .tensors import Shape, shape_before
 if TYPE_CHECKING:
     from gguf import TensorNameMap
 
+TAKE = "take the checkpoint that the file was made from"
 LAYER = "model.layers.{layer}."
 NAMES = (
     "model.embed_tokens", "model.norm", "lm_head",
@@ -37,71 +38,62 @@ NAMES = (
         "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj",
     )),
 )  # fmt: skip
-"""Names in the layout of Llama and Gemma, which most families have."""
+"""Names in the layout of Llama and Gemma, which most families use."""
 
 
 def family_of(file: GgufFile) -> Family:
-    """The family whose checkpoints become files like this one.
+    """Return the family whose checkpoints become files like this one; of several, the one with the most keys.
 
-    Of several with the same architecture it is the one with the most keys that the file has. Raises UnsupportedBake for
-    an architecture that no known conversion writes.
+    Raises UnsupportedBake for an architecture that no known conversion writes.
     """
     arch = file.get("general.architecture")
-    back = [(family, family.gguf) for family in families() if family.gguf is not None and family.gguf.config]
-    known = [(family, rules) for family, rules in back if rules.arch == arch]
+    convertible = [(family, family.gguf) for family in families() if family.gguf is not None and family.gguf.config]
+    known = [(family, rules) for family, rules in convertible if rules.arch == arch]
     windows = {bool(rules.window) for _, rules in known}
     fitting = [(family, rules) for family, rules in known if _fits(rules, windows, file)]
     if not fitting:
-        convertible = ", ".join(sorted({rules.arch for _, rules in back}))
+        archs = ", ".join(sorted({rules.arch for _, rules in convertible}))
         raise UnsupportedBake(
-            f"a GGUF file of the architecture {arch}",
-            "a checkpoint",
-            f"only these are converted back: {convertible}",
-            "take the checkpoint that it was made from",
+            f"a GGUF file of the architecture {arch}", "a checkpoint", f"only these are converted back: {archs}", TAKE
         )
-    return max(fitting, key=lambda one: len(one[1].u32))[0]
+    return max(fitting, key=lambda pair: len(pair[1].u32))[0]
 
 
 def _fits(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
-    """Whether a file has the keys of a family. windows: whether those of this architecture have windows."""
+    """Whether a file has the keys of a family. windows: whether families of this architecture have windows."""
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
     needed = [key for key, text in rules.u32.items() if names_in(text) and text not in rules.absent]
     required = all(file.get(f"{rules.arch}.{key}") is not None for key in needed)
-    fixed = all(_is(file.get(f"{rules.arch}.{key}", rules.absent.get(key)), at) for key, at in rules.fixed.items())
+    fixed = all(
+        file.get(f"{rules.arch}.{key}", rules.absent.get(key))
+        == (float(np.float32(value)) if isinstance(value, float) else value)
+        for key, value in rules.fixed.items()
+    )
     return required and fixed and (len(windows) == 1 or has_window == bool(rules.window))
 
 
-def _is(found: object, wanted: object) -> bool:
-    """Whether a value of a header is the one of `fixed`, whose numbers become 32-bit floats in a file."""
-    return bool(found == (float(np.float32(wanted)) if isinstance(wanted, float) else wanted))
-
-
 def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, Shape]:
-    """The shapes of a checkpoint's tensors by name, in the order of the GGUF file. Rope tensors are left out.
+    """Return the shapes of a checkpoint's tensors by name, in the order of the GGUF file, without rope tensors.
 
-    file: the model. family: that it is of. layers: their number. Raises UnsupportedBake for a tensor that the family
-    does not have.
+    Raises UnsupportedBake for a tensor that the family does not have.
     """
     trace = _Trace(file, gguf_rules(family), gguf_names(gguf_rules(family).arch, layers))
-    found = dict[str, _TracedKeys]()
+    by_target = dict[str, _TracedKeys]()
     special, _ = family.hooks.gguf_variant(file.tensors)
-    for stem in _expanded((*special, *trace.rules.names, *_merged(family, trace.rules), *NAMES), layers):
+    stacks = [family.weights.layer[0] + merged for merged in trace.rules.stacked.values()]
+    for stem in _expanded((*special, *trace.rules.names, *stacks, *NAMES), layers):
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
             traced = trace.forward(name)
-            if traced is not None and not found.keys() & set(traced.targets):
-                found |= dict.fromkeys(traced.targets, traced)
+            if traced is not None and not by_target.keys() & set(traced.targets):
+                by_target |= dict.fromkeys(traced.targets, traced)
     shapes = dict[str, Shape]()
     for target in file.tensors:
         if target.startswith("rope_f"):
             continue
-        if target not in found:
-            raise UnsupportedBake(
-                f"the tensor {target}",
-                f"a checkpoint of {family.display_name}",
-                "it has no counterpart there",
-                "take the checkpoint that the file was made from",
-            )
-        shapes |= _unstacked(found[target], trace.rules)
+        if target not in by_target:
+            checkpoint = f"a checkpoint of {family.display_name}"
+            raise UnsupportedBake(f"the tensor {target}", checkpoint, "it has no counterpart there", TAKE)
+        shapes |= _unstacked(by_target[target], trace.rules)
     scalars = dict(trace.rules.scalars.values())
     return shapes | {LAYER.format(layer=number) + name: scalars[name] for number in range(layers) for name in scalars}
 
@@ -117,20 +109,20 @@ class _TracedKeys:
 
 @dataclass(frozen=True)
 class _Trace:
-    """What an export makes of names. rules: of the family. names: gguf-py's map."""
+    """The names of the tensors that an export makes. names: gguf-py's map."""
 
     file: GgufFile
     rules: Gguf
     names: TensorNameMap
 
     def forward(self, name: str, first: int = 0) -> _TracedKeys | None:
-        """What a tensor of this name becomes by the conversions from `first` on; None where a part is not there."""
+        """The result of the conversions from `first` on for a tensor of this name; None where a part is absent."""
         for number, rule in enumerate(self.rules.convert[first:], first):
             if re.search(rule.match, name):
-                made = [re.sub(rule.match, new, name) for new in rule.names] or [name]
-                parts = [self.forward(one, number + 1) for one in made]
+                new_names = [re.sub(rule.match, new, name) for new in rule.names] or [name]
+                parts = [self.forward(new_name, number + 1) for new_name in new_names]
                 known = [part for part in parts if part is not None]
-                shape = shape_before(rule.how, [part.shape for part in known]) if len(known) == len(made) else None
+                shape = shape_before(rule.how, [part.shape for part in known]) if len(known) == len(new_names) else None
                 targets = tuple(target for part in known for target in part.targets)
                 return None if shape is None else _TracedKeys(name, shape, targets)
         target = self.names.get_name(key=name, try_suffixes=(".weight", ".bias"))
@@ -144,17 +136,12 @@ def _expanded(names: tuple[str, ...], layers: int) -> Iterator[str]:
         yield from (name.format(layer=number) for number in range(layers if "{layer}" in name else 1))
 
 
-def _merged(family: Family, rules: Gguf) -> tuple[str, ...]:
-    """The names of stacks, as `stacked` has them, in every layer."""
-    return tuple(family.weights.layer[0] + merged for merged in rules.stacked.values())
-
-
 def _unstacked(traced: _TracedKeys, rules: Gguf) -> dict[str, Shape]:
     """The shapes of the tensors of a stack by name; that of the tensor itself for others."""
     for pattern, merged in rules.stacked.items():
-        found = re.search(re.escape(merged) + r"(?=\.|$)", traced.name)
-        if found:
-            before, after = traced.name[: found.start()], traced.name[found.end() :]
+        match = re.search(re.escape(merged) + r"(?=\.|$)", traced.name)
+        if match:
+            before, after = traced.name[: match.start()], traced.name[match.end() :]
             count, *shape = traced.shape
             names = [before + pattern.replace("{}", str(number)) + after for number in range(count)]
             return dict.fromkeys(names, tuple(shape))
@@ -165,16 +152,15 @@ ROPE = re.compile(
     r"rope\.|context_length$|vocab_size$|attention\.((key|value)_length|sliding_window|temperature_)|"
     r"attention\.(head_count|head_count_kv)$|tensor_data_layout$"
 )
-"""Keys that are read with the RoPE, follow from the others, or say what the order of rows in all files is."""
+"""Keys that are read with the RoPE, follow from the others, or give the order of rows in all files."""
 SPECIAL = ("bos", "eos", "padding")
 
 
 def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Config:
-    """The config.json of a GGUF model.
+    """Return the config.json of a GGUF model. spec: the RoPE that llama.cpp computes. dtype: of the weights, as in
+    torch.
 
-    file: the model. family: that it is of. spec: the RoPE that llama.cpp computes. dtype: of the weights, as torch
-    names it. Raises UnsupportedBake for a key that has no counterpart in the config of the family, and for a RoPE that
-    has none.
+    Raises UnsupportedBake for a key or a RoPE that has no counterpart in the config of the family.
     """
     rules = gguf_rules(family)
     keys = ArchKeys(file, find_arch(rules.arch))
@@ -200,8 +186,7 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     config["vocab_size"] = file.tensors["token_embd.weight"].shape[-1]
     config["tie_word_embeddings"] = rules.tied or "output.weight" not in file.tensors
     for name in SPECIAL:
-        found = file.get(f"tokenizer.ggml.{name}_token_id")
-        config[f"{name.removesuffix('ding')}_token_id"] = found
+        config[f"{name.removesuffix('ding')}_token_id"] = file.get(f"tokenizer.ggml.{name}_token_id")
     config |= _layers(family, rules, spec)
     if spec.query_scaling is not None:
         beta = _shortest(spec.query_scaling.beta)
@@ -211,7 +196,7 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
 
 
 def _settings(keys: ArchKeys, rules: Gguf) -> Config:
-    """The settings that have a key, and what `absent` says where the file lacks it."""
+    """The settings with a key, and the values of `absent` where the file lacks it."""
     values: Config = {text: keys.whole(key) for key, text in rules.u32.items() if keys.get(key) is not None}
     values |= {text: _shortest(keys.get(key)) for key, text in rules.f32.items() if keys.get(key) is not None}
     values |= {text: bool(keys.get(key)) for key, text in rules.flag.items() if keys.get(key) is not None}
@@ -222,35 +207,31 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
 
 
 def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
-    """Raises UnsupportedBake for a key of the architecture that the conversion of this family does not write."""
+    """Raise UnsupportedBake for a key of the architecture that the conversion of this family does not write."""
     read = {*SIZES, *rules.u32, *rules.f32, *rules.flag, *rules.layer_flags, *rules.fixed, family.layers.interval_key}
     for key in file.header.values:
         prefix, _, name = key.partition(".")
         is_idle = name in rules.idle and file.get(key) == rules.idle[name]
         if prefix == rules.arch and name not in read and not is_idle and not ROPE.match(name):
-            raise UnsupportedBake(
-                f"{key} = {file.get(key)!r}",
-                f"a checkpoint of {family.display_name}",
-                "its config has no such setting",
-                "take the checkpoint that the file was made from",
-            )
+            checkpoint = f"a checkpoint of {family.display_name}"
+            raise UnsupportedBake(f"{key} = {file.get(key)!r}", checkpoint, "its config has no such setting", TAKE)
 
 
 def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
     """The settings of windows and of layers that do not rotate."""
-    found: Config = {}
+    config: Config = {}
     sizes = [size for size in spec.windows if size is not None]
     if family.window.key:
-        found[family.window.key] = sizes[0] if sizes and rules.window else None
+        config[family.window.key] = sizes[0] if sizes and rules.window else None
     if family.window.switch:
-        found[family.window.switch] = False
+        config[family.window.switch] = False
     if rules.window == "pattern" or (sizes and None in spec.windows):
-        found["layer_types"] = ["full_attention" if size is None else "sliding_attention" for size in spec.windows]
+        config["layer_types"] = ["full_attention" if size is None else "sliding_attention" for size in spec.windows]
     for other in rules.layer_flags.values():
-        found["layer_types"] = [other if kind == "none" else "full_attention" for kind in spec.layers]
+        config["layer_types"] = [other if kind == "none" else "full_attention" for kind in spec.layers]
     if family.layers.flags:
-        found[family.layers.flags] = [int(kind != "none") for kind in spec.layers]
-    return found
+        config[family.layers.flags] = [int(kind != "none") for kind in spec.layers]
+    return config
 
 
 def _shortest(value: Any) -> float:

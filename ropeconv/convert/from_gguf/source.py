@@ -33,8 +33,7 @@ OUTTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     """A GGUF file whose config, index, tokenizer and shards are made from it.
 
-    inner: the file. outtype: dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where that is
-    quantised. with_tokenizer: whether it has the files of the tokenizer.
+    outtype: dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where that is quantised.
     """
 
     kind = "gguf"
@@ -44,11 +43,11 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         self.reference, self.name, self.commit = inner.reference, inner.name, inner.commit
         if outtype not in ("auto", *OUTTYPES):
             known = ", ".join(("auto", *OUTTYPES))
-            raise UsageError(f"--outtype {outtype} is none of a checkpoint; choose {known}")
+            raise UsageError(f"--outtype {outtype} is not for a checkpoint; choose {known}")
 
     @cached_property
     def family(self) -> Family:
-        """The family that it is of. Raises UnsupportedBake where there is none."""
+        """The family of the model. Raises UnsupportedBake where there is none."""
         return family_of(self.inner.file)
 
     @cached_property
@@ -57,12 +56,8 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         seen, file = inspect_gguf(self.inner), self.inner.file
         receipt = gguf_stated(file, seen.spec)
         if file.get(WINDOW_NORM) is not None or (receipt is not None and receipt.encoding == "carrier"):
-            raise UnsupportedBake(
-                f"{self.reference}, whose tensors ropeconv changed",
-                "a checkpoint",
-                "only files as they were converted become checkpoints",
-                "run `ropeconv restore` on it first",
-            )
+            why, repair = "only unchanged conversions become checkpoints", "run `ropeconv restore` on it first"
+            raise UnsupportedBake(f"{self.reference}, whose tensors ropeconv changed", "a checkpoint", why, repair)
         return seen
 
     def in_dtype(self, dtype: str) -> GgufCheckpoint:
@@ -85,12 +80,12 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     def shards(self) -> tuple[ConvertedShard[RestoredTensor], ...]:
         file, rules, spec = self.inner.file, gguf_rules(self.family), self.inspection.spec
         shapes = checkpoint_shapes(file, self.family, len(spec.layers))
-        made = restored_tensors(file, shapes, rules, sizes_of(self._config, self.family, spec))
-        groups = grouped((self._typed(one) for one in made), lambda one: one.size)
+        tensors = restored_tensors(file, shapes, rules, sizes_of(self._config, self.family, spec))
+        groups = grouped((self._typed(tensor) for tensor in tensors), lambda tensor: tensor.size)
         return tuple(ConvertedShard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
 
     def _typed(self, tensor: RestoredTensor) -> RestoredTensor:
-        """The tensor in the dtype of the checkpoint; of vectors and routers, in F32 in GGUF, where that is exact."""
+        """The tensor in the dtype of the checkpoint; vectors and routers, in F32 in GGUF, only where that is exact."""
         narrow = replace(tensor, dtype=self._dtype)
         types = {type_of(self.inner.file, part) for part in tensor.parts}
         if self._dtype == "F32" or types != {F32} or self.inner.file.usual_type == F32:
@@ -101,10 +96,10 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     def texts(self) -> dict[str, str]:
         config = self._config
         special = {f"{name}_token_id": config[f"{name}_token_id"] for name in ("bos", "eos", "pad")}
-        made: JsonObject = {"config.json": config, "generation_config.json": {"_from_model_config": True} | special}
+        files: JsonObject = {"config.json": config, "generation_config.json": {"_from_model_config": True} | special}
         if self.with_tokenizer:
-            made["tokenizer_config.json"] = tokenizer_config(self.inner.file, config["max_position_embeddings"])
-        return {name: jsontext.dump(data) for name, data in made.items()} | self.index()
+            files["tokenizer_config.json"] = tokenizer_config(self.inner.file, config["max_position_embeddings"])
+        return {name: jsontext.dump(data) for name, data in files.items()} | self.index()
 
     def files(self) -> tuple[SourceFile, ...]:
         return tuple(sorted(self.made_files(), key=lambda file: file.name))
@@ -122,7 +117,8 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     def tokenizer(self) -> GeneratedFile | None:
         if not self.with_tokenizer:
             return None
-        size = sum(len(self.inner.file.header.values[key].raw) for key in self._lists())
+        values = self.inner.file.header.values
+        size = sum(len(value.raw) for key, value in values.items() if key.startswith("tokenizer.ggml."))
         return GeneratedFile("tokenizer.json", size, self._write_tokenizer)
 
     def blocks(self, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
@@ -137,12 +133,9 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
             return ()
         name, rounded = TYPES[usual].name, "" if self._dtype == "F32" else f", rounded to {self.dtype}"
         return (
-            f"the weights are what {name} has{rounded}, and not those of the checkpoint that was quantised; "
+            f"the weights have the precision of {name}{rounded}, and not that of the original checkpoint; "
             f"{self.dtype} takes {sum(shard.size for shard in self.shards) / 1e9:.3g} GB",
         )
-
-    def _lists(self) -> list[str]:
-        return [key for key in self.inner.file.header.values if key.startswith("tokenizer.ggml.")]
 
     def _write_tokenizer(self, target: Path, advance: Callable[[int], None]) -> None:
         target.write_text(tokenizer_text(self.inner.file, self.family), "utf-8")

@@ -1,6 +1,6 @@
 """The tensors of a checkpoint from those of a GGUF file: the rows of each.
 
-How a family's rows are reordered, joined and stacked is what `out_tensors` does with a checkpoint of these tensors.
+`out_tensors` with a checkpoint of these tensors tells how a family's rows are reordered, joined and stacked.
 """
 
 from __future__ import annotations
@@ -31,28 +31,22 @@ S = TypeVar("S", bound=np.generic)
 Shape = tuple[int, ...]
 
 
-def shape_before(how: str, made: Sequence[Shape]) -> Shape | None:
-    """The shape before a conversion; None where it is not known for one that makes several tensors.
-
-    how: the name of the conversion. made: the shapes of what it made, slowest dimension first, in their order.
+def shape_before(how: str, results: Sequence[Shape]) -> Shape | None:
+    """Return the shape before a conversion, from the shapes of its results (slowest dimension first); None where it is
+    not known.
     """
     if how in BEFORE:
-        return BEFORE[how](made)
-    return made[0] if len(made) == 1 else None
+        return BEFORE[how](results)
+    return results[0] if len(results) == 1 else None
 
 
 def _rows(made: Sequence[Shape]) -> Shape:
-    """All rows in one tensor."""
     first, row = made[0], -1 if len(made[0]) < 2 else -2
     return (*first[:row], sum(shape[row] for shape in made), *first[len(first) + row + 1 :])
 
 
-def _without_ones(shape: Shape) -> Shape:
-    return tuple(size for size in shape if size != 1)
-
-
 BEFORE: dict[str, Callable[[Sequence[Shape]], Shape]] = {
-    "squeeze": lambda made: (*_without_ones(made[0])[:-1], 1, made[0][-1]),
+    "squeeze": lambda made: (*[size for size in made[0] if size != 1][:-1], 1, made[0][-1]),
     "transpose": lambda made: (*made[0][:-2], made[0][-1], made[0][-2]),
     "split": _rows,
     "alternate": _rows,
@@ -60,7 +54,7 @@ BEFORE: dict[str, Callable[[Sequence[Shape]], Shape]] = {
     "by_key_head": _rows,
     "latent": lambda made: (made[0][0] * (made[0][2] + made[1][1]), made[0][1]),
 }
-"""Of keys [heads, rank, width] and values [heads, width, rank] in `latent`."""
+"""In `latent`: keys [heads, rank, width] and values [heads, width, rank]."""
 
 
 NOWHERE = ShardWeights(None, "")
@@ -70,10 +64,9 @@ NOWHERE = ShardWeights(None, "")
 class Part:
     """Consecutive rows of a tensor in GGUF.
 
-    origin: its name, or the metadata key of a list that has them. first: the element that they begin with. rows,
-    columns: their size. interleave, values, tiles: as in `OutTensor`, what has to be undone. stride: from one row to
-    the next in the tensor of the checkpoint, in elements. apart: from one element of a row to the next. at: the first
-    one, counted from where its region begins.
+    origin: its name, or the metadata key of a list with them. first: their first element. interleave, values, tiles: as
+    in `OutTensor`, to be undone. stride: from one row to the next in the tensor of the checkpoint, in elements. apart:
+    from one element of a row to the next. at: the first one, counted from the beginning of its region.
     """
 
     origin: str
@@ -89,12 +82,12 @@ class Part:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the rows follow each other in the checkpoint too."""
+        """Whether the rows are consecutive in the checkpoint too."""
         return self.apart == 1 and self.stride == self.columns
 
     @property
     def extent(self) -> int:
-        """Elements of the checkpoint from the first to the last one."""
+        """The elements of the checkpoint from the first to the last one."""
         return (self.rows - 1) * self.stride + (self.columns - 1) * self.apart + 1
 
 
@@ -117,47 +110,43 @@ class RestoredTensor:
 
     @property
     def size(self) -> int:
-        """Size in bytes."""
         return tensor_bytes(self.dtype, self.shape)
 
     @property
     def parts(self) -> Iterator[Part]:
-        """The parts of all regions."""
         return (part for region in self.regions for part in region.parts)
 
 
 def restored_tensors(
     file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, sizes: ModelSizes
 ) -> list[RestoredTensor]:
-    """The tensors of a checkpoint, all in F32.
+    """Return the tensors of a checkpoint, all in F32. shapes: in the checkpoint, by name.
 
-    file: the GGUF model. shapes: in the checkpoint, by name. rules: of the family for GGUF. sizes: of the model. Raises
-    BadSource where a tensor has another shape than such a checkpoint gives, UnsupportedBake where a conversion leaves
-    elements out.
+    Raises BadSource where a tensor has another shape than such a checkpoint gives, UnsupportedBake where a conversion
+    leaves elements out.
     """
     header = _checkpoint_header(shapes)
-    made = out_tensors([(NOWHERE, header)], rules, sizes, F32)
+    exported = out_tensors([(NOWHERE, header)], rules, sizes, F32)
     tensors = list(header.tensors.values())
-    starts, parts = [one.start for one in tensors], [list[Part]() for _ in tensors]
-    for out in made:
+    starts, parts = [tensor.start for tensor in tensors], [list[Part]() for _ in tensors]
+    for out in exported:
         info = file.tensors.get(out.name)
         if info is None or trimmed(info.shape) != trimmed(out.shape):
             raise BadSource(
-                f"{out.name} has the shape {info and info.shape} in the GGUF file, and {out.shape} belongs there; "
+                f"{out.name} has the shape {info and info.shape} in the GGUF file, and {out.shape} is expected; "
                 "download it again"
             )
         for start, part in _parts(out):
             number = bisect_right(starts, start) - 1
             parts[number].append(replace(part, at=(start - starts[number]) // 4))
-    for one, found in zip(tensors, parts, strict=True):
-        found += _scalar(one.name, rules)
     return [
-        RestoredTensor(one.name, one.shape, _regions(one, found)) for one, found in zip(tensors, parts, strict=True)
+        RestoredTensor(tensor.name, tensor.shape, _regions(tensor, [*rows, *_scalar(tensor.name, rules)]))
+        for tensor, rows in zip(tensors, parts, strict=True)
     ]
 
 
 def trimmed(shape: Shape) -> Shape:
-    """A shape of GGUF, fastest dimension first, without ones at its end."""
+    """Return a shape of GGUF, fastest dimension first, without ones at its end."""
     return trimmed(shape[:-1]) if shape[-1:] == (1,) else shape
 
 
@@ -170,16 +159,16 @@ def _scalar(name: str, rules: Gguf) -> list[Part]:
 
 def _checkpoint_header(shapes: Mapping[str, Shape]) -> Header:
     """The header of a safetensors file with these tensors in F32."""
-    found, at = {}, 0
+    tensors, at = {}, 0
     for name, shape in shapes.items():
         stop = at + 4 * prod(shape)
-        found[name] = Tensor(name, "F32", shape, at, stop)
+        tensors[name] = Tensor(name, "F32", shape, at, stop)
         at = stop
-    return Header(found, {}, 0)
+    return Header(tensors, {}, 0)
 
 
 def _parts(out: OutTensor) -> Iterator[tuple[int, Part]]:
-    """Yields where the rows of a tensor are in the checkpoint, in bytes, and which rows of the GGUF tensor they are."""
+    """Yield the place of the rows of a tensor in the checkpoint, in bytes, and the rows of the GGUF tensor."""
     first = 0
     for rows in out.parts:
         how = (out.interleave, out.values, out.tiles)
@@ -189,26 +178,22 @@ def _parts(out: OutTensor) -> Iterator[tuple[int, Part]]:
 
 def _regions(tensor: Tensor, parts: list[Part]) -> tuple[Region, ...]:
     """The regions of a tensor: packed parts alone, others together with those that they overlap."""
-    found: list[list[Part]] = []
+    groups: list[list[Part]] = []
     edges = [0]  # where regions end
     for part in sorted(parts, key=lambda part: part.at):
         if part.at >= edges[-1]:
-            found.append([])
+            groups.append([])
             edges.append(part.at)
-        found[-1].append(part)
+        groups[-1].append(part)
         edges[-1] = max(edges[-1], part.at + part.extent)
     regions = [
         Region(last - first, tuple(replace(part, at=part.at - first) for part in inside))
-        for inside, first, last in zip(found, edges[:-1], edges[1:], strict=True)
+        for inside, first, last in zip(groups, edges[:-1], edges[1:], strict=True)
     ]
-    given = sum(part.rows * part.columns for part in parts)
-    if given != prod(tensor.shape) or edges[-1] != given:
-        raise UnsupportedBake(
-            f"the tensor {tensor.name}",
-            "a checkpoint",
-            "the GGUF file has not all of its elements",
-            "take the checkpoint that the file was made from",
-        )
+    elements = sum(part.rows * part.columns for part in parts)
+    if elements != prod(tensor.shape) or edges[-1] != elements:
+        why, repair = "the GGUF file lacks some of its elements", "take the checkpoint that the file was made from"
+        raise UnsupportedBake(f"the tensor {tensor.name}", "a checkpoint", why, repair)
     return tuple(regions)
 
 
@@ -216,7 +201,7 @@ FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
 
 
 def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
-    """Yields the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut off."""
+    """Yield the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut off."""
     file.fetch()
     workers = threads()
     pending: deque[tuple[int, Future[NDArray[np.generic]]]] = deque()
@@ -235,30 +220,30 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
 
 
 def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes:
-    """Bytes start .. stop - 1 of a tensor. Raises BadSource where the GGUF file is cut off."""
-    at, found = 0, []
+    """Return bytes start .. stop - 1 of a tensor. Raises BadSource where the GGUF file is cut off."""
+    at, blocks = 0, []
     for region in _pieces(tensor):
         size = tensor_bytes(tensor.dtype, (region.size,))
         if at < stop and start < at + size:
-            found.append(_bytes(_gathered(file, region, tensor.dtype))[max(start - at, 0) : stop - at])
+            blocks.append(_bytes(_gathered(file, region, tensor.dtype))[max(start - at, 0) : stop - at])
         at += size
-    return b"".join(found)
+    return b"".join(blocks)
 
 
 def exactly(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
-    """Whether the export of a tensor in another dtype gives the numbers that the GGUF file has."""
+    """Return whether the export of a tensor in another dtype gives the numbers of the GGUF file."""
     for part in (part for region in _pieces(tensor) for part in region.parts):
         stored = _values(file, part)
         narrow = encode(BACK[part.values](stored) if part.values else stored, DTYPES[dtype])
-        made = widened(narrow.view(STORED[dtype]), dtype)
-        again = VALUES[part.values](made) if part.values else made
+        wide = widened(narrow.view(STORED[dtype]), dtype)
+        again = VALUES[part.values](wide) if part.values else wide
         if not np.allclose(again, stored, rtol=ROUNDED.get(part.values, 0.0), atol=0.0, equal_nan=True):
             return False
     return True
 
 
 def type_of(file: GgufFile, part: Part) -> int:
-    """ggml's type of the numbers of a part."""
+    """Return ggml's type of the numbers of a part."""
     return file.tensors[part.origin].type if part.origin in file.tensors else F32
 
 
@@ -315,7 +300,7 @@ def _values(file: GgufFile, piece: Part) -> NDArray[np.float32]:
 
 
 def _stored(file: GgufFile, piece: Part) -> NDArray[np.generic]:
-    """A piece as it is in the file: floats [rows, columns], or the bytes of blocks [rows, bytes of a row]."""
+    """A piece of the file: floats [rows, columns], or the bytes of blocks [rows, bytes of a row]."""
     if piece.origin not in file.tensors:
         return np.array(file.get(piece.origin), "<f4")[piece.first :][:1].reshape(1, 1)
     info = file.tensors[piece.origin]
@@ -328,7 +313,7 @@ def _stored(file: GgufFile, piece: Part) -> NDArray[np.generic]:
 
 
 def _in_order(values: NDArray[S], piece: Part) -> NDArray[S]:
-    """Rows of each head from pairs (2i, 2i + 1) to (i, i + d/2), and columns from (block, group) to (group, block)."""
+    """Undo `interleave` for the rows of each head, and `tiles` for columns: from (block, group) to (group, block)."""
     if piece.interleave:
         half = piece.interleave // 2
         values = values.reshape(-1, half, 2, piece.columns).swapaxes(1, 2).reshape(piece.rows, piece.columns)

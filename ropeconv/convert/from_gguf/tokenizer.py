@@ -16,25 +16,22 @@ from ..to_gguf.vocabulary import SPACE, TokenKind
 
 ADDED = (TokenKind.CONTROL, TokenKind.USER_DEFINED)
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": "seperator", "mask": "mask"}
-"""Special tokens of transformers, and how GGUF spells them."""
+"""Special tokens of transformers, and their names in GGUF."""
+TAKE = "take the tokenizer of the checkpoint that the file was made from"
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
 
 def tokenizer_text(file: GgufFile, family: Family) -> str:
-    """The text of tokenizer.json.
+    """Return the text of tokenizer.json. family: may have other names for pre-tokenizers.
 
-    file: the model. family: that it is of, which may call pre-tokenizers otherwise. Raises UnsupportedBake for a
-    tokenizer that is neither SentencePiece's BPE nor byte-level BPE with a pre-tokenizer in the table.
+    Raises UnsupportedBake for a tokenizer that is neither SentencePiece's BPE nor byte-level BPE with a known
+    pre-tokenizer.
     """
     kind = file.get("tokenizer.ggml.model")
     makers = {"llama": _sentencepiece, "gpt2": _byte_level}
     if kind not in makers:
-        raise UnsupportedBake(
-            f"a tokenizer of the kind {shown(kind)}",
-            "tokenizer.json",
-            f"only {' and '.join(makers)} are converted back",
-            "take the tokenizer of the checkpoint that the file was made from",
-        )
+        why = f"only {' and '.join(makers)} are converted back"
+        raise UnsupportedBake(f"a tokenizer of the kind {shown(kind)}", "tokenizer.json", why, TAKE)
     texts, kinds = _texts(file), _kinds(file)
     parts = makers[kind](file, family, texts, kinds)
     added = [
@@ -50,9 +47,9 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
 
 
 def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
-    """The content of tokenizer_config.json. context: in tokens."""
+    """Return the content of tokenizer_config.json. context: in tokens."""
     texts = _texts(file)
-    found: JsonObject = {
+    config: JsonObject = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "model_max_length": context,
@@ -62,28 +59,28 @@ def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
     for name, role in ROLES.items():
         index = file.get(f"tokenizer.ggml.{role}_token_id")
         if isinstance(index, int) and 0 <= index < len(texts):
-            found[f"{name}_token"] = texts[index]
+            config[f"{name}_token"] = texts[index]
     template = file.get("tokenizer.chat_template")
-    return found | ({"chat_template": template} if isinstance(template, str) else {})
+    return config | ({"chat_template": template} if isinstance(template, str) else {})
 
 
 def _texts(file: GgufFile) -> list[str]:
-    found = file.get("tokenizer.ggml.tokens")
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    texts = file.get("tokenizer.ggml.tokens")
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise BadSource(f"{file.name} has no vocabulary in tokenizer.ggml.tokens; download it again")
-    return found
+    return texts
 
 
 def _kinds(file: GgufFile) -> list[int]:
     count = len(file.get("tokenizer.ggml.tokens"))
-    found = file.get("tokenizer.ggml.token_type", [TokenKind.NORMAL] * count)
-    if not isinstance(found, list) or len(found) != count:
-        raise BadSource(f"{file.name} has {count} tokens and other numbers of their kinds; download it again")
-    return found
+    kinds = file.get("tokenizer.ggml.token_type", [TokenKind.NORMAL] * count)
+    if not isinstance(kinds, list) or len(kinds) != count:
+        raise BadSource(f"{file.name} has {count} tokens and another number of their kinds; download it again")
+    return kinds
 
 
 def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
-    """Ids by text, without the rows that no token belongs to."""
+    """Ids by text, without unused rows."""
     return {
         text: index
         for index, text in enumerate(texts)
@@ -116,20 +113,17 @@ def _bpe(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
 def _pre(file: GgufFile, family: Family) -> Pre:
     """The pre-tokenizer of a file in the table. Raises UnsupportedBake where it is not there."""
     name = file.get("tokenizer.ggml.pre")
-    usual = {own: known for known, own in (family.gguf.pre if family.gguf else {}).items()}
+    table_names = {
+        family_name: table_name for table_name, family_name in (family.gguf.pre if family.gguf else {}).items()
+    }
     for pre in pre_table().pre:
-        if pre.name == usual.get(name, name):
+        if pre.name == table_names.get(name, name):
             return pre
-    raise UnsupportedBake(
-        f"tokenizer.ggml.pre = {shown(name)}",
-        "tokenizer.json",
-        "how it cuts text is not in the table",
-        "take the tokenizer of the checkpoint that the file was made from",
-    )
+    raise UnsupportedBake(f"tokenizer.ggml.pre = {shown(name)}", "tokenizer.json", "it is not in the table", TAKE)
 
 
 def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
-    """The steps of pre.toml as tokenizer.json has them, which ByteLevel ends."""
+    """The steps of pre.toml in the form of tokenizer.json, which ByteLevel ends."""
     for step in pre.steps:
         kind, _, pattern = step.partition(" ")
         if kind == "split":
@@ -145,9 +139,9 @@ def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
 
 
 def _adds(file: GgufFile, role: str) -> bool | None:
-    found = file.get(f"tokenizer.ggml.add_{role}_token")
-    usual = role == "bos" and file.get("tokenizer.ggml.model") == "llama"  # llama-vocab.cpp: add_bos of SPM
-    return usual if found is None else bool(found)
+    added = file.get(f"tokenizer.ggml.add_{role}_token")
+    default = role == "bos" and file.get("tokenizer.ggml.model") == "llama"  # llama-vocab.cpp: add_bos of SPM
+    return default if added is None else bool(added)
 
 
 def _post_processor(file: GgufFile, texts: list[str]) -> JsonObject | None:
@@ -201,11 +195,11 @@ def _sentencepiece(file: GgufFile, family: Family, texts: list[str], kinds: list
 
 
 def _merges(pieces: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """The merges of a vocabulary with scores: llama.cpp joins the pair whose whole has the highest score first."""
-    found = []
+    """The merges of a vocabulary with scores: llama.cpp joins the pair whose result has the highest score first."""
+    merges = []
     for text, index in pieces.items():
         for cut in range(1, len(text)):
             left, right = text[:cut], text[cut:]
             if left in pieces and right in pieces:
-                found.append((-scores[index], pieces[left], pieces[right], left, right))
-    return [(left, right) for *_, left, right in sorted(found)]
+                merges.append((-scores[index], pieces[left], pieces[right], left, right))
+    return [(left, right) for *_, left, right in sorted(merges)]

@@ -1,6 +1,6 @@
-"""What can happen to the tensors of a checkpoint, by the names that `convert` in the family files uses.
+"""The conversions of tensors of a checkpoint, by the names that `convert` in the family files uses.
 
-Every conversion takes a tensor, the names of what comes out, and the sizes of the model. It moves rows and reads no
+Every conversion gets a tensor, the names of its results, and the sizes of the model. It moves rows and reads no
 numbers, so that memory use does not depend on the tensor.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import BadSource
-from ...formats.gguf.values import GgufValue, f32_array
+from ...formats.gguf.values import FLOAT32, GgufValue, array
 from ...formats.safetensors import STORED, Header, widened
 from ...models.family import Convert, Gguf
 from ...models.schema import Config
@@ -31,14 +31,14 @@ NAMES = re.compile(r"[A-Za-z_]\w*")
 
 
 def names_in(text: str) -> list[str]:
-    """The config keys that an expression reads."""
+    """Return the config keys that an expression reads."""
     return NAMES.findall(text)
 
 
 def value_of(config: Config, text: str) -> Any:
-    """The value of an expression, None where a key of it is absent or null.
+    """Return the value of an expression over the text part of a config, None where a key of it is absent or null.
 
-    config: the text part of a config. text: the expression. Raises BadSource for what is no number in a sum or product.
+    Raises BadSource for a value in a sum or product that is not a number.
     """
     for sign, operator in OPERATORS:
         if sign in text:
@@ -52,7 +52,9 @@ def value_of(config: Config, text: str) -> Any:
 
 
 def count(config: Config, text: str) -> int:
-    """The value of an expression as a whole number. Raises BadSource where it is absent, or none that GGUF can hold."""
+    """Return the value of an expression as a whole number of 32 bits. Raises BadSource where it is absent, or another
+    value.
+    """
     value = value_of(config, text)
     if value is None:
         raise BadSource(f"config.json has no {text}, which GGUF needs; add it")
@@ -60,41 +62,41 @@ def count(config: Config, text: str) -> int:
 
 
 def whole(value: object, name: str) -> int:
-    """A value as a whole number of 32 bits. name: of its key. Raises BadSource."""
+    """Return a value as a whole number of 32 bits. name: of its key. Raises BadSource."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
         raise BadSource(f"config.json has {name} = {shown(value)}; write a whole number there")
     return value
 
 
 def number(value: Any, name: str) -> Any:
-    """A value as a number of 32 bits. name: of its key. Raises BadSource."""
+    """Return a value as a number of 32 bits. name: of its key. Raises BadSource."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
         raise BadSource(f"config.json has {name} = {shown(value)}; write a number there, below {LARGEST:g}")
     return value
 
 
 def solved(values: Mapping[str, object]) -> Config:
-    """The config keys with which expressions have these values, the inverse of `value_of`.
+    """Return the config keys with which expressions have these values, the inverse of `value_of`.
 
-    values: by expression. Of `a | b` both keys get the value. A key that several expressions do not tell is left out.
-    Raises BadSource where no values of the keys make all expressions true.
+    Both keys of `a | b` get the value. A key that several expressions do not determine is left out. Raises BadSource
+    where no values of the keys make all expressions true.
     """
-    found: Config = {}
+    config: Config = {}
     for text, value in values.items():
         if not _sign(text):
-            found |= dict.fromkeys(names_in(text), value)
+            config |= dict.fromkeys(names_in(text), value)
     left = {text for text in values if _sign(text)}
-    while ready := {text for text in left if len(_unknown(text, found)) <= 1}:
+    while ready := {text for text in left if len(_unknown(text, config)) <= 1}:
         for text in sorted(ready):
-            sign, unknown = _sign(text), _unknown(text, found)
-            known = [value_of(found, part) for part in text.split(sign) if part not in unknown]
-            found |= dict.fromkeys(unknown, reduce(INVERSE[sign], known, values[text]))
-            if value_of(found, text) != values[text]:
+            sign, unknown = _sign(text), _unknown(text, config)
+            known = [value_of(config, part) for part in text.split(sign) if part not in unknown]
+            config |= dict.fromkeys(unknown, reduce(INVERSE[sign], known, values[text]))
+            if value_of(config, text) != values[text]:
                 raise BadSource(
                     f"the header has {shown(values[text])} for {text}, and other keys deny it; fetch it again"
                 )
         left -= ready
-    return found
+    return config
 
 
 def _sign(text: str) -> str:
@@ -109,8 +111,8 @@ def _unknown(text: str, known: Config) -> set[str]:
 class ModelSizes:
     """Sizes of a model.
 
-    config: its text part, with the defaults of its class. kv_heads: heads of keys and values. layers: without those
-    that predict further tokens, whose number is `prediction`.
+    config: its text part, with the defaults of its class. layers: without the `prediction` layers that predict further
+    tokens.
     """
 
     config: Config
@@ -126,21 +128,18 @@ CONVERSIONS: dict[str, Conversion] = {}
 
 
 def conversion(function: Conversion) -> Conversion:
-    """Registers a conversion under the name of its function."""
+    """Register a conversion under the name of its function."""
     CONVERSIONS[function.__name__] = function
     return function
 
 
 def convert(tensors: Iterable[StoredRows], rules: Iterable[Convert], sizes: ModelSizes) -> list[StoredRows]:
-    """The tensors after all rules, in order.
-
-    tensors: of the checkpoint. rules: of the family. sizes: of the model. Raises BadSource where shapes do not fit.
-    """
-    found = list(tensors)
+    """Return the tensors of a checkpoint after all rules, in order. Raises BadSource where shapes do not fit."""
+    converted = list(tensors)
     for rule in rules:
         pattern = re.compile(rule.match)
-        found = [made for tensor in found for made in _apply(tensor, rule, pattern, sizes)]
-    return found
+        converted = [result for tensor in converted for result in _apply(tensor, rule, pattern, sizes)]
+    return converted
 
 
 def _apply(tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: ModelSizes) -> list[StoredRows]:
@@ -155,9 +154,9 @@ def _apply(tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: M
 
 
 def times(tensor: StoredRows, factors: Iterable[float]) -> StoredRows:
-    """A tensor whose numbers are multiplied by factors; those of 1 change nothing."""
-    wanted = tuple(factor for factor in factors if factor != 1)
-    return replace(tensor, parts=tuple(replace(part, factors=(*part.factors, *wanted)) for part in tensor.parts))
+    """Return a tensor whose numbers are multiplied by factors."""
+    changing = tuple(factor for factor in factors if factor != 1)
+    return replace(tensor, parts=tuple(replace(part, factors=(*part.factors, *changing)) for part in tensor.parts))
 
 
 def _factor(sizes: ModelSizes, key: str) -> float:
@@ -174,7 +173,7 @@ def _factor(sizes: ModelSizes, key: str) -> float:
 
 @conversion
 def rename(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """The same under another name."""
+    """The same tensor under another name."""
     return [replace(tensor, name=names[0])]
 
 
@@ -195,7 +194,7 @@ def to_vocabulary(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> li
 
 @conversion
 def squeeze(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Without dimensions of one, as the weights of a convolution over channels are."""
+    """Without dimensions of one, as in the weights of a convolution over channels."""
     shape = tuple(size for size in tensor.shape if size != 1) or (1,)
     width = shape[-1]
     parts = tuple(replace(flat, rows=flat.rows // width, columns=width, stride=width) for flat in _flat(tensor))
@@ -226,7 +225,7 @@ def alternate(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[S
 def alternate_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Elements of each row in turns, one for each name, as the biases of experts are stored."""
     flat = replace(tensor, shape=(*tensor.shape, 1), parts=tuple(_flat(tensor)))
-    return [replace(made, shape=made.shape[:-1]) for made in alternate(flat, names, sizes)]
+    return [replace(result, shape=result.shape[:-1]) for result in alternate(flat, names, sizes)]
 
 
 @conversion
@@ -284,14 +283,11 @@ def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
     blocks = (inner, inner, states, states, count(sizes.config, "mamba_n_heads"))
     (matrix,) = tensor.matrices
     _fits(tensor, sum(blocks))
-    parts = [
-        times(
-            replace(tensor, parts=(matrix.part(sum(blocks[:index]), rows),)),
-            [_factor(sizes, f"ssm_multipliers.{index}")],
-        )
-        for index, rows in enumerate(blocks)
-    ]
-    return [replace(tensor, name=names[0], parts=tuple(part for one in parts for part in one.parts))]
+    parts: list[Rows] = []
+    for index, rows in enumerate(blocks):
+        block = replace(tensor, parts=(matrix.part(sum(blocks[:index]), rows),))
+        parts += times(block, [_factor(sizes, f"ssm_multipliers.{index}")]).parts
+    return [replace(tensor, name=names[0], parts=tuple(parts))]
 
 
 @conversion
@@ -335,14 +331,14 @@ def tiled_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> li
 
 
 def _linear(sizes: ModelSizes) -> tuple[int, int, int, int]:
-    """Of linear attention: key heads, value heads for each of them, and the widths of both."""
+    """The sizes of linear attention: key heads, value heads for each of them, and the widths of both."""
     heads, values = count(sizes.config, "linear_num_key_heads"), count(sizes.config, "linear_num_value_heads")
     widths = count(sizes.config, "linear_key_head_dim"), count(sizes.config, "linear_value_head_dim")
     return heads, values // heads, *widths
 
 
 def _shares(tensor: StoredRows, names: list[str], cut: Callable[[Rows, int, int], Rows]) -> list[StoredRows]:
-    """One tensor per name, of an equal share of the rows of every matrix, which `cut` takes by index and number."""
+    """One tensor per name, with an equal share of the rows of every matrix, which `cut` selects by index and number."""
     matrices = tensor.matrices
     height = matrices[0].rows
     if height % len(names):
@@ -372,67 +368,50 @@ def _fits(tensor: StoredRows, rows: int) -> None:
 
 LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 APART = re.compile(r"^(?:model\.)?mtp\.(?:layers\.(\d+)\.)?")
-PARTS = {
-    "fc.": "eh_proj.",
-    "pre_fc_norm_embedding.": "enorm.",
-    "pre_fc_norm_hidden.": "hnorm.",
-    "norm.": "shared_head.norm.",
-}
-"""The beginnings of names in Qwen's `mtp`, and what the other families call them."""
+PARTS = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm"}
+"""The first parts of names in Qwen's `mtp`, and their names in the other families."""
 OTHERS = re.compile(r"^model\.mtp_")  # ERNIE 4.5: mtp_block, mtp_emb_norm, mtp_hidden_norm, mtp_linear_proj
-
-OWN = {
-    "eh_proj": "eh_proj",
-    "embed_tokens": "embed_tokens",
-    "enorm": "enorm",
-    "hnorm": "hnorm",
-    "shared_head.head": "shared_head_head",
-    "shared_head.norm": "shared_head_norm",
-}
-"""What only such a layer has, and its name in GGUF behind `nextn.`; gguf 0.19 does not know it for Qwen."""
+NEXTN = ("eh_proj", "embed_tokens", "enorm", "hnorm", "shared_head.head", "shared_head.norm")
+"""Tensors that only a layer that predicts further tokens has; gguf 0.19 does not know them for Qwen."""
 
 
 def gguf_name(name: str) -> str | None:
-    """The name in GGUF of a tensor that only a layer that predicts further tokens has; None for others."""
+    """Return the name in GGUF of a tensor that only a layer that predicts further tokens has; None for others."""
     layer = LAYER.match(name)
     part = name[layer.end() :].removesuffix(".weight") if layer else ""
-    return f"blk.{layer[1]}.nextn.{OWN[part]}.weight" if layer and part in OWN else None
+    return f"blk.{layer[1]}.nextn.{part.replace('.', '_')}.weight" if layer and part in NEXTN else None
 
 
 def as_layer(name: str, layers: int) -> str:
-    """The name of a tensor, with those of Qwen's `mtp` as of a layer behind the others. layers: without these."""
+    """Return the name of a tensor, in Qwen's `mtp` as that of a layer behind the others, whose number is `layers`."""
     apart = APART.match(name)
     if apart is None:
         return name
     rest = name[apart.end() :]
     if apart[1] is None:
-        start = next((part for part in PARTS if rest.startswith(part)), "")
-        rest = PARTS.get(start, "") + rest.removeprefix(start)
+        first, dot, following = rest.partition(".")
+        rest = PARTS.get(first, first) + dot + following
     return f"model.layers.{layers + int(apart[1] or 0)}.{rest}"
 
 
 def predicts(name: str, layers: int) -> bool:
-    """Whether a tensor, named as by `as_layer`, is of a layer that predicts further tokens."""
+    """Return whether a tensor, named by `as_layer`, is of a layer that predicts further tokens."""
     layer = LAYER.match(name)
     return bool(OTHERS.match(name)) or (layer is not None and int(layer[1]) >= layers)
 
 
 def count_layers(names: Iterable[str], layers: int) -> int:
-    """How many layers follow the others. names: of tensors, as by `as_layer`. layers: without these."""
-    found = (LAYER.match(name) for name in names)
-    return max((int(layer[1]) + 1 - layers for layer in found if layer), default=0)
+    """Return the number of layers behind the others. names: of tensors, by `as_layer`. layers: without these."""
+    matches = (LAYER.match(name) for name in names)
+    return max((int(match[1]) + 1 - layers for match in matches if match), default=0)
 
 
 LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")
 
 
 def scalars(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers: int) -> dict[str, GgufValue]:
-    """The metadata keys of single numbers.
-
-    headers: of the checkpoint's files, with these. rules: of the family. layers: their number. Raises BadSource
-    where a layer has none.
-    """
-    found = {}
+    """Return the metadata keys that list a number of every layer. Raises BadSource where a layer has none."""
+    values = {}
     for key, (ending, _) in rules.scalars.items():
         numbers: dict[int, float] = {}
         for file, header in headers:
@@ -447,5 +426,5 @@ def scalars(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers:
             raise BadSource(
                 f"{ending} is not there for every one of the {layers} layers; download the checkpoint again"
             )
-        found[key] = f32_array([numbers[layer] for layer in range(layers)])
-    return found
+        values[key] = array(FLOAT32, [numbers[layer] for layer in range(layers)])
+    return values

@@ -1,4 +1,4 @@
-"""Whether a converted model has the keys, tensors and layers that llama.cpp's code of its architecture wants.
+"""Checks whether a converted model has the keys, tensors and layers that llama.cpp needs for its architecture.
 
 `demands.json` is written by `scripts/gguf_demands.py` from llama.cpp's source, commit 0c1e570.
 """
@@ -34,11 +34,11 @@ SIZES = {
 
 
 class Demands(msgspec.Struct, frozen=True):
-    """What the loader of an architecture wants.
+    """The keys and tensors that the loader of an architecture needs.
 
-    keys: that have no default, without the name of the architecture. required, optional: tensors with their shapes,
+    keys: without a default, without the name of the architecture. required, optional: tensors with their shapes,
     dimensions as expressions of SIZES or "?". Names with {} are of every layer; optional ones may have several shapes.
-    float32: tensors that llama.cpp's converter keeps in F32 whatever the type of the others is.
+    float32: tensors that llama.cpp's converter always keeps in F32.
     """
 
     keys: tuple[str, ...]
@@ -49,32 +49,31 @@ class Demands(msgspec.Struct, frozen=True):
 
 @cache
 def demands() -> dict[str, Demands]:
-    """The demands of all architectures by name."""
+    """Return the demands of all architectures by name."""
     return package_data(files("ropeconv.convert.to_gguf") / "demands.json", dict[str, Demands])
 
 
 def check_demands(header: GgufHeader, arch: str) -> None:
-    """Compares keys, names of tensors and their shapes with what llama.cpp loads.
+    """Compare keys, names of tensors and their shapes in a converted model with those that llama.cpp loads.
 
-    header: of the converted model. arch: its architecture. Raises BadSource for what is absent or has another shape,
-    UnsupportedBake for tensors that llama.cpp computes without.
+    Raises BadSource for an absent one or another shape, UnsupportedBake for tensors that llama.cpp does not use.
     """
-    wanted = demands()[arch]
-    for key in wanted.keys:
+    demand = demands()[arch]
+    for key in demand.keys:
         if f"{arch}.{key}" not in header.values:
-            raise BadSource(f"config.json says nothing of {key}, without which llama.cpp loads no {arch}; add it")
+            raise BadSource(f"config.json has no {key}, which llama.cpp needs for {arch}; add it")
     layers = header.values[f"{arch}.block_count"].decode() - header.get(f"{arch}.nextn_predict_layers", 0)
-    for name in wanted.required:
-        for one in (name.format(layer) for layer in range(layers if "{}" in name else 1)):
-            if one not in header.tensors:
+    for general in demand.required:
+        for name in (general.format(layer) for layer in range(layers if "{}" in general else 1)):
+            if name not in header.tensors:
                 raise BadSource(
-                    f"the checkpoint has nothing for {one}, without which llama.cpp loads no {arch}; "
+                    f"the checkpoint has no {name}, which llama.cpp needs for {arch}; "
                     "download it again, or keep safetensors where its config switches that off"
                 )
     sizes = _sizes(header, arch)
     for name, tensor in header.tensors.items():
         general = general_name(name)
-        shapes = (wanted.required[general],) if general in wanted.required else wanted.optional.get(general)
+        shapes = (demand.required[general],) if general in demand.required else demand.optional.get(general)
         if shapes is None:
             raise UnsupportedBake(
                 name, f"GGUF as {arch}", "llama.cpp computes without such weights", "keep safetensors"
@@ -87,11 +86,11 @@ def check_demands(header: GgufHeader, arch: str) -> None:
 
 
 def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: RopeSpec) -> None:
-    """Compares the layers that llama.cpp computes from a header with those of the checkpoint.
+    """Compare the layers that llama.cpp computes from a header with those of the checkpoint.
 
-    header: of the converted model. sizes, family, spec: of the checkpoint. Raises UnsupportedBake where llama.cpp
-    rotates other layers, has windows in others or of another size, takes the keys of another layer, or computes with
-    another number of key heads. An architecture that has no windows at all is not refused: the plan says so.
+    Raises UnsupportedBake where llama.cpp rotates other layers, has windows in others or of another size, uses the keys
+    of another layer, or computes with another number of key heads. An architecture without any windows is not refused:
+    the plan warns.
     """
     part, arch, count = sizes.config, find_arch(header.get("general.architecture")), len(spec.layers)
     file = ArchKeys(header, arch)
@@ -129,7 +128,7 @@ def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, p
             why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
             if arch.window.present.isdigit() and count != int(arch.window.present):
                 stated = f"{family.window.key} = {wanted} with {counted(count, 'layer')}"
-                why = f"llama.cpp has windows there in models of {arch.window.present} layers alone"
+                why = f"llama.cpp has windows there in models of {arch.window.present} layers only"
             raise _other_layers(stated, arch, why)
     if has_window(file, arch.window, count) and not any(windows):
         raise _other_layers(stated, arch, "llama.cpp stops without a layer that has a window")
@@ -156,32 +155,32 @@ def _other_layers(what: str, arch: Arch, why: str) -> UnsupportedBake:
 
 
 def _sizes(header: GgufHeader, arch: str) -> JsonObject:
-    """The sizes that the header states as single numbers, under their names in llama.cpp's source."""
-    found = {}
+    """The sizes that the header has as single numbers, under their names in llama.cpp's source."""
+    sizes = {}
     for name, key in SIZES.items():
         value = header.values.get(f"{arch}.{key}")
         number = value.decode() if value is not None else None
-        found[name] = number if isinstance(number, int) else None
-    if found["n_expert"] is None:
-        found["n_expert"] = 0
+        sizes[name] = number if isinstance(number, int) else None
+    if sizes["n_expert"] is None:
+        sizes["n_expert"] = 0
     if f"{arch}.attention.key_length_swa" in header.values:  # heads of layers with a window have another width
-        found["n_embd_head_k"] = found["n_embd_head_v"] = None
+        sizes["n_embd_head_k"] = sizes["n_embd_head_v"] = None
     for letter in "kv":
-        width, heads = found[f"n_embd_head_{letter}"], found["n_head_kv"]
-        found[f"n_embd_{letter}_gqa"] = width * heads if width and heads else None
-    return found | {"n_embd_gqa": found["n_embd_v_gqa"]}
+        width, heads = sizes[f"n_embd_head_{letter}"], sizes["n_head_kv"]
+        sizes[f"n_embd_{letter}_gqa"] = width * heads if width and heads else None
+    return sizes | {"n_embd_gqa": sizes["n_embd_v_gqa"]}
 
 
 def general_name(name: str) -> str:
-    """The name of a tensor with {} for the number of its layer."""
+    """Return the name of a tensor with {} for the number of its layer."""
     start, _, rest = name.partition(".")
     number, _, end = rest.partition(".")
     return f"{start}.{{}}.{end}" if start == "blk" and number.isdigit() else name
 
 
 def _fits(shape: tuple[int, ...], wanted: str, sizes: JsonObject) -> bool:
-    """Whether a shape is as wanted, where sizes that are not known fit all and trailing dimensions of one are left."""
+    """Whether a shape is as wanted, where unknown sizes fit all and trailing dimensions of one are ignored."""
     expected = [None if text == "?" else value_of(sizes, text) for text in wanted.split(", ")]
-    found = list(shape) + [1] * (len(expected) - len(shape))
-    expected += [1] * (len(found) - len(expected))
-    return all(want is None or want == have for have, want in zip(found, expected, strict=True))
+    sides = list(shape) + [1] * (len(expected) - len(shape))
+    expected += [1] * (len(sides) - len(expected))
+    return all(want is None or want == have for have, want in zip(sides, expected, strict=True))

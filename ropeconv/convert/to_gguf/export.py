@@ -1,4 +1,4 @@
-"""Exported: a checkpoint converted to a GGUF model that has not been written yet."""
+"""GgufExport: a checkpoint converted to a GGUF model that is not written yet."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ SMALL = (
 class GgufExport:
     """A checkpoint converted to GGUF, before it is written.
 
-    model: header and tensors with the unscaled RoPE. tensors: the same with the rows of the checkpoint that they
-    consist of. description: gguf-py's Metadata. outtype: the type of the weights as in file names. quantised: the type
-    to which llama.cpp quantises the file afterwards, or empty. unlabelled: the header without the label of a method in
-    its names. without_prediction: layers that predict further tokens are left out. composes: tokenizer.json composes
-    characters (NFC), which llama.cpp does not do.
+    model: header and tensors with the unscaled RoPE. tensors: with the rows of the checkpoint that they consist of.
+    description: gguf-py's Metadata. outtype: the type of the weights as in file names. unlabelled: the header without
+    the label of a method in its names. quantised: the type to which llama.cpp quantises the file afterwards.
+    without_prediction: layers that predict further tokens are left out. composes: tokenizer.json composes characters
+    (NFC), which llama.cpp does not do.
     """
 
     model: GgufModel
@@ -64,11 +64,10 @@ class GgufExport:
 
 
 def export(source: Source, family: Family, spec: RopeSpec, label: str, options: TargetOptions) -> GgufExport:
-    """Converts a checkpoint to GGUF, without writing it.
+    """Convert a checkpoint with an unscaled RoPE to GGUF, without writing it. label: of the method, for names, or
+    empty.
 
-    source: the checkpoint. family: of its model. spec: its unscaled RoPE. label: of the method, for names, or empty.
-    options: type of the weights and pre-tokenizer. Raises BadSource and UnsupportedBake for a checkpoint that cannot be
-    converted, UsageError for an unknown outtype.
+    Raises BadSource and UnsupportedBake for a checkpoint that cannot be converted, UsageError for an unknown outtype.
     """
     outtype = options.outtype or "auto"
     if not source.weights():
@@ -90,7 +89,10 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     with scratch() as folder:
         _copy_small(source, folder)
         size = _parameters(tensors, values)
-        described, unlabelled_description = (_described(source, folder, text, size) for text in (label, ""))
+        repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
+        described, unlabelled_description = (
+            describe(folder, source.name, repository, text, size) for text in (label, "")
+        )
         general = metadata_keys(described, name, options.quantized_by)
         bare = metadata_keys(unlabelled_description, name, options.quantized_by)
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
@@ -102,19 +104,13 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     )
     check_demands(header, rules.arch)
     check_layers(header, sizes, family, spec)
-    vectors = {one.name: np.frombuffer(one.data, "<f4").astype(np.float64) for one in tensors if one.data}
+    vectors = {tensor.name: np.frombuffer(tensor.data, "<f4").astype(np.float64) for tensor in tensors if tensor.data}
     model = GgufModel(header, header.tensors, vectors)
     return GgufExport(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
 
 
-def _described(source: Source, folder: Path, label: str, size: Parameters) -> Metadata:
-    """gguf-py's Metadata of a checkpoint. folder: with its small files. label: of a method, or empty."""
-    repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
-    return describe(folder, source.name, repository, label, size)
-
-
 def _copy_small(source: Source, folder: Path) -> None:
-    """Copies what gguf-py reads into an empty folder."""
+    """Copy the files that gguf-py reads into an empty folder."""
     present = {file.name for file in source.files()}
     for file in SMALL:
         if file in present and source.is_generated(file):
@@ -124,7 +120,7 @@ def _copy_small(source: Source, folder: Path) -> None:
 
 
 def _rope_freqs(spec: RopeSpec, family: Family) -> list[OutTensor]:
-    """The divisors that the pairs of a family have without any scaling, 1e30 for pairs that stand still."""
+    """The divisors of the pairs of a family without any scaling, 1e30 for pairs that do not rotate."""
     if not family.still_pairs:
         return []
     plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)

@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import Any
 
 from ...errors import BadSource, UnsupportedBake
-from ...formats.gguf.values import GgufValue, array, boolean, bools, f32, f32_array, string, u32
+from ...formats.gguf.values import BOOL, FLOAT32, INT32, UINT32, GgufValue, array, boolean, f32, string, u32
 from ...models.config import STATES, kv_heads, text_part
 from ...models.family import Family, Gguf
 from ...models.layers import layer_kinds, layer_names, own_settings
@@ -17,38 +17,36 @@ from ...rope.errors import shown
 from ...rope.spec import RopeSpec
 from .conversions import ModelSizes, count, number, value_of, whole
 
-UINT32 = 4
-"""GGUF's number of the type."""
 Computed = Callable[[ModelSizes, Family], GgufValue]
 COMPUTED: dict[str, Computed] = {}
 
 
 def computed(function: Computed) -> Computed:
-    """Registers a function under its name."""
+    """Register a function under its name."""
     COMPUTED[function.__name__] = function
     return function
 
 
 @computed
 def kv_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
-    """Heads of keys and values of each layer, 0 for a layer with a state instead."""
+    """The heads of keys and values of each layer, 0 for a layer with a state."""
     return array(UINT32, heads_of_layers(sizes, family))
 
 
 def heads_of_layers(sizes: ModelSizes, family: Family) -> list[int]:
-    """Heads of keys and values of each layer, 0 for a layer with a state instead. sizes, family: of the checkpoint."""
+    """Return the heads of keys and values of each layer, 0 for a layer with a state."""
     part, kinds = sizes.config, layer_kinds(sizes.config, family, sizes.layers)
     names = layer_names(part, family, sizes.layers)
-    found, settings = [], own_settings(part)
+    heads, settings = [], own_settings(part)
     for layer, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        own = positive_int(settings.get(layer, {}), family.keys.kv_heads)
-        found.append(0 if name in STATES else own or kv_heads(part, family, sizes.heads, kind))
-    return found
+        layer_heads = positive_int(settings.get(layer, {}), family.keys.kv_heads)
+        heads.append(0 if name in STATES else layer_heads or kv_heads(part, family, sizes.heads, kind))
+    return heads
 
 
 @computed
 def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
-    """LFM 2: two thirds of the stated size, times a factor, rounded up; as stated where that is switched off."""
+    """LFM 2: two thirds of the configured size, times a factor, rounded up; unchanged where that is switched off."""
     part = sizes.config
     size = count(part, "block_ff_dim | intermediate_size")
     if part.get("block_auto_adjust_ff_dim", True):
@@ -62,11 +60,13 @@ def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
 
 @computed
 def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
-    """One size, or one for each layer: Gemma 3n lists them, Gemma 4 may double it in layers that take others' keys."""
+    """One size, or one for each layer: Gemma 3n lists them, Gemma 4 may double it in layers that use other layers'
+    keys.
+    """
     part = sizes.config
     size, shared = part.get("intermediate_size"), count(part, "num_kv_shared_layers")
     if isinstance(size, list):
-        return array(UINT32, [whole(one, "intermediate_size") for one in size])
+        return array(UINT32, [whole(entry, "intermediate_size") for entry in size])
     size = count(part, "intermediate_size")
     if not part.get("use_double_wide_mlp"):
         return u32(size)
@@ -75,7 +75,7 @@ def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 
 @computed
 def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
-    """Gemma 3n: how many standard deviations an activation lies above the mean in each layer, for its share of zeros.
+    """Gemma 3n: how many standard deviations an activation is above the mean in each layer, for its share of zeros.
 
     llama.cpp does not read the key (src/models/models.h). Raises UnsupportedBake for other shares than it computes.
     """
@@ -86,7 +86,7 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     if shares != computes:
         what = f"activation_sparsity_pattern = {shown(shares)}"
         raise UnsupportedBake(what, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors")
-    return f32_array([NormalDist().inv_cdf(share) if share else float("-inf") for share in computes])
+    return array(FLOAT32, [NormalDist().inv_cdf(share) if share else float("-inf") for share in computes])
 
 
 SIZES = {
@@ -94,13 +94,11 @@ SIZES = {
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
 }
-"""Keys that every architecture has; `u32` of a family says otherwise where its config does."""
-INT32 = 5
-"""GGUF's number of the type."""
+"""Keys that every architecture has; `u32` of a family overrides them."""
 
 
 def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
-    """The sizes of a model. config: the whole config.json. family: of the model. spec: its unscaled RoPE.
+    """Return the sizes of a model with an unscaled RoPE. config: the whole config.json.
 
     Raises BadSource for keys that are absent, UnsupportedBake for families whose conversion is not known.
     """
@@ -112,14 +110,13 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
 
 
 def hparams(sizes: ModelSizes, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, GgufValue]:
-    """The keys of a GGUF architecture for a model, with its unscaled RoPE.
+    """Return the keys of a GGUF architecture for a model, with its unscaled RoPE. vocabulary: rows of the embeddings.
 
-    sizes: of the model. family: of the model. spec: its unscaled RoPE. vocabulary: rows of the embeddings. Raises
-    BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no key for.
+    Raises BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no key for.
     """
     part, rules = sizes.config, gguf_rules(family)
     _check(part, rules, spec)
-    found: dict[str, GgufValue] = {
+    keys: dict[str, GgufValue] = {
         "context_length": u32(spec.original_context),
         "attention.head_count": u32(sizes.heads),
         "attention.head_count_kv": u32(sizes.kv_heads),
@@ -129,36 +126,36 @@ def hparams(sizes: ModelSizes, family: Family, spec: RopeSpec, vocabulary: int) 
         "rope.freq_base": f32(spec.rope_theta),
         "vocab_size": u32(vocabulary),
     }
-    found |= {key: u32(count(part, name)) for key, name in SIZES.items() if key not in rules.u32 | rules.computed}
-    found |= _settings(part, rules)
+    keys |= {key: u32(count(part, name)) for key, name in SIZES.items() if key not in rules.u32 | rules.computed}
+    keys |= _settings(part, rules)
     if sizes.prediction:
-        found["block_count"] = u32(sizes.layers + sizes.prediction)
-        found["nextn_predict_layers"] = u32(sizes.prediction)
+        keys["block_count"] = u32(sizes.layers + sizes.prediction)
+        keys["nextn_predict_layers"] = u32(sizes.prediction)
     if rules.window == "pattern":
-        found |= _window(part, family, spec)
+        keys |= _window(part, family, spec)
     elif rules.window == "size":
-        found["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
+        keys["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
     names = layer_names(part, family, len(spec.layers)) if rules.layer_flags else ()
     names += ("",) * (sizes.prediction if names else 0)
-    found |= {key: bools([name == wanted for name in names]) for key, wanted in rules.layer_flags.items()}
-    found |= {key: COMPUTED[how](sizes, family) for key, how in rules.computed.items()}
-    found |= {key: _fixed(value) for key, value in rules.fixed.items()}
+    keys |= {key: array(BOOL, [name == wanted for name in names]) for key, wanted in rules.layer_flags.items()}
+    keys |= {key: COMPUTED[how](sizes, family) for key, how in rules.computed.items()}
+    keys |= {key: _fixed(value) for key, value in rules.fixed.items()}
     arch = rules.arch
-    named = {f"{arch}.{key}": value for key, value in found.items()}
+    named = {f"{arch}.{key}": value for key, value in keys.items()}
     return {"general.architecture": string(arch)} | named | _temperature(part, arch, spec)
 
 
 def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
     """The metadata keys that come from config keys."""
-    found = {}
+    keys = {}
     for key, name in rules.u32.items():
         value = value_of(part, name)
         if value is not None:
-            found[key] = u32(whole(value, name))
+            keys[key] = u32(whole(value, name))
     for key, name in rules.f32.items():
         value = value_of(part, name)
         if value is not None:
-            found[key] = f32(float(number(value, name)))
+            keys[key] = f32(float(number(value, name)))
         elif key.startswith("attention.layer_norm"):
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
         elif rules.defaults.get(name) is not None:
@@ -166,8 +163,8 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
     for key, name in rules.flag.items():
         value = value_of(part, name)
         if value is not None:
-            found[key] = boolean(bool(value))
-    return found
+            keys[key] = boolean(bool(value))
+    return keys
 
 
 def _fixed(value: float | bool | str | list[int]) -> GgufValue:
@@ -185,14 +182,11 @@ def _unsupported(what: str, rules: Gguf, why: str) -> UnsupportedBake:
 
 
 def gguf_rules(family: Family) -> Gguf:
-    """How checkpoints of a family become GGUF. Raises UnsupportedBake where that is not known."""
+    """Return the rules by which checkpoints of a family become GGUF. Raises UnsupportedBake without any."""
     if family.gguf is None:
-        raise UnsupportedBake(
-            "GGUF output",
-            family.display_name,
-            family.no_gguf or "its conversion is not known here",
-            "keep safetensors" if family.no_gguf else "convert it with llama.cpp, then patch that",
-        )
+        repair = "keep safetensors" if family.no_gguf else "convert it with llama.cpp, then patch that"
+        why = family.no_gguf or "its conversion is not known here"
+        raise UnsupportedBake("GGUF output", family.display_name, why, repair)
     return family.gguf
 
 
@@ -209,7 +203,12 @@ def _check(part: Config, rules: Gguf, spec: RopeSpec) -> None:
     if rules.tied and part.get("tie_word_embeddings") is False:
         raise _unsupported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
     if rules.scale_layers:
-        _check_scale(part, rules, spec)
+        large = len(spec.layers) == rules.scale_layers
+        width = count(part, "hidden_size") // count(part, "num_attention_heads") if large else spec.head_dim
+        scalar = part.get("query_pre_attn_scalar", 256)
+        if scalar != width:
+            what = f"query_pre_attn_scalar = {shown(scalar)}"
+            raise _unsupported(what, rules, f"llama.cpp computes {width} for this size")
 
 
 def _finite_or_not(value: Any) -> Any:
@@ -219,30 +218,20 @@ def _finite_or_not(value: Any) -> Any:
     return inf if value == {"__float__": "Infinity"} else value
 
 
-def _check_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:
-    large = len(spec.layers) == rules.scale_layers
-    width = count(part, "hidden_size") // count(part, "num_attention_heads") if large else spec.head_dim
-    scalar = part.get("query_pre_attn_scalar", 256)
-    if scalar != width:
-        raise _unsupported(
-            f"query_pre_attn_scalar = {shown(scalar)}", rules, f"llama.cpp computes {width} for this size"
-        )
-
-
 def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue]:
     size = positive_int(part, ("sliding_window",))
     if size is None:
         return {}
     names = layer_names(part, family, len(spec.layers))
     pattern = [name == "sliding_attention" for name in names]
-    found = {"attention.sliding_window": u32(size), "attention.sliding_window_pattern": bools(pattern)}
+    keys = {"attention.sliding_window": u32(size), "attention.sliding_window_pattern": array(BOOL, pattern)}
     if spec.local_form is not None:
-        found["rope.freq_base_swa"] = f32(spec.local_form.theta)
-    return found
+        keys["rope.freq_base_swa"] = f32(spec.local_form.theta)
+    return keys
 
 
 def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of Ministral 3's query scaling, whose length is the original context; empty for other architectures."""
+    """The keys of Ministral 3's query scaling, whose length is the original context; empty for others."""
     rope = part.get("rope_parameters") or part.get("rope_scaling") or {}
     if arch != "mistral3" or not isinstance(rope, dict) or not rope.get("llama_4_scaling_beta"):
         return {}

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, GgufValue]:
-    """The keys that `fill` adds to a gguf.GGUFWriter, without the architecture that every writer starts with."""
+    """Return the keys that `fill` adds to a gguf.GGUFWriter, without the architecture that every writer starts with."""
     import gguf
 
     writer = gguf.GGUFWriter(None, "llama")
     fill(writer)
-    found = {key: _value(entry) for shard in writer.kv_data for key, entry in shard.items()}
-    found.pop("general.architecture", None)
-    return found
+    values = {key: _value(entry) for shard in writer.kv_data for key, entry in shard.items()}
+    values.pop("general.architecture", None)
+    return values
 
 
 def _value(entry: GGUFValue) -> GgufValue:
@@ -51,7 +51,7 @@ FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
 
 @dataclass(frozen=True)
 class Parameters:
-    """Numbers of weights. total: of a model. expert: of one of its experts in all layers. experts: how many it has."""
+    """Numbers of weights. total: of a model. expert: of one of its experts in all layers. experts: their number."""
 
     total: int
     expert: int = 0
@@ -59,45 +59,45 @@ class Parameters:
 
     @property
     def label(self) -> str:
-        """The size as names of models state it: 8B, or 8x7B with the weights that one expert and the others have."""
+        """The size as in names of models: 8B, or 8x7B with the weights of one expert and the others."""
         import gguf
 
         return str(gguf.size_label(self.total, self.total - self.expert * self.experts, self.expert, self.experts))
 
 
 def describe(folder: Path, name: str, repository: str | None, label: str, parameters: Parameters) -> Metadata:
-    """gguf-py's Metadata of a model, from its card and its name, with the method as fine-tune.
+    """Return gguf-py's Metadata of a model, from its card and its name, with the method as fine-tune.
 
-    folder: with the model card. name: of the source. repository: owner/name on the Hub, None for others. label: of the
-    method, or empty: then the result is the source itself, and has its base models. parameters: numbers of weights.
+    folder: with the model card. repository: owner/name on the Hub, None for others. label: of the method, or empty:
+    then the result is the source itself, and has its base models.
     """
     import gguf
 
     for logger in ("gguf", "metadata"):  # gguf-py says on stderr what it makes of a card
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    given = (Path(repository or name), parameters.total)
+    origin = (Path(repository or name), parameters.total)
     try:
         card = gguf.Metadata.load_model_card(folder) if _readable(folder / "README.md") else {}
-        found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, {}, *given)
-        values_of(found.set_gguf_meta_model)
-    except Exception:  # of gguf-py, for cards of other types than it expects
-        found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), {}, {}, *given)
-    found.name = found.name or name
-    found.size_label = found.size_label or parameters.label
-    base = {"name": found.name}
+        metadata = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, {}, *origin)
+        values_of(metadata.set_gguf_meta_model)
+    except Exception:  # from gguf-py, for cards of unexpected types
+        metadata = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), {}, {}, *origin)
+    metadata.name = metadata.name or name
+    metadata.size_label = metadata.size_label or parameters.label
+    base = {"name": metadata.name}
     if repository:
         owner, short = repository.split("/", 1)
         base |= {"name": short, "organization": owner, "repo_url": f"https://huggingface.co/{repository}"}
     if label:
-        found.base_models = [base]
-    found.basename = found.basename or found.name
-    found.finetune = "-".join(filter(None, (found.finetune, label))) or None
-    found.name = " ".join(filter(None, (found.name, label)))
-    return found
+        metadata.base_models = [base]
+    metadata.basename = metadata.basename or metadata.name
+    metadata.finetune = "-".join(filter(None, (metadata.finetune, label))) or None
+    metadata.name = " ".join(filter(None, (metadata.name, label)))
+    return metadata
 
 
 def _readable(card: Path) -> bool:
-    """Whether the front matter of a model card is short, and refers to no part of itself, which can multiply it."""
+    """Whether the front matter of a model card is short and without anchors, which can multiply it."""
     if not card.is_file():
         return False
     with card.open("rb") as file:
@@ -107,20 +107,15 @@ def _readable(card: Path) -> bool:
 
 
 def metadata_keys(found: Metadata, outtype: str, quantized_by: str | None = None) -> dict[str, GgufValue]:
-    """The general.* keys of a file.
-
-    found: gguf-py's Metadata. outtype: type of most weights, such as F16. quantized_by: who quantised them, for
-    `general.quantized_by`; None to leave that out, as gguf-py does where nobody names it.
-    """
+    """Return the general.* keys of a file. found: gguf-py's Metadata. outtype: type of most weights, such as F16."""
     found.quantized_by = quantized_by
     keys = {"general.type": string("model"), **values_of(found.set_gguf_meta_model)}
     return keys | {"general.file_type": u32(FILE_TYPES[outtype]), "general.quantization_version": u32(2)}
 
 
 def file_name(found: Metadata, outtype: str) -> str:
-    """The file name by GGUF's convention: base name, size, fine-tune, version and type of the weights.
+    """Return the file name by GGUF's convention: base name, size, fine-tune, version and type of the weights.
 
-    found: gguf-py's Metadata. outtype: such as F16.
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
     """
     import gguf

@@ -1,4 +1,4 @@
-"""Tensors on their way from a checkpoint to GGUF, as the rows of files that they consist of."""
+"""Tensors during a conversion to GGUF, as the rows of checkpoint files that they consist of."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NIBBLES = 16  # bytes of a block of MXFP4 in a checkpoint, without its scale
 class ShardWeights:
     """A safetensors file of a checkpoint, which is fetched, or converted, when its numbers are read.
 
-    source: the checkpoint, None for a file of which only the header is known. name: of the file.
+    source: None for a file whose header is all that is known.
     """
 
     source: Source | None
@@ -32,20 +32,20 @@ class ShardWeights:
 
     @cached_property
     def path(self) -> Path | None:
-        """Where the file is on this machine; None for one that is made when it is read."""
+        """The path of the file on this machine; None for one that is made when it is read."""
         assert self.source is not None, self.name
         return None if self.source.is_generated(self.name) else self.source.path(self.name)
 
     def read(self, start: int, stop: int) -> bytes:
-        """A few bytes of the file, which is not fetched for them."""
+        """Return some bytes of the file, which is not fetched for them."""
         assert self.source is not None, self.name
         return self.source.read(self.name, start, stop)
 
     def numbers(self, dtype: str, start: int, count: int, sparse: bool = False) -> NDArray[np.generic]:
-        """Numbers of the file as numpy reads them.
+        """Return `count` numbers of a numpy dtype from the byte `start` on.
 
-        dtype: of numpy. start: where they begin, in bytes. count: how many. sparse: whether few of them are needed, so
-        that a file of this machine is mapped and not read. Raises BadSource where it has been cut off.
+        sparse: few of them are needed, so that a local file is mapped and not read. Raises BadSource where it was cut
+        off.
         """
         kind = np.dtype(dtype)
         if self.path is None:
@@ -61,10 +61,9 @@ class ShardWeights:
 class Rows:
     """Rows of numbers in a safetensors file.
 
-    file: that they are in. start: where the first begins in it, in bytes. rows: their number. columns: numbers per row.
-    stride: from one row to the next, in numbers. apart: from one number of a row to the next. scales: where the scales
-    of MXFP4 begin, of which every row has one per block. factors: what the numbers are multiplied by, one after the
-    other in float32. zeros: they are all 0, and nothing is read.
+    start: the first byte. columns: numbers per row. stride: from one row to the next, in numbers. apart: from one
+    number of a row to the next. scales: the first byte of the scales of MXFP4, one per block. factors: the numbers are
+    multiplied by them one after the other in float32. zeros: they are all 0, and nothing is read.
     """
 
     file: ShardWeights
@@ -85,17 +84,17 @@ class Rows:
 
     @property
     def extent(self) -> int:
-        """Bytes of the file from the first to the last number."""
+        """The number of bytes from the first to the last number."""
         return self.bytes((self.rows - 1) * self.stride + (self.columns - 1) * self.apart + 1)
 
     def bytes(self, numbers: int) -> int:
-        """The room that so many numbers take in the file."""
+        """Return the size of so many numbers in the file."""
         if self.dtype == "MXFP4":
             return -(-numbers // TYPES[MXFP4].block) * NIBBLES
         return numbers * TYPES[DTYPES[self.dtype]].size
 
     def part(self, first: int, count: int, step: int = 1) -> Rows:
-        """Every step-th row from the first on, count of them."""
+        """Return `count` rows, every step-th from the first on."""
         skipped = self.bytes(first * self.stride)
         return replace(
             self,
@@ -106,21 +105,21 @@ class Rows:
         )
 
     def flat(self) -> Rows:
-        """Every number as a row of its own."""
+        """Return every number as a row of its own."""
         return replace(self, rows=self.rows * self.columns, columns=1, stride=1)
 
     def transposed(self) -> Rows:
-        """The columns as rows."""
+        """Return the columns as rows."""
         return replace(self, rows=self.columns, columns=self.rows, stride=self.apart, apart=self.stride)
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """A tensor of the checkpoint, or what conversions have made of it.
+    """A tensor of the checkpoint, or a result of conversions.
 
     shape: as in safetensors, slowest dimension first. parts: its rows, in order. interleave: rows per head whose pairs
-    are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none. values: name of a function in `values.py`, or empty.
-    tiles: groups of columns, and the blocks of each, which are reordered from (group, block) to (block, group).
+    are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none. values: name of a function in VALUES, or empty. tiles:
+    groups of columns, and the blocks of each, which are reordered from (group, block) to (block, group).
     """
 
     name: str
@@ -132,7 +131,7 @@ class StoredRows:
 
     @property
     def matrices(self) -> list[Rows]:
-        """One part for each matrix of a stack; of a vector, its elements as rows of one."""
+        """One part for each matrix of a stack; for a vector, its elements as rows of one."""
         if len(self.shape) < 2:
             return [part.flat() for part in self.parts]
         height = self.shape[-2]
@@ -143,7 +142,7 @@ class StoredRows:
 class OutTensor:
     """One tensor of the output.
 
-    shape: as GGUF has it, fastest dimension first. type: ggml's number. parts, interleave, values, tiles: as in Stored.
+    shape: as in GGUF, fastest dimension first. type: ggml's number. parts, interleave, values, tiles: as in StoredRows.
     data: its bytes, where it has no parts.
     """
 
@@ -158,12 +157,12 @@ class OutTensor:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
     def size(self) -> int:
-        """Size in the output, in bytes."""
+        """The size in the output, in bytes."""
         return TYPES[self.type].bytes(self.shape)
 
 
@@ -175,6 +174,6 @@ BACK: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "plus_one": lambda values: values - np.float32(1),
     "minus_exp": lambda values: np.log(-values),
 }
-"""The way back of each, from GGUF to a checkpoint."""
+"""The inverse of each, from GGUF to a checkpoint."""
 ROUNDED = {"minus_exp": 2.0**-22}
-"""The relative difference between libraries in functions that not all of them round to the nearest number."""
+"""The relative difference between libraries in functions that not all of them round to nearest."""

@@ -31,11 +31,10 @@ OUTPUTS = ("lm_head.weight", "embed_out.weight")
 def out_tensors(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes, type: int
 ) -> list[OutTensor]:
-    """The tensors of a GGUF file, in the order of the checkpoint's files.
+    """Return the tensors of a GGUF file, in the order of the checkpoint's files. type: ggml's number for matrices.
 
-    headers: of the checkpoint's files, with these. rules: of the family for GGUF. sizes: of the model. type:
-    ggml's number of the type of matrices. Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for
-    dtypes that are not 16 or 32 bit floats.
+    Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for dtypes that are not 16 or 32 bit
+    floats.
     """
     names = gguf_names(rules.arch, sizes.layers + sizes.prediction)
     tensors = _joined(_stored(headers, rules, sizes), rules)
@@ -45,24 +44,23 @@ def out_tensors(
 
 
 def infos(tensors: Iterable[OutTensor], alignment: int = 32) -> dict[str, TensorInfo]:
-    """The entries of tensors in a header by name, with offsets that leave no gaps. alignment: in bytes."""
-    found, offset = {}, 0
+    """Return the entries of tensors in a header by name, with offsets without gaps."""
+    entries, offset = {}, 0
     for tensor in tensors:
-        found[tensor.name] = TensorInfo(tensor.name, tensor.shape, tensor.type, offset, tensor.size)
+        entries[tensor.name] = TensorInfo(tensor.name, tensor.shape, tensor.type, offset, tensor.size)
         offset += padded(tensor.size, alignment)
-    return found
+    return entries
 
 
 def plain_name(name: str) -> str:
-    """The name of a tensor without the prefix of a multimodal model."""
+    """Return the name of a tensor without the prefix of a multimodal model."""
     return name.replace("model.language_model.", "model.").removeprefix("language_model.")
 
 
 def _stored(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes) -> list[StoredRows]:
-    """The tensors of the checkpoint that GGUF has a place for."""
     without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
-    found = []
+    tensors = []
     for file, header in headers:
         for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
             name = as_layer(plain_name(tensor.name), sizes.layers)
@@ -72,8 +70,8 @@ def _stored(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: 
                 continue
             if (without_output and name in OUTPUTS) or (name.endswith("_scales") and tensor.dtype == "U8"):
                 continue
-            found.append(_read(file, header, tensor, name))
-    return found
+            tensors.append(_read(file, header, tensor, name))
+    return tensors
 
 
 def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> StoredRows:
@@ -82,12 +80,8 @@ def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> Stor
     if dtype == "U8" and name.endswith("_blocks") and scales is not None and scales.dtype == "U8":
         dtype, shape = "MXFP4", (*shape[:-2], shape[-2] * TYPES[MXFP4].block)
     if dtype not in DTYPES:
-        raise UnsupportedBake(
-            f"{tensor.name} in {tensor.dtype}",
-            "GGUF",
-            "only F32, F16 and BF16 are converted, and MXFP4 whose blocks and scales are in one file",
-            "dequantise it first",
-        )
+        why = "only F32, F16 and BF16 are converted, and MXFP4 whose blocks and scales are in one file"
+        raise UnsupportedBake(f"{tensor.name} in {tensor.dtype}", "GGUF", why, "dequantise it first")
     columns = shape[-1] if shape else 1
     place = header.data_start + scales.start if scales is not None and dtype == "MXFP4" else 0
     rows = Rows(file, dtype, start, prod(shape) // columns if columns else 0, columns, columns, scales=place)
@@ -96,19 +90,15 @@ def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> Stor
 
 def _joined(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
     """The tensors with numbered ones in stacks."""
-    grouped: dict[str, list[tuple[int, StoredRows]]] = {}
-    patterns = _patterns(rules)
-    for tensor in tensors:
-        number, whole = _stack(tensor.name, patterns)
-        grouped.setdefault(whole, []).append((number, tensor))
-    return [_stacked(name, found) for name, found in grouped.items()]
-
-
-def _patterns(rules: Gguf) -> list[tuple[re.Pattern[str], str]]:
-    return [
+    groups: dict[str, list[tuple[int, StoredRows]]] = {}
+    patterns = [
         (re.compile(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)"), whole)
         for pattern, whole in rules.stacked.items()
     ]
+    for tensor in tensors:
+        number, whole = _stack(tensor.name, patterns)
+        groups.setdefault(whole, []).append((number, tensor))
+    return [_stacked(name, group) for name, group in groups.items()]
 
 
 def _stack(name: str, patterns: list[tuple[re.Pattern[str], str]]) -> tuple[int, str]:
@@ -120,20 +110,20 @@ def _stack(name: str, patterns: list[tuple[re.Pattern[str], str]]) -> tuple[int,
     return -1, name
 
 
-def _stacked(name: str, found: list[tuple[int, StoredRows]]) -> StoredRows:
-    found = sorted(found, key=lambda item: item[0])
-    number, first = found[0]
+def _stacked(name: str, group: list[tuple[int, StoredRows]]) -> StoredRows:
+    group = sorted(group, key=lambda item: item[0])
+    number, first = group[0]
     if number < 0:
         return first
-    if any(tensor.shape != first.shape for _, tensor in found):
+    if any(tensor.shape != first.shape for _, tensor in group):
         raise BadSource(f"the numbered tensors of {name} differ in shape; download the checkpoint again")
-    parts = tuple(part for _, tensor in found for part in tensor.parts)
-    return StoredRows(name, (len(found), *first.shape), parts)
+    parts = tuple(part for _, tensor in group for part in tensor.parts)
+    return StoredRows(name, (len(group), *first.shape), parts)
 
 
 @lru_cache(4)
 def gguf_names(arch: str, layers: int) -> TensorNameMap:
-    """gguf-py's map from names in checkpoints to those in GGUF. layers: of the model. Raises BadSource."""
+    """Return gguf-py's map from names in checkpoints to those in GGUF. Raises BadSource."""
     import gguf
 
     number = next((key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch), None)
@@ -154,8 +144,8 @@ def _out(tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int) -> Ou
 
 
 def _type_of(name: str, shape: tuple[int, ...], arch: str, type: int) -> int:
-    """ggml's type of a tensor, as llama.cpp's converter chooses it: `type` unless it has to be F32 or F16."""
-    kept = general_name(name) in demands()[arch].float32
-    if len(shape) <= 1 or kept or name.endswith("_norm.weight") or not name.endswith(".weight"):
+    """ggml's type of a tensor, as llama.cpp's converter chooses it: `type` unless it must be F32 or F16."""
+    always_f32 = general_name(name) in demands()[arch].float32
+    if len(shape) <= 1 or always_f32 or name.endswith("_norm.weight") or not name.endswith(".weight"):
         return F32
     return F16 if type == Q8_0 and shape[-1] % TYPES[Q8_0].block else type

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...errors import BadSource, UsageError
-from ...formats.gguf.values import GgufValue, boolean, f32_array, i32_array, string, strings
+from ...formats.gguf.values import FLOAT32, INT32, GgufValue, array, boolean, string, strings
 from ...formats.package_data import package_data
 from ...rope.errors import shown
 from .metadata import values_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 MOST_STEPS = 1 << 25
-"""Of merging; the 200,000 tokens of gpt-oss take a third of them, in some seconds."""
+"""Limit of merging steps; the 200,000 tokens of gpt-oss take a third of them, in some seconds."""
 
 
 class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The schema of pre.toml. names: all that llama.cpp takes. pre: those that are recognised."""
+    """The schema of pre.toml. names: all pre-tokenizers of llama.cpp. pre: those that are recognised."""
 
     names: tuple[str, ...]
     pre: tuple[Pre, ...]
@@ -56,48 +56,40 @@ class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def pre_table() -> PreTable:
-    """The pre-tokenizers in the table of the package, pre.toml."""
+    """Return the table of pre-tokenizers, pre.toml."""
     return package_data(files("ropeconv.convert.to_gguf") / "pre.toml", PreTable)
 
 
-def check_name(name: str) -> None:
-    """Raises UsageError for a value of --pre that llama.cpp does not take: it would not load the file."""
-    names = pre_table().names
-    if name not in names:
-        raise UsageError(f"--pre {shown(name)} is no pre-tokenizer of llama.cpp; take one of: {', '.join(names)}")
-
-
 def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
-    """The value of tokenizer.ggml.pre for a tokenizer.json.
+    """Return the value of tokenizer.ggml.pre for a tokenizer.json. names: other names that the family uses.
 
-    tokenizer: its content. names: of pre-tokenizers that the family calls otherwise. Raises BadSource where no known
-    pre-tokenizer splits text in the same way. Whether words are looked up before they are merged (`ignore_merges`) says
-    nothing where merging makes every token of the vocabulary from its own text, as in gpt-oss.
+    Raises BadSource where no known pre-tokenizer splits text in the same way. `ignore_merges` (words are searched
+    before they are merged) does not matter where merging makes every token of the vocabulary from its own text, as in
+    gpt-oss.
     """
-    found = steps(tokenizer.pre_tokenizer)
-    ignore_merges = bool(tokenizer.kind.ignore_merges)
-    same = [pre for pre in pre_table().pre if pre.steps == found]
-    for pre in same:
-        if ignore_merges == pre.ignore_merges:
-            return names.get(pre.name, pre.name)
-    if same and merges_make_every_token(tokenizer.bpe):
-        return names.get(same[0].name, same[0].name)
-    if same:
-        name, stated = names.get(same[0].name, same[0].name), str(ignore_merges).lower()
+    own_steps, ignore_merges = steps(tokenizer.pre_tokenizer), bool(tokenizer.kind.ignore_merges)
+    same = sorted(
+        (pre for pre in pre_table().pre if pre.steps == own_steps), key=lambda pre: pre.ignore_merges != ignore_merges
+    )
+    if not same:
         raise BadSource(
-            f"tokenizer.json cuts text as llama.cpp's {name}, and has ignore_merges = {stated}, where {name} has "
-            f"{str(not ignore_merges).lower()}: words that are one token, which merging does not make, would become "
-            f"other tokens; pass --pre {name} to convert it all the same"
+            "tokenizer.json splits text by a pre-tokenizer that is not in the table "
+            f"({shown('; '.join(own_steps or ('nothing',)))}), and a guess would change the tokens; if you know its "
+            "name in llama.cpp, pass --pre NAME"
         )
-    words = "; ".join(found or ("nothing",))
+    name = names.get(same[0].name, same[0].name)
+    if same[0].ignore_merges == ignore_merges or merges_make_every_token(tokenizer.bpe):
+        return name
+    stated, usual = str(ignore_merges).lower(), str(not ignore_merges).lower()
     raise BadSource(
-        f"tokenizer.json cuts text by a pre-tokenizer that is not in the table ({shown(words)}), and a guess would "
-        "change the tokens; if you know what llama.cpp calls it, pass --pre NAME"
+        f"tokenizer.json splits text as llama.cpp's {name}, and has ignore_merges = {stated}, where {name} has "
+        f"{usual}: words that are one token, which merging does not make, would become other tokens; pass --pre {name} "
+        "to convert it anyway"
     )
 
 
 def merges_make_every_token(bpe: Bpe) -> bool:
-    """Whether merging the letters of every token of a vocabulary gives that token; not tried beyond `MOST_STEPS`."""
+    """Return whether merging the letters of every token of a vocabulary gives that token; False beyond `MOST_STEPS`."""
     if sum(len(text) ** 2 for text in bpe.vocab) > MOST_STEPS:
         return False
     ranks: dict[tuple[str, ...], int] = {}
@@ -107,26 +99,26 @@ def merges_make_every_token(bpe: Bpe) -> bool:
 
 
 def _merged(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
-    """Whether byte-pair encoding, the best pair first and of equal ones the first, ends with the whole text."""
+    """Whether byte-pair encoding, the best pair first and the first of equal ones, ends with the whole text."""
     parts, last = list(text), len(ranks)
     while len(parts) > 1:
-        found = [ranks.get(pair, last) for pair in pairwise(parts)]
-        best = min(found)
+        pair_ranks = [ranks.get(pair, last) for pair in pairwise(parts)]
+        best = min(pair_ranks)
         if best == last:
             return False
-        at = found.index(best)
+        at = pair_ranks.index(best)
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
     return True
 
 
 def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
-    """The steps of a pre-tokenizer as pre.toml spells them; None where it has a step that pre.toml does not have."""
+    """Return the steps of a pre-tokenizer in the words of pre.toml; None for a step that pre.toml does not have."""
     if pre_tokenizer is None:
         return None
     kind, pattern = pre_tokenizer.type, pre_tokenizer.pattern
     if kind == "Sequence":
         inner = [steps(step) for step in pre_tokenizer.pretokenizers]
-        return None if None in inner else tuple(step for found in inner if found for step in found)
+        return None if None in inner else tuple(step for part in inner if part for step in part)
     if kind == "ByteLevel" and not pre_tokenizer.add_prefix_space:
         return ("gpt2",) if pre_tokenizer.use_regex else ()
     if kind == "Digits":
@@ -141,14 +133,14 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
 
 
 def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: str = "") -> dict[str, GgufValue]:
-    """The keys of the tokenizer in a folder.
+    """Return the keys of the tokenizer in a folder.
 
-    folder: with tokenizer.json or tokenizer.model. vocabulary: rows of the embeddings. names: of pre-tokenizers that
-    the family calls otherwise. pre: tokenizer.ggml.pre from the user, or empty. Raises BadSource where there is no
-    tokenizer, or one that llama.cpp does not have, and UsageError for a `pre` that llama.cpp does not take.
+    vocabulary: rows of the embeddings. names: other names that the family uses for pre-tokenizers. pre:
+    tokenizer.ggml.pre from the user, or empty. Raises BadSource where there is no tokenizer, or one that llama.cpp does
+    not support, UsageError for an unknown `pre`.
     """
-    if pre:
-        check_name(pre)
+    if pre and pre not in (known := pre_table().names):
+        raise UsageError(f"--pre {shown(pre)} is not a pre-tokenizer of llama.cpp; choose one of: {', '.join(known)}")
     model, data = folder / "tokenizer.model", read(folder / "tokenizer.json", TokenizerJson)
     pieces = from_model(model, vocabulary) if model.is_file() else None
     if pieces is None and data is not None and data.kind.byte_fallback:
@@ -156,32 +148,29 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
     if pieces is not None:
         tokens, prefix_space = pieces
         tokens.add(_added(folder, data))
-        found = {"tokenizer.ggml.model": string("llama"), "tokenizer.ggml.pre": string(pre or "default")}
-        found |= _lists(tokens, scores=True)
-        found["tokenizer.ggml.add_space_prefix"] = boolean(prefix_space)
-        return found | _special(folder, vocabulary, merges=False)
+        keys = {"tokenizer.ggml.model": string("llama"), "tokenizer.ggml.pre": string(pre or "default")}
+        keys |= _lists(tokens, scores=True)
+        keys["tokenizer.ggml.add_space_prefix"] = boolean(prefix_space)
+        return keys | _special(folder, vocabulary, merges=False)
     if data is None:
         raise BadSource(
             "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the tokenizer too"
         )
     if data.kind.type != "BPE":
-        raise BadSource(f"tokenizer.json holds a {data.kind.type} model, and only BPE is converted to GGUF")
+        raise BadSource(f"tokenizer.json has a {data.kind.type} model, and only BPE is converted to GGUF")
     check_normalizer(data.normalizer, COMPOSED)
     name = pre or recognise(data, names)
     tokens = Vocabulary.unused(vocabulary)
     for text, index in data.bpe.vocab.items():
         tokens.put(index, text, TokenKind.NORMAL)
     tokens.add(_added(folder, data))
-    found = {"tokenizer.ggml.model": string("gpt2"), "tokenizer.ggml.pre": string(name)}
-    found |= _lists(tokens, scores=False)
-    return found | _special(folder, vocabulary, merges=True)
+    keys = {"tokenizer.ggml.model": string("gpt2"), "tokenizer.ggml.pre": string(name)}
+    keys |= _lists(tokens, scores=False)
+    return keys | _special(folder, vocabulary, merges=True)
 
 
 def composes_characters(folder: Path, keys: dict[str, GgufValue]) -> bool:
-    """Whether the byte-level tokenizer in a folder composes characters (NFC), which llama.cpp does not do.
-
-    keys: of the same tokenizer, from `tokenizer_keys`.
-    """
+    """Return whether the byte-level tokenizer in a folder composes characters (NFC), which llama.cpp does not do."""
     data = read(folder / "tokenizer.json", TokenizerJson)
     return data is not None and keys["tokenizer.ggml.model"].decode() == "gpt2" and composes(data.normalizer)
 
@@ -189,16 +178,16 @@ def composes_characters(folder: Path, keys: dict[str, GgufValue]) -> bool:
 def _added(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
     if data is not None:
         return list(data.added_tokens or ())
-    found = read(folder / "tokenizer_config.json", TokenizerConfig)
-    known = (found.added_tokens_decoder if found else None) or {}
+    config = read(folder / "tokenizer_config.json", TokenizerConfig)
+    known = (config.added_tokens_decoder if config else None) or {}
     return [msgspec.structs.replace(entry, id=index) for index, entry in known.items()]
 
 
 def _lists(tokens: Vocabulary, scores: bool) -> dict[str, GgufValue]:
-    found = {"tokenizer.ggml.tokens": strings(tokens.texts)}
+    keys = {"tokenizer.ggml.tokens": strings(tokens.texts)}
     if scores:
-        found["tokenizer.ggml.scores"] = f32_array(tokens.scores)
-    return found | {"tokenizer.ggml.token_type": i32_array(tokens.kinds)}
+        keys["tokenizer.ggml.scores"] = array(FLOAT32, tokens.scores)
+    return keys | {"tokenizer.ggml.token_type": array(INT32, tokens.kinds)}
 
 
 def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue]:
@@ -210,7 +199,7 @@ def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue
     def fill(writer: GGUFWriter) -> None:
         try:
             gguf.SpecialVocab(folder, merges, n_vocab=vocabulary).add_to_gguf(writer, quiet=True)
-        except Exception as problem:  # of gguf-py, which does not check the types of what it reads
+        except Exception as problem:  # from gguf-py, which does not check the types of its input
             raise BadSource(
                 f"gguf-py cannot read the special tokens ({type(problem).__name__}: {shown(str(problem))}); correct "
                 "tokenizer_config.json, tokenizer.json or config.json"

@@ -1,4 +1,4 @@
-"""Tokens: a vocabulary as GGUF has it, with text, kind and score of every token."""
+"""The files of a tokenizer, and a vocabulary as in GGUF, with text, kind and score of every token."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ...rope.errors import counted, shown
 
 T = TypeVar("T")
 MOST_OBJECTS = 300_000_000
-"""Bytes, roughly, that its strings and lists take in memory. That of Gemma 3 takes 160 million."""
+"""Approximate bytes of a tokenizer's strings and lists in memory. That of Gemma 3 takes 160 million."""
 
 Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Merge = str | tuple[str, str]
 
 
 class AddedToken(msgspec.Struct, frozen=True):
-    """A token that was added to a vocabulary. id: None where its place says it."""
+    """A token that was added to a vocabulary. id: None where its place gives it."""
 
     content: str
     id: Id | None = None
@@ -31,14 +31,14 @@ class AddedToken(msgspec.Struct, frozen=True):
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """What a pre-tokenizer splits at, or a normalizer replaces: one of both."""
+    """The text that a pre-tokenizer splits at, or a normalizer replaces: one of both."""
 
     Regex: str | None = None
     String: str | None = None
 
 
 class PreTokenizer(msgspec.Struct, frozen=True):
-    """A pre-tokenizer of any type, with the settings of those that are known here."""
+    """A pre-tokenizer of any type, with the settings that are used here."""
 
     type: str = ""
     pretokenizers: tuple[PreTokenizer, ...] = ()
@@ -52,7 +52,7 @@ class PreTokenizer(msgspec.Struct, frozen=True):
 
 
 class Normalizer(msgspec.Struct, frozen=True):
-    """A normalizer of any type, with the settings of those that are known here."""
+    """A normalizer of any type, with the settings that are used here."""
 
     type: str = ""
     normalizers: tuple[Normalizer, ...] = ()
@@ -62,14 +62,14 @@ class Normalizer(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> tuple[Normalizer, ...]:
-        """The normalizers that it is made of, in order; itself where it is no sequence."""
+        """The normalizers that it consists of, in order."""
         if self.type != "Sequence":
             return (self,)
         return tuple(step for inner in self.normalizers for step in inner.steps)
 
 
 class ModelKind(msgspec.Struct, frozen=True):
-    """What every model of a tokenizer.json says."""
+    """The settings that every model of a tokenizer.json has."""
 
     type: str | None = None
     byte_fallback: bool | None = None
@@ -94,12 +94,12 @@ class TokenizerJson(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> ModelKind:
-        """What the model says of itself. Raises BadSource where it is no model."""
+        """The settings of the model. Raises BadSource where it is not a model."""
         return decoded(bytes(self.model), ModelKind, "the model of tokenizer.json")
 
     @property
     def bpe(self) -> Bpe:
-        """The model as BPE. Raises BadSource where it is none."""
+        """The model as BPE. Raises BadSource where it is not one."""
         return decoded(bytes(self.model), Bpe, "the model of tokenizer.json")
 
 
@@ -110,14 +110,16 @@ class TokenizerConfig(msgspec.Struct, frozen=True):
 
 
 def read(path: Path, kind: type[T]) -> T | None:
-    """A file as a typed value; None where it is absent. Raises BadSource where it is too large or of other types."""
+    """Return a file as a typed value; None where it is absent. Raises BadSource where it is too large or has other
+    types.
+    """
     if not path.is_file():
         return None
     return decoded(read_bytes(path, path.name), kind, path.name)
 
 
 def decoded(data: bytes, kind: type[T], name: str) -> T:
-    """JSON as a typed value. name: of the file, for the message. Raises BadSource where it is none of this type."""
+    """Return JSON as a typed value. Raises BadSource where it is not of this type."""
     objects = 40 * data.count(b'"') + 64 * (data.count(b"[") + data.count(b"{")) + 16 * data.count(b",")
     if objects > MOST_OBJECTS:
         raise BadSource(f"{name} has more entries than any tokenizer; {TOO_MANY}")
@@ -152,16 +154,12 @@ class Vocabulary:
 
     @classmethod
     def unused(cls, count: int) -> Vocabulary:
-        """A vocabulary of `count` unused tokens, for embeddings with that many rows."""
+        """Return a vocabulary of `count` unused tokens, for embeddings with that many rows."""
         texts = [f"[PAD{index}]".encode() for index in range(count)]
         return cls(texts, [TokenKind.UNUSED] * count, [-10000.0] * count)
 
     def put(self, index: int, text: str, kind: TokenKind, score: float = 0.0) -> None:
-        """Sets the text, kind and score of a token.
-
-        index: its id. text: its content. kind: such as NORMAL. score: for the order of merges, in SentencePiece.
-        Raises BadSource for an id without a row in the embeddings.
-        """
+        """Set the text, kind and score of a token. Raises BadSource for an id without a row in the embeddings."""
         if not 0 <= index < len(self.texts):
             raise BadSource(
                 f"the tokenizer has a token {index} ({shown(text)}), and the embeddings have "
@@ -170,11 +168,10 @@ class Vocabulary:
         self.texts[index], self.kinds[index], self.scores[index] = text.encode("utf-8", "replace"), kind, score
 
     def add(self, added: list[AddedToken]) -> None:
-        """Sets tokens that were added to a vocabulary; special ones, and ones spelled <|...|>, become control tokens.
+        """Set tokens that were added to a vocabulary; special ones, and ones spelled <|...|>, become control tokens.
 
-        added: as in `added_tokens` of tokenizer.json. llama.cpp searches for the others in the text as it was given,
-        so SentencePiece's U+2581 is a space in them (https://github.com/ggml-org/llama.cpp/pull/8228). Raises BadSource
-        for one without an id, and as `put`.
+        llama.cpp searches for the others in the original text, so SentencePiece's U+2581 is a space in them
+        (https://github.com/ggml-org/llama.cpp/pull/8228). Raises BadSource for one without an id, and as `put`.
         """
         for entry in added:
             text, index = entry.content, entry.id
@@ -187,11 +184,6 @@ class Vocabulary:
                 self.put(index, text, TokenKind.CONTROL, -1000.0)
             else:
                 self.put(index, text.replace(SPACE, " "), TokenKind.USER_DEFINED, -1000.0)
-
-
-def is_byte(text: str) -> bool:
-    """Whether the text of a token stands for one byte, like `<0x0A>`."""
-    return re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text) is not None
 
 
 COMPOSED = frozenset([Normalizer("NFC")])
@@ -218,9 +210,9 @@ def check_normalizer(normalizer: Normalizer | None, known: frozenset[Normalizer]
 
 
 def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
-    """The tokens of a tokenizer.model, and whether it puts a space before the text; None where it is not SentencePiece.
+    """Return the tokens of a tokenizer.model, and whether it puts a space before the text; None for other formats.
 
-    vocabulary: rows of the embeddings. Raises BadSource where it has more tokens than these, is too long, or cuts text
+    Raises BadSource where it has more tokens than the `vocabulary` rows of the embeddings, is too long, or splits text
     in a way that llama.cpp does not.
     """
     from sentencepiece import SentencePieceProcessor
@@ -240,17 +232,12 @@ def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
 
 
 def _put_all(tokens: Vocabulary, processor: Any) -> None:
-    """Puts the pieces of a SentencePiece processor into the tokens. Raises UnicodeError for one that is not UTF-8."""
+    kinds = {
+        TokenKind.UNKNOWN: processor.IsUnknown, TokenKind.CONTROL: processor.IsControl,
+        TokenKind.UNUSED: processor.IsUnused, TokenKind.BYTE: processor.IsByte,
+    }  # fmt: skip
     for index in range(processor.vocab_size()):
-        kind = TokenKind.NORMAL
-        if processor.IsUnknown(index):
-            kind = TokenKind.UNKNOWN
-        elif processor.IsControl(index):
-            kind = TokenKind.CONTROL
-        elif processor.IsUnused(index):
-            kind = TokenKind.UNUSED
-        elif processor.IsByte(index):
-            kind = TokenKind.BYTE
+        kind = next((kind for kind, applies in kinds.items() if applies(index)), TokenKind.NORMAL)
         tokens.put(index, processor.IdToPiece(index), kind, processor.GetScore(index))
 
 
@@ -269,11 +256,11 @@ def _check_model(content: bytes) -> None:
 
 
 def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
-    """The tokens of a tokenizer.json with byte fallback, and whether it puts a space before the text.
+    """Return the tokens of a tokenizer.json with byte fallback, and whether it puts a space before the text.
 
-    data: the content of the file. vocabulary: rows of the embeddings. llama.cpp joins the pair whose result has the
-    highest score, so a token's score is minus the rank of its first merge. Raises BadSource where spaces are not
-    written as SentencePiece writes them, and for normalizers that llama.cpp does not have.
+    llama.cpp joins the pair whose result has the highest score, so a token's score is minus the rank of its first
+    merge. Raises BadSource where spaces are not written as in SentencePiece, and for normalizers that llama.cpp does
+    not have.
     """
     check_normalizer(data.normalizer, SPACES)
     model = data.bpe
@@ -287,7 +274,9 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
         ranks.setdefault(joined, rank)
     tokens = Vocabulary.unused(vocabulary)
     for text, index in model.vocab.items():
-        kind = TokenKind.UNKNOWN if text == model.unk_token else TokenKind.BYTE if is_byte(text) else TokenKind.NORMAL
+        kind = TokenKind.BYTE if re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text) else TokenKind.NORMAL
+        if text == model.unk_token:
+            kind = TokenKind.UNKNOWN
         tokens.put(index, text, kind, -float(ranks[text]) if text in ranks else -float(len(ranks)))
     return tokens, _prefix_space(data)
 

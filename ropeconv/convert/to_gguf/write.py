@@ -1,11 +1,12 @@
 """Writes converted tensors by threads: ranges that the kernel copies where bytes do not change, else pieces.
 
-Each piece is read, converted and written at its place by one thread. What is done waits for nothing, so that memory
-holds only what threads work on, and the order does not matter.
+Each piece is read, converted and written at its place by one thread, so that memory holds only the current pieces, in
+any order.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from ...environment import require, without_secrets
 from ...formats.disk import Advance, copy_part, threads, write_at
 from ...formats.gguf.header import TensorInfo
-from ...formats.gguf.values import F16, F32, MXFP4, Q8_0, TYPES
+from ...formats.gguf.values import MXFP4, TYPES
 from ...formats.safetensors import STORED, widened
 from ...rope.errors import RopeconvError
 from .rows import DTYPES, NIBBLES, VALUES, OutTensor, Rows
@@ -31,12 +32,12 @@ PIECE = 1 << 18  # elements: what is read, converted and written stays in the ca
 COPY = 1 << 26  # bytes that a thread copies at a time: progress and interruptions wait for that
 
 Task = Callable[[], int]
-"""Writes a part of the file, and returns how many bytes that are."""
+"""Writes a part of the file, and returns the number of its bytes."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a tensor. place: where they begin in the file that is written, in bytes."""
+    """Some rows of a tensor. place: their first byte in the written file."""
 
     tensor: OutTensor
     rows: Rows
@@ -46,11 +47,10 @@ class Piece:
 def write_tensors(
     target: Path, start: int, tensors: list[OutTensor], infos: dict[str, TensorInfo], advance: Advance
 ) -> None:
-    """Writes all tensors into a GGUF file that has its header.
+    """Write all tensors into a GGUF file that has its header, from the byte `start` on.
 
-    target: the file. start: where its data begins, in bytes. tensors: to write. infos: their offsets, by name. advance:
-    called with the bytes done since the last call, always in this thread. Raises OSError, and BadSource where a file
-    of the checkpoint has been cut off; no thread goes on then.
+    infos: the offsets of the tensors. advance: always called in this thread. Raises OSError, and BadSource where a file
+    of the checkpoint was cut off; all threads end then.
     """
     with target.open("r+b") as writer:
         writer.truncate(start + max((info.offset + info.size for info in infos.values()), default=0))
@@ -68,7 +68,7 @@ def write_tensors(
 
 
 def converted(tensor: OutTensor) -> Iterator[bytes]:
-    """Yields the bytes of a tensor in the output, in pieces."""
+    """Yield the bytes of a tensor in the output, in pieces."""
     if tensor.data:
         yield tensor.data
     for piece in _pieces(tensor, 0):
@@ -76,14 +76,14 @@ def converted(tensor: OutTensor) -> Iterator[bytes]:
 
 
 def _as_is(tensor: OutTensor) -> bool:
-    """Whether the bytes of a tensor are those of local files, so that the kernel copies them."""
+    """Whether the kernel can copy a tensor, because its bytes are those of local files."""
     same = all(part.packed and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4 for part in tensor.parts)
     plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
     return same and plain and all(part.file.path is not None for part in tensor.parts)
 
 
 def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
-    """What writes a tensor. place: where it begins in the file that is written. target: that file."""
+    """The tasks that write a tensor from the byte `place` on."""
     file = target.fileno()
     if tensor.data:
         yield partial(write_at, file, tensor.data, place)
@@ -96,7 +96,7 @@ def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
             place += part.extent
     else:
         for piece in _pieces(tensor, place):
-            yield partial(_convert, piece, file)
+            yield lambda piece=piece: write_at(file, _array(piece).data, piece.place)  # type: ignore[misc]
 
 
 def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
@@ -108,11 +108,6 @@ def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
             count = min(step, part.rows - first)
             yield Piece(tensor, part.part(first, count), place)
             place += count * part.columns // kind.block * kind.size
-
-
-def _convert(piece: Piece, target: int) -> int:
-    data = _array(piece)
-    return write_at(target, data.data, piece.place)
 
 
 def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
@@ -143,7 +138,7 @@ def _array(piece: Piece) -> NDArray[np.generic]:
 
 
 def _read(rows: Rows) -> NDArray[np.generic]:
-    """Rows as a file has them, [rows, columns]; of others than packed ones only what is needed is read."""
+    """Rows as a file has them, [rows, columns]; of rows with gaps only the needed numbers are read."""
     dtype = np.dtype(STORED[rows.dtype])
     if rows.zeros:
         return np.zeros((rows.rows, rows.columns), dtype)
@@ -155,10 +150,10 @@ def _read(rows: Rows) -> NDArray[np.generic]:
 
 
 def mxfp4(rows: Rows) -> NDArray[np.uint8]:
-    """Blocks of MXFP4 as ggml has them, uint8 [blocks, 17]: the scale, then 16 bytes whose lower halves come first.
+    """Return blocks of MXFP4 as in ggml, uint8 [blocks, 17]: the scale, then 16 bytes whose lower halves come first.
 
-    A checkpoint has the scales apart, and neighbours share a byte: (0, 1), (2, 3), ...; ggml's share it with the one 16
-    places later: (0, 16), (1, 17), ...
+    A checkpoint has separate scales, and neighbours share a byte: (0, 1), (2, 3), ...; in ggml, numbers 16 places apart
+    do: (0, 16), (1, 17), ...
     """
     blocks = rows.columns // TYPES[MXFP4].block
     apart = rows.stride // TYPES[MXFP4].block
@@ -176,38 +171,12 @@ def mxfp4(rows: Rows) -> NDArray[np.uint8]:
 
 
 def encode(values: NDArray[np.float32], type: int) -> NDArray[np.generic]:
-    """Rows of 32-bit floats in another type, as an array whose bytes are those of the file. type: ggml's number."""
-    if type == F32:
-        return values
-    if type == F16:
-        with np.errstate(over="ignore"):
-            return values.astype(np.float16)
-    if type == Q8_0:
-        return q8_0(values)
+    """Return rows of 32-bit floats in another type (ggml's number), as an array whose bytes are those of the file."""
     import gguf
 
-    quantised: NDArray[np.generic] = gguf.quants.quantize(values, gguf.GGMLQuantizationType(type))
-    return quantised
-
-
-BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
-
-
-def q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Blocks of Q8_0, uint8 [size / 32, 34]: a float16 scale and 32 signed bytes each, equal to those of gguf-py.
-
-    The scale is max |x| / 127. Adding the float below one half and truncating rounds halves away from zero, as C's
-    roundf does.
-    """
-    blocks = values.reshape(-1, 32)
-    scale = np.abs(blocks).max(axis=1, keepdims=True) / 127
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        scaled = blocks * np.where(scale == 0, 0, 1 / scale)
-        out = np.empty((len(blocks), 34), np.uint8)
-        out[:, :2] = scale.astype(np.float16).view(np.uint8)
-        scaled += np.copysign(BELOW_HALF, scaled)
-        out[:, 2:] = scaled.astype(np.int8).view(np.uint8)
-    return out
+        encoded: NDArray[np.generic] = gguf.quants.quantize(values, gguf.GGMLQuantizationType(type))
+    return encoded
 
 
 # name: number in llama.h's llama_ftype, bits per weight of a usual model
@@ -228,13 +197,12 @@ sys.exit(llama.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), 
 
 
 def quantise(source: Path, target: Path, outtype: str) -> None:
-    """Quantises a GGUF file to a new file.
-
-    outtype: a key of FTYPES. Raises RopeconvError where llama.cpp is not installed or fails.
+    """Quantise a GGUF file to a new file; outtype is a key of FTYPES. Raises RopeconvError where llama.cpp is absent or
+    fails.
     """
     require("llama_cpp", f"--outtype {outtype}")
     command = [sys.executable, "-P", "-c", PROGRAM, str(source), str(target), str(FTYPES[outtype][0])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_secrets())
     if done.returncode != 0:
-        said = [line.strip() for line in done.stderr.splitlines() if "error" in line.lower() or "fail" in line.lower()]
-        raise RopeconvError(f"llama.cpp did not quantise to {outtype}: {(said or ['it said nothing'])[-1][:300]}")
+        errors = [line.strip() for line in done.stderr.splitlines() if re.search("error|fail", line, re.IGNORECASE)]
+        raise RopeconvError(f"llama.cpp did not quantise to {outtype}: {(errors or ['no message'])[-1][:300]}")

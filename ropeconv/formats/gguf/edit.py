@@ -1,12 +1,11 @@
 """Edits of a GGUF header, and the bytes of the edited header.
 
-llama.cpp wants tensors without gaps in the order of their infos, so a new one goes last, and where others than the last
-ones are removed, data moves. The last key of every header written here is a reserve of spaces, so that later edits fit
-without moving any data.
+llama.cpp needs tensors without gaps in the order of their infos, so a new one goes last, and data moves where other
+tensors than the last are removed. The last key of every header written here is a reserve of spaces, so that later edits
+fit without moving data.
 
-Reorders the rows of queries and keys between the two layouts of RoPE, for tensors of any type.
-
-Blocks of quantised types lie within rows, so whole rows move and nothing is requantised.
+Also reorders the rows of queries and keys between the two layouts of RoPE: blocks of quantised types are within rows,
+so whole rows move and nothing is requantised.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class AddedTensor:
     data: bytes
 
     def info(self, offset: int) -> TensorInfo:
-        """The entry of the tensor in a header. offset: bytes from the beginning of the data."""
+        """Return the entry of the tensor in a header. offset: bytes from the beginning of the data."""
         return TensorInfo(self.name, (len(self.data) // 4,), F32, offset, len(self.data))
 
 
@@ -45,8 +44,8 @@ class AddedTensor:
 class Change:
     """New contents of a tensor, of the same size.
 
-    apply: maps each piece of `unit` bytes to as many new ones. interleaved: head_dim where it is `interleave` of that
-    many rows, which can be undone; 0 for other changes.
+    apply: maps each piece of `unit` bytes to as many new ones. interleaved: head_dim if it is `interleave` of that many
+    rows, which can be undone; 0 for other changes.
     """
 
     unit: int
@@ -54,20 +53,19 @@ class Change:
     interleaved: int = 0
 
     def then(self, other: Change) -> Change:
-        """Both changes, this one first. Their units must be equal or multiples of each other."""
+        """Return both changes, this one first. Their units must be multiples of each other."""
         unit = max(self.unit, other.unit)
         return Change(unit, lambda old: other.whole(self.whole(old)))
 
     def whole(self, old: bytes) -> bytes:
-        """The new contents of several pieces."""
+        """Return the new contents of several pieces."""
         return b"".join(self.apply(old[at : at + self.unit]) for at in range(0, len(old), self.unit))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The exact places of an earlier file, for an edit that brings it back.
-
-    version: of GGUF. data_start: where its data began, in bytes. tail: number of zero bytes after its last tensor.
+    """The exact places of an earlier file, for an edit that restores it. tail: number of zero bytes after its last
+    tensor.
     """
 
     version: int
@@ -77,12 +75,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Edit:
-    """What to change in a GGUF file.
+    """The changes to a GGUF file.
 
     arch: the new general.architecture, or empty; the keys of the old one are renamed first. dropped: keys to remove
-    after that. values: keys to set, by name. changes: new contents of tensors, by name. added: tensors to append. base:
-    keys to start from in place of the file's, None for the file's own. removed: names of tensors that are left out
-    before any are added. layout: None except for an edit that brings an earlier file back.
+    after that. values: keys to set. changes: new contents of tensors, by name. added: tensors to append. base: keys to
+    start from, None for the file's own. removed: names of tensors that are left out before any are added. layout: only
+    for an edit that restores an earlier file.
     """
 
     values: Mapping[str, GgufValue] = field(default_factory=dict)
@@ -95,7 +93,7 @@ class Edit:
     layout: Layout | None = None
 
     def merged(self, other: Edit) -> Edit:
-        """Both edits as one; where both set the same key or tensor, `other` wins."""
+        """Return both edits as one; where both set the same key or tensor, `other` wins."""
         return Edit(
             {**{k: v for k, v in self.values.items() if k not in other.dropped}, **other.values},
             (self.dropped - other.values.keys()) | other.dropped,
@@ -107,12 +105,10 @@ class Edit:
         )
 
     def then(self, other: Edit) -> Edit:
-        """This edit, which only takes back, and after it `other`, which was made for the file that this one gives."""
-        composed = {
-            name: self.changes[name].then(change) if name in self.changes else change
-            for name, change in other.changes.items()
-        }
-        changes = {**self.changes, **composed}
+        """Return this edit, which only undoes, followed by `other`, which was made for its result."""
+        changes = dict(self.changes)
+        for name, change in other.changes.items():
+            changes[name] = changes[name].then(change) if name in changes else change
         return replace(other, changes=changes, base=self.base, removed=self.removed)
 
 
@@ -120,8 +116,7 @@ class Edit:
 class RewrittenHeader:
     """An edited header as keys and tensor infos.
 
-    alignment: of the data. kept: size of the data that stays, from its beginning, before tensors that are added. Both
-    in bytes.
+    kept: size in bytes of the data that remains, from its beginning, before tensors that are added.
     """
 
     values: dict[str, GgufValue]
@@ -131,13 +126,12 @@ class RewrittenHeader:
 
     @property
     def data_size(self) -> int:
-        """Size in bytes of all tensors with the padding between them."""
+        """The size in bytes of all tensors with the padding between them."""
         return max((info.offset + info.size for info in self.tensors.values()), default=0)
 
     def moves(self, header: GgufHeader) -> list[tuple[int, int, int]]:
-        """The data of the file that stays, in runs: its place before and after, and its size.
-
-        header: before the edit. Places are counted from the beginning of the data, in bytes.
+        """Return the runs of data that remains: place before and after the edit, from the beginning of the data, and
+        size.
         """
         runs: list[tuple[int, int, int]] = []
         for name, info in self.tensors.items():
@@ -151,14 +145,14 @@ class RewrittenHeader:
         return runs
 
     def exact(self, layout: Layout) -> bytes:
-        """The header as it was in an earlier file. Raises BadSource where it does not fit into its place."""
+        """Return the header as in an earlier file. Raises BadSource where it does not fit into its place."""
         bare = self._render(self.values, layout.version)
         if len(bare) > layout.data_start:
             raise BadSource("the receipt of this file does not fit its header; take its source again")
         return bare + bytes(layout.data_start - len(bare))
 
     def layout(self, start: int) -> bytes | None:
-        """The header with its padding in exactly `start` bytes; None when that is impossible."""
+        """Return the header with its padding in exactly `start` bytes; None when that is impossible."""
         bare = self._render(self.values)
         gap = start - len(bare)
         if gap < 0 or start % self.alignment:
@@ -171,12 +165,13 @@ class RewrittenHeader:
         return self._render({**self.values, RESERVED: string(" " * (gap - overhead))})
 
     def plain(self) -> bytes:
-        """The header without a reserve, padded to where the data can begin."""
+        """Return the header without a reserve, padded to where the data can begin."""
         bare = self._render(self.values)
         return bare + bytes(-len(bare) % self.alignment)
 
     def place(self, before: int) -> bytes:
-        """The header with a reserve, of `before` bytes plus a multiple of 64 KiB, so that the data can share blocks.
+        """Return the header with a reserve, of `before` bytes plus a multiple of 64 KiB, so that the data can share
+        blocks.
 
         before: bytes before the data in the original file, 0 for a new one. Another length where that is not aligned.
         """
@@ -203,7 +198,7 @@ COUNT = "split.tensors.count"
 
 
 def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
-    """The header after an edit: without the old reserve, keys in their order, new keys and tensors last."""
+    """Return the header after an edit: without the old reserve, keys in their order, new keys and tensors last."""
     values = dict(header.values if edit.base is None else edit.base)
     if edit.layout is None:
         values.pop(RESERVED, None)
@@ -230,33 +225,30 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
 
 def _renamed(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:
     old = values["general.architecture"].decode()
-    found: dict[str, GgufValue] = {}
-    for key, value in values.items():
-        found[arch + key.removeprefix(old) if key.startswith(f"{old}.") else key] = value
-    found["general.architecture"] = string(arch)
-    return found
+    renamed = {
+        arch + key.removeprefix(old) if key.startswith(f"{old}.") else key: value for key, value in values.items()
+    }
+    return renamed | {"general.architecture": string(arch)}
 
 
 def _more(value: GgufValue, count: int) -> GgufValue:
-    found = value.decode()
-    whole = isinstance(found, int) and not isinstance(found, bool)
-    if not whole or not 0 <= found + count < 1 << (8 * len(value.raw) - 1):
-        raise BadSource(f"the header has {COUNT} = {shown(found)}, where a whole number belongs; fetch the file again")
-    return replace(value, raw=(found + count).to_bytes(len(value.raw), "little"))
+    number = value.decode()
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    if not whole or not 0 <= number + count < 1 << (8 * len(value.raw) - 1):
+        raise BadSource(f"the header has {COUNT} = {shown(number)}, where a whole number belongs; fetch the file again")
+    return replace(value, raw=(number + count).to_bytes(len(value.raw), "little"))
 
 
 def new_size(header: GgufHeader, edit: Edit) -> int:
-    """Size in bytes of the file that `write_new` writes for a shard. header: of the shard, before the edit."""
-    made = rewrite(header, edit)
-    return len(_head(made, header, edit)) + made.data_size + (edit.layout.tail if edit.layout else 0)
+    """Return the size in bytes of the file that `write_new` writes for a shard."""
+    edited = rewrite(header, edit)
+    return len(_head(edited, header, edit)) + edited.data_size + (edit.layout.tail if edit.layout else 0)
 
 
 def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance = lambda done: None) -> None:
-    """Writes one edited shard of a model to a new file; memory use does not depend on its size.
+    """Write one edited shard of a model to a new file; memory use does not depend on its size.
 
-    source: the model. shard: which, from 0; keys and new tensors go into the first. edit: what to change. target: the
-    new file. advance: called with the bytes written since the last call. Raises OSError, and BadSource where the model
-    changed meanwhile.
+    Keys and new tensors go into the first shard, 0. Raises OSError, and BadSource where the model changed meanwhile.
     """
     _write(source, shard, edit, target, advance)
     source.refuse_changed()
@@ -271,32 +263,28 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
             write_changes(file, header, header.data_start, changes)
         return
     changes = {name: change for name, change in changes.items() if name not in edit.removed}
-    made = rewrite(header, edit)
-    head = _head(made, header, edit)
+    edited = rewrite(header, edit)
+    head = _head(edited, header, edit)
     with path.open("rb") as reader, target.open("wb") as writer:
         writer.write(head)
         advance(len(head))
-        for old, new, size in made.moves(header):
+        for old, new, size in edited.moves(header):
             copy_part(reader, header.data_start + old, writer, len(head) + new, size, advance)
-        write_changes(writer, replace(header, tensors=made.tensors), len(head), changes)
+        write_changes(writer, replace(header, tensors=edited.tensors), len(head), changes)
         for item in edit.added:
-            writer.seek(len(head) + made.tensors[item.name].offset)
+            writer.seek(len(head) + edited.tensors[item.name].offset)
             writer.write(item.data)
             advance(len(item.data))
         if edit.layout is not None:
-            writer.truncate(len(head) + made.data_size + edit.layout.tail)
+            writer.truncate(len(head) + edited.data_size + edit.layout.tail)
 
 
-def _head(made: RewrittenHeader, header: GgufHeader, edit: Edit) -> bytes:
-    return made.place(header.data_start) if edit.layout is None else made.exact(edit.layout)
+def _head(edited: RewrittenHeader, header: GgufHeader, edit: Edit) -> bytes:
+    return edited.place(header.data_start) if edit.layout is None else edited.exact(edit.layout)
 
 
 def write_changes(file: BinaryIO, header: GgufHeader, start: int, changes: dict[str, Change]) -> None:
-    """Writes the new contents of tensors into a file that has the old ones.
-
-    file: open for writing. header: of the original file. start: where the data of `file` begins, in bytes. changes: the
-    new contents, by tensor.
-    """
+    """Write the new contents of tensors into an open file that has the old ones. start: where its data begins."""
     with open(file.name, "rb") as reader:
         for at, block in changed(reader.fileno(), header, start, changes):
             file.seek(at)
@@ -304,10 +292,10 @@ def write_changes(file: BinaryIO, header: GgufHeader, start: int, changes: dict[
 
 
 def changed(reader: int, header: GgufHeader, start: int, changes: dict[str, Change]) -> Iterator[tuple[int, bytes]]:
-    """Yields (place in the file in bytes, new bytes) for every piece of every changed tensor.
+    """Yield (place in the file in bytes, new bytes) for every piece of every changed tensor.
 
-    reader: descriptor of a file with the old contents. header: of the original file. start: where the data of the file
-    begins, in bytes. changes: the new contents, by tensor. Raises BadSource where the file was cut off.
+    reader: descriptor of a file with the old contents, whose data begins at `start`. Raises BadSource where the file
+    was cut off.
     """
     for name, change in changes.items():
         info = header.tensors[name]
@@ -318,19 +306,19 @@ def changed(reader: int, header: GgufHeader, start: int, changes: dict[str, Chan
 
 
 def interleave(info: TensorInfo, head_dim: int) -> Change:
-    """The change from pairs (i, i + d/2) to (2i, 2i + 1). info: of the weight or bias. head_dim: its rows per head."""
+    """Return the change from pairs (i, i + d/2) to (2i, 2i + 1) in a weight or bias with head_dim rows per head."""
     row = _row(info)
     return Change(head_dim * row, lambda head: _swapped(head, 2, row), head_dim)
 
 
 def deinterleave(info: TensorInfo, head_dim: int) -> Change:
-    """The change from pairs (2i, 2i + 1) to (i, i + d/2), the inverse of `interleave`. Parameters as there."""
+    """Return the change from pairs (2i, 2i + 1) to (i, i + d/2), the inverse of `interleave`."""
     row = _row(info)
     return Change(head_dim * row, lambda head: _swapped(head, head_dim // 2, row))
 
 
 def _row(info: TensorInfo) -> int:
-    """Bytes of the weights, or of the bias, that give one dimension."""
+    """The bytes of the weights, or of the bias, for one dimension."""
     return info.row_size if len(info.shape) > 1 else info.size // info.shape[0]
 
 

@@ -22,27 +22,27 @@ class Shard(ABC):
 
     @abstractmethod
     def header(self) -> GgufHeader:
-        """Its header. Raises BadSource where that is damaged, and for a file that is not there."""
+        """Return its header. Raises BadSource where that is damaged, and for a missing file."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1, for which the file is not fetched. Raises BadSource where it is shorter."""
+        """Return bytes start .. stop - 1, for which the file is not fetched. Raises BadSource where it is shorter."""
 
     @abstractmethod
     def path(self) -> Path:
-        """Its path on this disk, to which it is fetched first where it is not there."""
+        """Return its local path; the file is fetched if needed."""
 
     @abstractmethod
     def beside(self, name: str) -> Shard:
-        """Another file of the same folder. name: of that. Raises BadSource where it is known to be missing."""
+        """Return another file of the same folder. Raises BadSource where it is known to be missing."""
 
     @abstractmethod
     def refuse_changed(self) -> None:
-        """Raises BadSource where it is not the file any more whose header was read."""
+        """Raise BadSource where it is no longer the file whose header was read."""
 
 
 class LocalShard(Shard):
-    """A file on this disk. path: of it. `seen` tells that it is the file whose header was read."""
+    """A file on this disk. seen: its identity when its header was read."""
 
     def __init__(self, path: Path) -> None:
         self.name, self._path = path.name, path
@@ -54,10 +54,10 @@ class LocalShard(Shard):
     def read(self, start: int, stop: int) -> bytes:
         with self._path.open("rb") as file:
             file.seek(start)
-            found = file.read(stop - start)
-        if len(found) != stop - start:
+            data = file.read(stop - start)
+        if len(data) != stop - start:
             raise BadSource(f"{self.name} was cut off while it was read; run again")
-        return found
+        return data
 
     def path(self) -> Path:
         return self._path
@@ -80,9 +80,9 @@ MAX_SHARDS = 1 << 12
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A GGUF model whose headers were read; shards that are elsewhere are fetched where their path is asked for.
+    """A GGUF model whose headers were read; remote shards are fetched when their path is requested.
 
-    shards: its files, in order. headers: of every shard; the first header has the keys.
+    shards: in order. headers: of every shard; the first header has the keys.
     """
 
     shards: tuple[Shard, ...]
@@ -90,15 +90,15 @@ class GgufFile:
 
     @classmethod
     def open(cls, path: Path) -> GgufFile:
-        """Reads the headers of a file of this disk and its shards. path: of the first. Raises what `of` raises."""
+        """Read the headers of a local file, the first shard, and of the others. Raises as `of`."""
         return cls.of(LocalShard(path))
 
     @classmethod
     def of(cls, first: Shard) -> GgufFile:
-        """Reads the headers of a file and its shards.
+        """Read the headers of a file and its shards.
 
-        Raises BadSource for damaged files, for another shard than the first, for a missing shard, and for shards that
-        have more headers together than any model.
+        Raises BadSource for damaged files, for a shard that is not the first, for a missing shard, and for shards whose
+        headers together are larger than those of any model.
         """
         header = first.header()
         count = header.whole("split.count") or 1
@@ -145,16 +145,16 @@ class GgufFile:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The paths of all shards, which are fetched where they are not on this disk."""
+        """The local paths of all shards, which are fetched if needed."""
         return tuple(shard.path() for shard in self.shards)
 
     def fetch(self) -> None:
-        """Fetches all shards that are not on this disk."""
+        """Fetch all shards that are not on this disk."""
         for shard in self.shards:
             shard.path()
 
     def refuse_changed(self) -> None:
-        """Raises BadSource where a shard is not the file any more whose header was read."""
+        """Raise BadSource where a shard is no longer the file whose header was read."""
         for shard in self.shards:
             shard.refuse_changed()
 
@@ -165,7 +165,7 @@ class GgufFile:
 
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
-        """The infos of all tensors in all shards, by name."""
+        """The tensors of all shards, by name."""
         return {name: info for header in self.headers for name, info in header.tensors.items()}
 
     @cached_property
@@ -175,18 +175,17 @@ class GgufFile:
         return max(set(types), key=types.count)
 
     def get(self, key: str, default: object = None) -> Any:
-        """The value of a key in the first header, decoded to Python's types."""
+        """Return the decoded value of a key in the first header."""
         return self.header.get(key, default)
 
     def shard(self, name: str) -> int:
-        """The index of the shard that holds a tensor, from 0."""
+        """Return the index of the shard with a tensor."""
         return next(i for i, header in enumerate(self.headers) if name in header.tensors)
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
-        """The bytes of a tensor, read at once where they are, so that no file is fetched for them.
+        """Return `size` bytes (by default all) of a tensor from the byte `start` on; no file is fetched for them.
 
-        start: of the first byte, in the tensor. size: how many, by default all that follow. Raises BadSource where the
-        file is cut off.
+        Raises BadSource where the file is cut off.
         """
         number = self.shard(name)
         info = self.headers[number].tensors[name]
@@ -194,18 +193,16 @@ class GgufFile:
         return self.shards[number].read(at, at + (info.size - start if size is None else size))
 
     def chunks(self, name: str, size: int = CHUNK) -> Iterator[bytes]:
-        """Yields the bytes of a tensor in pieces of `size` bytes, for which its shard is fetched.
+        """Yield the bytes of a tensor in pieces of `size` bytes, for which its shard is fetched.
 
         Raises BadSource where the file is cut off.
         """
         number = self.shard(name)
-        info = self.headers[number].tensors[name]
+        header, info = self.headers[number], self.headers[number].tensors[name]
         with self.shards[number].path().open("rb") as file:
-            file.seek(self.headers[number].data_start + info.offset)
-            left = info.size
-            while left:
-                block = file.read(min(size, left))
-                if not block:
+            file.seek(header.data_start + info.offset)
+            for at in range(0, info.size, size):
+                block = file.read(min(size, info.size - at))
+                if len(block) != min(size, info.size - at):
                     raise BadSource(f"{self.shards[number].name} was cut off while it was read; run again")
-                left -= len(block)
                 yield block

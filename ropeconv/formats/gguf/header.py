@@ -23,7 +23,7 @@ DEFAULT_ALIGNMENT = 32
 MAX_NAME = 64
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 16
-"""llama.cpp takes any power of two; published files have 32."""
+"""llama.cpp accepts any power of two; published files have 32."""
 MAX_KEYS, MAX_TENSORS = 1 << 14, 1 << 16
 """Published files have some hundred keys, and up to some thousand tensors."""
 MAX_ELEMENTS = 1 << 20
@@ -31,8 +31,7 @@ MAX_VALUES = 1 << 26
 """Bytes of all values. A vocabulary of 262,144 tokens with its merges has 15 million."""
 MAX_HEADER = MAX_VALUES + (1 << 24)
 """Bytes of a header, or of those of all shards: values, and keys and tensors, which have some hundred thousand."""
-LEAST = 24
-"""Bytes of the shortest file."""
+LEAST = 24  # bytes of the shortest file
 
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 
@@ -41,8 +40,8 @@ U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 class TensorInfo:
     """The entry of a tensor in a GGUF header.
 
-    shape: as GGUF has it, fastest dimension first. type: ggml's number. offset: bytes from the beginning of the data.
-    size: in bytes.
+    shape: as in GGUF, fastest dimension first. type: ggml's number. offset: bytes from the beginning of the data. size:
+    in bytes.
     """
 
     name: str
@@ -53,7 +52,7 @@ class TensorInfo:
 
     @property
     def row_size(self) -> int:
-        """Bytes of one row, which is the fastest dimension."""
+        """The bytes of one row, which is the fastest dimension."""
         kind = TYPES[self.type]
         return self.shape[0] // kind.block * kind.size
 
@@ -62,8 +61,8 @@ class TensorInfo:
 class GgufHeader:
     """The header of a file.
 
-    values: keys, not decoded. tensors: by name. alignment: of the data. data_start: where the data begins. size: of the
-    whole file. All in bytes.
+    values: keys, not decoded. alignment: of the data. data_start: where the data begins. size: of the whole file. All
+    in bytes.
     """
 
     version: int
@@ -74,7 +73,7 @@ class GgufHeader:
     size: int
 
     def get(self, key: str, default: object = None) -> Any:
-        """The value of a key, decoded to Python's types; `default` where the key is absent.
+        """Return the decoded value of a key; `default` where it is absent.
 
         Raises BadSource for arrays that are longer than any vocabulary.
         """
@@ -86,7 +85,7 @@ class GgufHeader:
         return default if value is None else value.decode()
 
     def whole(self, key: str, default: int = 0) -> int:
-        """The whole number of a key, or `default` where the key is absent. Raises BadSource for another value."""
+        """Return the whole number of a key, or `default` where it is absent. Raises BadSource for another value."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadSource(
@@ -96,15 +95,15 @@ class GgufHeader:
 
     @property
     def data_size(self) -> int:
-        """Size in bytes of all tensors with the padding between them."""
+        """The size in bytes of all tensors with the padding between them."""
         last = max(self.tensors.values(), key=lambda info: info.offset, default=None)
         return 0 if last is None else last.offset + last.size
 
 
 def read_header(path: Path) -> GgufHeader:
-    """The header of a GGUF file.
+    """Return the header of a GGUF file.
 
-    Raises BadSource when it is truncated, claims more than the file holds, or would be rejected by llama.cpp.
+    Raises BadSource when it is truncated, claims more than the file has, or would be rejected by llama.cpp.
     """
     size = path.stat().st_size
     if size < LEAST:
@@ -114,10 +113,9 @@ def read_header(path: Path) -> GgufHeader:
 
 
 def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
-    """The header of a GGUF file of which the beginning is there.
+    """Return the header of a GGUF file of `size` bytes from its beginning, or all of it.
 
-    view: the beginning, or all of it. size: of the whole file, in bytes. name: for messages. Raises Beyond where the
-    header goes on behind what is there, and what `read_header` raises.
+    Raises Beyond where the header is longer than `view`, and as `read_header`.
     """
     if size < LEAST:
         raise BadSource(f"{name} is {size} bytes, too short for GGUF; download it again")
@@ -125,7 +123,7 @@ def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
 
 
 class Beyond(RopeconvError):
-    """More of a file is needed to read its header. stop: how many bytes at least."""
+    """More of a file is needed to read its header: at least `stop` bytes."""
 
     def __init__(self, stop: int) -> None:
         super().__init__(f"the first {stop:,} bytes are needed")
@@ -133,7 +131,7 @@ class Beyond(RopeconvError):
 
 
 class _Reader:
-    """Reads a header from its beginning to its end. Counts are checked against the file size before they are used."""
+    """Reads a header. Counts are checked against the file size before they are used."""
 
     def __init__(self, view: mmap.mmap | bytes, size: int, name: str) -> None:
         self.view, self.size, self.name = view, size, name
@@ -199,7 +197,6 @@ class _Reader:
         return data
 
     def _reach(self, stop: int) -> None:
-        """Raises BadSource where a header of so many bytes is too long, Beyond where they are not there yet."""
         if stop > MAX_HEADER:
             raise self._bad(f"has a header of more than {MAX_HEADER:,} bytes, and no model has as many; {TOO_MANY}")
         if stop > len(self.view):
@@ -239,7 +236,6 @@ class _Reader:
         return GgufValue(kind, self.view[start : self.at])
 
     def _refuse_long(self, length: int, key: str) -> None:
-        """Raises BadSource where a value of so many bytes is too much, before more of the file is asked for."""
         if self.values + length > MAX_VALUES:
             raise self._bad(
                 f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as many; {TOO_MANY}"
@@ -296,5 +292,5 @@ class _Reader:
 
 
 def padded(size: int, alignment: int) -> int:
-    """A size in bytes, rounded up to a multiple of the alignment."""
+    """Return a size in bytes, rounded up to a multiple of the alignment."""
     return (size + alignment - 1) // alignment * alignment

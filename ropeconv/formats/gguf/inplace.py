@@ -1,41 +1,57 @@
 """Changes a GGUF file in place, so that a kill at any moment can be undone.
 
-The new header overwrites the old one where it fits, which the reserve in headers written by ropeconv provides for.
-Else room is made at the front by FALLOC_FL_INSERT_RANGE, which moves no data (ext4, XFS; fallocate(2)); an edit that
-brings an earlier file back takes that room away again by FALLOC_FL_COLLAPSE_RANGE.
+The new header overwrites the old one where it fits, which the reserve in headers written by ropeconv allows. Else space
+is made at the front by FALLOC_FL_INSERT_RANGE, which moves no data (ext4, XFS; fallocate(2)); an edit that restores an
+earlier file removes it again by FALLOC_FL_COLLAPSE_RANGE.
 
 The file is locked all the time. Before anything changes, all bytes that will be overwritten are written to a journal
-beside it, which is removed when the new bytes are on the disk. `recover` restores a file from its journal.
+beside it, which is removed when the new bytes are on the disk. `recover` restores a file from its journal:
+`"ropeconv journal 2\\n" | sha256 of the rest | u64 inode | u64 size | i64 shift | u64 count | entries`, each entry
+`u64 place | u64 length | bytes`. An extended attribute, which all hard links of the file share, names the journal.
+Where the system or the filesystem has no such attributes, only the changed name leads to the journal.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import hashlib
 import os
+import stat
+import struct
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from ...rope.errors import RopeconvError
-from ..disk import write_at
-from .edit import Change, Edit, RewrittenHeader, changed, rewrite
+from ...errors import BadSource, Interrupted
+from ...rope.errors import RopeconvError, counted
+from ..disk import FULL, pieces_of, sync_folder, write_at
+from ..files import try_lock
+from .edit import PAGE, Change, Edit, RewrittenHeader, changed, rewrite
 from .file import GgufFile
 from .header import GgufHeader, read_header
-from .recovery import (
-    MAX_KEPT,
-    Place,
-    journaled,
-    locked,
-    move_data,
-    refuse_interrupted,
-    refuse_no_room,
-    refuse_same_size,
-)
+
+MAGIC = b"ropeconv journal 2\n"
+FIXED, ENTRY = struct.Struct("<QQqQ"), struct.Struct("<QQ")
+BODY = len(MAGIC) + hashlib.sha256().digest_size
+MAX_KEPT = 1 << 30
+MAX_ENTRIES = 1 << 20
+MARK = "user.ropeconv.journal"
+"""The attribute of a file that names its journal."""
+COLLAPSE_RANGE, INSERT_RANGE = 0x08, 0x20  # linux/falloc.h
+
+Place = tuple[int, int]
+"""A range of a file: its first byte, and its length."""
+Entry = tuple[int, int, int]
+"""A range in a journal: its first byte in the file, its length, and its first byte in the journal."""
 
 
 def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[str]:
-    """Changes the first shard of a model in place. Yields the name of each phase when it is done.
+    """Change the first shard of a model in place. Yields the name of each finished phase.
 
-    source: the model. edit: what to change. hard_links: change a file that has other names as well. Raises
-    RopeconvError where the edit changes another shard, the filesystem cannot make room or the disk fails, and where
-    another process changes the file or has changed it since it was read; nothing is changed then.
+    hard_links: change a file that has other names as well. Raises RopeconvError where the edit changes another shard,
+    the filesystem cannot make space or the disk fails, and where another process changes the file or has changed it
+    since it was read; nothing is changed then.
     """
     path, header = source.path, source.header
     elsewhere = [name for name in edit.changes if name not in header.tensors]
@@ -49,35 +65,51 @@ def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[s
             f"a tensor that goes is before others in {path.name}, which would have to move; write a new file with -o"
         )
     head, shift = _placed(made, header, edit)
+    changes = {name: change for name, change in edit.changes.items() if name not in edit.removed}
     with locked(path, hard_links) as file:
         refuse_interrupted(path)
         source.refuse_changed()
         if read_header(path) != header:
             raise RopeconvError(f"{path} was changed since it was read; run again")
-        refuse_no_room(path, shift)
-        refuse_same_size(path, header.size, shift, _final_size(header, edit, made, head, shift), bool(edit.added))
-        places = _places(header, edit, made)
+        _refuse_no_space(path, shift)
+        final = _final_size(header, edit, made, head, shift)
+        if shift and (final == header.size or (shift < 0 and edit.added)):  # the size tells `_undo` whether data moved
+            raise RopeconvError(
+                f"{path.name} would have moved data and the size of before, so that a kill could not be undone; write "
+                "a new file with -o"
+            )
+        places = [(0, header.data_start)]
+        places += [(header.data_start + header.tensors[name].offset, header.tensors[name].size) for name in changes]
+        if edit.added or edit.removed or edit.layout:
+            end = header.data_start + made.kept
+            places.append((end, header.size - end))
         if sum(length for _, length in places) > MAX_KEPT:
             raise RopeconvError(f"too much of {path.name} changes for doing it in place; write a new file with -o")
         with journaled(path, file, shift, places):
             yield "journal"
-            yield from _change(file, header, edit, made, head, shift)
+            if shift:
+                move_data(file, shift)
+                yield "room"
+            yield from _change(file, header, edit, changes, made, head, shift)
         yield "done"
 
 
-def _change(file: int, header: GgufHeader, edit: Edit, made: RewrittenHeader, head: bytes, shift: int) -> Iterator[str]:
-    """The change itself, in phases. head: the bytes of the edited header. shift: by how much the data moves for it."""
-    if shift:
-        move_data(file, shift)
-        yield "room"
+def _change(
+    file: int,
+    header: GgufHeader,
+    edit: Edit,
+    changes: dict[str, Change],
+    made: RewrittenHeader,
+    head: bytes,
+    shift: int,
+) -> Iterator[str]:
     write_at(file, head, 0)
     yield "header"
-    for at, block in changed(file, header, header.data_start + shift, _kept_changes(edit)):
+    for at, block in changed(file, header, header.data_start + shift, changes):
         write_at(file, block, at)
     yield "tensors"
     for item in edit.added:
-        at = header.data_start + shift + made.tensors[item.name].offset
-        write_at(file, item.data, at)
+        write_at(file, item.data, header.data_start + shift + made.tensors[item.name].offset)
     if edit.removed or edit.layout:
         os.ftruncate(file, _final_size(header, edit, made, head, shift))
     yield "added"
@@ -86,7 +118,6 @@ def _change(file: int, header: GgufHeader, edit: Edit, made: RewrittenHeader, he
 
 
 def _final_size(header: GgufHeader, edit: Edit, made: RewrittenHeader, head: bytes, shift: int) -> int:
-    """The size of the file after the change, in bytes."""
     if edit.removed or edit.layout:
         return len(head) + made.data_size + (edit.layout.tail if edit.layout else 0)
     return max(header.size + shift, len(head) + made.data_size)
@@ -96,26 +127,324 @@ def _placed(made: RewrittenHeader, header: GgufHeader, edit: Edit) -> tuple[byte
     """The new header, and by how many bytes the data moves for it."""
     if edit.layout is not None:
         return made.exact(edit.layout), edit.layout.data_start - header.data_start
-    head = made.layout(header.data_start)
-    if head is not None:
-        return head, 0
-    shift = len(made.place(header.data_start)) - header.data_start
-    moved = made.layout(header.data_start + shift)
-    assert moved is not None
-    return moved, shift
+    head = made.layout(header.data_start) or made.place(header.data_start)
+    return head, len(head) - header.data_start
 
 
-def _places(header: GgufHeader, edit: Edit, made: RewrittenHeader) -> list[Place]:
-    """Places in the file that the edit overwrites or cuts off."""
-    found = [(0, header.data_start)]
-    found += [
-        (header.data_start + header.tensors[name].offset, header.tensors[name].size) for name in _kept_changes(edit)
-    ]
-    if edit.added or edit.removed or edit.layout:
-        end = header.data_start + made.kept
-        found.append((end, header.size - end))
-    return found
+@contextmanager
+def locked(path: Path, hard_links: bool = False) -> Iterator[int]:
+    """Open a file for reading and writing and lock it (flock(2)); yields its descriptor.
+
+    hard_links: accept a file with several names. Raises RopeconvError where another process has the lock, for a link,
+    for a file with other hard links, and for a filesystem without locks; BadSource for anything but a file.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as problem:
+        if path.is_symlink():
+            raise RopeconvError(
+                f"{path} is a link, likely into a cache that others read; write a new file with -o"
+            ) from None
+        raise OSError(problem.errno, problem.strerror, str(path)) from None
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise BadSource(f"{path} is not a file; give the path of a GGUF file")
+        if not lock(file):
+            raise RopeconvError(f"another ropeconv is changing {path} in place; run again when that has ended")
+        if not os.path.samestat(status, os.lstat(path)):
+            raise RopeconvError(f"{path} was replaced by another file meanwhile; run again")
+        if status.st_nlink > 1 and not hard_links:
+            raise RopeconvError(
+                f"{path} has {counted(status.st_nlink - 1, 'other hard link')}, which in place would change too; "
+                "write a new file with -o, or accept that with --allow-hard-links"
+            )
+        yield file
+    finally:
+        os.close(file)
 
 
-def _kept_changes(edit: Edit) -> dict[str, Change]:
-    return {name: change for name, change in edit.changes.items() if name not in edit.removed}
+def lock(file: int) -> bool:
+    """Lock an open file without waiting. Returns False where another process has the lock.
+
+    Raises RopeconvError on a system or filesystem without locks.
+    """
+    status = try_lock(file)
+    if status == "none":
+        raise RopeconvError(
+            "a file is only changed in place under a lock, and this filesystem has none; write a new one with -o"
+        )
+    return status == "taken"
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return try_lock(file, shared=True) == "busy"
+    finally:
+        os.close(file)
+
+
+def _remove_mark(file: int) -> None:
+    with suppress(AttributeError, OSError):
+        os.removexattr(file, MARK)
+
+
+def _marked_journal(path: Path) -> Path | None:
+    """The existing journal that the mark on a file names; None without one."""
+    try:
+        journal = Path(os.fsdecode(os.getxattr(path, MARK)))
+    except (AttributeError, OSError):
+        return None
+    return journal if os.path.lexists(journal) else None
+
+
+def journal_of(path: Path) -> Path:
+    """Return the path of the journal of a file, which exists while the file is being changed."""
+    return path.with_name(f".{path.name}.ropeconv-journal")
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.ropeconv-journal.part")
+
+
+def refuse_changing(path: Path) -> None:
+    """Raise BadSource where a file cannot be read: it is being changed in place, or that was interrupted."""
+    journals = os.path.lexists(journal_of(path.resolve())) or _marked_journal(path)
+    if not journals and os.stat(path).st_nlink == 1:
+        return
+    if _is_locked(path):
+        raise BadSource(f"another ropeconv is changing {path.name} in place; run again when that has ended")
+    refuse_interrupted(path)
+
+
+def refuse_interrupted(path: Path) -> None:
+    """Raise BadSource where a file has a journal, for one that no other process is changing."""
+    if os.path.lexists(journal_of(path.resolve())):
+        raise BadSource(
+            f"a change of {path.name} in place was interrupted; run that command again, which undoes it first"
+        )
+    journal = _marked_journal(path)
+    if journal is not None:
+        raise BadSource(
+            f"a change of {path.name} in place was interrupted under another of its names, and {journal} can undo it; "
+            "run that command again, which undoes it first"
+        )
+
+
+def _open_journal(path: Path, flags: int) -> int:
+    """Open and lock a journal or its draft. Raises RopeconvError where another process has it, BadSource for a link."""
+    try:
+        kept = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise BadSource(f"{path} is a link, so it is not of ropeconv; remove it") from None
+        raise
+    if lock(kept) and path.exists() and os.path.samestat(os.fstat(kept), path.lstat()):
+        return kept
+    os.close(kept)
+    raise RopeconvError(f"another ropeconv is at work with {path}; run again when that has ended")
+
+
+def _write_journal(kept: int, file: int, shift: int, places: list[Place]) -> None:
+    """Write the journal of a file that is about to be changed, and wait until it is on the disk."""
+    status, digest = os.fstat(file), hashlib.sha256()
+    at = BODY
+    os.ftruncate(kept, 0)
+
+    def put(data: bytes) -> None:
+        nonlocal at
+        digest.update(data)
+        at += write_at(kept, data, at)
+
+    put(FIXED.pack(status.st_ino, status.st_size, shift, len(places)))
+    for place, length in places:
+        put(ENTRY.pack(place, length))
+        for _, block in pieces_of(file, place, length):
+            put(block)
+    write_at(kept, MAGIC + digest.digest(), 0)
+    os.fsync(kept)
+
+
+def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entry]]:
+    """The size of a file before its change, the planned shift, and the entries: all checked.
+
+    Raises BadSource for a journal that is damaged, impossible, or of another file.
+    """
+    name, whole, status = journal_of(path), os.fstat(kept).st_size, os.fstat(file)
+    damaged = BadSource(f"{name} is damaged, or not of this ropeconv; fetch the model again and remove it")
+    if not BODY + FIXED.size <= whole <= MAX_KEPT + MAX_ENTRIES * ENTRY.size:
+        raise damaged
+    digest = hashlib.sha256()
+    for _, block in pieces_of(kept, BODY, whole - BODY):
+        digest.update(block)
+    if os.pread(kept, BODY, 0) != MAGIC + digest.digest():
+        raise damaged
+    inode, size, shift, count = FIXED.unpack(os.pread(kept, FIXED.size, BODY))
+    if inode != status.st_ino:
+        raise BadSource(
+            f"{name} is of another file than the present {path.name}; if that is complete, remove the journal, else "
+            "fetch the model again"
+        )
+    at, entries = BODY + FIXED.size, []
+    for _ in range(count):
+        if at + ENTRY.size > whole:
+            raise damaged
+        place, length = ENTRY.unpack(os.pread(kept, ENTRY.size, at))
+        at += ENTRY.size
+        if place + length > size:
+            raise damaged
+        entries.append((place, length, at))
+        at += length
+    cut_off = sum(length for _, length, _ in entries)
+    possible = min(size, size + shift) > 0 and shift % PAGE == 0 and abs(shift) <= MAX_KEPT
+    if at != whole or not possible or size > status.st_size + cut_off + max(0, -shift):
+        raise damaged
+    return size, shift, entries
+
+
+def move_data(file: int, shift: int) -> None:
+    """Insert `shift` bytes at the front of an open file, or remove -shift bytes. Raises OSError.
+
+    shift: a multiple of the filesystem's block size.
+    """
+    call = ctypes.CDLL(None, use_errno=True).fallocate
+    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    if call(file, INSERT_RANGE if shift > 0 else COLLAPSE_RANGE, 0, abs(shift)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _refuse_no_space(path: Path, shift: int) -> None:
+    """Raise RopeconvError where the filesystem cannot move the data."""
+    if not shift or (shift % PAGE == 0 and can_insert(path)):
+        return
+    raise RopeconvError(
+        f"the new header of {path.name} needs {shift} more bytes, and this filesystem cannot insert them; write a new "
+        "file with -o"
+        if shift > 0
+        else f"the header of {path.name} has {-shift} bytes too many, and this filesystem cannot remove them; write a "
+        "new file with -o"
+    )
+
+
+def can_insert(path: Path) -> bool:
+    """Return whether the filesystem inserts ranges, from a test on a file beside `path` that never has a name."""
+    try:
+        probe = os.open(path.resolve().parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC)
+    except (OSError, AttributeError):
+        return False
+    try:
+        write_at(probe, bytes(2 * PAGE), 0)
+        move_data(probe, PAGE)
+        return os.fstat(probe).st_size == 3 * PAGE
+    except (OSError, AttributeError):
+        return False
+    finally:
+        os.close(probe)
+
+
+@contextmanager
+def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterator[None]:
+    """Keep the bytes that a change in place overwrites, until the change is on the disk; undo a change that fails.
+
+    file: its locked descriptor. shift: bytes that will be inserted at its front, negative where they are removed.
+    places: that are overwritten or cut off. Raises RopeconvError where the disk fails, which says whether the file has
+    changed.
+    """
+    draft, journal, folder = _draft_of(path), journal_of(path), path.resolve().parent
+    kept, done = _open_journal(draft, os.O_RDWR | os.O_CREAT), False
+    try:
+        _write_journal(kept, file, shift, places)
+        os.replace(draft, journal)
+        sync_folder(folder)
+        with suppress(AttributeError, OSError):
+            os.setxattr(file, MARK, os.fsencode(journal_of(path.resolve())))
+        yield
+        journal.unlink()
+        done = True
+        _remove_mark(file)
+        sync_folder(folder)
+    except (Exception, KeyboardInterrupt) as problem:
+        if done:
+            raise RopeconvError(
+                f"{path} is changed in place, but a loss of power may undo that, since the disk fails; check it"
+            ) from problem
+        raise _undone(path, file, kept, problem) from None
+    finally:
+        os.close(kept)
+
+
+def recover(path: Path) -> bool:
+    """Undo an interrupted change of a file. Returns False where there was none.
+
+    Raises BadSource for a journal that is damaged or of another file, RopeconvError while another process is at work
+    and where the disk fails.
+    """
+    draft, journal = _draft_of(path), journal_of(path)
+    if not any(map(os.path.lexists, (journal, draft))):
+        return False
+    with locked(path, hard_links=True) as file:
+        if os.path.lexists(draft):
+            os.close(_open_journal(draft, os.O_RDONLY))
+            draft.unlink()
+        if not os.path.lexists(journal):
+            return False
+        kept = _open_journal(journal, os.O_RDONLY)
+        try:
+            _undo(path, file, kept)
+        except OSError as problem:
+            raise RopeconvError(
+                f"an interrupted change of {path} could not be undone ({problem.strerror}); do not use it before the "
+                f"same command has run again, which undoes it first from {journal.name}"
+            ) from None
+        finally:
+            os.close(kept)
+    return True
+
+
+def _undo(path: Path, file: int, kept: int) -> None:
+    """Restore a file from its journal and remove that. Each step can be repeated after a kill."""
+    size, shift, entries = _read_journal(path, file, kept)
+    if shift and os.fstat(file).st_size != size:  # the data has moved
+        os.ftruncate(file, size + shift)
+        move_data(file, -shift)
+    os.ftruncate(file, size)
+    for place, length, at in entries:
+        for done, block in pieces_of(kept, at, length):
+            write_at(file, block, place + done)
+    os.fsync(file)
+    journal_of(path).unlink()
+    _remove_mark(file)
+    sync_folder(path.resolve().parent)
+
+
+def _undone(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:
+    """Undo a change that failed, and return the error to raise: a sentence, or an unexpected error."""
+    reason = str(problem) if isinstance(problem, RopeconvError) else getattr(problem, "strerror", "") or "stopped"
+    if isinstance(problem, OSError) and problem.errno in FULL:
+        reason = "the disk is full"
+    draft, journal = _draft_of(path), journal_of(path)
+    try:
+        if journal.exists():
+            _undo(path, file, kept)
+    except (OSError, RopeconvError) as worse:
+        if journal.exists():
+            return RopeconvError(
+                f"{path} could not be changed in place ({reason}), nor restored "
+                f"({getattr(worse, 'strerror', None) or worse}); do not use it before the same command has run again, "
+                f"which undoes the change first from {journal.name}"
+            )
+    with suppress(OSError):
+        draft.unlink()
+    left = f"; remove {draft.name}" if os.path.lexists(draft) else ""
+    if isinstance(problem, KeyboardInterrupt):
+        return Interrupted(f"interrupted; {path} has not changed{left}")
+    if not isinstance(problem, OSError | RopeconvError):
+        return problem
+    return RopeconvError(
+        f"{path} could not be changed in place ({reason}) and has not changed; write a new file with -o{left}"
+    )

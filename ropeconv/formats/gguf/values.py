@@ -1,8 +1,6 @@
-"""Values of a GGUF header, kept as bytes and decoded on request; and functions that make them.
+"""Values of a GGUF header, kept as bytes and decoded on request, and the tensor types of ggml.
 
-The tensor types of ggml: how many elements a block has, and how many bytes.
-
-Source: llama.cpp ggml/include/ggml.h and ggml/src/ggml.c, commit 0c1e570.
+Source of the types: llama.cpp ggml/include/ggml.h and ggml/src/ggml.c, commit 0c1e570.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...rope.errors import RopeconvError
 
-STRING, ARRAY = 8, 9
+INT32, UINT32, FLOAT32, BOOL, STRING, ARRAY = 5, 4, 6, 7, 8, 9
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 NAMES = {
     0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 6: "f32", 7: "bool", 8: "str", 9: "array", 10: "u64",
@@ -37,7 +35,7 @@ class GgufValue:
         return NAMES[self.kind]
 
     def decode(self) -> Any:
-        """The value as a number, a bool, a str, or a list of these. Bytes that are not UTF-8 become U+FFFD."""
+        """Return the value as a number, a bool, a str, or a list of these. Bytes that are not UTF-8 become U+FFFD."""
         if self.kind == STRING:
             return self.raw[8:].decode("utf-8", "replace")
         if self.kind != ARRAY:
@@ -45,26 +43,26 @@ class GgufValue:
         element, count = struct.unpack_from("<IQ", self.raw)
         if element != STRING:
             return list(struct.unpack_from(f"<{count}{FORMATS[element]}", self.raw, 12))
-        found, at = [], 12
+        texts, at = [], 12
         for _ in range(count):
             (length,) = struct.unpack_from("<Q", self.raw, at)
-            found.append(self.raw[at + 8 : at + 8 + length].decode("utf-8", "replace"))
+            texts.append(self.raw[at + 8 : at + 8 + length].decode("utf-8", "replace"))
             at += 8 + length
-        return found
+        return texts
 
     def count(self) -> int:
-        """Number of elements of an array, without decoding them; 1 for other values."""
+        """Return the number of elements of an array, without decoding them; 1 for other values."""
         return int(struct.unpack_from("<Q", self.raw, 4)[0]) if self.kind == ARRAY else 1
 
 
 def u32(value: int) -> GgufValue:
-    """An unsigned 32-bit number as a value. Raises RopeconvError where it does not fit."""
-    return GgufValue(4, _packed("I", value))
+    """An unsigned 32-bit number. Raises RopeconvError where it does not fit."""
+    return GgufValue(UINT32, _packed("I", value))
 
 
 def f32(value: float) -> GgufValue:
-    """A 32-bit float as a value. Raises RopeconvError where it does not fit."""
-    return GgufValue(6, _packed("f", value))
+    """A 32-bit float. Raises RopeconvError where it does not fit."""
+    return GgufValue(FLOAT32, _packed("f", value))
 
 
 def _packed(code: str, value: float) -> bytes:
@@ -77,38 +75,21 @@ def _packed(code: str, value: float) -> bytes:
 
 
 def boolean(value: bool) -> GgufValue:
-    """A bool as a value of a header."""
-    return GgufValue(7, struct.pack("<?", value))
+    return GgufValue(BOOL, struct.pack("<?", value))
 
 
 def string(value: str) -> GgufValue:
-    """A string as a value of a header, in UTF-8."""
+    """A string, in UTF-8."""
     data = value.encode()
     return GgufValue(STRING, struct.pack("<Q", len(data)) + data)
 
 
 def array(kind: int, values: Sequence[object]) -> GgufValue:
-    """An array of numbers or bools as a value. kind: the number of the type of its elements in GGUF."""
+    """An array of numbers or bools. kind: the number of the type of its elements in GGUF."""
     return GgufValue(ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values))
 
 
-def bools(values: Sequence[bool]) -> GgufValue:
-    """An array of bools as a value of a header."""
-    return array(7, values)
-
-
-def i32_array(values: Sequence[int]) -> GgufValue:
-    """An array of signed 32-bit numbers as a value of a header."""
-    return array(5, values)
-
-
-def f32_array(values: Sequence[float]) -> GgufValue:
-    """An array of 32-bit floats as a value of a header."""
-    return array(6, values)
-
-
 def strings(values: Sequence[bytes]) -> GgufValue:
-    """An array of strings as a value of a header. values: in UTF-8."""
     parts = [struct.pack("<IQ", STRING, len(values))]
     for value in values:
         parts += (struct.pack("<Q", len(value)), value)
@@ -123,7 +104,7 @@ class TensorType(NamedTuple):
     size: int
 
     def bytes(self, shape: Iterable[int]) -> int:
-        """Size in bytes of a tensor of a shape."""
+        """Return the size in bytes of a tensor of a shape."""
         return prod(shape) // self.block * self.size
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ropeconv.bake.execution import ApplyOptions, execute_plan
 from ropeconv.bake.plan import FilePlan, PlannedFile
-from ropeconv.bake.writing.execute import execute_plan
-from ropeconv.bake.writing.place import ApplyOptions
 from ropeconv.inspection.receipts.receipt import (
     BeforeRecord,
     CheckRecord,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake.writing import files
-from ropeconv.bake.writing import place as places
-from ropeconv.bake.writing.hidden import HiddenFolder, Move, Moves, OutputJournal, locked, settle
+from ropeconv.bake import execution
+from ropeconv.bake import hidden as places
+from ropeconv.bake.hidden import HiddenFolder, Move, Moves, OutputJournal, locked, settle
 from ropeconv.rope.errors import RopeconvError
 
 from .plans import SmallPlan, small_plan, source_folder, tree, write
@@ -19,7 +19,7 @@ from .plans import SmallPlan, small_plan, source_folder, tree, write
 HOLD = """
 import sys, time
 from pathlib import Path
-from ropeconv.bake.writing.hidden import locked
+from ropeconv.bake.hidden import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -116,7 +116,7 @@ def test_a_disk_needs_space_for_what_is_made(
     monkeypatch.setattr(places, "same_blocks", lambda source, folder: shares)
     monkeypatch.setattr(places, "free_bytes", lambda folder: needed - 1)
     with monkeypatch.context() as patch:
-        patch.setattr(files.Writer, "write", lambda *given: pytest.fail("something was written"))
+        patch.setattr(execution.Writer, "write", lambda *given: pytest.fail("something was written"))
         said = r"has 17\.\d MB free and the output needs 17\.\d MB; free some, use -o, or share"
         with pytest.raises(RopeconvError, match=said):
             write(plan, link=link)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from ropeconv.bake import execution, hidden
 from ropeconv.bake.plan import FilePlan
-from ropeconv.bake.writing import execute, hidden
 from ropeconv.formats import disk
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
@@ -114,7 +114,7 @@ def written(place: Path) -> None:
 def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
     tmp_path: Path, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, refuse = tmp_path / "out", execute.refuse_occupied
+    out, refuse = tmp_path / "out", execution.refuse_occupied
     looks: Iterator[None] = iter([None])
 
     def then_it_comes(plan: FilePlan, force: bool) -> None:
@@ -122,8 +122,10 @@ def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
         if next(looks, out) is out:
             written(tmp_path / name)
 
-    monkeypatch.setattr(execute, "refuse_occupied", then_it_comes)
-    with pytest.raises(RopeconvError, match="out came into being while it was written; move that away and run again"):
+    monkeypatch.setattr(execution, "refuse_occupied", then_it_comes)
+    with pytest.raises(
+        RopeconvError, match="out was created by another program meanwhile; move that away and run again"
+    ):
         write(small_plan(folder, out))
     assert (tmp_path / name).read_text() == "of the user"
     assert out.is_file() or [path.name for path in out.iterdir()] == ["notes.txt"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.bake import execution
 from ropeconv.bake.plan import PlannedFile
-from ropeconv.bake.writing import execute, files
 from ropeconv.errors import BadSource
 from ropeconv.formats.disk import FileIdentity, identity
 from ropeconv.inspection.receipts.reader import read_receipt
@@ -46,7 +46,7 @@ def test_which_options_go_on_from_each_other(
 ) -> None:  # fmt: skip
     """started: in the same start of the machine. Another one may have lost what was not synced."""
     (tmp_path / "boot").write_text("first start")
-    monkeypatch.setattr(execute, "BOOT", tmp_path / "boot")
+    monkeypatch.setattr(execution, "BOOT", tmp_path / "boot")
     made = made_in(interrupted(plan, **first))
     (tmp_path / "boot").write_text("first start" if started else "second start")
     write(plan, **second)
@@ -127,7 +127,7 @@ def test_a_copy_has_the_bytes_of_the_source(
         target.write_bytes(wrong(source.stat().st_size))
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "copy_file", copied)
+        patched.setattr(execution, "copy_file", copied)
         with pytest.raises(BadSource, match="changed while it was copied"):
             write(plan)
     assert not plan.out.exists()

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
+from ropeconv.bake.execution import ApplyOptions, execute_plan
 from ropeconv.bake.plan import Plan
-from ropeconv.bake.writing.execute import execute_plan
-from ropeconv.bake.writing.place import ApplyOptions
 from ropeconv.errors import BadSource
 from ropeconv.inspection.receipts.receipt import CheckRecord
 from ropeconv.rope.methods.method import REGISTRY

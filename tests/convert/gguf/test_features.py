@@ -10,7 +10,7 @@ import pytest
 
 from ropeconv.convert.gguf_encoding import GgufModel, gguf_features
 from ropeconv.formats.gguf.header import GgufHeader
-from ropeconv.formats.gguf.values import GgufValue, f32, i32_array, string, u32
+from ropeconv.formats.gguf.values import INT32, GgufValue, array, f32, string, u32
 
 from .edits import FREQS, LONG, SHORT
 
@@ -31,7 +31,7 @@ def value(given: Any) -> GgufValue:
     if isinstance(given, str):
         return string(given)
     if isinstance(given, list):
-        return i32_array(given)
+        return array(INT32, given)
     return f32(given) if isinstance(given, float) else u32(given)
 
 

@@ -30,7 +30,7 @@ def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) ->
 @pytest.mark.parametrize(
     ("arch", "of", "options", "words"),
     [
-        ("cogvlm", LINEAR, {}, "with the base 10000 whatever the file says; extend the checkpoint instead"),
+        ("cogvlm", LINEAR, {}, "with the base 10000 whatever the file has; extend the checkpoint instead"),
         ("hunyuan-moe", YARN, {}, "it normalises queries and keys after the rotation"),
         ("qwen2", YARN, {"encoding": "nope"}, "--encoding nope is not for GGUF; choose auto, keys, tensor or carrier"),
         ("starcoder2", MIXED, {"encoding": "carrier"}, "starcoder2 as another architecture: no such carrier is known; "
@@ -41,7 +41,7 @@ def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) ->
         ("llama", recipe("llama3", 4.0), {"encoding": "keys"}, "llama3 cannot be baked for GGUF metadata"),
         ("llama", recipe("yarn", 4.0, 16.0), {"encoding": "keys"}, "other architectures only and computes 32 and 1"),
         ("llama", recipe("yarn", 4.0, 32.0, 1.0, False), {"encoding": "keys"}, "llama.cpp always rounds the ends"),
-        ("exaone4", PAIR, {"encoding": "tensor"}, "it takes one list; give one list: leave --keep-short out"),
+        ("exaone4", PAIR, {"encoding": "tensor"}, "it supports one list; give one list: leave --keep-short out"),
         ("qwen2", PAIR, {"encoding": "tensor"}, "loads no rope_freqs for it; name a carrier (--carrier llama"),
         ("starcoder2", MIXED, {}, "starcoder2: by keys, nothing names an arbitrary frequency vector; by tensor, "
          "llama.cpp loads no rope_freqs for it; theta, linear and yarn fit into its keys"),
@@ -58,7 +58,7 @@ def test_what_a_file_cannot_hold(tmp_path: Path, arch: str, of: Recipe, options:
 def test_a_length_that_also_scales_queries_stays(tmp_path: Path) -> None:
     scaled = {"attention.temperature_scale": 0.1, "rope.scaling.original_context_length": 64}
     shorter = recipe("yarn", 4.0, original_context=32)
-    words = "yarn over 32 tokens cannot be baked for the keys of mistral3: its original context, 64, also says how"
+    words = "yarn over 32 tokens cannot be baked for the keys of mistral3: its original context, 64, also gives the"
     assert words in refusal(tmp_path, "mistral3", shorter, scaled, encoding="keys")
     assert planned(tmp_path, "mistral3", YARN, scaled, encoding="keys").result.encoding == "keys"
     assert "it scales queries by position already" in refusal(tmp_path, "mistral3", FULL, scaled)
@@ -84,7 +84,7 @@ def test_window_layers_without_a_norm_of_what_rotates(tmp_path: Path, extra: dic
     loud, window = recipe("yarn", 4.0, attention_factor=1.5), {"attention.sliding_window": 32, **extra}
     names = [f"blk.{layer}.attn_q_norm.weight" for layer in (0, 1)]
     norms = {name: np.ones(64, np.float32) for name in names}
-    words = "its key would change the window layers too, and they have no F32 norm of what rotates to take it back"
+    words = "its key would change the window layers too, and they have no F32 query norm that could undo that"
     assert words in refusal(tmp_path, "gemma3", loud, window)
     assert words in refusal(tmp_path, "gemma3", loud, window, {names[0]: norms[names[0]]})
     assert words in refusal(tmp_path, "gemma3", loud, window, norms | {names[1]: np.ones(64, np.float16)})

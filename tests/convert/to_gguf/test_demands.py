@@ -31,7 +31,7 @@ COMPUTED_OTHERWISE: list[tuple[str, dict[str, Any], str]] = [
     ("smollm3", {"no_rope_layers": [1, 0, 1, 1]}, "no_rope_layers"),
     ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers = \\[0\\]"),
     ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-    ("exaone4", {"sliding_window": 32, "layer_types": WINDOWS}, "windows there in models of 64 layers alone"),
+    ("exaone4", {"sliding_window": 32, "layer_types": WINDOWS}, "windows there in models of 64 layers only"),
     ("persimmon", {}, "llama.cpp has no such architecture any more; keep safetensors"),
     ("phimoe", {}, "SparseMixer"),
 ]

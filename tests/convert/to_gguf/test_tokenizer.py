@@ -285,7 +285,7 @@ def test_llama_cpp_takes_every_name_of_the_list_and_no_other(tmp_path: Path) -> 
         vocabulary_file(keys | {"tokenizer.ggml.pre": string(name)}, tmp_path / f"{name}.gguf")
     found = in_llama_cpp([tmp_path / f"{name}.gguf" for name in tried], [])
     assert [name for name, ids in zip(tried, found, strict=True) if ids is not None] == list(names)
-    with pytest.raises(UsageError, match="no pre-tokenizer of llama.cpp; take one of: .*qwen2"):
+    with pytest.raises(UsageError, match="not a pre-tokenizer of llama.cpp; choose one of: .*qwen2"):
         tokenizer_keys(tmp_path, VOCABULARY, {}, pre="nonsense")
     assert tokenizer_keys(tmp_path, VOCABULARY, {}, pre="mpt")["tokenizer.ggml.pre"].decode() == "mpt"
 

@@ -20,12 +20,10 @@ import pytest
 
 from ropeconv.errors import BadSource, Interrupted
 from ropeconv.formats.gguf import inplace
-from ropeconv.formats.gguf import recovery as room
 from ropeconv.formats.gguf.edit import PAGE, RESERVED, AddedTensor, Change, Edit, Layout, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import read_header
-from ropeconv.formats.gguf.inplace import phases
-from ropeconv.formats.gguf.recovery import can_insert, journal_of, move_data, recover
+from ropeconv.formats.gguf.inplace import can_insert, journal_of, move_data, phases, recover
 from ropeconv.formats.gguf.values import f32, string, u32
 from ropeconv.rope.errors import RopeconvError
 
@@ -230,10 +228,10 @@ def test_a_change_begins_after_its_journal_is_on_the_disk_which_goes_after_the_c
 @pytest.mark.parametrize(
     ("failing", "number", "words"),
     [
-        (range(1, 2), errno.ENOSPC, r"place \(the disk is full\) and is as it was; write a new file with -o"),
-        (range(3, 4), errno.ENOSPC, r"place \(the disk is full\) and is as it was"),
-        (range(3, 99), errno.EIO, "nor put back .*; do not use it before the same command has run again"),
-        (range(4, 5), errno.EIO, "is changed in place, but a loss of power may bring it back"),
+        (range(1, 2), errno.ENOSPC, r"place \(the disk is full\) and has not changed; write a new file with -o"),
+        (range(3, 4), errno.ENOSPC, r"place \(the disk is full\) and has not changed"),
+        (range(3, 99), errno.EIO, "nor restored .*; do not use it before the same command has run again"),
+        (range(4, 5), errno.EIO, "is changed in place, but a loss of power may undo that"),
     ],
 )
 def test_a_change_that_a_disk_fails_is_undone(model: Path, disk: Disk, failing: range, number: int, words: str) -> None:
@@ -242,7 +240,7 @@ def test_a_change_that_a_disk_fails_is_undone(model: Path, disk: Disk, failing: 
     disk.failing, disk.number = failing, number
     with pytest.raises(RopeconvError, match=words):
         list(phases(GgufFile.open(model), EDIT))
-    if "nor put back" in words:
+    if "nor restored" in words:
         with pytest.raises(RopeconvError, match=r"could not be undone \(Input/output error\); do not use it before"):
             recover(model)
         disk.failing = range(0)
@@ -254,8 +252,8 @@ def test_a_change_that_a_disk_fails_is_undone(model: Path, disk: Disk, failing: 
 @pytest.mark.parametrize(
     ("problem", "expected", "words"),
     [
-        (BadSource("the tensor was cut off"), RopeconvError, r"place \(the tensor was cut off\) and is as it was"),
-        (KeyboardInterrupt(), Interrupted, "is as it was"),
+        (BadSource("the tensor was cut off"), RopeconvError, r"place \(the tensor was cut off\) and has not changed"),
+        (KeyboardInterrupt(), Interrupted, "has not changed"),
     ],
 )
 def test_a_change_is_undone(model: Path, problem: BaseException, expected: type[BaseException], words: str) -> None:
@@ -295,7 +293,7 @@ def test_room_is_inserted_and_taken_away_where_the_fallocate_command_can(tmp_pat
 def test_nothing_changes_on_a_filesystem_that_cannot_insert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "model.gguf")
     original = path.read_bytes()
-    monkeypatch.setattr(room, "move_data", fails(errno.EOPNOTSUPP))
+    monkeypatch.setattr(inplace, "move_data", fails(errno.EOPNOTSUPP))
     with pytest.raises(RopeconvError, match="cannot insert them; write a new file with -o"):
         list(phases(GgufFile.open(path), edit()))
     assert path.read_bytes() == original

@@ -15,8 +15,7 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.edit import Edit
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import read_header
-from ropeconv.formats.gguf.inplace import phases
-from ropeconv.formats.gguf.recovery import journal_of, recover
+from ropeconv.formats.gguf.inplace import journal_of, phases, recover
 from ropeconv.formats.gguf.values import u32
 from ropeconv.rope.errors import RopeconvError
 
@@ -120,7 +119,7 @@ def test_other_hard_links_are_not_read_or_changed_after_a_kill(model: Path) -> N
         lambda: ropeconv.open_source(str(other)).file,  # type: ignore[union-attr]
         lambda: change(GgufFile.open(other), hard_links=True),
     ):
-        with pytest.raises(BadSource, match=f"under another of its names, and {journal} has what undoes it"):
+        with pytest.raises(BadSource, match=f"under another of its names, and {journal} can undo it"):
             attempt()
     assert recover(model)
     assert other.read_bytes() == original

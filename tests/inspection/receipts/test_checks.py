@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.header import GgufHeader, TensorInfo
-from ropeconv.formats.gguf.values import GgufValue, array, f32_array, string, strings
+from ropeconv.formats.gguf.values import GgufValue, array, string, strings
 from ropeconv.formats.safetensors import Tensor, read_header
 from ropeconv.inspection.receipts.folder import check_folder, check_scaled, write_divided
 from ropeconv.inspection.receipts.gguf import check_gguf, value_of
@@ -145,7 +145,7 @@ def raw(data: bytes) -> str:
 
 
 VALUES = (
-    string("\u00e9a"), GgufValue(4, bytes(4)), GgufValue(7, b"\1"), GgufValue(12, bytes(8)), f32_array([1, 2, 3]),
+    string("\u00e9a"), GgufValue(4, bytes(4)), GgufValue(7, b"\1"), GgufValue(12, bytes(8)), array(6, [1.0, 2.0, 3.0]),
     array(10, [1]), strings([b"", b"ab", b"c"]),
 )  # fmt: skip
 

@@ -93,7 +93,7 @@ def test_results_of_other_types_beside_a_gguf_file(tmp_path: Path, name: str) ->
     path.write_text(json.dumps(right))
     assert read_receipt(out).validation == {"agrees": True}
     path.write_text(json.dumps(right | {name: ODD[name]}))
-    with pytest.raises(BadSource, match="b.gguf.validation.json is not as it has to be"):
+    with pytest.raises(BadSource, match="b.gguf.validation.json has the wrong form"):
         read_receipt(out)
 
 

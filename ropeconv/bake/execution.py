@@ -1,0 +1,323 @@
+"""Executes a plan: files are written into a hidden folder, checked, and then moved to their final names.
+
+A later run continues from the files that an interrupted one has finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event, Lock
+
+import msgspec
+
+from ..errors import BadSource, Interrupted
+from ..formats.disk import (
+    FULL,
+    Advance,
+    FileIdentity,
+    copy_file,
+    human,
+    identity,
+    link_file,
+    refuse_changed,
+    sampled,
+    sha256,
+    sync_file,
+    sync_folder,
+    sync_tree,
+    writing_back,
+)
+from ..inspection.receipts.receipt import CheckRecord, FileRecord
+from ..inspection.receipts.writer import clear_drafts, write_receipt
+from ..rope.errors import RopeconvError
+from ..version import __version__
+from .hidden import (
+    Begun,
+    FinishedFile,
+    HiddenFolder,
+    OutputJournal,
+    locked,
+    refuse_full,
+    refuse_occupied,
+    refuse_place,
+    settle,
+    take_names,
+)
+from .plan import FilePlan, PlannedFile
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+COPIED, COPIES = ("copy", "patch"), 2
+GRACE = 5.0
+"""Seconds that the current copies have to stop when a run is stopped."""
+
+Verify = Callable[[Path], CheckRecord | None]
+
+
+@dataclass(frozen=True)
+class ApplyOptions:
+    """How a plan is executed.
+
+    link: hard-link unchanged files. force: replace an earlier output. checksum: hash copied weights too, for the
+    receipt. staged: leave out files that are copied unchanged, for a caller that takes them from the source. fsync:
+    wait until everything is on the disk before it gets its final name.
+    """
+
+    link: bool = False
+    force: bool = False
+    checksum: bool = False
+    staged: bool = False
+    fsync: bool = True
+
+
+def execute_plan(
+    plan: FilePlan, options: ApplyOptions, verify: Verify = lambda folder: None, advance: Advance = lambda done: None
+) -> Path:
+    """Write the output and return its path: a folder, or a GGUF file (of several shards the first).
+
+    verify: called with the folder of the finished files before they are moved to their final names; it returns the
+    check for the receipt, or raises to stop.
+
+    Raises RopeconvError for an occupied or missing place, one that another process writes to, a full or failing disk,
+    and a source that changes meanwhile. An interrupted run leaves its finished files in a hidden folder, from which the
+    same command continues; a killed replacement of an earlier output is undone at the next start.
+    """
+    refuse_place(plan)
+    with _sentences(plan), locked(plan.out) as hidden:
+        journal = settle(hidden, OutputJournal.read(hidden.journal))
+        refuse_occupied(plan, options.force)
+        clear_drafts(plan.out)
+        try:
+            _write(plan, hidden, journal, options, verify, advance)
+        except Exception:
+            hidden.clear()
+            refuse_changed(plan.seen)  # which may be the cause, and has a better message
+            raise
+        # the first shard of several last, since the others cannot be loaded without it
+        names = [plan.out.name] if plan.is_folder else [file.name for file in reversed(plan.files)]
+        try:
+            refuse_occupied(plan, options.force)
+            take_names(hidden, journal, names, options.force, options.fsync)
+        except RopeconvError as problem:
+            raise RopeconvError(f"{problem}{_kept(plan)}") from None
+        hidden.clear()
+    if options.fsync:
+        with suppress(OSError):  # only of the removal of the hidden folder: the output is on the disk
+            sync_folder(plan.out.parent)
+    return plan.out
+
+
+def refuse_early(plan: FilePlan, force: bool) -> None:
+    """Raise RopeconvError where `execute_plan` would refuse the place of an output, as far as this is known before it.
+
+    Files of an interrupted run are not judged, nor is a folder that does not exist yet.
+    """
+    if plan.out.parent.is_dir() and not HiddenFolder.beside(plan.out).root.exists():
+        refuse_place(plan)
+        refuse_occupied(plan, force)
+
+
+def _write(
+    whole: FilePlan,
+    hidden: HiddenFolder,
+    journal: OutputJournal,
+    options: ApplyOptions,
+    verify: Verify,
+    advance: Advance,
+) -> None:
+    """Write and check everything in the hidden folder."""
+    plan = whole
+    if options.staged:
+        plan = replace(whole, files=tuple(file for file in whole.files if file.action != "copy"))
+    stamp = _stamp(plan, options)
+    if journal.stamp != stamp:
+        hidden.clear()
+        journal.add(Begun(stamp))
+    root = hidden.new(plan.out.name if plan.is_folder else "")
+    writer = Writer(plan, root, hidden.drafts, journal, options, advance, dict(whole.seen))
+    refuse_changed(writer.seen)
+    pending = writer.resume()
+    refuse_full(plan, pending, hidden.root, options.link)
+    writer.write(pending)
+    check = verify(root)
+    receipt = whole.receipt() if plan.is_folder else None
+    if receipt is not None:
+        files = tuple(writer.record(file) for file in whole.files)
+        write_receipt(root, msgspec.structs.replace(receipt, files=files, check=check), options.fsync)
+    refuse_changed(writer.seen)
+    if options.fsync:
+        sync_tree(root)
+
+
+def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
+    """A digest that an interrupted run and this one share where this one can continue from its files."""
+    files = [(file.action, file.name, file.size, file.sha256, file.text) for file in plan.files]
+    seen = [(str(path), msgspec.to_builtins(before)) for path, before in plan.seen.items()]
+    boot = "" if options.fsync or not BOOT.exists() else BOOT.read_text()  # a loss of power undoes unsynced files
+    how = [options.link, options.checksum, options.fsync, boot, __version__]
+    common = [plan.source.reference, plan.source.identity, plan.resume_key, how, files, seen]
+    return hashlib.sha256(json.dumps(common).encode()).hexdigest()
+
+
+@contextmanager
+def _sentences(plan: FilePlan) -> Iterator[None]:
+    """Turn errors of the disk into RopeconvError, but not those of the network, which have no number."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno is None or isinstance(problem, ConnectionError | TimeoutError):
+            raise
+        if problem.errno in FULL:
+            message = f"the disk is full; {human(plan.bytes)} are needed at {plan.out.parent}, free some or use -o"
+        else:
+            message = (
+                f"{plan.out} cannot be written ({problem.strerror}: {problem.filename or plan.out.parent}); check the "
+                "disk and its permissions, or choose another place with -o"
+            )
+        raise RopeconvError(message + _kept(plan)) from None
+
+
+def _kept(plan: FilePlan) -> str:
+    """A sentence on the finished files that an error leaves beside the output; empty without any."""
+    root = HiddenFolder.beside(plan.out).root
+    return f". {root} has the finished files: the same command continues; else remove it" if root.is_dir() else ""
+
+
+@dataclass
+class Writer:
+    """Writes the files of a plan.
+
+    root: the folder of complete files. drafts: the folder of incomplete files, since a source may have any name. seen:
+    files of the source that are read, as they were before.
+    """
+
+    plan: FilePlan
+    root: Path
+    drafts: Path
+    journal: OutputJournal
+    options: ApplyOptions
+    advance: Advance
+    seen: dict[Path, FileIdentity | None] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+    _stopping: Event = field(default_factory=Event)
+
+    def resume(self) -> list[PlannedFile]:
+        """Remove everything but unchanged finished files, and return the other files of the plan."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.drafts, ignore_errors=True)
+        self.drafts.mkdir(exist_ok=True)
+        pending = [file for file in self.plan.files if not self._is_finished(file)]
+        finished = {file.name: file.size for file in self.plan.files if file not in pending}
+        for folder, _, names in os.walk(self.root):
+            for path in (Path(folder, name) for name in names):
+                if path.relative_to(self.root).as_posix() not in finished:
+                    path.unlink()
+        if finished:
+            self.advance(sum(finished.values()))
+        return pending
+
+    def write(self, pending: Iterable[PlannedFile]) -> None:
+        """Write files, copies two at a time, since one does not use the whole bandwidth of a disk.
+
+        Raises OSError, and BadSource where the source is not as it was planned.
+        """
+        for file in pending:
+            if file.action not in COPIED:
+                self._write(file)
+        pool = ThreadPoolExecutor(COPIES)
+        running: list[Future[None]] = []
+        try:
+            running += [pool.submit(self._write, file) for file in pending if file.action in COPIED]
+            for future in as_completed(running):
+                future.result()
+        except BaseException:
+            self._stopping.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            wait(running, GRACE)  # a download that hangs no longer touches anything here
+            raise
+        pool.shutdown()
+
+    def record(self, file: PlannedFile) -> FileRecord:
+        """Return the record of a file for the receipt, with its real size and sha256.
+
+        Copies have a sha256 with `checksum` or where the source lists it: hashing 100 GB would take longer than copying
+        them by the kernel. Files that are not staged are recorded as planned.
+        """
+        finished = self.journal.finished.get(file.name)
+        size = file.size if finished is None else finished.identity.size
+        digest = file.sha256 if finished is None else finished.sha256 or file.sha256
+        return FileRecord(file.name, file.action, size, digest, file.origin or None)
+
+    def _is_finished(self, file: PlannedFile) -> bool:
+        path, finished = self.root / file.name, self.journal.finished.get(file.name)
+        if finished is None or identity(path) != finished.identity or not _right_size(file, finished.identity.size):
+            return False
+        local = file.action == "copy" and self.plan.source.kind != "hub"
+        origin = self.plan.origin(file) if local else None
+        sample = sampled(path)
+        return sample == finished.sample and (origin is None or sample == sampled(origin))
+
+    def _write(self, file: PlannedFile) -> None:
+        target = self.root / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.drafts / f"{self.plan.files.index(file)}{target.suffix}"
+        with writing_back(draft) if self.options.fsync else nullcontext():
+            self._fill(file, draft)
+            sample, digest = self._checked(file, draft)
+            if self.options.fsync:
+                sync_file(draft)
+        draft.replace(target)
+        after = identity(target)
+        assert after is not None, target
+        with self._lock:
+            self.journal.add(FinishedFile(file.name, after, sample, digest))
+
+    def _fill(self, file: PlannedFile, draft: Path) -> None:
+        origin = self.plan.origin(file)
+        if origin is not None:
+            self.seen.setdefault(origin, identity(origin))
+        self._done(0)
+        if file.make is not None:
+            file.make(draft, self._done)
+        elif file.text is not None:
+            draft.write_bytes(file.text.encode())
+            self._done(file.size)
+        elif origin is None:
+            raise RopeconvError(f"{file.name} is planned without a content; report it")
+        elif self.options.link and link_file(origin, draft):
+            self._done(file.size)
+        else:
+            copy_file(origin, draft, self._done)
+
+    def _done(self, done: int) -> None:
+        """Count bytes. Raises Interrupted where the run is stopped, so that its threads end too."""
+        if self._stopping.is_set():
+            raise Interrupted("stopped with the run")
+        if done:
+            self.advance(done)
+
+    def _checked(self, file: PlannedFile, draft: Path) -> tuple[str, str | None]:
+        """The sample and the sha256 of a file that is as planned; None for one that is not read completely."""
+        size, sample = draft.stat().st_size, sampled(draft)
+        origin = self.plan.origin(file) if file.action == "copy" else None
+        if not _right_size(file, size) or (origin is not None and sample != sampled(origin)):
+            raise BadSource(f"{file.name} changed while it was copied; leave the source unchanged and run again")
+        if file.action in COPIED and not self.options.checksum:
+            return sample, None
+        known = file.sha256 if file.text is None else hashlib.sha256(file.text.encode()).hexdigest()
+        digest = sha256(draft)
+        if known is not None and digest != known:
+            raise BadSource(f"{file.name} has another content than was planned; check the disk and the source")
+        return sample, digest
+
+
+def _right_size(file: PlannedFile, size: int) -> bool:
+    """Whether a file has its planned size. A size of 0 stands for one that the Hub does not tell."""
+    return file.estimated or size == file.size or (file.size == 0 and file.text is None)

@@ -1,0 +1,211 @@
+"""Selects how a schedule is written into a GGUF file: a named encoding, or the first that the named readers compute
+exactly.
+
+Log-n becomes the architecture mistral3, which multiplies queries by `1 + beta ln(1 + floor(p / O))`, O its original
+context: the log-n approximation. With O the length of log-n it follows the clamped formula roughly; with O = 1 and a
+large beta it is the full formula but for the 1 in front. `attn_q.scale`, which llama.cpp applies to every type of
+weights, undoes beta.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from ..errors import UnsupportedBake, UsageError
+from ..formats.gguf.edit import AddedTensor, Edit
+from ..formats.gguf.values import F32, f32, u32
+from ..rope.schedule import QueryScaling, Schedule, approximate_log_n, deviation
+from ..runtimes.gguf_readers import Reader, find_readers
+from ..runtimes.llamacpp.archs import arch_of_header
+from ..runtimes.llamacpp.read_header import ASSUMED
+from ..runtimes.runtime import GOOD
+from .encodings.tensor import tensor
+from .gguf_encoding import (
+    GGUF_ENCODINGS,
+    NOTE,
+    GgufModel,
+    GgufResult,
+    carry,
+    judged,
+    nothing_suits,
+    scaled_floats,
+    take_back,
+)
+from .target import ConsideredEncoding, Target, refuse_approximate, refuse_attention_factor
+
+TO = "mistral3"
+EXPONENT = 20  # the factor is applied in float32
+
+
+def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
+    """Return a schedule with log-n, written as the architecture mistral3.
+
+    carrier: "mistral3" for files of another architecture, else empty. Raises UnsupportedBake for architectures that
+    cannot be written as mistral3, and files that scale queries already.
+    """
+    assert schedule.log_n is not None
+    name = model.get("general.architecture")
+    if name != TO and carrier != TO:
+        raise UnsupportedBake(
+            f"--log-n {schedule.log_n.kind}", f"the GGUF architecture {name}", "it does not scale queries by position",
+            f"take --carrier {TO}, which llama and qwen2 can become, or leave --log-n out",
+        )  # fmt: skip
+    if model.reading().spec.query_scaling is not None:
+        raise UnsupportedBake(
+            f"--log-n {schedule.log_n.kind}", "this file", "it scales queries by position already", "leave --log-n out"
+        )
+    steps = approximate_log_n(schedule.log_n, EXPONENT)
+    edit = carry(model, TO) if name != TO else Edit()
+    keys = {
+        f"{TO}.attention.temperature_scale": f32(steps.beta),
+        f"{TO}.rope.scaling.original_context_length": u32(steps.length),
+    }
+    edit = edit.merged(Edit(keys)).merged(_gain(steps.gain, model, edit))
+    scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
+    edit = edit.merged(tensor(scaled, model.after(edit)))
+    off = deviation(schedule.log_n, steps, schedule.context)
+    notes: tuple[str, ...] = (_note(steps, off, schedule.context),)
+    if name != TO:
+        notes = (NOTE.format(to=TO), *notes)
+    encoding = "carrier" if name != TO else "tensor"
+    return judged(encoding, scaled, model, edit, f"the architecture {TO}", off, notes=notes, log_n_approximation=steps)
+
+
+def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
+    """The edit that multiplies all queries by `gain`: a scale tensor per projection, and the biases themselves."""
+    if gain == 1:
+        return Edit()
+    added, changes = [], {}
+    for layer in range(len(model.reading().spec.layers)):
+        name = f"blk.{layer}.attn_q"
+        bias = model.tensors.get(f"{name}.bias")
+        if f"{name}.weight" not in model.tensors or f"{name}.scale" in model.tensors:
+            raise UnsupportedBake(
+                "full log-n", "this file", f"{name} is fused, or has a scale of its own", "choose --log-n clamped"
+            )
+        added.append(AddedTensor(f"{name}.scale", struct.pack("<f", gain)))
+        if bias is not None:
+            if bias.type != F32:
+                raise UnsupportedBake("full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped")
+            scaled = scaled_floats(bias.size, gain)
+            changes[bias.name] = edit.changes[bias.name].then(scaled) if bias.name in edit.changes else scaled
+    return Edit(changes=changes, added=tuple(added))
+
+
+def _note(steps: QueryScaling, off: float, context: int) -> str:
+    if steps.gain == 1:
+        return f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over {context} tokens"
+    return f"log-n is within {off:.0e} of the formula; llama.cpp from 2026 on reads the attn_q.scale that this needs"
+
+
+DEFAULT_CARRIERS = {"qwen2": "llama"}
+"""Carriers that "auto" uses without --carrier, by the architecture of the file."""
+
+
+def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufResult:
+    """Return the result of the encoding that the target names.
+
+    "auto" selects, of keys and a rope tensor where llama.cpp and the named readers compute them exactly, the one that
+    most readers compute exactly; where there is none, qwen2 as llama. Other carriers are used only where the target
+    names them. Raises UnsupportedBake where nothing fits, UsageError for an unknown name.
+    """
+    arch = arch_of_header(model)
+    if arch.fixed:
+        why = "llama.cpp rotates it with the base 10000 whatever the file has"
+        raise UnsupportedBake("a schedule", f"the GGUF architecture {arch.name}", why, "extend the checkpoint instead")
+    if arch.norm_after_rope:
+        refuse_attention_factor(schedule, arch.name)
+    encoding, carrier = target.encoding, target.carrier or ""
+    readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
+    if schedule.log_n is not None:
+        result = with_log_n(schedule, model, TO if encoding == "carrier" and not carrier else carrier)
+        if not target.allow_approximate:
+            refuse_approximate(result, schedule, "take --log-n full")
+        return _suited(result, {}, readers)
+    tries: dict[str, Callable[[], GgufResult]] = {
+        name: partial(_encoded, name, schedule, model) for name in GGUF_ENCODINGS
+    }
+    host = carrier or DEFAULT_CARRIERS.get(arch.name) or next(iter(arch.carriers), "")
+    if host:
+        tries["carrier"] = partial(_carried, schedule, model, host)
+    if encoding == "auto" and not carrier:
+        return _plainest(tries, arch.name, readers)
+    name = "carrier" if carrier else encoding
+    if name not in tries:
+        if name == "carrier":
+            return _carried(schedule, model, "")
+        known = ", ".join(GGUF_ENCODINGS)
+        raise UsageError(f"--encoding {encoding} is not for GGUF; choose auto, {known} or carrier")
+    return _suited(tries[name](), {other: make for other, make in tries.items() if other != name}, readers)
+
+
+def _plainest(tries: dict[str, Callable[[], GgufResult]], arch: str, readers: tuple[Reader, ...]) -> GgufResult:
+    results, refusals = dict[str, GgufResult](), dict[str, UnsupportedBake]()
+    selected: GgufResult | None = None
+    for name, make in tries.items():
+        if name == "carrier" and (selected is not None or arch not in DEFAULT_CARRIERS):
+            continue
+        try:
+            results[name] = make()
+        except UnsupportedBake as refusal:
+            refusals[name] = refusal
+            continue
+        more = selected is None or results[name].exact_count() > selected.exact_count()
+        if more and results[name].suits(readers):
+            selected = results[name]
+    if selected is not None:
+        return replace(selected, considered=_considered(selected, results, refusals, readers))
+    if results:
+        raise nothing_suits(tuple(results.values()), refusals, readers)
+    if "carrier" in refusals:
+        raise refusals["carrier"]
+    reasons = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
+    last = list(refusals.values())[-1]
+    raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", reasons, last.alternatives)
+
+
+def _considered(
+    selected: GgufResult,
+    results: dict[str, GgufResult],
+    refusals: dict[str, UnsupportedBake],
+    readers: tuple[Reader, ...],
+) -> tuple[ConsideredEncoding, ...]:
+    """The encodings that were tried, each with the reason why it was selected or not."""
+    reasons = {name: refusal.reason for name, refusal in refusals.items()}
+    for name, result in results.items():
+        wrong = next((verdict for verdict in map(result.judged_by, readers) if verdict.status not in GOOD), None)
+        if result is selected:
+            reasons[name] = f"llama.cpp reads it exactly; {result.exact_share}"
+        elif wrong is not None:
+            reasons[name] = f"{wrong.display_name}: {wrong.reason}"
+        else:
+            reasons[name] = f"no more readers read it exactly; {result.exact_share}"
+    order = [name for name in (*GGUF_ENCODINGS, "carrier") if name in reasons]
+    return tuple(ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in order)
+
+
+def _suited(result: GgufResult, others: dict[str, Callable[[], GgufResult]], readers: tuple[Reader, ...]) -> GgufResult:
+    """The result of an encoding that was named. others: functions that write by other encodings, for the error."""
+    if result.suits(readers):
+        return result
+    results, refusals = [result], dict[str, UnsupportedBake]()
+    for name, make in others.items():
+        try:
+            results.append(make())
+        except UnsupportedBake as refusal:
+            refusals[name] = refusal
+    raise nothing_suits(tuple(results), refusals, readers)
+
+
+def _encoded(name: str, schedule: Schedule, model: GgufModel) -> GgufResult:
+    edit = take_back(model, GGUF_ENCODINGS[name].edit(schedule, model))
+    return judged(name, schedule, model, edit, notes=ASSUMED[: arch_of_header(model).assumed])
+
+
+def _carried(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
+    start = carry(model, carrier)
+    edit = start.merged(tensor(schedule, model.after(start)))
+    return judged("carrier", schedule, model, edit, f"the carrier {carrier}", notes=(NOTE.format(to=carrier),))

@@ -110,7 +110,7 @@ def validate(output: object, against: object = None, **keywords: Any) -> Validat
 
     Args:
         output: What `apply` returned, or the path of a folder or GGUF file that it wrote.
-        against: The source. It may be left out for what `apply` returned, and for a source on the Hub or beside the output.
+        against: The source; not needed for what `apply` returned, and for a source on the Hub or beside the output.
         keywords: The flags of the command: `length`, `text`, `tokens`, `device`, `dtype`, `server`, `quick`, ...
 
     Raises:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..bake.apply import make_plan
+from ..bake.execution import refuse_early
 from ..bake.plan import Plan
 from ..bake.verify.output import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
-from ..bake.execution import refuse_early
 from ..errors import Interrupted, UsageError
 from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned, with_card
 from ..models.gguf import GgufSource
@@ -36,9 +36,9 @@ DISAGREES = 3
 class Batch:
     """The outputs of one `apply`.
 
-    units: what to make. flags: how. output: for everything that is printed. Of a single unit, failures are raised as
-    they are. `code` is the exit code: 0, 3 where an output does not compute its schedule, that of all units where they
-    fail with the same one, else 1.
+    units: what to make. flags: how. output: for everything that is printed. A failure of a single unit is raised.
+    `code` is the exit code: 0, 3 where an output does not compute its schedule, that of all units where they fail with
+    the same one, else 1.
     """
 
     def __init__(self, units: Sequence[OutputUnit], flags: Flags, output: Output) -> None:
@@ -68,7 +68,7 @@ class Batch:
             except UsageError as problem:
                 raise UsageError(f"{unit.label}: {problem}" if self.several else str(problem)) from None
         self.output.note(recipe.method.slow_note)
-        made: Made = []
+        plans: Made = []
         opened: dict[str, Source | GgufSource] = {}
         for unit, target in zip(self.units, targets, strict=True):
             with self._failing(unit):
@@ -84,9 +84,9 @@ class Batch:
                     plan = with_card(plan)
                 if self.flags.ollama and not plan.is_folder:
                     modelfile_of(plan)
-                made.append((unit, plan))
-        refuse_collisions(made, self.units)
-        return [(unit, plan) for unit, plan in made if self._has_place(unit, plan)]
+                plans.append((unit, plan))
+        refuse_collisions(plans, self.units)
+        return [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
         """Whether the place of one of several outputs is free, or has what the same command wrote; reports the rest."""
@@ -99,34 +99,34 @@ class Batch:
             refuse_early(plan, self.flags.force)
         return len(self.failed) == failed
 
-    def show(self, made: Made) -> None:
+    def show(self, plans: Made) -> None:
         """Prints plans, and what publishing them would do."""
         output, flags = self.output, self.flags
-        for unit, plan in made if not output.as_json else []:
+        for unit, plan in plans if not output.as_json else []:
             if output.quiet:
                 output.copyable(str(plan.out))
             else:
-                self._gap(unit, made)
+                self._gap(unit, plans)
                 show_plan(plan, output, flags.explain)
                 output.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
         publication = {}
-        if flags.how and made and len(made) == len(self.units):
+        if flags.how and plans and len(plans) == len(self.units):
             shown = output.as_json or not output.quiet
-            sets = merged([planned(plan) for _, plan in made])
+            sets = merged([planned(plan) for _, plan in plans])
             publication = {"publication": show_preview(sets, flags.how, output) if shown else {}}
-        self._data([plan.to_dict() for _, plan in made], publication)
+        self._data([plan.to_dict() for _, plan in plans], publication)
 
-    def run(self, made: Made, probe: Probe | None) -> None:
+    def run(self, plans: Made, probe: Probe | None) -> None:
         """Executes plans one after another, and publishes their outputs together.
 
         made: the plans. probe: a running one, or None; the first folder is checked with it.
         """
-        if made:
+        if plans:
             make_folder(self.units)
         outcomes: list[tuple[Plan, Outcome]] = []
-        for number, (unit, plan) in enumerate(made, 1):
+        for number, (unit, plan) in enumerate(plans, 1):
             with self._failing(unit, len(outcomes)):
-                title = f"Writing {number} of {len(made)}" if self.several else "Writing"
+                title = f"Writing {number} of {len(plans)}" if self.several else "Writing"
                 done = execute(plan, probe, self.flags, self.output, title, again=self.several)
                 if probe is not None and plan.is_folder:
                     probe.stop()
@@ -139,18 +139,18 @@ class Batch:
                 if done.path is not None:
                     modelfile = write_modelfile(plan) if self.flags.ollama and not plan.is_folder else None
                     done.run = run_commands(plan, done.path, modelfile)
-                self._gap(unit, made)
+                self._gap(unit, plans)
                 self._show(plan, done)
         if self.failed and self.several:
             without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
-            self.output.note(f"{len(outcomes)} of {len(self.units)} outputs were made; what failed: {without}.")
+            self.output.note(f"{len(outcomes)} of {len(self.units)} outputs were made; failed: {without}.")
         published = self._publish(outcomes) if self.several else ""
         self._data([plan.to_dict() | done.to_dict() for plan, done in outcomes], {"published": published})
         if published and not self.output.as_json:
             self.output.copyable(published)
 
     def _show(self, plan: Plan, done: Outcome) -> None:
-        """Prints a plan and its outcome; with `quiet` the place or address alone, nothing where JSON is printed."""
+        """Prints a plan and its outcome; with `quiet` only the path or URL, nothing with `as_json`."""
         if self.output.as_json:
             return
         if self.output.quiet:
@@ -159,9 +159,9 @@ class Batch:
             show_plan(plan, self.output, self.flags.explain)
             show_outcome(plan, done, self.output)
 
-    def _gap(self, unit: OutputUnit, made: Made) -> None:
+    def _gap(self, unit: OutputUnit, plans: Made) -> None:
         """Prints an empty line before all outputs but the first."""
-        if unit is not made[0][0] and not (self.output.quiet or self.output.as_json):
+        if unit is not plans[0][0] and not (self.output.quiet or self.output.as_json):
             self.output.say("")
 
     def _publish(self, outcomes: Sequence[tuple[Plan, Outcome]]) -> str:
@@ -170,12 +170,12 @@ class Batch:
         if self.flags.how is None or plan is None or done is None or done.published or done.path is None:
             return ""
         if self.failed:
-            self.output.note("Nothing was published, since not all outputs were made; the same command goes on.")
+            self.output.note("Nothing was published, because not all outputs were made; the same command continues.")
             return ""
         what: UploadSet = (
             from_plan(plan, done.path)
             if plan.is_folder
-            else merged([from_gguf(one.path) for _, one in outcomes if one.path])
+            else merged([from_gguf(other.path) for _, other in outcomes if other.path])
         )
         url = send(what, self.flags.how, self.output)
         if not self.several:
@@ -195,14 +195,14 @@ class Batch:
 
     @contextmanager
     def _failing(self, unit: OutputUnit, finished: int = 0) -> Iterator[None]:
-        """Reports a failure of one of several outputs, and goes on. finished: how many outputs are there."""
+        """Reports a failure of one of several outputs, and continues. finished: number of outputs."""
         try:
             yield
         except (Interrupted, KeyboardInterrupt) as problem:
             if not finished:
                 raise
             message = str(problem) or f"interrupted in {unit.label}; the same command starts it again"
-            raise Interrupted(f"{message} (written before it: {finished} of {len(self.units)})") from None
+            raise Interrupted(f"{message} ({finished} of {len(self.units)} are written)") from None
         except Exception as problem:
             if not self.several or (isinstance(problem, BrokenPipeError) and reader_gone()):
                 raise

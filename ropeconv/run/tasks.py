@@ -12,8 +12,8 @@ import msgspec
 
 from ..bake.apply import apply
 from ..bake.checkpoint import CheckpointPlan
-from ..bake.verify.output import earlier_output, verify_output
 from ..bake.hidden import is_empty
+from ..bake.verify.output import earlier_output, verify_output
 from ..engines.probe import Probe, SharedProbe
 from ..engines.transformers.load import out_of_memory
 from ..errors import BadSource, Disagreement
@@ -40,7 +40,7 @@ from .plan_file import EvalTable
 
 
 class Tools:
-    """What a worker keeps from one unit to the next."""
+    """Resources that a worker shares between units."""
 
     @cached_property
     def probe(self) -> Probe | None:
@@ -49,7 +49,7 @@ class Tools:
 
 
 Task = Callable[[Unit, Tools], JsonObject]
-"""Runs a unit, and returns what is to be known of it, JSON-ready. Raises RopeconvError where it fails."""
+"""Runs a unit, and returns its result, JSON-ready. Raises RopeconvError where it fails."""
 TASKS: dict[str, Task] = {}
 
 
@@ -71,7 +71,7 @@ def apply_unit(unit: Unit, tools: Tools) -> JsonObject:
     """
     Path(unit.out).parent.mkdir(parents=True, exist_ok=True)
     plan = unit.plan()
-    found = {"path": str(plan.out), "bytes": plan.bytes, "encoding": plan.result.encoding}
+    document = {"path": str(plan.out), "bytes": plan.bytes, "encoding": plan.result.encoding}
     earlier = earlier_output(plan)
     if earlier is not None:
         try:
@@ -79,13 +79,13 @@ def apply_unit(unit: Unit, tools: Tools) -> JsonObject:
         except (BadSource, Disagreement) as problem:
             what = str(problem).partition("; run apply again")[0]
             raise type(problem)(f"{what}; move it away and run the plan again, which writes it anew") from None
-        return {**found, "earlier": True, "stamp": stamp(plan.out)}
+        return {**document, "earlier": True, "stamp": stamp(plan.out)}
     if os.path.lexists(plan.out) and not is_empty(plan.out):
         raise BadSource(
-            f"{plan.out} is there and is not what this unit writes; move it away, or give the plan another `out`"
+            f"{plan.out} exists and is not the output of this unit; move it away, or give the plan another `out`"
         )
     done = apply(with_card(plan), probe=tools.probe)
-    return {**found, "checked": done.check is not None, "reason": done.reason, "stamp": stamp(plan.out)}
+    return {**document, "checked": done.check is not None, "reason": done.reason, "stamp": stamp(plan.out)}
 
 
 @contextmanager
@@ -93,13 +93,14 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
     """The evaluation of a unit, which can be estimated and run while it is entered."""
     table = msgspec.convert({name: value for name, value in unit.settings.items() if name != "sha256"}, EvalTable)
     opening = RunnerRequest(
-        unit.source, [one.row() for one in unit.recipes], device=table.device, dtype=table.dtype, chunk=table.chunk,
-        family=unit.family,
+        unit.source, [recipe.row() for recipe in unit.recipes], device=table.device, dtype=table.dtype,
+        chunk=table.chunk, family=unit.family,
     )  # fmt: skip
     files = read_files(table.text)
     short = {Path(name).name: text for name, text in files}  # the same on every machine
-    with open_evaluation(opening, table.sizes(), list(short.items()) if len(short) == len(files) else files) as found:
-        yield found
+    texts = list(short.items()) if len(short) == len(files) else files
+    with open_evaluation(opening, table.sizes(), texts) as evaluation:
+        yield evaluation
 
 
 @task("eval")
@@ -107,12 +108,12 @@ def eval_unit(unit: Unit, tools: Tools) -> JsonObject:
     """Evaluates the recipes of a unit. Raises RopeconvError where no row can be run."""
     path = Path(unit.out)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with evaluation_of(unit) as found:
-        source = found.runner.source
+    with evaluation_of(unit) as evaluation:
+        source = evaluation.runner.source
         with Journal(path.with_name(f"{path.stem}-{source[:16]}.jsonl"), EVAL, source) as journal:
             damaged = list(journal.notes)
-            out_of_memory(lambda: found.run(journal))
-        result = found.result(unit.name)
+            out_of_memory(lambda: evaluation.run(journal))
+        result = evaluation.result(unit.name)
     write_result(result, path)
     return {"path": unit.out, "rows": headlines(result), "notes": damaged, "stamp": stamp(path)}
 
@@ -122,24 +123,24 @@ def headlines(result: Result) -> dict[str, str]:
     measure, length = next(iter(measures_of(result))), max(result.lengths)
     metric = headline(result, measure)
     words = metric_of(metric)
-    found = {}
+    words_of = {}
     for row in result.rows:
         cell = result.cell(row.name, measure, metric, length)
         if cell is None:
-            found[row.name] = row.refused or "not measured"
+            words_of[row.name] = row.refused or "not measured"
         elif cell.difference is None:
-            found[row.name] = words.value(cell.value)
+            words_of[row.name] = words.value(cell.value)
         else:
             error = "" if cell.difference_error is None else f" ± {words.error(cell.difference_error)}"
-            found[row.name] = f"{words.difference(cell.difference)}{error}"
-    return found
+            words_of[row.name] = f"{words.difference(cell.difference)}{error}"
+    return words_of
 
 
 @task("push")
 def push_unit(unit: Unit, tools: Tools) -> JsonObject:
     """Publishes the output of a unit. Raises as `publish` does; what is there from an earlier run is completed."""
-    given = {name: value for name, value in unit.settings.items() if name not in ("to", "kept")}
-    how, notes = PublishOptions(repo_id=unit.settings["to"], **given), list[str]()
+    options = {name: value for name, value in unit.settings.items() if name not in ("to", "kept")}
+    how, notes = PublishOptions(repo_id=unit.settings["to"], **options), list[str]()
 
     def send(what: UploadSet) -> JsonObject:
         url = publish(what, how, lambda message: notes.append(message) if message else None)

@@ -92,7 +92,7 @@ def options(*kinds: type) -> list[Option]:
 
 
 def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any) -> T:
-    """An instance from the values of options by their names on the command line. others: fields that are not options."""
+    """An instance from the values of options by their names on the command line. others: other fields."""
     values = {one.name: given.get(one.parameter) for one in options(kind)}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return kind(**{name: value for name, value in plain.items() if value not in (None, "")}, **others)
@@ -191,6 +191,55 @@ class TargetOptions:
         """Return the same with the owner of a repository as `quantized_by`, where it quantises and names no one."""
         quantises = owner and self.outtype not in (None, *FLOATS)
         return replace(self, quantized_by=self.quantized_by or owner) if quantises else self
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """The texts of `eval` and `tune`, and the limits of a run."""
+
+    text: tuple[str, ...] = option(
+        (), "Text to read: files, a pattern in quotes, or - (repeatable).", "Model", metavar="FILE"
+    )  # fmt: skip
+    dataset: str = option(
+        "", "A dataset of the Hub instead of --text, as owner/name:SPLIT or owner/name:CONFIG:SPLIT.", "Model",
+        metavar="ID",
+    )  # fmt: skip
+    field: str = option("text", "The column of --dataset with the text.", "Model", metavar="NAME")
+    budget: str = option(
+        "", "Refuse a run that takes longer (90s, 20m, 2h), and say what fits.", "Running", metavar="TIME"
+    )  # fmt: skip
+    journal: Path | None = option(
+        None, "Where finished sequences are kept, so that a run continues (default: in the cache).", "Running",
+        metavar="FILE",
+    )  # fmt: skip
+    fresh: bool = option(False, "Begin a new journal; the one there gets another name.", "Running")
+
+
+@dataclass(frozen=True)
+class EvalOptions(TextOptions):
+    """The rows of `eval`, and what is done with its result."""
+
+    methods: str = option(
+        "", "The rows: base, METHOD:VALUE (with settings: yarn:4:beta_fast=16), recipe:FILE (default: "
+        "base,yarn:4,mixed:4,ntk:4).", "Model", metavar="ROWS",
+    )  # fmt: skip
+    against: str = option("", "The source of an output, as the first row.", "Model", metavar="SOURCE")
+    servers: tuple[str, ...] = option(
+        (), "A running vLLM, SGLang or llama-server as a row, URL or NAME=URL (repeatable).", "Model", flag="--server",
+        metavar="URL",
+    )  # fmt: skip
+    threads: int | None = option(
+        None, "Threads of the CPU (default: OMP_NUM_THREADS, otherwise one for each core).", "Running", metavar="N",
+        least=1,
+    )  # fmt: skip
+    workers: str = option(
+        "", "Several workers with the model: a number of processes, ray, auto, ray://HOST:PORT (docs/running.md).",
+        "Running", metavar="WHERE",
+    )  # fmt: skip
+    out: Path | None = option(None, "Write the result as JSON.", "Output", short="-o", metavar="FILE")
+    fail_if: tuple[str, ...] = option(
+        (), "Exit with 3 if it holds significantly: 'yarn:4 > base @2T' (repeatable).", "Output", metavar="CONDITION"
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class LlamaCppEngine(Engine):
     @property
     def load(self) -> Load:
         """What the program is asked to load."""
-        return Load(path=str(self.path), overrides=self.overrides, **{"threads": cores(), **self.options})
+        return Load(path=str(self.path), overrides=self.overrides, **{"threads": threads(), **self.options})
 
     @contextmanager
     def opened(self) -> Iterator[LlamaCppEngine]:
@@ -98,6 +98,12 @@ class LlamaCppEngine(Engine):
             return self.process.ask(job, kind, advance)
         with Process(self.load) as process:
             return process.ask(job, kind, advance)
+
+
+def threads() -> int:
+    """The threads of the CPU: OMP_NUM_THREADS where it is set, otherwise one for each core of this process."""
+    number = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(number) if number.isdecimal() and int(number) else cores()
 
 
 def runtime() -> str:
@@ -158,7 +164,7 @@ def why_not_run(path: Path) -> tuple[str, str]:
     """
     size, memory = path.stat().st_size, _memory()
     known = size <= memory
-    command = [sys.executable, "-P", "-c", PROGRAM, str(path), str(cores() if known else 0)]
+    command = [sys.executable, "-P", "-c", PROGRAM, str(path), str(threads() if known else 0)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False, env=environment(),

@@ -90,6 +90,38 @@ def test_a_condition_that_holds_is_exit_code_3(measured: Done, run: Run) -> None
     assert run(*asked, "base > 500 @1T").returncode == 0
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143)])
+def test_a_run_that_is_ended_says_what_it_kept(place: Path, number: int, code: int) -> None:
+    journal = place / "ended.jsonl"
+    asked = ["model", "--methods", "base,yarn:4", *SMALL[:-1], journal.name, "--windows", "12"]
+    program = [sys.executable, "-m", "ropeconv", "eval", *asked]
+    with subprocess.Popen(program, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        deadline = time.monotonic() + 120
+        while (not journal.exists() or journal.read_bytes().count(b"\n") < 10) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running.send_signal(number)
+        _, stderr = running.communicate(timeout=120)
+    assert running.returncode == code, stderr
+    finished = journal.read_bytes().count(b"\n") - 1
+    words = f"{finished} finished sequences are in the journal, {journal.name}: the same command continues from there"
+    assert words in " ".join(stderr.split())
+    journal.unlink()
+
+
+def test_files_of_an_unquoted_pattern_are_texts(place: Path, run: Run) -> None:
+    (place / "text2.txt").write_text((place / "text.txt").read_text() * 2)
+    try:
+        settings = ("--lengths", "32", "--windows", "4", "--targets", "8", "--json")
+        done = run("model", "yarn:4", "--text", "text.txt", "text2.txt", *settings, "--journal", "j.jsonl")
+        document = json.loads(done.stdout)
+        assert document["texts"] == ["text.txt", "text2.txt"]
+        assert [row["name"] for row in document["rows"]] == ["base", "yarn:4"]
+        before = run("--text", "text.txt", "text2.txt", "model", "yarn:4", *settings, "--journal", "j.jsonl")
+        assert json.loads(before.stdout)["cells"] == document["cells"]
+    finally:
+        (place / "text2.txt").unlink()
+
+
 def test_ctrl_c_shows_what_there_is_and_a_rerun_ends_the_same(place: Path, measured: Done, run: Run) -> None:
     asked = ["model", "--methods", "base,yarn:4", *SMALL[:-1], "ctrl-c.jsonl", "--windows", "12", "--json"]
     journal = place / "ctrl-c.jsonl"

@@ -18,6 +18,8 @@ from ropeconv.engines import llamacpp as loading
 from ropeconv.engines.engine import Progress, TokenLosses
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.llamacpp_process import last_words
+from ropeconv.evaluate.runners.llamacpp import HowToRun
+from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -35,6 +37,15 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> LlamaCppEngine:
     folder = tmp_path_factory.mktemp("process")
     bake(checkpoint("llama", folder / "source"), Recipe(REGISTRY["yarn"](4.0)), folder / "model.gguf")
     return LlamaCppEngine(folder / "model.gguf", threads=1)
+
+
+@pytest.mark.parametrize(("variable", "threads"), [("3", 3), ("5,2", 5), ("", None), ("many", None), ("0", None)])
+def test_threads_are_those_of_openmp(monkeypatch: pytest.MonkeyPatch, variable: str, threads: int | None) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    load = LlamaCppEngine(Path("model.gguf")).load
+    assert load.threads == (threads or len(os.sched_getaffinity(0)))
+    how = HowToRun.of(RunnerRequest("model.gguf", [], threads=7), offloads=False)
+    assert how.engine(Path("model.gguf")).load.threads == 7, "--threads is stronger"
 
 
 def ids(length: int, seed: int = 3) -> list[int]:

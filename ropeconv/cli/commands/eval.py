@@ -12,26 +12,10 @@ import msgspec
 import typer
 
 from ...errors import Interrupted, UsageError
-from ...options import RunOptions, SizeOptions, copied
+from ...options import EvalOptions, RunOptions, SizeOptions, copied
 from ...rope.errors import counted
 from ..command import needs, typed_group
-from ..eval_options import (
-    NEEDS_DATASET,
-    AgainstOption,
-    BudgetOption,
-    DatasetOption,
-    FailIfOption,
-    FieldOption,
-    FreshOption,
-    JournalOption,
-    MethodsOption,
-    ModelArgument,
-    OutOption,
-    RowsArgument,
-    ServersOption,
-    TextOption,
-    WorkersOption,
-)
+from ..eval_options import NEEDS_DATASET, ModelArgument, RowsArgument, sort_words, texts_of
 from ..options import DryRunOption, FamilyOption, JsonOption, QuietOption
 from ..output import Output
 from ..output_options import (
@@ -77,30 +61,21 @@ def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
     depths=(_read_by_a_measure("depths"), "is for facts hidden in a text; add --measure passkey, or leave it out"),
     generate=(_read_by_a_measure("generate"), "is for questions; add --measure passkey, or leave it out"),
     chunk=(lambda given: not given["server"], "is for models that are loaded here; leave it out"),
+    threads=(lambda given: not given["server"], "is for models that are loaded here; leave it out"),
     family=(lambda given: given["model"] or not given["server"], "is that of MODEL, and none is given; leave it out"),
 )
+@typed_group("options", EvalOptions)
 @typed_group("sizes", SizeOptions)
 @typed_group("running", RunOptions)
 def eval_command(
+    options: EvalOptions,
     sizes: SizeOptions,
     running: RunOptions,
     model: ModelArgument = "",
     named: RowsArgument = None,
-    methods: MethodsOption = "",
-    against: AgainstOption = "",
-    server: ServersOption = None,
-    text: TextOption = None,
-    dataset: DatasetOption = "",
-    field: FieldOption = "text",
     device_map: DeviceMapOption = "",
-    budget: BudgetOption = "",
-    workers: WorkersOption = "",
-    journal: JournalOption = None,
-    fresh: FreshOption = False,
-    out: OutOption = None,
     report: ReportOption = None,
     plot: PlotOption = None,
-    fail_if: FailIfOption = None,
     trust_remote_code: TrustOption = False,
     family: FamilyOption = "",
     dry_run: DryRunOption = False,
@@ -119,30 +94,31 @@ def eval_command(
     from ...evaluate.runners.runner import RunnerRequest
     from ...formats.journal import default_path
     from ...views.results import show_result
-    from ..eval_options import texts_of
 
     output = Output(as_json, quiet)
-    check_places(report, plot, out)
-    if named and methods:
+    check_places(report, plot, options.out)
+    words, names = sort_words([*filter(None, [model]), *(named or ())], options)
+    model, *named = words or [""]
+    if named and options.methods:
         raise UsageError("name methods after MODEL or with --methods, not both")
-    methods = methods or ",".join(["base", *named] if named else [])
-    seconds = parse_duration(budget) if budget else 0.0
-    conditions = [parse_condition(one) for one in fail_if or ()]
+    methods = options.methods or ",".join(["base", *named] if named else [])
+    seconds = parse_duration(options.budget) if options.budget else 0.0
+    conditions = [parse_condition(text) for text in options.fail_if]
     opening = RunnerRequest(
-        model, parse_rows(methods) if methods else [], against, tuple(server or ()), running.device, running.dtype,
-        device_map, running.chunk, family, trust_remote_code,
+        model, parse_rows(methods) if methods else [], options.against, options.servers, running.device, running.dtype,
+        device_map, running.chunk, family, trust_remote_code, options.threads,
     )  # fmt: skip
-    with _opened(workers, opening, copied(Sizes, sizes), texts_of(text or [], dataset, field)) as evaluation:
-        rows, names = evaluation.rows, [one.name for one in evaluation.measures]
+    with _opened(options.workers, opening, copied(Sizes, sizes), texts_of(names, options)) as evaluation:
+        rows, measures = evaluation.rows, [measure.name for measure in evaluation.measures]
         for condition in conditions:
-            condition.check([row.name for row in rows], names, evaluation.sizes)
+            condition.check([row.name for row in rows], measures, evaluation.sizes)
         if dry_run:
             _show_plan(evaluation, model, seconds, output)
             return
-        _run(evaluation, journal or default_path(evaluation.runner.source), fresh, seconds, output)
+        _run(evaluation, options.journal or default_path(evaluation.runner.source), options.fresh, seconds, output)
     result = evaluation.result(model or ", ".join(row.url for row in rows))
-    if out is not None:
-        write_result(result, out)
+    if options.out is not None:
+        write_result(result, options.out)
     _draw(result, report, plot)
     if as_json:
         output.data(msgspec.to_builtins(result))
@@ -212,8 +188,8 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, output: Output
 def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, output: Output) -> None:
     """Runs an evaluation with a progress bar; Ctrl-C ends it with what has been measured.
 
-    evaluation: to run. journal: its file. fresh: start it anew. budget: in
-    seconds, 0 for none. output: for progress and notes. Raises UsageError where it would take longer than the budget.
+    journal: its file. fresh: start it anew. budget: in seconds, 0 for none. Raises UsageError where it would take
+    longer than the budget, and Interrupted.
     """
     from ...engines.engine import Progress
     from ...engines.transformers.load import out_of_memory
@@ -234,9 +210,14 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, outp
         if done:
             output.note(f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}.")
         what = "what has been measured will be shown"
-        with output.counting("Measuring") as (total, advance), stopping(output, what) as stopped:
-            progress = Progress(output.note, total, advance, stopped)
-            out_of_memory(lambda: evaluation.run(opened, progress))
+        try:
+            with output.counting("Measuring") as (total, advance), stopping(output, what) as stopped:
+                progress = Progress(output.note, total, advance, stopped)
+                out_of_memory(lambda: evaluation.run(opened, progress))
+        except KeyboardInterrupt:
+            done = len(evaluation.units) - len(evaluation.missing(opened))
+            kept = f"{counted(done, 'finished sequence is', 'finished sequences are')} in the journal, {journal}"
+            raise Interrupted(f"interrupted; {kept}: the same command continues from there") from None
 
 
 def _draw(result: Result, report: Path | None, plot: Path | None) -> None:

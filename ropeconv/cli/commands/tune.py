@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from ...errors import Interrupted
-from ...options import DeviceOptions, TuneOptions, copied
+from ...errors import Interrupted, UsageError
+from ...options import DeviceOptions, TextOptions, TuneOptions, copied
 from ..command import OUTPUT, needs, typed_group
-from ..eval_options import NEEDS_DATASET, DatasetOption, FieldOption, FreshOption, JournalOption, TextOption
-from ..options import FamilyOption, JsonOption, QuietOption
+from ..eval_options import NEEDS_DATASET, sort_words, texts_of
+from ..options import DryRunOption, FamilyOption, JsonOption, QuietOption
 from ..output import Output
 from ..output_options import DeviceMapOption, PlotOption, TrustOption, check_places
-
-if TYPE_CHECKING:
-    from ...evaluate.tune.result import TuningResult
 
 CheckpointArgument = Annotated[
     str, typer.Argument(metavar="SOURCE", show_default=False, help="A checkpoint: a folder, or an id on the Hub.")
 ]
 EXAMPLES = """Examples:
 
-ropeconv tune Qwen/Qwen3-8B --text 'books/*.txt' --context 128k -o tuned.json
+ropeconv tune HuggingFaceTB/SmolLM2-135M-Instruct --text 'books/*.txt' --context 10k --windows 4 --steps 20 --dry-run
 
-ropeconv tune ./model --text 'books/*.txt' --context 32k --needles 0.5 -o tuned.json --plot tuned.svg
+ropeconv tune ./model --text 'books/*.txt' --context 32k --budget 2h -o tuned.json --plot tuned.svg
 
 ropeconv apply ./model --recipe tuned.json
 """
@@ -34,14 +31,14 @@ ropeconv apply ./model --recipe tuned.json
 
 @needs(field=NEEDS_DATASET)
 @typed_group("options", TuneOptions)
+@typed_group("reading", TextOptions)
 @typed_group("running", DeviceOptions)
 def tune_command(
     model: CheckpointArgument,
     options: TuneOptions,
+    reading: TextOptions,
     running: DeviceOptions,
-    text: TextOption = None,
-    dataset: DatasetOption = "",
-    field: FieldOption = "text",
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     device_map: DeviceMapOption = "",
     out: Annotated[
         Path | None,
@@ -54,10 +51,9 @@ def tune_command(
         ),
     ] = None,
     plot: PlotOption = None,
-    journal: JournalOption = None,
-    fresh: FreshOption = False,
     family: FamilyOption = "",
     trust_remote_code: TrustOption = False,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -68,30 +64,50 @@ def tune_command(
     """
     from ...engines.engine import Progress
     from ...engines.transformers.load import out_of_memory
+    from ...evaluate.evaluation import parse_duration
     from ...evaluate.tune.result import write_tuned
-    from ...evaluate.tune.tuning import SearchSettings, tune_texts
+    from ...evaluate.tune.tuning import SearchSettings, Tuning, open_tuning
     from ...views.results import show_tuned
-    from ..eval_options import texts_of
     from ..execution import stopping
 
     output = Output(as_json, quiet)
     check_places(None, plot, out)
-    wanted = copied(SearchSettings, options)
-    wanted.check()
-    files = texts_of(text or [], dataset, field)
+    (model, *unknown), names = sort_words([model, *(more or ())], reading)
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is not a text file; name one model and its --text")
+    settings = copied(SearchSettings, options)
+    settings.check()
+    files, budget = texts_of(names, reading), parse_duration(reading.budget) if reading.budget else 0.0
+    how: dict[str, Any] = {
+        "device": running.device, "dtype": running.dtype, "device_map": device_map, "family": family,
+        "trust_remote_code": trust_remote_code,
+    }  # fmt: skip
+
+    def run(tuning: Tuning) -> Any:
+        if budget or dry_run:
+            cost = tuning.estimate()
+            cost.check(budget, settings.steps)
+            if dry_run:
+                return cost
+            output.note(cost.sentence)
+        return tuning.run()
+
     what = "the best schedule so far will be measured on held-out text"
     try:
         with output.counting("Searching", "steps") as (total, advance), stopping(output, what) as stopped:
             progress = Progress(output.note, total, advance, stopped)
-            how: dict[str, Any] = {
-                "device": running.device, "dtype": running.dtype, "device_map": device_map, "family": family,
-                "trust_remote_code": trust_remote_code,
-            }  # fmt: skip
-            found: TuningResult = out_of_memory(
-                lambda: tune_texts(model, files, wanted, progress, journal, fresh, **how)
-            )
+            with open_tuning(
+                model, files, settings, progress, reading.journal, reading.fresh, not dry_run, **how
+            ) as tuning:
+                found = out_of_memory(lambda: run(tuning))
     except KeyboardInterrupt:
         raise Interrupted("interrupted; no recipe was written, and the same command goes on where it was") from None
+    if dry_run:
+        if as_json:
+            output.data(found.to_dict())
+        else:
+            output.say(found.sentence)
+        return
     if out is not None:
         write_tuned(found, out)
     if plot is not None:

@@ -37,12 +37,13 @@ LONGEST = 127
 @dataclass(frozen=True)
 class HowToRun:
     """How llama.cpp runs a file. gpu: all layers on a GPU. exact: keys, values and attention in float32. batch: tokens
-    that are read at a time.
+    that are read at a time. threads: of the CPU.
     """
 
     gpu: bool = False
     exact: bool = False
     batch: int = BATCH
+    threads: int | None = None
 
     @property
     def device(self) -> str:
@@ -64,12 +65,16 @@ class HowToRun:
                 f"the installed llama.cpp was built without a GPU, so --device {asked.device} is not there; install "
                 "llama-cpp-python again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
             )
-        return cls(asked.device != "cpu" and offloads, asked.dtype == "float32", min(asked.chunk, BATCH))
+        gpu = asked.device != "cpu" and offloads
+        return cls(gpu, asked.dtype == "float32", min(asked.chunk, BATCH), asked.threads)
 
     def engine(self, path: Path, overrides: Mapping[str, Override] | None = None) -> LlamaCppEngine:
         """The engine of a file. overrides: metadata keys that are given at loading."""
         cache = "f32" if self.exact else "f16"
-        return LlamaCppEngine(path, overrides, plain=self.exact, cache=cache, gpu=self.gpu, batch=self.batch)
+        threads = {"threads": self.threads} if self.threads else {}
+        return LlamaCppEngine(
+            path, overrides, plain=self.exact, cache=cache, gpu=self.gpu, batch=self.batch, **threads
+        )  # fmt: skip
 
     def dtype(self, file: GgufSource) -> str:
         """The types of weights and cache, for the result."""

@@ -78,7 +78,8 @@ class RunnerRequest:
     model: a checkpoint, a GGUF file, or an output of `apply`. rows: from --methods; empty where that is not given.
     against: the source of an output. servers: URLs, or NAME=URL. device, dtype, device_map: as in `device_spec`. chunk:
     tokens that a model reads at a time. family: that the model is of, whatever its model_type. trust_remote_code: run
-    code of a checkpoint that ropeconv has not written, and load pickled weights.
+    code of a checkpoint that ropeconv has not written, and load pickled weights. threads: of the CPU; None for
+    OMP_NUM_THREADS or the cores.
     """
 
     model: str
@@ -91,8 +92,13 @@ class RunnerRequest:
     chunk: int = 4096
     family: str = ""
     trust_remote_code: bool = False
+    threads: int | None = None
 
     def place(self, config: JsonObject, stands_for: str = "") -> DeviceSpec:
         """Device and precision of a checkpoint. config: its config.json. stands_for: as in DeviceSpec."""
+        if self.threads:
+            import torch
+
+            torch.set_num_threads(self.threads)
         dtype = stored_dtype(config)
         return device_spec(self.device, self.dtype, self.device_map, dtype, stands_for, self.trust_remote_code)

@@ -8,6 +8,7 @@ not computed.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
 
 
 class PassLine(Line, frozen=True):
-    """A pass, in the journal. key: of what was computed. numbers: that it gave."""
+    """A pass, in the journal. key: of what was computed. numbers: that it gave. seconds: that it took."""
 
     numbers: list[float]
+    seconds: float = 0.0
 
 
 TUNE = JournalKind("tune", 2, PassLine)
@@ -51,19 +53,21 @@ class Passes:
     journal: Journal[PassLine] | None = None
     by: str = ""
 
-    def numbers(self, what: Iterable[str], compute: Callable[[], Iterable[float]]) -> list[float]:
-        """Return the numbers of a pass when they are on the disk.
+    def line(self, what: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
+        """Return a pass when it is on the disk.
 
         what: is computed, in names and digests. compute: called where the journal does not have it; gives finite
         numbers.
         """
         key = text_digest(self.by, *what)
-        found = self.journal.lines.get(key) if self.journal is not None else None
-        if found is None:
-            found = PassLine(key, [float(value) for value in compute()])
+        line = self.journal.lines.get(key) if self.journal is not None else None
+        if line is None:
+            begin = time.perf_counter()
+            numbers = [float(value) for value in compute()]
+            line = PassLine(key, numbers, time.perf_counter() - begin)
             if self.journal is not None:
-                self.journal.add(found)
-        return found.numbers
+                self.journal.add(line)
+        return line
 
 
 FEWEST = 4
@@ -113,7 +117,7 @@ class Scorer:
     """Reads windows with schedules, and remembers what it has read.
 
     runner: patches a schedule into the model. windows: at least one. price: of the parts of a loss. passes: of earlier
-    runs. seen: what was read.
+    runs. seen: what was read. seconds: of each pass.
     """
 
     runner: CheckpointRunner
@@ -121,6 +125,7 @@ class Scorer:
     price: Price
     passes: Passes = field(default_factory=Passes)
     seen: dict[tuple[str, int], Losses] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
 
     def losses(self, schedule: Schedule, count: int | None = None) -> list[Losses]:
         """What a schedule loses on the first `count` windows, by default on all of them."""
@@ -131,7 +136,9 @@ class Scorer:
                 for number in missing:
                     window = self.windows[number]
                     what = ("loss", schedule.digest, window.digest)
-                    *tokens, needle = self.passes.numbers(what, partial(_read, engine, window))
+                    line = self.passes.line(what, partial(_read, engine, window))
+                    *tokens, needle = line.numbers
+                    self.seconds.append(line.seconds)
                     self.seen[schedule.digest, number] = Losses(np.array(tokens), window.beyond, needle)
         return [self.seen[schedule.digest, number] for number in numbers]
 

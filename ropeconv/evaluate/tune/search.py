@@ -13,7 +13,7 @@ from ...engines.engine import Progress
 from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from .result import Candidate, Start
-from .scorer import Difference, Scorer, TextWindow
+from .scorer import Difference, PassLine, Scorer, TextWindow
 
 RATE = 0.04
 """Largest change of a log divisor in one step, of pairs that turn at most once within the trained context."""
@@ -60,6 +60,13 @@ class Task:
         """The formula that a search begins with."""
         return self.formulas[0]
 
+    @property
+    def initial(self) -> list[float]:
+        """Logarithms of the divisors of the first formula, and of the attention factor."""
+        schedule = self.first.schedule
+        factor = schedule.attention_factor if self.attention_factor is None else self.attention_factor
+        return [*np.log(self.start.divisors(schedule)).tolist(), math.log(factor)]
+
     def gain(self, candidate: Candidate) -> Difference:
         """How a candidate compares with the first formula on the windows of the search."""
         return Difference(self.scorer.values(candidate.schedule) - self.scorer.values(self.first.schedule))
@@ -90,16 +97,15 @@ def search(task: Task) -> Candidate:
     """
     import torch
 
-    start, first = task.start, task.first.schedule
+    start = task.start
     speed = np.minimum(1.0, 2 * math.pi / (start.base * start.spec.original_context))
     moved = torch.zeros(len(speed), dtype=torch.float64, requires_grad=True)
     free = task.attention_factor is None
-    begun = first.attention_factor if task.attention_factor is None else task.attention_factor
-    scaled = torch.tensor(math.log(begun), dtype=torch.float64, requires_grad=free)
+    *logs, factor = task.initial
+    scaled = torch.tensor(factor, dtype=torch.float64, requires_grad=free)
     optimizer = torch.optim.Adam([moved] + [scaled] * free, RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, task.steps, RATE / 20)
     draw, order = np.random.default_rng(task.seed), list[int]()
-    logs = np.log(start.divisors(first))
 
     def point() -> list[float]:
         """Logarithms of the divisors, and of the attention factor."""
@@ -110,9 +116,9 @@ def search(task: Task) -> Candidate:
             order += draw.permutation(len(task.scorer.windows)).tolist()
         batch, order = order[:BATCH], order[BATCH:]
         at = point()
-        slopes = np.mean([_kept(task, at, task.scorer.windows[index]) for index in batch], axis=0)
-        moved.grad = torch.from_numpy(slopes[:-1] * speed)
-        scaled.grad = torch.tensor(slopes[-1]) if free else None
+        slope = np.mean([gradient(task, at, task.scorer.windows[index]).numbers for index in batch], axis=0)
+        moved.grad = torch.from_numpy(slope[:-1] * speed)
+        scaled.grad = torch.tensor(slope[-1]) if free else None
         if task.regularise:
             (task.regularise * (moved * torch.from_numpy(speed)).square().mean()).backward()
         optimizer.step()
@@ -125,11 +131,11 @@ def search(task: Task) -> Candidate:
     return task.best
 
 
-def _kept(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
-    """`slopes`, where the journal does not have them."""
+def gradient(task: Task, at: Sequence[float], window: TextWindow) -> PassLine:
+    """The pass of `slopes`, from the journal where that has it."""
     scorer = task.scorer
     what = ("gradient", task.first.schedule.digest, np.array(at).tobytes().hex(), repr(scorer.price), window.digest)
-    return scorer.passes.numbers(what, lambda: slopes(task, at, window))
+    return scorer.passes.line(what, lambda: slopes(task, at, window))
 
 
 def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +13,13 @@ from pathlib import Path
 from ...engines.engine import Progress
 from ...errors import UsageError
 from ...formats.journal import Journal, default_path
+from ...formats.jsontext import JsonObject
 from ...options import TuneOptions
 from ...rope.errors import counted
 from ...rope.lengths import format_tokens, parse_tokens
 from ...rope.methods.method import positive
+from ..evaluation import duration
+from ..result import FEWEST
 from ..row import BASE, Row
 from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
@@ -22,7 +27,7 @@ from ..runners.runner import RunnerRequest
 from ..texts import Texts, read_files, tokenized
 from .result import FORMULAS, Candidate, Start, TunedRow, TuningResult
 from .scorer import TUNE, Passes, Price, Scorer, Size, blocks, rows, split, windows
-from .search import Task, search
+from .search import BATCH, CHECKED, Task, gradient, search
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,50 @@ class SearchSettings(TuneOptions):
             raise UsageError(f"--attention-factor is {self.attention_factor}; give a positive number")
         if self.start and self.start not in FORMULAS:
             raise UsageError(f"--start {self.start} is not a formula to begin with; choose {', '.join(FORMULAS)}")
-        if self.windows < 2 or self.held_windows == 1:
-            raise UsageError("errors need two windows at least; give a larger --windows or --held-windows")
+        if (self.held_windows or self.windows) < FEWEST:
+            raise UsageError(f"the test on held-out text needs at least {FEWEST} windows; give --held-windows {FEWEST}")
+
+
+@dataclass(frozen=True)
+class SearchCost:
+    """The time of a search, which may end before its last step.
+
+    reads: windows that are read. gradients: windows with a gradient. read, gradient: seconds of one. per_step: seconds
+    of one step.
+    """
+
+    reads: int
+    gradients: int
+    read: float
+    gradient: float
+    per_step: float
+
+    @property
+    def seconds(self) -> float:
+        """The whole time."""
+        return self.reads * self.read + self.gradients * self.gradient
+
+    def to_dict(self) -> JsonObject:
+        """JSON-ready data."""
+        return {"reads": self.reads, "gradients": self.gradients, "estimate": {"seconds": round(self.seconds, 1)}}
+
+    @property
+    def sentence(self) -> str:
+        """The estimate for the user."""
+        return (
+            f"Reading {self.reads:,} windows and {self.gradients:,} gradients take at most about "
+            f"{duration(self.seconds)}."
+        )
+
+    def check(self, budget: float, steps: int) -> None:
+        """Raises UsageError, with what fits, where it takes longer than a budget in seconds; 0 for none."""
+        if not budget or self.seconds <= budget:
+            return
+        fewer = int(steps - (self.seconds - budget) / self.per_step)
+        fits = f"--steps {fewer}" if fewer > 0 else "fewer --windows, a shorter --context, or a GPU"
+        raise UsageError(
+            f"this takes about {duration(self.seconds)}, and --budget is {duration(budget)}; what fits: {fits}"
+        )
 
 
 @dataclass
@@ -62,6 +109,24 @@ class Tuning:
     passes: Passes
     progress: Progress
 
+    def __post_init__(self) -> None:
+        wanted = self.wanted
+        self.searched, self.held, self.held_note = split(self.texts, self.context)
+        self.scorer = self._scorer(self.searched, wanted.windows)
+        self.judge = self._scorer(self.held, wanted.held_windows or wanted.windows)
+
+    def _scorer(self, texts: Texts, count: int) -> Scorer:
+        wanted = self.wanted
+        size = Size(self.context, self.runner.trained, count, wanted.targets, wanted.needles > 0, wanted.seed)
+        return Scorer(self.runner, windows(texts, size), Price(wanted.inside, wanted.needles), self.passes)
+
+    def _task(self, formulas: Sequence[Candidate]) -> Task:
+        wanted = self.wanted
+        return Task(
+            self.start, self.runner.loaded.model, self.runner.inspection.spec, self.scorer, formulas, wanted.steps,
+            wanted.attention_factor, wanted.regularise, wanted.seed, self.progress,
+        )  # fmt: skip
+
     @cached_property
     def start(self) -> Start:
         """The model that recipes are for."""
@@ -70,21 +135,22 @@ class Tuning:
     @cached_property
     def formulas(self) -> list[Candidate]:
         """The formulas that reach the context, that of --start first."""
-        return sorted(self.start.formulas(), key=lambda one: one.method != self.wanted.start)
+        return sorted(self.start.formulas(), key=lambda candidate: candidate.method != self.wanted.start)
+
+    def estimate(self) -> SearchCost:
+        """The cost of the search, after the first two windows and a gradient, which are kept in the journal."""
+        steps, task = self.wanted.steps, self._task(self.formulas)
+        self.scorer.losses(task.first.schedule, 2)
+        read = min(self.scorer.seconds)
+        slope = gradient(task, task.initial, self.scorer.windows[0]).seconds
+        count, ranked = len(self.scorer.windows), 1 if self.wanted.start else len(self.formulas)
+        reads = (ranked + math.ceil(steps / CHECKED)) * count + (len(self.formulas) + 2) * len(self.judge.windows)
+        return SearchCost(reads, steps * BATCH, read, slope, BATCH * slope + count * read / CHECKED)
 
     def run(self) -> TuningResult:
-        """Searches, and measures what was found on held-out windows. Raises BadSource where the texts are too short."""
-        wanted, heard = self.wanted, self.progress
-        searched, held, held_note = split(self.texts, self.context)
-        price = Price(wanted.inside, wanted.needles)
-        scorer = Scorer(self.runner, windows(searched, self._size(wanted.windows)), price, self.passes)
-        judge = Scorer(
-            self.runner, windows(held, self._size(wanted.held_windows or wanted.windows)), price, self.passes
-        )
-        task = Task(
-            self.start, self.runner.loaded.model, self.runner.inspection.spec, scorer, self._ranked(scorer),
-            wanted.steps, wanted.attention_factor, wanted.regularise, wanted.seed, heard,
-        )  # fmt: skip
+        """Searches, and measures the result on held-out windows."""
+        wanted, heard, scorer, judge = self.wanted, self.progress, self.scorer, self.judge
+        task = self._task(self._ranked())
         heard.total(wanted.steps)
         best = search(task)
         heard.note(f"Reading {len(judge.windows)} held-out windows.")
@@ -95,7 +161,7 @@ class Tuning:
         chosen, better, sentence = self._verdict(best, reference, table)
         gain = task.gain(best)
         assert chosen.recipe is not None
-        notes = [f"{held_note[0].upper()}{held_note[1:]}.", *self.texts.notes]
+        notes = [f"{self.held_note[0].upper()}{self.held_note[1:]}.", *self.texts.notes]
         if self.runner.inspection.spec.scaled:
             notes.append("The model is scaled already: apply the recipe with --replace.")
         return TuningResult(
@@ -103,9 +169,9 @@ class Tuning:
             source=self.model, identity=self.runner.source, runtime=self.runner.runtime, device=self.runner.device,
             dtype=self.runner.dtype, trained=self.runner.trained, context=self.context,
             steps=len(task.trace), seed=wanted.seed, regularise=wanted.regularise,
-            price=wanted.inside, needles=wanted.needles, texts=[one.name for one in searched.documents],
-            held_out=[one.name for one in held.documents], tokens_sha256=self.texts.sha256, windows=len(scorer.windows),
-            held_windows=len(judge.windows), searched=gain.mean, trace=task.trace,
+            price=wanted.inside, needles=wanted.needles, texts=[one.name for one in self.searched.documents],
+            held_out=[one.name for one in self.held.documents], tokens_sha256=self.texts.sha256,
+            windows=len(scorer.windows), held_windows=len(judge.windows), searched=gain.mean, trace=task.trace,
             divisors=self.start.divisors(best.schedule).tolist(),
             formula_divisors=self.start.divisors(reference.schedule).tolist(),
             attention_factor=best.schedule.attention_factor,
@@ -113,13 +179,9 @@ class Tuning:
             rows=table, notes=notes,
         )  # fmt: skip
 
-    def _size(self, count: int) -> Size:
-        wanted = self.wanted
-        return Size(self.context, self.runner.trained, count, wanted.targets, wanted.needles > 0, wanted.seed)
-
-    def _ranked(self, scorer: Scorer) -> list[Candidate]:
+    def _ranked(self) -> list[Candidate]:
         """The formulas, the one to begin with first: that of --start, else the one that loses least."""
-        wanted, formulas, heard = self.wanted, self.formulas, self.progress
+        wanted, formulas, heard, scorer = self.wanted, self.formulas, self.progress, self.scorer
         size = f"{len(scorer.windows)} windows of {format_tokens(self.context)} tokens"
         if wanted.start:
             heard.note(f"Searching from {formulas[0].name} on {size}.")
@@ -160,21 +222,25 @@ def tune_model(
     cannot be taken, BadSource where a model or a text cannot be read.
     """
     path = None if journal is None else Path(journal)
-    return tune_texts(str(model), read_files([str(name) for name in texts]), wanted, progress, path, False, **options)
+    with open_tuning(str(model), read_files(list(map(str, texts))), wanted, progress, path, **options) as tuning:
+        return tuning.run()
 
 
-def tune_texts(
+@contextmanager
+def open_tuning(
     model: str,
     files: Sequence[tuple[str, str]],
     wanted: SearchSettings,
     progress: Progress | None = None,
     journal: Path | None = None,
     fresh: bool = False,
+    keep: bool = True,
     **options: str | bool | int,
-) -> TuningResult:
-    """As `tune_model`, with texts that have been read.
+) -> Iterator[Tuning]:
+    """A search that can be estimated and run while it is entered.
 
-    files: their names and contents. fresh: start the journal anew. model, wanted, progress, journal, options: as there.
+    files: names and contents of texts. fresh: start the journal anew. keep: passes in the journal; otherwise nothing is
+    written. model, wanted, progress, journal, options: as in `tune_model`, and it raises as that does.
     """
     wanted.check()
     heard = progress or Progress()
@@ -183,17 +249,22 @@ def tune_texts(
             f"{model} is a GGUF file, which cannot be searched; tune the checkpoint that it was made of, and bake the "
             "recipe into the file with `ropeconv apply FILE.gguf --recipe`"
         )
-    with open_runner(RunnerRequest(model, [Row(BASE)], **options)) as (runner, _):  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        opening = RunnerRequest(model, [Row(BASE)], **options)  # type: ignore[arg-type]
+        runner, _ = stack.enter_context(open_runner(opening))
         assert isinstance(runner, CheckpointRunner)
         context = parse_tokens(wanted.context)
         if context <= runner.trained:
             raise UsageError(
                 f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to extend it to"
             )
-        texts, by = tokenized(files, runner.tokenizer), f"{runner.runtime} {runner.device} {runner.dtype}"
-        with Journal(journal or default_path(runner.source, "tune"), TUNE, runner.source, fresh) as opened:
+        texts, passes = tokenized(files, runner.tokenizer), Passes()
+        if keep:
+            path = journal or default_path(runner.source, "tune")
+            opened = stack.enter_context(Journal(path, TUNE, runner.source, fresh))
             for sentence in opened.notes:
                 heard.note(sentence)
             if opened.lines:
                 heard.note(f"{counted(len(opened.lines), 'pass is', 'passes are')} in the journal, {opened.path}.")
-            return Tuning(model, runner, texts, context, wanted, Passes(opened, by), heard).run()
+            passes = Passes(opened, f"{runner.runtime} {runner.device} {runner.dtype}")
+        yield Tuning(model, runner, texts, context, wanted, passes, heard)

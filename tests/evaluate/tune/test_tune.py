@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from ropeconv.errors import UsageError
 from ropeconv.evaluate.tune.result import TuningResult, write_tuned
-from ropeconv.evaluate.tune.tuning import SearchSettings, tune_model
+from ropeconv.evaluate.tune.tuning import SearchCost, SearchSettings, tune_model
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.in_process import command
@@ -70,11 +71,36 @@ def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_p
         assert row["total"]["value"] == pytest.approx(parts)
 
 
+def test_a_dry_run_says_what_the_search_takes_and_a_budget_what_fits(trained: Path, tmp_path: Path) -> None:
+    texts = sorted(map(str, (trained / "texts").glob("*.txt")))  # as a shell gives an unquoted pattern
+    given = ("tune", trained / "model", "--text", *texts, "--context", "256", "--windows", "4", "--start", "yarn",
+             "--journal", "journal.jsonl", "-q")  # fmt: skip
+    done = command(tmp_path, *given, "--dry-run", "--json", code=0)
+    data = json.loads(done.stdout)
+    # 4 windows of the formula and of each of 6 looks, and 4 held-out ones of 7 formulas, base and result
+    assert (data["reads"], data["gradients"]) == ((1 + 6) * 4 + 9 * 4, 60 * 4)
+    assert data["estimate"]["seconds"] > 0
+    assert not list(tmp_path.iterdir())
+    refused = command(tmp_path, *given, "--budget", "1s", code=2)
+    assert re.search(r"takes about .*, and --budget is 1 s; what fits: ", refused.stderr)
+    assert (tmp_path / "journal.jsonl").exists(), "the first passes are kept"
+
+
+def test_the_steps_that_fit_a_budget() -> None:
+    cost = SearchCost(reads=100, gradients=80, read=1.0, gradient=2.0, per_step=10.0)
+    assert cost.seconds == 260
+    cost.check(260, steps=20)
+    cost.check(0, steps=20)
+    for budget, words in ((200, "--steps 14$"), (50, "fewer --windows")):
+        with pytest.raises(UsageError, match=words):
+            cost.check(budget, steps=20)
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "context inside": ({"context": "64"}, "trained for 64 tokens; give a --context above that"),
     "text too short": ({"context": "64k"}, "give a longer --text"),
     "unknown start": ({"start": "theta"}, "--start theta is not a formula to begin with; choose"),
-    "one window": ({"windows": 1}, "errors need two windows at least"),
+    "three windows": ({"held_windows": 3}, "needs at least 4 windows; give --held-windows 4"),
     "negative factor": ({"attention_factor": -1.0}, "--attention-factor is -1.0; give a positive number"),
     "negative weight": ({"inside": -1.0}, "--inside is -1.0; give 0 or more"),
 }
@@ -83,7 +109,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_values_are_refused_with_a_repair(case: str, trained: Path) -> None:
     given, sentence = WRONG[case]
-    wanted = SearchSettings(**{"context": "256", "windows": 2, **given})
+    wanted = SearchSettings(**{"context": "256", "windows": 4, **given})
     with pytest.raises(RopeconvError, match=re.escape(sentence)):
         tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted)
 

@@ -67,18 +67,65 @@ def records() -> tuple[Record, ...]:
     return tuple(package_data(entry, Record) for entry in package_files("ropeconv.runtimes", "lab", ".json"))
 
 
-def evidence(runtime: Runtime, family: str, kind: str | None = None) -> Evidence:
-    """How it is known what a runtime does with a family.
+class LabModel(msgspec.Struct, frozen=True, array_like=True):
+    """What a config of the lab is: its family, and the model type of the config as a whole."""
 
-    kind: the rope type, None for any, as where the runtime has no such model.
-    """
+    family: str
+    model_type: str
+
+
+@cache
+def lab_models() -> dict[str, LabModel]:
+    """Return the configs that the lab executes, by their names in records."""
+    return package_data(files("ropeconv.runtimes") / "lab_models.json", dict[str, LabModel])
+
+
+@cache
+def results_by_type(runtime: str, version: str) -> dict[str, dict[str, tuple[ModelRecord, ...]]]:
+    """Return the results of one record by family and model type."""
+    (record,) = (record for record in records() if (record.runtime, record.version) == (runtime, version))
+    results: dict[str, dict[str, tuple[ModelRecord, ...]]] = {}
+    for name, result in record.models.items():
+        model = lab_models().get(name, LabModel(name, name))
+        by_type = results.setdefault(model.family, {})
+        by_type[model.model_type] = (*by_type.get(model.model_type, ()), result)
+    return results
+
+
+def _covered(runtime: Runtime) -> Iterator[Record]:
+    """The records of the versions of a row, the newest first."""
     for record in reversed(records()):
-        if record.runtime != runtime.name or not runtime.covers(record.version):
-            continue
-        seen = record.models.get(family)
-        if seen is not None and (kind is None or kind in seen.rope_types or seen.most == "unsupported"):
-            return Evidence("run", f"{record.version}, {seen.date or record.date}")
-    return Evidence("read" if runtime.statement(family) else "")
+        if record.runtime == runtime.name and runtime.covers(record.version):
+            yield record
+
+
+def executed_types(runtime: Runtime, family: str) -> tuple[str, ...]:
+    """Return the model types of a family whose configs were executed in the versions of a row."""
+    return tuple(
+        dict.fromkeys(
+            model_type
+            for record in _covered(runtime)
+            for model_type in results_by_type(record.runtime, record.version).get(family, ())
+        )
+    )
+
+
+def evidence(runtime: Runtime, family: str, kind: str | None = None, model_type: str = "") -> Evidence:
+    """Return how it is known what a runtime does with a family.
+
+    Args:
+        runtime: A row of the table of runtimes.
+        family: The name of the family.
+        kind: The rope type, None for any, as where the runtime has no such model.
+        model_type: The one of the config as a whole; empty for any.
+    """
+    for record in _covered(runtime):
+        by_type = results_by_type(record.runtime, record.version).get(family, {})
+        results = by_type.get(model_type, ()) if model_type else [one for group in by_type.values() for one in group]
+        for result in results:
+            if kind is None or kind in result.rope_types or result.most == "unsupported":
+                return Evidence("run", f"{record.version}, {result.date or record.date}")
+    return Evidence("read" if runtime.statement(family, model_type) else "")
 
 
 ROPE_FIELDS = (

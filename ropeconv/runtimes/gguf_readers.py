@@ -68,11 +68,13 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A range of versions of a program that reads GGUF. A feature on which nothing is stated is unknown.
 
+    earlier: ranges of older versions for which the same statements are judged, each as its first and last version.
     window: a remark on how it takes its context window. remark: what to say beside that something is unknown.
     statements: of those that name an architecture and a feature, the first counts.
     """
 
     window: str
+    earlier: tuple[tuple[str, str], ...] = ()
     remark: str = ""
     statements: tuple[Statement, ...] = ()
 
@@ -94,7 +96,13 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
 @cache
 def gguf_readers() -> tuple[Reader, ...]:
     """All readers of the package, by name and version."""
-    rows = [package_data(entry, Reader) for entry in package_files("ropeconv.runtimes", "readers", ".toml")]
+    files = [package_data(entry, Reader) for entry in package_files("ropeconv.runtimes", "readers", ".toml")]
+    older = [
+        msgspec.structs.replace(reader, version=first, through=last, current=False)
+        for reader in files
+        for first, last in reader.earlier
+    ]
+    rows = [*files, *older]
     return tuple(sorted(rows, key=lambda row: (row.name, version_key(row.version))))
 
 

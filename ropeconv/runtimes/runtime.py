@@ -43,8 +43,9 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     another source.
     lists: which of two factor lists is used, "trained" (the long one in forward passes that go beyond the trained
     length), "long" or "short" (always that one), "window" (the long one for every position, where the window that it is
-    started with is longer than the trained length, else the short one), "mixed" (by position inside one sequence), or
-    "refused" where they differ.
+    started with is longer than the trained length, else the short one), "chunked" (as "trained", in a runtime that
+    computes one prompt in several forward passes), "mixed" (by position inside one sequence), "untested", or "refused"
+    where they differ. whole_prompt: the option with which a prompt is computed in one forward pass.
     whole_base: whether the base is cut to a whole number.
     query_beta: whether queries are scaled by position under this type, in families that do so.
     window: a remark on the default context window where that is not the declared context.
@@ -68,7 +69,8 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partial: Literal["", "differs", "refused"] = ""
     half_only: Literal["", "differs", "refused"] = ""
     formula_always: bool = False
-    lists: Literal["trained", "long", "short", "window", "mixed", "refused"] = "trained"
+    lists: Literal["trained", "long", "short", "window", "chunked", "mixed", "untested", "refused"] = "trained"
+    whole_prompt: str = ""
     whole_base: bool = False
     query_beta: bool = True
     window: str = ""
@@ -194,16 +196,21 @@ Range = TypeVar("Range", bound=VersionRange)
 def choose(wanted: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
     """The ranges that a name stands for: all current ones, or that of `version`, cut to that version alone.
 
+    A version with fewer numbers than the ranges have stands for the last range in it.
+
     wanted: what was written, for the message. version: empty for the current ranges. rows: all ranges of the program,
     the newest last. Raises RecipeError for a version that no range covers.
     """
     if not version:
         return tuple(row for row in rows if row.current)
     covering = [row for row in rows if row.covers(version)]
-    if not covering:
-        ranges = ", ".join(row.version + (f"-{row.through}" if row.through else "") for row in rows)
-        raise RecipeError(f"--runtime {wanted}: nobody has looked at that version; known: {ranges}")
-    return (msgspec.structs.replace(covering[-1], version=version, through=version),)
+    if covering:
+        return (msgspec.structs.replace(covering[-1], version=version, through=version),)
+    parts = [row for row in rows if within(row.version, version, version)]
+    if parts:
+        return (parts[-1],)
+    ranges = ", ".join(row.version + (f"-{row.through}" if row.through else "") for row in rows)
+    raise RecipeError(f"--runtime {wanted}: this version is untested; tested: {ranges}")
 
 
 @lru_cache(maxsize=1024)
@@ -236,6 +243,8 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     keys: what is stated about config keys that its attention reads beside those of the rules.
     quantization: the quantisation methods (`quant_method`) whose checkpoints it loads, and on what that depends; None
     where nobody looked.
+    wrappers: where its source shows that every model around a text model builds that from its text_config; empty where
+    each of these models has to be executed.
     custom_code: what becomes of checkpoints with a modelling file of their own, "exact" (it is run), "refused" or
     "unknown", and custom_code_reason why.
     """
@@ -244,6 +253,7 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     families: tuple[FamilyStatement, ...] = ()
     keys: tuple[KeyStatement, ...] = ()
     quantization: dict[str, str] | None = None
+    wrappers: str = ""
     custom_code: Literal["exact", "refused", "unknown"] = "unknown"
     custom_code_reason: str = ""
 

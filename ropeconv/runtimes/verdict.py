@@ -16,7 +16,7 @@ from ..rope.forms import Form, LongRope, Yarn
 from ..rope.lazy import Vector
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
-from .evidence import Evidence, evidence, stated_key, unknown_key
+from .evidence import Evidence, evidence, executed_types, stated_key, unknown_key
 from .grouping import newest
 from .read_config import read_spec, rope_dict, rope_type
 from .runtime import RuleSet, Runtime, Status, TypeRules, VersionRange, before, runtimes, version_key, within
@@ -96,12 +96,15 @@ def describe(form: Form | None) -> str:
 CUSTOM_CODE, OTHER_KEY = "custom code", "another key"
 LISTS: dict[str, Finding] = {
     "refused": ("refused", "it fails on two different factor lists"),
-    "long": ("differs", "it takes the long list for every position"),
-    "window": (
+    "long": ("differs", "it applies the long list to every position"),
+    "window": ("differs", "it applies the long list to every position if --max-model-len is above the trained length"),
+    "chunked": (
         "differs",
-        "it takes the long list for every position, where its window is longer than the trained length",
+        "it chooses the list for each forward pass, so chunked prefill mixes both lists in one long prompt; start it "
+        "with {}",
     ),
-    "mixed": ("differs", "it mixes the two factor lists by position inside one sequence"),
+    "mixed": ("differs", "it mixes the two factor lists by position in one sequence"),
+    "untested": ("unknown", "untested with two factor lists when it computes a prompt in chunks"),
 }
 """Outcomes for two different factor lists, by `TypeRules.lists`."""
 PARTIAL = {"refused": "it fails where", "differs": "it rotates the whole head, and"}
@@ -251,7 +254,10 @@ def _of_head(types: TypeRules, sizes: Geometry, family: Family, kind: str, found
         return types.half_only, HALF_ONLY[types.half_only].format(kind)
     if types.formula_always and found.get("original_max_position_embeddings") == 1:
         return "refused", "it divides by the logarithm of original_max_position_embeddings, here 0"
-    return LISTS.get(types.lists) if found.get("short_factor") != found.get("long_factor") else None
+    if types.lists not in LISTS or found.get("short_factor") == found.get("long_factor"):
+        return None
+    status, reason = LISTS[types.lists]
+    return status, reason.format(types.whole_prompt)
 
 
 def judge_code(family: Family) -> tuple[Verdict, ...]:
@@ -274,6 +280,9 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
         return None  # as its file says, which `apply` compares with what the installed version computes
     if stated is None:
         return made.verdict("unknown", f"nobody has looked at {family.name} in it")
+    tested = () if family.assumed or model_type in stated.model_types else executed_types(runtime, family.name)
+    if model_type and tested and model_type not in tested and not runtime.wrappers:
+        return made.verdict("unknown", f"only model_type {' and '.join(tested)} was tested in it, not {model_type}")
     if stated.unknown:
         return made.verdict("unknown", stated.unknown, stated.source)
     if stated.unsupported:
@@ -326,7 +335,7 @@ class _Judge:
 
     def verdict(self, status: Status, reason: str, source: str = "", kind: str | None = None) -> Verdict:
         untested = status == "unknown" or self.family.assumed or self.family.origin
-        known = Evidence() if untested else evidence(self.runtime, self.family.name, kind)
+        known = Evidence() if untested else evidence(self.runtime, self.family.name, kind, self.model_type)
         row = self.runtime
         if self.family.assumed:
             reason = "; ".join(filter(None, [f"where it runs {self.family.assumed} as {self.family.name}", reason]))
@@ -338,8 +347,10 @@ class _Judge:
 SWITCHES = {
     "trained": "{names}: the short list in forward passes in which no sequence of the batch is longer than {length:,} "
     "tokens, else the long one for every sequence",
-    "window": "{names}: the long list for every position where it is started with a window above {length:,} tokens, "
-    "else the short one",
+    "chunked": "{names}: the short list in forward passes in which no position is beyond {length:,}. Chunked prefill "
+    "mixes both lists in one longer prompt; to compute a prompt in one pass, start {options}",
+    "window": "{names}: the long list for every position if --max-model-len is above {length:,} tokens, else the short "
+    "one",
     "long": "{names}: the long list for every position, so short prompts see it too",
     "short": "{names}: the short list for every position, so nothing is extended",
     "mixed": "{names}: both lists inside one sequence, by position",
@@ -356,6 +367,7 @@ def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple
     """
     read = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
     by_rule: dict[str, list[str]] = {}
+    options = []
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
         stated = row.statement(family.name)
@@ -365,8 +377,9 @@ def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple
         rules = reading.types.get("longrope")
         if rules is not None and not (reading.status or rules.status or rules.read_as):
             by_rule.setdefault(rules.lists, []).append(row.display_name)
+            options += [f"{row.title} with {rules.whole_prompt}"] if rules.whole_prompt else []
     found = [
-        words.format(names=", ".join(by_rule[rule]), length=length)
+        words.format(names=", ".join(by_rule[rule]), length=length, options=", ".join(options))
         for rule, words in SWITCHES.items()
         if rule in by_rule
     ]

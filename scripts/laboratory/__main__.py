@@ -15,14 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 
-from ropeconv.runtimes.evidence import Record
+from ropeconv.runtimes.evidence import Record, lab_models, records, results_by_type
 
 from .agree import disagreements
 from .cells import SAMPLE, Cell, cells, sources
 from .compare import outcome
+from .draft import changes, draft, previous, row_of
 from .environment import LabRuntime, NotInstallable
 from .execute import answers
-from .records import extended, load, model_record, save
+from .records import extended, load, model_record, save, save_models
 from .runtimes import RUNTIMES
 
 SHOWN = 8
@@ -99,23 +100,33 @@ def execute(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], op
     With `check`, only models that its record has are executed; with `new`, only those that it has not.
     """
     known = load(runtime.name, version) if options.check or options.new else None
+    configs = models
     if known is not None:
         models = {name: of_model for name, of_model in models.items() if (name in known.models) is not options.new}
     questions = [cell.question for of_model in models.values() for cell in of_model]
     found = answers(runtime, version, questions, options.reuse)
     recorded, problems = {}, []
+    results: dict[str, dict[str, str]] = {}
     for name, of_model in models.items():
         outcomes = {cell.name: outcome(cell, found[cell.key]) for cell in of_model}
-        seen = {cell: result.status for cell, result in outcomes.items()}
-        problems += [str(one) for one in disagreements(runtime.name, version, of_model, seen)]
+        results[name] = {cell: result.status for cell, result in outcomes.items()}
         recorded[name] = model_record(of_model, outcomes)
-        if options.check and known is not None and seen != known.models[name].statuses(tuple(seen)):
+        if options.check and known is not None and results[name] != known.models[name].statuses(tuple(outcomes)):
             problems.append(f"{name}: the record of {known.date} says something else; run scripts/lab {runtime.name}")
     if not options.check:
         today = date.today().isoformat()
         made = Record(runtime.name, version, today, runtime.how, recorded)
         save(made if known is None else extended(known, recorded, today))
-    return problems
+        save_models(configs)
+        for read in (records, lab_models, results_by_type):
+            read.cache_clear()
+    row, covered = row_of(runtime.name, version)
+    against = [problem for name, of_model in models.items() for problem in disagreements(row, of_model, results[name])]
+    if not covered and not options.check:
+        before = previous(runtime.name, version)
+        lines = [f"changed since {before.version}: {line}" for line in changes(before, recorded)] if before else []
+        print("\n".join([*lines, draft(runtime.name, version, against)]), flush=True)
+    return [*problems, *map(str, against)]
 
 
 if __name__ == "__main__":

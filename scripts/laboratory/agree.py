@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ropeconv.runtimes.grouping import find
 from ropeconv.runtimes.runtime import Runtime
 from ropeconv.runtimes.verdict import Verdict, judge
 
@@ -33,12 +32,14 @@ def predicted(cell: Cell, runtime: Runtime) -> Verdict:
     return judge(cell.config, cell.family, cell.schedule, cell.before, runtime)
 
 
-def disagreements(name: str, version: str, cells: Iterable[Cell], seen: dict[str, str]) -> Iterator[Disagreement]:
-    """The cells for which the table disagrees with the lab.
+def disagreements(runtime: Runtime, cells: Iterable[Cell], seen: dict[str, str]) -> Iterator[Disagreement]:
+    """Yield the cells for which the table disagrees with the lab.
 
-    name, version: of the runtime. cells: of one model. seen: the status of each by its name.
+    Args:
+        runtime: The row, cut to one version.
+        cells: The cells of one model.
+        seen: The status of each by its name.
     """
-    runtime = find(f"{name}@{version}")[0]
     for cell in cells:
         stated = predicted(cell, runtime)
         if stated.status != seen[cell.name]:

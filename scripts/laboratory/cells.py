@@ -19,7 +19,7 @@ from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec
 
-from .sources import published_configs, tiny_configs
+from .sources import published_configs, tiny_configs, wrapper_configs
 
 AS_IS, SOURCE = "as-is", "source"
 
@@ -112,7 +112,7 @@ def sources(tiny: bool = True, published: bool = True) -> dict[str, dict[str, An
     """The configs of the lab by name."""
     found: dict[str, dict[str, Any]] = {}
     if tiny:
-        found |= dict(tiny_configs())
+        found |= dict(tiny_configs()) | dict(wrapper_configs())
     if published:
         found |= dict(published_configs())
     return found

@@ -72,7 +72,7 @@ def _differences(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
                 attention_factor,
             )
     if answer.get("mixed") and any("short_inv_freq" in rope for rope in answer["ropes"]):
-        yield "the two factor lists are mixed by position"
+        yield "the two factor lists are mixed in one prompt"
     yield from _logits(cell, answer)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ropeconv.models.config import text_part
-from ropeconv.runtimes.evidence import ModelRecord, Record
+from ropeconv.runtimes.evidence import LabModel, ModelRecord, Record
 from ropeconv.runtimes.grouping import newest
 from ropeconv.runtimes.read_config import rope_dict, rope_type
 
@@ -18,6 +18,7 @@ from .cells import Cell
 from .compare import Outcome
 
 FOLDER = Path(__file__).parents[2] / "ropeconv" / "runtimes" / "lab"
+MODELS = FOLDER.parent / "lab_models.json"
 
 
 def path(runtime: str, version: str) -> Path:
@@ -57,6 +58,21 @@ def cell_type(cell: Cell) -> str:
     """The rope type in the config of a cell, as transformers reads it."""
     found, _ = rope_dict(text_part(cell.config, cell.family), cell.family)
     return rope_type(found, newest("transformers").rule_set(cell.family.name))
+
+
+def lab_models(models: Mapping[str, list[Cell]]) -> dict[str, LabModel]:
+    """The family and the model type of the config of every model that has cells."""
+    sources = {name: cells[0] for name, cells in sorted(models.items()) if cells}
+    return {name: LabModel(cell.family.name, cell.config["model_type"]) for name, cell in sources.items()}
+
+
+def save_models(models: Mapping[str, list[Cell]]) -> None:
+    """Writes what the configs of the lab are, a line per model."""
+    lines = [
+        f" {msgspec.json.encode(name).decode()}: {msgspec.json.encode(model).decode()}"
+        for name, model in lab_models(models).items()
+    ]
+    MODELS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def save(record: Record) -> None:

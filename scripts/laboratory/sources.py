@@ -72,6 +72,16 @@ NESTED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Families that transformers knows only around a vision model; for the first two its keys lie at the top level."""
+SECTION = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5], "partial_rotary_factor": 0.5}
+WRAPPERS: dict[tuple[str, str], dict[str, Any]] = {
+    ("internvl", "qwen2"): {},
+    ("internvl", "qwen3"): {},
+    ("llava", "llama"): {},
+    ("mistral3", "mistral"): {},
+    ("qwen3_5_moe", "qwen3_5_moe_text"): {"rope_parameters": {**SECTION, "rope_theta": 10000.0}},
+    ("smolvlm", "llama"): {},
+}  # fmt: skip
+"""Model types around a text model, and keys that are published in its config beside those of the tiny one."""
 
 
 def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -101,6 +111,24 @@ def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
         else:
             wrapper["text_config"] = _published(wrapper["text_config"], settings)
             yield _name(wrapper), wrapper
+
+
+def wrapper_configs() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields small configs in other shapes of publication: wrappers by `WRAPPER around TEXT_MODEL`, and GLM-5."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    for (wrapper, text), changes in WRAPPERS.items():
+        settings = _without_null({**COMMON, **FAMILIES[text], **AS_PUBLISHED.get(text, {}), **changes})
+        vision = {"vision_config": dict(VISION)} if wrapper.startswith("qwen") else {}
+        made = transformers.AutoConfig.for_model(wrapper, text_config={**settings, "model_type": text}, **vision)
+        config = made.to_dict()
+        config["architectures"] = [modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[wrapper]]
+        config["text_config"] = _published(config["text_config"], settings)
+        yield f"{wrapper} around {text}", config
+    config = dict(tiny_configs())["glm_moe_dsa"]
+    del config["indexer_types"]  # GLM-5 is published without it
+    yield "glm_moe_dsa without indexer_types", config
 
 
 def _class_name(model_type: str) -> str:

@@ -27,6 +27,7 @@ from ropeconv.runtimes.llamacpp.read_header import rope_tensors
 from ..support.gguf_files import plain_tensors, write
 
 IK_BEFORE, IK, OLLAMA_12, OLLAMA_30 = "ik-llama-cpp@2026.4", "ik-llama-cpp@2026.8", "ollama@0.12", "ollama@0.30"
+OLLAMA_13 = "ollama@0.13.4"
 YARN: tuple[Feature, ...] = ("theta", "yarn", "yarn_attention_factor")
 
 
@@ -47,8 +48,11 @@ def features_of(path: Path) -> set[str]:
         ("qwen3", ("theta", "yarn", "attn_factor"), OLLAMA_12, "differs"),
         ("llama", ("theta", "yarn", "attn_factor"), OLLAMA_12, "exact"), ("llama", YARN, "koboldcpp@1.76", "exact"),
         ("llama", ("theta", "yarn", "attn_factor"), "koboldcpp@1.76", "unknown"),
-        ("gpt-oss", ("theta", "linear"), OLLAMA_12, "differs"), ("gemma3", ("theta", "linear"), OLLAMA_12, "exact"),
-        ("gemma3", ("theta", "linear", "gemma3_not_8"), OLLAMA_12, "differs"),
+        ("gpt-oss", ("theta", "linear"), OLLAMA_12, "differs"), ("gemma3", ("theta", "linear"), OLLAMA_13, "exact"),
+        ("gemma3", ("theta", "linear"), OLLAMA_12, "ignored"), ("gemma3", ("theta",), OLLAMA_12, "ignored"),
+        ("gemma3", ("theta",), "ollama@0.13.3", "exact"), ("gemma3", ("theta", "linear"), "ollama@0.13.3", "differs"),
+        ("gemma3", ("theta", "linear", "gemma3_not_8"), OLLAMA_13, "differs"),
+        ("mistral3", YARN, OLLAMA_12, "differs"), ("mistral3", YARN, OLLAMA_13, "differs"),
         ("gemma3", ("theta", "no_scaling_keys"), OLLAMA_30, "differs"),
         ("mistral3", ("theta", "rope_freqs"), OLLAMA_12, "ignored"),
         ("mistral3", ("theta", "temperature_scale"), OLLAMA_30, "unknown"),
@@ -74,14 +78,14 @@ def test_every_feature_has_words_and_every_other_status_than_exact_a_reason() ->
 
 
 def test_names() -> None:
-    assert [row.key for row in find_readers("ollama")] == [OLLAMA_12, OLLAMA_30]
+    assert [row.key for row in find_readers("ollama")] == [OLLAMA_13, OLLAMA_30]
     assert [row.key for row in find_readers("Ollama@0.31.2")] == ["ollama@0.31.2"]
     assert find_readers("vllm") == find_readers("vllm@0.33") == ()
     assert find_any("vllm") == find("vllm")
     for name in reader_names():
         with pytest.raises(RecipeError, match="no such runtime"):
             find(name)
-    with pytest.raises(RecipeError, match=r"known: 0\.12-0\.29, 0\.30-0\.33"):
+    with pytest.raises(RecipeError, match=r"tested: 0\.12-0\.13\.2, 0\.13\.3, 0\.13\.4-0\.29, 0\.30-0\.33"):
         find_readers("ollama@0.11")
     with pytest.raises(RecipeError, match=r"known: .*transformers.*ollama"):
         find_any("nope")

@@ -17,6 +17,7 @@ from ropeconv.runtimes.grouping import newest
 from ropeconv.runtimes.runtime import runtimes
 from scripts.laboratory.agree import disagreements
 from scripts.laboratory.cells import Cell, cells, sources
+from scripts.laboratory.draft import row_of
 from scripts.laboratory.records import digest
 from scripts.laboratory.runtimes import RUNTIMES
 
@@ -54,7 +55,7 @@ def test_the_table_says_what_the_lab_saw(record: Record) -> None:
         assert seen.digest == digest(asked), f"{name} has other configs now; run scripts/lab {record.runtime}"
         statuses = seen.statuses(tuple(cell.name for cell in asked))
         assert len(statuses) == len(asked)
-        found += [str(one) for one in disagreements(record.runtime, record.version, asked, statuses)]
+        found += [str(one) for one in disagreements(row_of(record.runtime, record.version)[0], asked, statuses)]
     assert found == []
 
 

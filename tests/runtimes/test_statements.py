@@ -35,10 +35,10 @@ def status(name: str, runtime: str, method: str = "yarn", encoding: str = "nativ
     return baked(by_name()[name], method, encoding).status_of(find(runtime)[-1])
 
 
-def test_versions_that_nobody_looked_at_are_not_covered() -> None:
+def test_untested_versions_are_not_covered() -> None:
     assert find("vllm@0.20")[0].version == "0.20"
-    for wanted in ("vllm@0.32", "vllm@0.15", "vllm@0.9", "transformers@5.24", "sglang@0.5.10", "tensorrt-llm@1.2.1"):
-        with pytest.raises(RecipeError, match="nobody has looked at that version; known: "):
+    for wanted in ("vllm@0.32", "vllm@0.15", "vllm@0.9", "transformers@5.25", "sglang@0.5.10", "tensorrt-llm@1.2.1"):
+        with pytest.raises(RecipeError, match="this version is untested; tested: "):
             find(wanted)
 
 
@@ -64,8 +64,58 @@ def test_two_factor_lists_and_who_switches() -> None:
         return next(one.status for one in reversed(found) if one.covers(find(wanted)[-1]))
 
     assert [of(f"transformers@{version}") for version in ("4.46", "4.49", "4.57", "5.23")] == ["exact"] * 4
-    assert [of(name) for name in ("vllm@0.33", "exllamav3", "mlx-lm@0.32", "tgi")] == ["differs"] * 4
-    assert of("vllm@0.11") == "exact"
+    others = ("vllm@0.33", "vllm@0.11.2", "vllm@0.11.0", "exllamav3", "mlx-lm@0.32", "mlx-lm@0.29", "tgi", "sglang")
+    assert [of(name) for name in (*others, "lmdeploy")] == ["differs"] * 9
+    reasons = {name: next(one.reason for one in reversed(found) if one.covers(find(name)[-1])) for name in others}
+    assert "--max-model-len" in reasons["vllm@0.33"]
+    assert reasons["vllm@0.33"] == reasons["vllm@0.11.2"]
+    assert "chunked prefill mixes both lists in one long prompt" in reasons["sglang"]
+    assert reasons["sglang"].endswith("start it with --chunked-prefill-size -1")
+    assert reasons["vllm@0.11.0"].endswith("--no-enable-chunked-prefill")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "method", "expected"),
+    [
+        ("vllm@0.33", "linear", "refused"), ("vllm@0.33", "llama3", "refused"), ("vllm@0.33", "yarn", "exact"),
+        ("sglang", "linear", "refused"), ("sglang", "llama3", "refused"), ("sglang", "yarn", "exact"),
+        ("mlx-lm@0.32", "yarn", "exact"), ("exllamav3", "yarn", "exact"),
+    ],
+)  # fmt: skip
+def test_qwen_3_5_moe_in_its_wrapper(runtime: str, method: str, expected: str) -> None:
+    """The published shape, whose positions have three parts; its text model alone is another class."""
+    text = sample_config(by_name()["qwen3_5_moe"]) | {"model_type": "qwen3_5_moe_text"}
+    text["rope_parameters"] = {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [6, 5, 5],
+    }  # fmt: skip
+    wrapper = {"model_type": "qwen3_5_moe", "text_config": text}
+    family = by_name()["qwen3_5_moe"]
+    spec = read_spec(wrapper, family)
+    recipe = Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
+    result = ENCODINGS["native"].encode(EncodeRequest(recipe.schedule(spec), spec, family, wrapper, Target()))
+    assert result.status_of(find(runtime)[-1]) == expected
+
+
+def test_a_wrapper_that_was_not_executed_is_unknown() -> None:
+    """The tiny Llama was executed everywhere, and LLaVA, around it, in some runtimes."""
+    family = by_name()["llama"]
+    config = {"model_type": "brand_new_vision", "text_config": {**sample_config(family), "model_type": "llama"}}
+    spec = read_spec(config, family)
+    found = {verdict.runtime: verdict for verdict in judge_all(config, family, spec.current(), spec)}
+    for name in ("vllm@0.33", "sglang", "mlx-lm", "exllamav3"):
+        verdict = found[find(name)[-1].key]
+        assert (verdict.status, verdict.grade) == ("unknown", ""), name
+        assert "was tested in it, not brand_new_vision" in verdict.reason
+    assert (found["transformers@5.18"].status, found["transformers@5.18"].grade) == ("exact", "read")
+
+
+def test_glm_5_as_published_fails_in_exllamav3() -> None:
+    family = by_name()["glm_moe_dsa"]
+    for keys, expected in (({}, "refused"), ({"indexer_types": ["full", "shared"]}, "exact")):
+        config = {**sample_config(family), **keys}
+        spec = read_spec(config, family)
+        found = judge_all(config, family, spec.current(), spec)
+        assert next(one.status for one in found if one.covers(find("exllamav3")[-1])) == expected
 
 
 def test_every_row_says_where_it_is_from_and_follows_the_one_before() -> None:

@@ -28,7 +28,7 @@ def test_runtimes_are_named_by_what_they_do() -> None:
     assert found[:2] == (
         f"{newest('transformers').display_name}: the short list in forward passes in which no sequence of the batch is "
         "longer than 4,096 tokens, else the long one for every sequence",
-        f"{newest('vllm').display_name}: the long list for every position where it is started with a window above "
+        f"{newest('vllm').display_name}: the long list for every position if --max-model-len is above "
         "4,096 tokens, else the short one",
     )
     assert len(found) == 3
@@ -39,3 +39,12 @@ def test_only_runtimes_that_read_the_lists_are_named(status: str, named: bool) -
     found = switching(LLAMA, 4096, [verdict("vllm", status)])
     assert any("vLLM" in sentence for sentence in found) is named
     assert len(found) == 1 + named
+
+
+def test_a_runtime_that_computes_a_prompt_in_chunks_is_named_with_the_option_that_avoids_it() -> None:
+    assert rule("sglang") == "chunked"
+    found = switching(LLAMA, 4096, [verdict("sglang", "differs")])
+    assert found[0].startswith(
+        f"{newest('sglang').display_name}: the short list in forward passes in which no position"
+    )
+    assert found[0].endswith("start SGLang with --chunked-prefill-size -1")

@@ -221,7 +221,7 @@ def test_names_of_ranges() -> None:
     rows = [row("1", "2", False), row("3"), row("4", "5")]
     assert choose("a", "", rows) == tuple(rows[1:])
     assert [one.display_name for one in choose("a@4.1", "4.1", rows)] == ["A 4.1"]
-    with pytest.raises(RecipeError, match="--runtime a@9: nobody has looked at that version; known: 1-2, 3, 4-5$"):
+    with pytest.raises(RecipeError, match="--runtime a@9: this version is untested; tested: 1-2, 3, 4-5$"):
         choose("a@9", "9", rows)
     names = {" GGUF ": "llama-cpp", "llama.cpp@1": "llama-cpp@1", "vLLM@0.3": "vllm@0.3"}
     assert {name: canonical(name) for name in names} == names

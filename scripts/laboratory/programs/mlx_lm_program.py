@@ -255,7 +255,7 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     more |= {"scaling": scaling_of(watch, layers)}
     if watch.query_scale is not None:
         more["query_scale"] = float(f"{watch.query_scale(question['context'] - 1):.7g}")
-    return protocol.answer(ropes, **more)
+    return protocol.answer(ropes, mixed=True, **more)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ trained and declared lengths in tokens. The answer to it has the same "id" and o
   "short_inv_freq" and "short_attention_factor" where a sequence within the trained length gets others; "scaling": the
   factor on the logits of attention (1 / sqrt(head_dim) in most models), where the program sees it; "query_scale": the
   factor on queries at position context - 1, where the runtime has one.
+  "mixed": whether one prompt is computed in several forward passes, as with chunked prefill, so that lists which are
+  chosen for each pass are mixed in it.
   "pairs" in a rope, or "interleaved" beside them, says which dimensions are turned together.
 - "error": "Type: message", of loading the model or of its first forward pass, and "stage": "config", "load" or
   "forward".

@@ -35,6 +35,8 @@ logging.disable(logging.WARNING)
 import sglang_world  # noqa: E402
 
 LONGEST = 1 << 17
+UNSEEN = {"LlavaForConditionalGeneration": "its vision tower cannot be built without its kernels"}
+"""Architectures that the lab cannot build."""
 
 
 class ShortTorch:
@@ -125,6 +127,8 @@ def load(config: dict[str, Any]) -> tuple[Any, torch.nn.Module]:
 
     factory._ROPE_DICT.clear()
     architecture = (config.get("architectures") or ["?"])[0]
+    if architecture in UNSEEN:
+        raise protocol.Unseen(UNSEEN[architecture])
     config.pop("quantization_config", None)
     complete(config)
     with tempfile.TemporaryDirectory() as folder:
@@ -250,7 +254,8 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     layers = layers_of(model, text.num_hidden_layers)
     planes = 3 if parsed.model_is_mrope else 0
     if any(hasattr(module, "rotary_emb_local") for module in model.modules()):
-        return protocol.answer(of_gemma3(model, layers, question), scaling=float(layers[0].self_attn.scaling))
+        scaling = float(layers[0].self_attn.scaling)
+        return protocol.answer(of_gemma3(model, layers, question), scaling=scaling, mixed=True)
     answers: dict[int, protocol.Answer] = {}
     places: list[protocol.Answer | None] = []
     scaling = None
@@ -268,7 +273,7 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
             answers[id(rotary)] = read(rotary, question, planes)
         places.append(answers[id(rotary)])
     more = {} if scaling is None else {"scaling": scaling}
-    return protocol.answer(places, **more, **sglang_world.query_scale(layers, question["context"] - 1))
+    return protocol.answer(places, mixed=True, **more, **sglang_world.query_scale(layers, question["context"] - 1))
 
 
 if __name__ == "__main__":

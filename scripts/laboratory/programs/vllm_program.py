@@ -136,7 +136,7 @@ def _read(model: torch.nn.Module, config: ModelConfig, question: dict[str, Any])
                 known[id(rotary)] = _rope(rotary, calls[0], mrope, question)
                 more["interleaved"] = not _halves(rotary, calls[0], mrope)
             found.append(known[id(rotary)])
-    return protocol.answer(found, **{key: value for key, value in more.items() if value is not None})
+    return protocol.answer(found, mixed=True, **{key: value for key, value in more.items() if value is not None})
 
 
 def _forget() -> None:

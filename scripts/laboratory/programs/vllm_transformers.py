@@ -45,7 +45,7 @@ def read(model: torch.nn.Module, layers: list[Any], context: int, trained: int) 
             known[kind] = _rope(rotaries[0], kind, context, trained)
         found.append(known[kind])
     more = {"scaling": float(scaling)} if isinstance(scaling, float) else {}
-    return protocol.answer(found, backend="transformers", **more)
+    return protocol.answer(found, backend="transformers", mixed=True, **more)
 
 
 def _kind(rotary: Any, *places: Any) -> str | None:

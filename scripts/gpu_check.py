@@ -1,119 +1,258 @@
-"""Validates a 7B-shaped checkpoint over a long context, and measures what that costs beside bare forward passes."""
+"""Checks validate, eval and tune on one device, and writes what they gave and cost as JSON."""
 
 import argparse
+import contextlib
 import json
 import resource
-import shutil
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 import transformers
 
 import ropeconv
 from ropeconv.engines.transformers.backbone import hidden_states
-from ropeconv.engines.transformers.load import device_spec, load_stock
+from ropeconv.engines.transformers.load import DeviceSpec, device_spec, load_stock, out_of_memory
+from ropeconv.engines.transformers.memory import release
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.validate.sampling import synthetic
+
+from .benchmarks.evaluation import text, write_tokenizer
 
 LARGE = {
     "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_key_value_heads": 32,
-    "num_hidden_layers": 32, "vocab_size": 32000, "max_position_embeddings": 4096,
+    "num_hidden_layers": 32, "vocab_size": 8192, "max_position_embeddings": 4096,
 }  # fmt: skip
 SMALL = {
     "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4,
-    "num_hidden_layers": 4, "vocab_size": 2000, "max_position_embeddings": 256,
+    "num_hidden_layers": 4, "vocab_size": 8192, "max_position_embeddings": 128,
 }  # fmt: skip
+FACTOR = 16
+SHARPER = 2.0
+"""The factor of queries and keys with which attention of random weights depends on positions."""
+SAME = 1e-4
+"""The largest difference of a loss in nats between two ways to compute the same."""
+MOST_FORWARDS = 1.15
+"""The most time of both forward passes over that of two bare ones."""
+MOST_ABOVE = 1 << 30
+"""The most memory above that of a bare forward pass, in bytes."""
+BEYOND = "1M"
+"""A context for which the memory of no device is enough."""
+COPIES = 120
+"""Copies of the text that are long enough for it."""
 
 
-def checkpoint(folder: Path, shape: dict[str, int], dtype: torch.dtype) -> None:
-    """A Llama of random weights; wide enough at its start for attention to depend on positions."""
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(**shape, rms_norm_eps=1e-5, initializer_range=0.02)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    model = transformers.LlamaForCausalLM(config)
-    torch.set_default_dtype(before)
-    with torch.no_grad():
-        for layer in model.model.layers:
-            for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
-                projection.weight.mul_(2.0 * (4096 / config.hidden_size) ** 0.5)
-    model.save_pretrained(folder)
+@dataclass
+class Bench:
+    """A model, where it runs, and the folder for outputs. small: a model of some megabytes."""
+
+    folder: Path
+    at: DeviceSpec
+    small: bool
+
+    @property
+    def model(self) -> Path:
+        return self.folder / ("small" if self.small else "large")
+
+    @property
+    def shape(self) -> dict[str, int]:
+        return SMALL if self.small else LARGE
+
+    @property
+    def length(self) -> int:
+        return FACTOR * self.shape["max_position_embeddings"]
+
+    @property
+    def chunk(self) -> int:
+        return 512 if self.small else 4096
+
+    def make(self) -> None:
+        """Makes the model, unless an earlier run has left it."""
+        if (self.model / "config.json").exists():
+            return
+        print(f"Making {self.model} ...", flush=True)
+        write_tokenizer(self.model)
+        torch.manual_seed(0)
+        config = transformers.LlamaConfig(**self.shape, rms_norm_eps=1e-5, initializer_range=0.02, dtype="bfloat16")
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        with torch.no_grad():
+            for layer in model.model.layers:
+                for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+                    projection.weight.mul_(SHARPER * (4096 / config.hidden_size) ** 0.5)
+        model.save_pretrained(self.model)
 
 
-def peak(device: str) -> int:
-    """The most memory in use so far, in bytes."""
-    if device.startswith("cuda"):
+def peak() -> int:
+    """The most memory in use since `measured` began, in bytes."""
+    if torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def bare(folder: Path, length: int, chunk: int, at: Any, vocabulary: int) -> dict[str, float]:
-    """Seconds and memory of one forward pass in chunks, and nothing else."""
-    model = load_stock(folder, at)
-    ids = synthetic(length, vocabulary, 0)
-    hidden_states(model, ids[:chunk], list(range(chunk)), [0], chunk)
-    if at.device.startswith("cuda"):
+@contextlib.contextmanager
+def measured(result: dict[str, Any]) -> Iterator[None]:
+    """Adds the seconds and the peak of memory of what runs inside to a result."""
+    release()
+    if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    hidden_states(model, ids, list(range(length)), [length - 1], chunk)
-    return {"seconds": time.perf_counter() - begin, "peak_bytes": peak(at.device)}
+    yield
+    result |= {"seconds": round(time.perf_counter() - begin, 2), "peak_bytes": peak()}
+
+
+def kernels(run: Callable[[], object], at: DeviceSpec) -> list[str]:
+    """The names of the attention kernels that a run uses."""
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    kinds += [torch.profiler.ProfilerActivity.CUDA] if at.device != "cpu" else []
+    with torch.profiler.profile(activities=kinds) as profile:
+        run()
+    names = {event.key for event in profile.key_averages()}
+    return sorted(name for name in names if "attention" in name.lower() or "flash" in name.lower())
+
+
+def _bare(bench: Bench) -> dict[str, Any]:
+    """A forward pass over every position and nothing else: its time, memory and attention kernels."""
+    model, ids = load_stock(bench.model, bench.at), synthetic(bench.length, bench.shape["vocab_size"], 0)
+    result: dict[str, Any] = {}
+
+    def run(count: int) -> None:
+        hidden_states(model, ids[:count], range(count), [count - 1], bench.chunk)
+
+    used = kernels(lambda: run(2 * bench.chunk), bench.at)
+    with measured(result):
+        run(len(ids))
+    return {**result, "kernels": used}
+
+
+def check_validate(bench: Bench) -> dict[str, Any]:
+    """yarn 16 over its whole context: time and memory beside bare forward passes, a right and a wrong output."""
+    bare = _bare(bench)
+    recipe = ropeconv.Recipe(ropeconv.METHODS["yarn"](float(FACTOR)))
+    target = ropeconv.Target(out=bench.folder / "yarn")
+    plan = ropeconv.make_plan(ropeconv.open_source(str(bench.model)), recipe, target)
+    out = ropeconv.apply(plan, force=True).path
+    comparison = ropeconv.Comparison.open(out, str(bench.model))
+    settings = ropeconv.Settings(device=bench.at.device, dtype=bench.at.dtype, length=bench.length, chunk=bench.chunk)
+    costs: dict[str, Any] = {}
+    with measured(costs):
+        right = ropeconv.validate_checkpoint(comparison, settings)
+    shard = next(iter(sorted(out.glob("*.safetensors"))))
+    tensors = safetensors.torch.load_file(shard)
+    name = next(name for name in tensors if "k_proj" in name)
+    safetensors.torch.save_file({**tensors, name: tensors[name] * 1.25}, shard, {"format": "pt"})
+    wrong = ropeconv.validate_checkpoint(comparison, ropeconv.Settings(device=bench.at.device, dtype=bench.at.dtype))
+    forwards = sum(bench.length / speed for speed in right.speed.values()) / (2 * bare["seconds"])
+    above = costs["peak_bytes"] - bare["peak_bytes"]
+    return {
+        "bare": bare, "validation": costs, "of_two_bare_forwards": round(forwards, 3),
+        "above_bare_bytes": above, "sentence": right.sentence, "wrong": wrong.sentence,
+        "buckets": [
+            {"run": b.run, "name": b.name, "kl_95": b.kl_95, "tolerance": b.tolerance, "control_kl": b.control_kl}
+            for b in right.buckets
+        ],
+        "passed": {
+            "the output agrees": right.agrees, "a wrong output disagrees": not wrong.agrees,
+            "time": forwards <= MOST_FORWARDS, "memory": above <= MOST_ABOVE,
+        },
+    }  # fmt: skip
+
+
+def check_eval(bench: Bench) -> dict[str, Any]:
+    """Losses on the CPU and on the device in float32, twice in its own precision, and in chunks of two sizes."""
+    book = bench.folder / "book.txt"
+    book.write_text(text(), "utf-8")
+    lengths = f"{bench.shape['max_position_embeddings'] // 4}"
+
+    def losses(name: str, device: str, dtype: str, chunk: int) -> list[float]:
+        result = ropeconv.evaluate(
+            bench.model, "base,yarn:4", book, lengths=lengths, windows=2, targets=16, device=device, dtype=dtype,
+            chunk=chunk, journal=bench.folder / f"{name}.jsonl",
+        )  # fmt: skip
+        return [cell.value for cell in result.cells]
+
+    device, dtype = bench.at.device, "bfloat16"
+    first = losses("first", device, dtype, 4096)
+    host, wide = losses("host", "cpu", "float32", 4096), losses("wide", device, "float32", 4096)
+    again, chunks = losses("again", device, dtype, 4096), losses("chunks", device, "float32", 32)
+
+    def apart(left: list[float], right: list[float]) -> float:
+        return max(abs(one - other) for one, other in zip(left, right, strict=True))
+
+    return {
+        "cpu_to_device": apart(host, wide), "chunks": apart(wide, chunks), "precision": apart(wide, first),
+        "passed": {
+            "CPU and device": apart(host, wide) < SAME, "chunk 32 and 4096": apart(wide, chunks) < SAME,
+            "twice": first == again,
+        },
+    }  # fmt: skip
+
+
+def check_tune(bench: Bench) -> dict[str, Any]:
+    """Two searches with one seed, and a context that is beyond the memory."""
+    book = bench.folder / "book.txt"
+    book.write_text(text(), "utf-8")
+
+    def tuned(number: int) -> dict[str, Any]:
+        settings = ropeconv.SearchSettings(
+            str(2 * bench.shape["max_position_embeddings"]), windows=2, held_windows=2, targets=16, steps=2
+        )
+        journal = bench.folder / f"tune{number}.jsonl"
+        result = ropeconv.tune_model(
+            bench.model, [book], settings, journal=journal, device=bench.at.device, dtype=bench.at.dtype
+        )
+        return {"divisors": result.divisors, "trace": result.trace}
+
+    costs: dict[str, Any] = {}
+    with measured(costs):
+        first = tuned(1)
+    passed = {"twice with one seed": first == tuned(2)}
+    result = {**costs, "trace": first["trace"], "passed": passed}
+    if not bench.small:
+        book.write_text(text() * COPIES, "utf-8")
+        settings = ropeconv.SearchSettings(BEYOND, windows=2, held_windows=2, targets=16, steps=1)
+        result["beyond"] = ""
+        try:
+            out_of_memory(lambda: ropeconv.tune_model(bench.model, [book], settings, device=bench.at.device))
+        except RopeconvError as problem:
+            result["beyond"] = str(problem)
+        passed[f"{BEYOND} tokens end in a sentence on memory"] = "memory" in result["beyond"]
+    return result
+
+
+PARTS = {"validate": check_validate, "eval": check_eval, "tune": check_tune}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="a model of some megabytes and a context of 4,096")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to check (default: everything)")
+    parser.add_argument("--small", action="store_true", help="a model of some megabytes and a context of 2,048")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--length", type=int, default=0)
-    parser.add_argument("--chunk", type=int, default=0)
-    parser.add_argument("--dir", type=Path, default=Path())
+    parser.add_argument("--keep", type=Path, help="a folder for the model and the outputs, which stay there")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
     given = parser.parse_args()
-    shape = SMALL if given.small else LARGE
     at = device_spec(given.device, "auto", stored="bfloat16")
-    length, chunk = given.length or 16 * shape["max_position_embeddings"], given.chunk or (512 if given.small else 4096)
-    work = given.dir / "gpu-check-work"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    source = work / "model"
-    print(f"making {source} ...", flush=True)
-    checkpoint(source, shape, torch.bfloat16)
-    device = torch.cuda.get_device_name() if at.device.startswith("cuda") else "cpu"
-    found: dict[str, Any] = {
-        "device": device, "torch": torch.__version__, "transformers": transformers.__version__, "dtype": at.dtype,
-        "shape": shape, "length": length, "chunk": chunk, "runs": {},
+    name = torch.cuda.get_device_name() if at.device.startswith("cuda") else "cpu"
+    results: dict[str, Any] = {
+        "device": name, "torch": torch.__version__, "transformers": transformers.__version__, "dtype": at.dtype,
     }  # fmt: skip
-    found["bare"] = bare(source, length, chunk, at, shape["vocab_size"])
-    once = found["bare"]["seconds"]
-    print(f"bare forward: {once:.1f} s, {length / once:,.0f} tokens/s", flush=True)
-    for name in ("yarn", "mixed"):
-        recipe = ropeconv.Recipe(ropeconv.METHODS[name](16.0))
-        target = ropeconv.Target(out=work / name)
-        done = ropeconv.apply(ropeconv.make_plan(ropeconv.open_source(str(source)), recipe, target), link=True)
-        if at.device.startswith("cuda"):
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        begin = time.perf_counter()
-        settings = ropeconv.Settings(device=given.device, dtype=at.dtype, length=length, chunk=chunk)
-        result = ropeconv.validate_checkpoint(ropeconv.Comparison.open(done.path, str(source)), settings)
-        seconds = time.perf_counter() - begin
-        forwards = sum(length / speed for speed in result.speed.values())
-        found["runs"][name] = {
-            "agrees": result.agrees, "sentence": result.sentence, "seconds": round(seconds, 1), "spread": result.tokens,
-            "tokens_per_second": result.speed, "of_two_bare_forwards": round(forwards / (2 * once), 3),
-            "peak_bytes": peak(at.device), "above_bare_bytes": peak(at.device) - found["bare"]["peak_bytes"],
-            "buckets": [
-                {"run": b.run, "name": b.name, "kl_95": b.kl_95, "tolerance": b.tolerance, "control_kl": b.control_kl}
-                for b in result.buckets
-            ],
-        }  # fmt: skip
-        run = found["runs"][name]
-        print(f"{name} 16: {run['sentence']} {seconds:.1f} s; forwards {run['of_two_bare_forwards']} x two bare ones; "
-              f"{run['above_bare_bytes'] / 2**30:.2f} GiB above", flush=True)  # fmt: skip
+    with contextlib.nullcontext(given.keep) if given.keep else tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), at, given.small)
+        bench.folder.mkdir(parents=True, exist_ok=True)
+        bench.make()
+        results |= {"shape": bench.shape, "length": bench.length, "chunk": bench.chunk}
+        for part in given.parts or PARTS:
+            results[part] = PARTS[part](bench)
+            for what, passed in results[part]["passed"].items():
+                print(f"{part}: {what}: {'passed' if passed else 'FAILED'}", flush=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
-    shutil.rmtree(work)
-    print(f"wrote {given.out}")
+    given.out.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"Wrote {given.out}.")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -19,6 +19,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from ropeconv.engines.llamacpp import threads
 from ropeconv.evaluate.cases import EVAL
 from ropeconv.evaluate.evaluation import Evaluation, Sizes, open_evaluation
 from ropeconv.evaluate.row import parse_rows
@@ -36,13 +37,18 @@ def text() -> str:
     return "\n\n".join(topics[name] for name in sorted(topics))
 
 
-def checkpoint(folder: Path, hidden: int = 512, layers: int = 8, vocabulary: int = 8192) -> Path:
-    """A Llama of random weights, and a tokenizer for `text`."""
+def write_tokenizer(folder: Path) -> None:
+    """Writes a tokenizer of 8,192 tokens for `text`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=8192, special_tokens=["<s>"], show_progress=False)
     tokenizer.train_from_iterator([text()], trainer)
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(folder)
+
+
+def checkpoint(folder: Path, hidden: int = 512, layers: int = 8, vocabulary: int = 8192) -> Path:
+    """A Llama of random weights, and a tokenizer for `text`."""
+    write_tokenizer(folder)
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers, num_attention_heads=hidden // 64,
@@ -53,8 +59,8 @@ def checkpoint(folder: Path, hidden: int = 512, layers: int = 8, vocabulary: int
 
 
 @contextlib.contextmanager
-def opened(model: Path, rows: str, **sizes: Any) -> Iterator[Evaluation]:
-    asked = RunnerRequest(str(model), parse_rows(rows), device="cpu", dtype="float32")
+def opened(model: Path, rows: str, dtype: str = "float32", **sizes: Any) -> Iterator[Evaluation]:
+    asked = RunnerRequest(str(model), parse_rows(rows), device="cpu", dtype=dtype)
     with open_evaluation(asked, Sizes(**sizes), [("manual", text())]) as found:
         yield found
 
@@ -113,8 +119,58 @@ def memory(model: Path, folder: Path) -> dict[str, Any]:
     }
 
 
+PLAIN = """
+import json, sys, time
+import llama_cpp as llama
+import numpy as np
+path, threads, cases = sys.argv[1], int(sys.argv[2]), json.load(sys.stdin)
+settings = llama.llama_model_default_params()
+settings.n_gpu_layers = 0
+model = llama.llama_model_load_from_file(path.encode(), settings)
+width = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+times = []
+for ids, first in cases:
+    settings = llama.llama_context_default_params()
+    settings.n_ctx, settings.n_batch, settings.n_ubatch = len(ids), 512, 512
+    settings.n_threads = settings.n_threads_batch = threads
+    context, losses, batch = llama.llama_init_from_model(model, settings), [], llama.llama_batch_init(512, 0, 1)
+    begin = time.perf_counter()
+    for start in range(0, len(ids), 512):
+        batch.n_tokens = len(ids[start : start + 512])
+        for index in range(batch.n_tokens):
+            batch.token[index], batch.pos[index] = ids[start + index], start + index
+            batch.n_seq_id[index], batch.seq_id[index][0] = 1, 0
+            batch.logits[index] = first - 1 <= start + index < len(ids) - 1
+        llama.llama_decode(context, batch)
+        for index in range(batch.n_tokens):
+            if batch.logits[index]:
+                row = np.ctypeslib.as_array(llama.llama_get_logits_ith(context, index), (width,)).astype(float)
+                losses.append(np.log(np.exp(row - row.max()).sum()) + row.max() - row[ids[start + index + 1]])
+    times.append(time.perf_counter() - begin)
+    llama.llama_free(context)
+print(sum(times))
+"""
+"""A loop over llama.cpp as a person writes it: losses of the tokens from `first` on."""
+
+
+def gguf(model: Path, folder: Path) -> dict[str, Any]:
+    """A row of a GGUF file, all of its sequences, and a plain loop of llama.cpp over the same."""
+    import ropeconv
+
+    ropeconv.apply(model, as_is=True, to="gguf", out=folder / "model.gguf")
+    with (
+        opened(folder / "model.gguf", "base", dtype="auto", lengths="256,768,2048", windows=4) as found,
+        Journal(folder / "gguf", EVAL, found.runner.source) as journal,
+    ):
+        cases = [(unit.case.ids.tolist(), int(unit.case.targets[0])) for unit in found.units]
+        taken = seconds(lambda: found.run(journal))
+    command = [sys.executable, "-c", PLAIN, str(folder / "model.gguf"), str(threads())]
+    plain = float(subprocess.run(command, input=json.dumps(cases), check=True, capture_output=True, text=True).stdout)
+    return {"row, s": taken, "plain loop, s": plain, "ratio": taken / plain}
+
+
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
-    "swap": swap, "estimate": estimate, "memory": memory,
+    "swap": swap, "estimate": estimate, "memory": memory, "gguf": gguf,
 }  # fmt: skip
 
 

@@ -90,24 +90,24 @@ LIMITED = """
 import json, resource, sys
 from pathlib import Path
 import ropeconv
+from ropeconv.engines.engine import Progress
 from ropeconv.engines.transformers import load
-from ropeconv.engines.transformers.memory import host_bytes
 from ropeconv.rope.errors import RopeconvError
 
-source, out, checked, layers = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "1", sys.argv[4] == "1"
+source, out, checked, most = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "checked", int(sys.argv[4])
 comparison = ropeconv.Comparison.open(out, source)
 import torch, transformers
 torch.set_num_threads(1)
 sizes = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-most = int(sizes["VmData"].split()[0]) * 1024 + int(sys.argv[5])
+most = int(sizes["VmData"].split()[0]) * 1024 + most
 resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 if not checked:
     load.fits = lambda source, at: True
 notes = []
 try:
     result = load.out_of_memory(lambda: ropeconv.validate_checkpoint(
-        comparison, ropeconv.Settings(tokens=64, layer_by_layer=layers),
-        __import__("ropeconv.engines.engine").engines.engine.Progress(note=notes.append),
+        comparison, ropeconv.Settings(tokens=64),
+        Progress(note=notes.append),
     ))
     print(json.dumps({"agrees": result.agrees, "notes": notes}))
 except RopeconvError as problem:
@@ -115,20 +115,22 @@ except RopeconvError as problem:
 """
 
 
+@pytest.mark.nightly
 def test_a_model_larger_than_the_memory_is_validated(tmp_path: Path) -> None:
-    """24 layers of 12 MB within 200 MB: the whole model does not load, and layer by layer it agrees by itself."""
-    shape = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 24, "num_attention_heads": 8}
+    """40 layers of 13 MB within 400 MB: the whole model does not load, and is read layer by layer without an option."""
+    shape = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 40, "num_attention_heads": 8}
     source = make("llama", tmp_path / "source", num_key_value_heads=8, initializer_range=0.05, **shape)
     out = apply(make_plan(source, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out"))
 
-    def run(checked: int, layers: int) -> dict[str, object]:
-        given = [str(source), str(out), str(checked), str(layers), str(200 << 20)]
+    def run(how: str) -> dict[str, object]:
+        given = [str(source), str(out), how, str(400 << 20)]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run([sys.executable, "-c", LIMITED, *given], capture_output=True, text=True, env=env)
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+        return answer
 
-    assert "the memory of this device is not enough" in str(run(checked=0, layers=0)["error"])
-    found = run(checked=1, layers=0)
-    assert found.get("agrees"), found
-    assert "layer by layer" in str(found["notes"])
+    assert "the memory of this device is not enough" in str(run("unchecked")["error"])
+    result = run("checked")
+    assert result.get("agrees"), result
+    assert "layer by layer" in str(result["notes"])

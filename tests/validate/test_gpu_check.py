@@ -1,0 +1,35 @@
+"""`scripts/gpu_check --small` on the CPU: the code that a GPU runs, with a model of some megabytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.nightly
+def test_the_checks_of_a_gpu_pass_on_a_small_model(tmp_path: Path) -> None:
+    given = ["--small", "--device", "cpu", "--keep", str(tmp_path / "kept"), "--out", str(tmp_path / "gpu.json")]
+    env = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run([ROOT / "scripts" / "gpu_check", *given], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    assert (result["device"], result["dtype"], result["length"]) == ("cpu", "float32", 2048)
+    assert result["validate"]["bare"]["peak_bytes"] > 0
+    assert any("attention" in kernel for kernel in result["validate"]["bare"]["kernels"])
+    passed = {what: value for part in ("validate", "eval", "tune") for what, value in result[part]["passed"].items()}
+    passed.pop("time")  # a machine with other work
+    assert all(passed.values()), passed
+    assert (tmp_path / "kept" / "small" / "config.json").exists()
+
+
+def test_it_installs_nothing() -> None:
+    text = (ROOT / "scripts" / "gpu_check").read_text()
+    assert "pip" not in text
+    assert "setup" not in text

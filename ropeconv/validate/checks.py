@@ -1,4 +1,4 @@
-"""Checks of a checkpoint that need no forward pass: its source, frequencies, and folded weights."""
+"""Checks of a checkpoint that need no forward pass: its source, its code and its frequencies."""
 
 from __future__ import annotations
 
@@ -31,35 +31,36 @@ TOKENIZER = "tokenizer.json"
 
 
 def check_same_model(baked: Path, source: Source, encoding: Encoding) -> None:
-    """Raises BadSource where tensors are missing or of another shape, or the model type is not that of the encoding."""
+    """Raise BadSource if tensors are missing or have another shape, or the model type is not that of the encoding."""
     output = FolderSource(baked)
-    ours = output.tensors
-    if source.tensors and not ours:
+    if source.tensors and not output.tensors:
         raise BadSource(
-            f"{baked} has no weights, as an output of a config.json alone; bake the folder of the model, or put its "
-            "weights beside the config"
+            f"{baked} has no weights; run apply on the folder of the model, or put its weights beside the config"
         )
     for name, tensor in source.tensors.items():
-        if name not in ours:
+        baked_tensor = output.tensors.get(name)
+        if baked_tensor is None:
             raise BadSource(f"{baked} has no {name}, which {source.reference} has; name the source it was made from")
-        if ours[name].shape != tensor.shape:
+        if baked_tensor.shape != tensor.shape:
             raise BadSource(
-                f"{name} is {list(ours[name].shape)} in {baked} and {list(tensor.shape)} in {source.reference}; name "
+                f"{name} is {list(baked_tensor.shape)} in {baked} and {list(tensor.shape)} in {source.reference}; name "
                 "the source it was made from"
             )
-    one, other = (str(folder.config().get("model_type")) for folder in (source, output))
-    if other not in (one, encoding.model_type(one)):
-        raise BadSource(f"{baked} is a {other} and {source.reference} a {one}; name the source it was made from")
+    model_type, baked_type = (str(folder.config().get("model_type")) for folder in (source, output))
+    if baked_type not in (model_type, encoding.model_type(model_type)):
+        raise BadSource(
+            f"{baked} is a {baked_type} and {source.reference} a {model_type}; name the source it was made from"
+        )
 
 
 def check_tokenizer(baked: Path, source: Source) -> None:
-    """Raises BadSource where tokenizer.json of the output is not that of the source, but for limits of the length."""
-    one, other = source.text(TOKENIZER), baked / TOKENIZER
-    if one is None or not other.is_file():
+    """Raise BadSource if the tokenizer.json files of output and source differ in more than limits of the length."""
+    source_text, path = source.text(TOKENIZER), baked / TOKENIZER
+    if source_text is None or not path.is_file():
         return
-    found = read_text(other, str(other))
-    if found != one and _without_limits(found) != _without_limits(one):
-        raise BadSource(f"{other} is not the tokenizer of {source.reference}; name the source it was made from")
+    text = read_text(path, str(path))
+    if text != source_text and _without_limits(text) != _without_limits(source_text):
+        raise BadSource(f"{path} is not the tokenizer of {source.reference}; name the source it was made from")
 
 
 def _without_limits(text: str) -> bytes:
@@ -75,46 +76,48 @@ ATTENTION_FACTOR_TOLERANCE = 1e-6
 
 
 def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: str) -> CheckRecord:
-    """Compares a probe's answer with a schedule.
+    """Compare the answer of a probe with a schedule.
 
-    answer: from `Probe.ask`. schedule: of the config, without factors that are folded into weights. spec: the RoPE of
-    the source, for layers that a method does not change. encoding: name of the encoding of the config, whose `max_ulp`
-    is allowed.
+    Args:
+        answer: From `Probe.ask`.
+        schedule: Of the config, without factors that are folded into weights.
+        spec: The RoPE of the source, for layers that a method does not change.
+        encoding: The name of the encoding of the config, whose `max_ulp` is allowed.
 
-    Raises Disagreement where a frequency or the attention factor differs, or the config did not load.
+    Raises:
+        Disagreement: If a frequency or the attention factor differs, or the config did not load.
     """
     title = f"transformers {answer.get('transformers', '')}".strip()
     if "error" in answer:
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
     short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
     worst, attention_factor, allowed = 0, 1.0, ENCODINGS[encoding].max_ulp
-    for label, found in answer["modules"].items():
-        wanted, wanted_short, factor = (schedule.inv_freq, short, schedule.attention_factor)
+    for label, module in answer["modules"].items():
+        inv_freq, short_inv_freq, factor = schedule.inv_freq, short, schedule.attention_factor
         local = spec.local_inv_freq
         if label == "local" and "local" not in spec.layers:
             continue
         if label == "local" and local is not None:
-            wanted, wanted_short, factor = local, local, 1.0
-        for vector, target in ((found["inv_freq"], wanted), (found["short"], wanted_short)):
-            distance = ulp_distance(np.asarray(vector), target)
+            inv_freq, short_inv_freq, factor = local, local, 1.0
+        for vector, expected in ((module["inv_freq"], inv_freq), (module["short"], short_inv_freq)):
+            distance = ulp_distance(np.asarray(vector), expected)
             worst = max(worst, distance)
             if distance > allowed:
                 raise Disagreement(
                     f"{title} computes other {label} frequencies than the schedule, by up to {distance} ulp of float32"
                 )
-        if abs(found["attention_factor"] - factor) > ATTENTION_FACTOR_TOLERANCE * factor:
-            raise Disagreement(
-                f"{title} uses the attention factor {found['attention_factor']:.7f} on {label} layers, not {factor:.7f}"
-            )
-        attention_factor = found["attention_factor"] if label == "global" else attention_factor
+        computed = module["attention_factor"]
+        if abs(computed - factor) > ATTENTION_FACTOR_TOLERANCE * factor:
+            raise Disagreement(f"{title} uses the attention factor {computed:.7f} on {label} layers, not {factor:.7f}")
+        attention_factor = computed if label == "global" else attention_factor
     return CheckRecord(answer["transformers"], worst, attention_factor, answer.get("read_as", ""))
 
 
-def ulp_distance(found: Vector, wanted: Vector) -> int:
-    """Largest distance of two vectors without negative numbers in ulp of float32; 2^31 where their lengths differ."""
-    if found.shape != wanted.shape:
+def ulp_distance(first: Vector, second: Vector) -> int:
+    """Return the largest distance of two non-negative vectors in ulp of float32; 2^31 if their lengths differ."""
+    if first.shape != second.shape:
         return 1 << 31
-    left, right = (vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (found, wanted))
+    left, right = (vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (first, second))
     return int(np.abs(left - right).max())
 
 
@@ -122,10 +125,17 @@ ADAPTER = "adapter_config.json"
 
 
 def needs_trust(folder: Path, allowed: bool) -> bool:
-    """Whether loading a folder needs trust_remote_code. Raises BadSource for unknown code without permission.
+    """Whether loading a folder needs trust_remote_code.
 
-    folder: the checkpoint. allowed: whether the user has passed --trust-remote-code. Code is known where everything in
-    the folder from which transformers takes code is equal to what `--encoding buffers` writes for this config.
+    Code is known if everything in the folder from which transformers takes code is equal to what `--encoding buffers`
+    writes for this config.
+
+    Args:
+        folder: The checkpoint.
+        allowed: Whether the user passed --trust-remote-code.
+
+    Raises:
+        BadSource: For unknown code without permission.
     """
     config = parsed(folder / "config.json")
     classes = config.get(MAP)
@@ -139,7 +149,7 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
 
 
 def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
-    """Yields what of the code of a checkpoint, or of its naming, is not what the encoding `buffers` writes."""
+    """Yield each part of the code of a checkpoint, and of its names, that the encoding `buffers` does not write."""
     family = by_name().get(str(config["model_type"]).removesuffix(STORED_ROPE))
     if family is None or family.code is None:
         yield f"ropeconv has no code for {config['model_type']!r}"
@@ -149,8 +159,8 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
             yield f"{key} of its config.json is {str(config.get(key))[:200]}"
     path, settings = folder / f"{MODULE}.py", config.get(SETTINGS)
     try:
-        wanted = modelling(family, _log_n(settings))
-        same = path.is_file() and path.stat().st_size == len(wanted.encode()) and read_text(path, path.name) == wanted
+        code = modelling(family, _log_n(settings))
+        same = path.is_file() and path.stat().st_size == len(code.encode()) and read_text(path, path.name) == code
     except (AttributeError, TypeError, ValueError):
         yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
         return
@@ -160,7 +170,7 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
 
 
 def _log_n(settings: object) -> LogN | None:
-    """The log-n that the settings in a config state. Raises TypeError, ValueError or AttributeError for others."""
+    """Return the log-n of the settings in a config. Raises TypeError, ValueError or AttributeError for others."""
     if not isinstance(settings, dict) or not settings.keys() <= {"attention_factor", "log_n"}:
         raise TypeError(settings)
     rule = settings.get("log_n")
@@ -176,14 +186,14 @@ def _log_n(settings: object) -> LogN | None:
 
 
 def _other_code(folder: Path) -> Iterator[str]:
-    """Yields what else in a folder transformers may run, or load on top of the model."""
+    """Yield everything else in a folder that transformers may run, or load on top of the model."""
     for place, subfolders, names in os.walk(folder):
         for name in (*subfolders, *names):
             path = Path(place, name)
             if name in subfolders and path.is_symlink():
                 yield f"{path.relative_to(folder)} is a link to another folder"
             elif name in names and path.suffix in CODE and path != folder / f"{MODULE}.py":
-                yield f"{path.relative_to(folder)} is not its own"
+                yield f"{path.relative_to(folder)} is a file of code that ropeconv did not write"
     for path in folder.glob("*config*.json"):
         if path.name == ADAPTER:
             yield f"{path.name} names an adapter"
@@ -192,20 +202,24 @@ def _other_code(folder: Path) -> Iterator[str]:
 
 
 def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -> CheckRecord:
-    """Compares what the installed transformers computes from the config of an output with the schedule.
+    """Compare the frequencies that the installed transformers computes from the config of an output with the schedule.
 
-    `verify_output` compares the files. comparison: the output and its source. trust_remote_code: run code in the output
-    that ropeconv has not written. Raises BadSource for an unknown encoding, Disagreement where other frequencies are
-    computed.
+    Args:
+        comparison: The output and its source.
+        trust_remote_code: Run code in the output that ropeconv did not write.
+
+    Raises:
+        BadSource: For an unknown encoding.
+        Disagreement: If transformers computes other frequencies.
     """
     baked, receipt, stands_for = comparison.baked, comparison.receipt, comparison.stands_for
     written = receipt.in_config
     if written is None or receipt.encoding not in ENCODINGS:
-        raise BadSource(f"{baked} was written as {receipt.encoding}, which is not known here; run apply again")
-    own = needs_trust(baked, trust_remote_code)
+        raise BadSource(f"{baked} was written as {receipt.encoding}, which this version does not know; run apply again")
+    trust = needs_trust(baked, trust_remote_code)
     schedule = replace(
         comparison.schedule, attention_factor=written.attention_factor, softmax_scale=written.softmax_scale
     )
     model_type = stands_for or str(parsed(baked / "config.json").get("model_type", ""))
-    answer = ProbeCache().answer(baked, model_type, schedule.context, own, stands_for)
+    answer = ProbeCache().answer(baked, model_type, schedule.context, trust, stands_for)
     return compare(answer, schedule, comparison.spec, written.written_as)

@@ -77,7 +77,7 @@ def test_a_text(tmp_path: Path) -> None:
 
 
 def test_a_length_beyond_the_context_and_unknown_devices_are_refused(llama: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match="is beyond it"):
+    with pytest.raises(BadSource, match="has a context of 1024 tokens; pass a --length of at most that"):
         validate(baked(llama, tmp_path / "out"), llama, length=2048)
     for device, dtype, said in (("cuda:7", "auto", "'cuda:7'"), ("cpu", "int8", "unknown dtype 'int8'")):
         with pytest.raises(RopeconvError, match=said):

@@ -29,9 +29,8 @@ from ..rope.spec import RopeSpec
 class Comparison:
     """An output and its source, which every validation compares.
 
-    baked: the output, a folder or GGUF file that ropeconv wrote. against: how the user named the source. receipt: of
-    the output. source: that it was made from. schedule: what it has to compute, from the recipe and the source. spec:
-    the RoPE of the source.
+    baked: the output, a folder or GGUF file that ropeconv wrote. against: the source as the user named it. receipt: of
+    the output. schedule: what the output has to compute, from the recipe and the source. spec: the RoPE of the source.
     """
 
     baked: Path
@@ -43,11 +42,15 @@ class Comparison:
 
     @classmethod
     def open(cls, baked: str | os.PathLike[str], against: str) -> Comparison:
-        """Opens an output and its source.
+        """Open an output and its source.
 
-        baked: the output. against: the path or Hub id of the source. Raises BadSource where `baked` has no receipt, and
-        where the recipe gives another schedule for `against`, which with --replace may be the first source of one that
-        stores its RoPE.
+        Args:
+            baked: The output.
+            against: The path or Hub id of the source. With --replace, this may be the first source of one that stores
+                its RoPE.
+
+        Raises:
+            BadSource: If `baked` has no receipt, or the recipe gives another schedule for `against`.
         """
         baked = Path(baked)
         receipt = read_receipt(baked)
@@ -59,31 +62,29 @@ class Comparison:
             source = first_source(source)
         recipe = Recipe.from_dict(receipt.recipe)
         try:
-            seen = inspect_source(source)
+            inspection = inspect_source(source)
         except BadSource as problem:
             if not receipt.target.replace or receipt.original is None:
                 raise
             first = receipt.original.source.described
             raise BadSource(
-                f"{source.reference} cannot be compared with, and {baked} was made from its own source, {first}, by "
-                "--replace: name that with --against"
+                f"{source.reference} cannot be read ({problem}), and {baked} was made by --replace from {first}; name "
+                "that with --against"
             ) from problem
-        spec = seen.spec
-        basis = seen.basis(recipe)
+        basis = inspection.basis(recipe)
         schedule = recipe.schedule(recipe.start(basis), basis)
         if schedule.digest != receipt.schedule.digest:
             raise BadSource(
-                f"{source.reference} is not what {baked} was made from: the recipe gives another schedule; name its "
-                "source"
+                f"{baked} was not made from {source.reference}: the recipe gives another schedule; name its source"
             )
         schedule = replace(schedule, context=receipt.schedule.context or schedule.context)
-        return cls(baked, against, receipt, source, schedule, spec)
+        return cls(baked, against, receipt, source, schedule, inspection.spec)
 
     @property
     def checkpoint(self) -> Source:
         """The source as a checkpoint. Raises BadSource for GGUF."""
         if isinstance(self.source, GgufSource):
-            raise BadSource(f"{self.against} is GGUF, and a checkpoint with config.json and safetensors is needed here")
+            raise BadSource(f"{self.against} is a GGUF file; give a checkpoint with config.json and safetensors")
         return self.source
 
     @property
@@ -93,7 +94,7 @@ class Comparison:
         return family.text_type if family and family.assumed else ""
 
     def checkpoint_or_dequantised(self, cannot: str = "cannot be dequantised", with_tokenizer: bool = False) -> Source:
-        """The source as a checkpoint, with the weights of a GGUF file dequantised.
+        """Return the source as a checkpoint, with the weights of a GGUF file dequantised.
 
         cannot: what the message says of a GGUF file that cannot be converted, for which BadSource is raised.
         with_tokenizer: whether its tokenizer is made too.
@@ -118,17 +119,17 @@ class Comparison:
 
     @property
     def unchanged(self) -> bool:
-        """Whether the schedule is that of the source, so that logits do not change."""
+        """Whether the source computes the schedule already, so that logits do not change."""
         return self.schedule.digest == self.spec.current().digest
 
     @property
     def scale(self) -> LogN | QueryScaling | None:
         """The scaling of queries in the output: log-n, or its approximation where they differ by more than noise."""
-        found = self.receipt.log_n_approximation
-        if found is None:
+        steps = self.receipt.log_n_approximation
+        if steps is None:
             return self.schedule.log_n
-        written = QueryScaling(found.beta, found.length, found.gain)
-        return effective_scaling(self.schedule.log_n, written, found.deviation)
+        scaling = QueryScaling(steps.beta, steps.length, steps.gain)
+        return effective_scaling(self.schedule.log_n, scaling, steps.deviation)
 
     @property
     def queries(self) -> str:
@@ -140,20 +141,20 @@ class Comparison:
         return weights.q_norm or weights.q
 
     def rounded_weights(self, dtype: str) -> tuple[str, ...]:
-        """Names of the weights that a fold has rounded, in the files or when they are computed with in `dtype`."""
+        """Return the names of weights that a fold rounds, in the files or in a computation in `dtype`."""
         fold = self.receipt.fold
         return fold.tensors if fold and (fold.expected_kl or dtype != "float32") else ()
 
     def described(self) -> dict[str, Any]:
-        """Fields of `Validation`: frequencies before and after, trained and new length, and `unrotated`."""
+        """Return fields of `Validation`: frequencies before and after, trained and new length, and `unrotated`."""
         frequencies = {"before": self.spec.current().inv_freq.tolist(), "after": self.schedule.inv_freq.tolist()}
         lengths = {"trained": self.schedule.original_context, "new": self.schedule.context}
         return {"frequencies": frequencies, "lengths": lengths, "unrotated": self.spec.unrotated}
 
     def record(self, result: dict[str, Any], server: str = "") -> None:
-        """Writes a result into the receipt of the output, or beside a GGUF file.
+        """Write a result, as `Validation.to_dict` has it, into the receipt of the output, or beside a GGUF file.
 
-        result: as `Validation.to_dict` has it. server: the runtime of a server, empty for other results.
+        server: the runtime of a server, empty for other results.
         """
         add_validation(self.baked, self.receipt, result, server)
 
@@ -162,11 +163,10 @@ class Comparison:
 class Settings(ValidateOptions):
     """Options of a validation.
 
-    device_map: as in `device_spec`. tokens: of each spread run (by default 512, fewer with `length`); for GGUF the
-    length of the sequence. length: tokens of a run over every position, 0 for none. text: a file to read in place of
-    synthetic tokens. trust_remote_code: run code of the output, of tokenizers and of kernels that ropeconv has not
-    written, and load pickled weights. config_reference: also run the source with the method in its config. dequantised:
-    run the source of a GGUF file in transformers, with its weights dequantised. The others are in `ValidateOptions`.
+    device_map: as in `device_spec`. length: tokens of a run over every position, 0 for none. text: a file to read in
+    place of synthetic tokens. trust_remote_code: run code of the output, of tokenizers and of kernels that ropeconv did
+    not write, and load pickled weights. config_reference: also run the source with the method in its config.
+    dequantised: run the source of a GGUF file in transformers, with its weights dequantised.
     """
 
     device_map: str = ""
@@ -178,10 +178,10 @@ class Settings(ValidateOptions):
 
     @property
     def spread(self) -> int:
-        """Tokens of each spread run: `tokens`, else 512, or with `length` fewer, to take some percent of its time."""
+        """Tokens of each spread run: `tokens`, else 512, or fewer with `length`, for some percent of its time."""
         return self.tokens or (min(512, max(64, self.length // 256)) if self.length else 512)
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
-        """Device and precision. stored, stands_for: as for `device_spec`, which also says what it raises."""
+        """Return device and precision, as `device_spec` does. stored, stands_for: as there."""
         at = device_spec(self.device, self.dtype, self.device_map, stored, stands_for, self.trust_remote_code)
         return replace(at, layer_by_layer=self.layer_by_layer)

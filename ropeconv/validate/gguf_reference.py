@@ -1,8 +1,8 @@
-"""The references of a GGUF file: what makes its source compute the schedule in another way than the file does.
+"""References of a GGUF file: its source, which computes the schedule in another way than the file does.
 
-Of a source in GGUF that is llama.cpp with metadata keys that are given at loading, or with frequencies split otherwise
-between the base and a tensor of divisors: both run the same kernels on the same weights. What neither can express, and
-any checkpoint, runs in transformers, patched from the schedule.
+A source in GGUF runs in llama.cpp, with metadata keys given at loading, or with other divisors over another base: both
+use the same kernels on the same weights. Schedules that neither can express, and checkpoints, run in transformers,
+patched from the schedule.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ SPLIT = 8.0
 class ReferenceLogits:
     """Logits after some tokens, [positions, vocabulary].
 
-    control: of the unscaled source, and reference: of the source with the schedule. other_control: of the unscaled
-    source in the way in which the other of the two was read; None where both were read alike.
+    control: of the unscaled source. reference: of the source with the schedule. other_control: of the unscaled source,
+    computed as the other of the two was; None if both were computed alike.
     """
 
     control: Tensor
@@ -57,22 +57,22 @@ class ReferenceLogits:
 class GgufReference(ABC):
     """A way to make the source of a GGUF file compute the schedule.
 
-    floor: the KL that is always allowed. said: in the report. rule: what is allowed besides, for the report.
+    floor: the KL that is always allowed. remark: for the report. rule: what else is allowed, for the report.
     """
 
     comparison: Comparison
     settings: Settings
     floor: ClassVar[float] = SAME_KERNELS
-    said: ClassVar[str] = ""
+    remark: ClassVar[str] = ""
     rule: ClassVar[str] = ""
 
     @property
     def runs(self) -> int:
-        """How often the whole sequence is run, with the output's own run."""
+        """How often the whole sequence is run, with the run of the output."""
         return 3
 
     def judged(self, result: BucketResult, noise: float) -> BucketResult:
-        """The result of a bucket by the rule of this reference.
+        """Return the result of a bucket by the rule of this reference.
 
         result: with the tolerance of float32. noise: the largest mean KL of a bucket between `control` and
         `other_control`, in nats.
@@ -81,7 +81,7 @@ class GgufReference(ABC):
 
     @abstractmethod
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
-        """Logits after the tokens `kept` of `ids`. progress: callbacks."""
+        """Return the logits after the tokens `kept` of `ids`."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class ByKeys(GgufReference):
 class ByDivisors(GgufReference):
     """llama.cpp with the frequencies as divisors over another base, in a temporary copy of the source.
 
-    source: the file. The noise is that of the unscaled source, written in this way too.
+    source: the file. The noise is that of the unscaled source, written with divisors too.
     """
 
     source: GgufSource
-    said: ClassVar[str] = " The reference has the frequencies as divisors over another base."
+    remark: ClassVar[str] = " The reference has the frequencies as divisors over another base."
     rule: ClassVar[str] = (
         "; with weights that are not in float32, whose products round otherwise where a frequency does, the mean KL "
         "may be a thousandth of that of the control, or twice that of the unscaled source between these two ways more"
@@ -124,11 +124,11 @@ class ByDivisors(GgufReference):
 
         schedules = [self.comparison.schedule, self.comparison.spec.current()][: self.runs - 2]
         control = LlamaCppEngine(self.source.path).logits(ids, kept, progress)
-        read = [self._divided(schedule, ids, kept, progress) for schedule in schedules]
-        return ReferenceLogits(*(torch.as_tensor(found) for found in (control, *read)))
+        divided = [self._divided(schedule, ids, kept, progress) for schedule in schedules]
+        return ReferenceLogits(*(torch.as_tensor(logits) for logits in (control, *divided)))
 
     def _divided(self, schedule: Schedule, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Tensor:
-        """Logits of a copy of the source that computes a schedule. ids, kept, progress: as in `logits`."""
+        """Return the logits of a copy of the source that computes a schedule."""
         file, spec, plain = self.source.file, self.comparison.spec, Plain(SPLIT * self.comparison.spec.rope_theta)
         keys = overrides(replace(schedule, form=plain), arch_of(file).name)
         assert keys is not None, "a plain base has keys"
@@ -158,7 +158,7 @@ class PatchedReference(GgufReference):
     def _read(
         self, checkpoint: Source, dtype: str, ids: Sequence[int], kept: Sequence[int], progress: Progress
     ) -> ReferenceLogits:
-        """Logits of a checkpoint. dtype: in which it computes. ids, kept, progress: as in `logits`."""
+        """Return the logits of a checkpoint that computes in `dtype`."""
         with folder_of(checkpoint, dtype) as folder:
             at = placed(checkpoint, DeviceSpec("cpu", dtype, stands_for=self.comparison.stands_for))
             engine = TransformersEngine.load(folder, at, chunk=len(ids))
@@ -172,7 +172,7 @@ class PatchedReference(GgufReference):
 class DequantisedReference(PatchedReference):
     """A source in GGUF in transformers, with its weights dequantised; the noise is that of the unscaled source."""
 
-    said: ClassVar[str] = " The reference has the dequantised weights of the source, in transformers."
+    remark: ClassVar[str] = " The reference has the dequantised weights of the source, in transformers."
     rule: ClassVar[str] = (
         "; the mean KL may be twice that of the unscaled source between llama.cpp and transformers more, and the "
         "control has to be ten times further away than that"
@@ -189,9 +189,9 @@ class DequantisedReference(PatchedReference):
         import torch
 
         dtype = "float32" if self.settings.dtype == "auto" else self.settings.dtype
-        made = self.comparison.checkpoint_or_dequantised()
-        assert isinstance(made, GgufCheckpoint)
-        checkpoint = made.in_dtype(dtype)
+        dequantised = self.comparison.checkpoint_or_dequantised()
+        assert isinstance(dequantised, GgufCheckpoint)
+        checkpoint = dequantised.in_dtype(dtype)
         size = human(sum(file.size for file in checkpoint.files()))
         progress.note(f"The weights of {self.comparison.against} take {size} as {dtype}, on the disk and in memory.")
         plain = LlamaCppEngine(checkpoint.inner.path).logits(ids, kept, progress)
@@ -199,10 +199,9 @@ class DequantisedReference(PatchedReference):
 
 
 def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
-    """The sharpest way to make the source of a GGUF file compute the schedule.
+    """Return the sharpest reference of a GGUF file. Raises BadSource if there is none.
 
-    comparison: the output and its source. settings: whether weights are to be dequantised. Raises BadSource where there
-    is none.
+    comparison: the output and its source. settings: whether weights are to be dequantised.
     """
     source, schedule = comparison.source, comparison.schedule
     if not isinstance(source, GgufSource):
@@ -228,5 +227,5 @@ def _dequantised(comparison: Comparison, settings: Settings) -> DequantisedRefer
 
 
 def weights_type(file: GgufFile) -> str:
-    """The name of the most frequent type of matrices in a file; empty where that is F32."""
+    """Return the name of the most frequent type of matrices in a file; empty for F32."""
     return "" if file.usual_type == F32 else TYPES[file.usual_type].name

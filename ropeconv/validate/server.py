@@ -1,4 +1,4 @@
-"""Compares log-probabilities of a running server with a reference, the source in transformers patched at run time."""
+"""Compare log-probabilities of a running server with a reference, the source in transformers patched at run time."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 UNCHECKED = ("the files that it has loaded",)
 SERVER_RULE = (
-    f"{rule(KL_FLOOR)}; of a server, whose kernels are others, that from float32 counts whole, and KL is over what it "
-    "names"
+    f"{rule(KL_FLOOR)}; since the kernels of a server differ, the KL from float32 counts whole, and only tokens that the "
+    "server names are compared"
 )
 
 
@@ -55,12 +55,18 @@ def validate_server(
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Validation:
-    """Compares the log-probabilities that a server gives for a text with those of the reference.
+    """Compare the log-probabilities that a server gives for a text with those of the reference.
 
-    comparison: the output that the server runs, and its source; of one in GGUF the reference has the dequantised
-    weights. url: of its OpenAI-compatible API. model: which of those that it runs, empty for the only one. settings:
-    how the reference runs. progress: callbacks. Raises RopeconvError where no server answers, it runs another model, or
-    accepts fewer tokens than the length, and where a source in GGUF cannot be dequantised.
+    Args:
+        comparison: The output that the server runs, and its source; the weights of a GGUF source are dequantised.
+        url: The address of its OpenAI-compatible API.
+        model: Which of its models, empty for the only one.
+        settings: How the reference runs.
+        progress: Callbacks.
+
+    Raises:
+        RopeconvError: If no server answers, it runs another model or accepts fewer tokens than the length, or a GGUF
+            source cannot be dequantised.
     """
     settings, progress = settings or Settings(), progress or Progress()
     server = connect(url, model)
@@ -69,33 +75,33 @@ def validate_server(
     source: Source = comparison.checkpoint_or_dequantised(with_tokenizer=settings.text is not None)
     dequantised = ("float32" if settings.dtype == "auto" else settings.dtype) if source.kind == "gguf" else "auto"
     with folder_of(source, dequantised) as folder:
-        return _validated(ComparisonSpec(comparison, settings, progress), server, source, folder)
+        return _compare(ComparisonSpec(comparison, settings, progress), server, source, folder)
 
 
-def _validated(asked: ComparisonSpec, server: Server, source: Source, folder: Path) -> Validation:
-    """The result of a comparison with a server. source: the checkpoint of the reference. folder: with its files."""
-    comparison, settings, progress = asked.comparison, asked.settings, asked.progress
+def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path) -> Validation:
+    """Compare a server with the reference. source: the checkpoint of the reference. folder: with its files."""
+    comparison, settings, progress = spec.comparison, spec.settings, spec.progress
     baked = comparison.baked
-    run = _text_run(asked, server.served, source, folder)
+    run = _text_run(spec, server.served, source, folder)
     progress.total(6 * len(run.ids))
-    said = server.top_log_probs(run.ids, run.kept, progress)
+    answers = server.top_log_probs(run.ids, run.kept, progress)
     dtype = stored_dtype(source.config()) if settings.dtype == "auto" and baked.suffix != ".gguf" else settings.dtype
     at = placed(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
     progress.note(f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise floor.")
-    states = read_source(engine, asked, [run], at.dtype)
+    states = read_source(engine, spec, [run], at.dtype)
     head = engine.without_layers()
     if at.dtype != "float32" or server.computes_in:
-        wide = at.dtype != "float32"
-        loaded = load_widened(folder, at) if wide else load_stock(folder, replace(at, dtype=server.computes_in))
-        states.noise_runs.append(read_noise_run(TransformersEngine(loaded, settings.chunk), asked, [run]))
+        narrow = at.dtype != "float32"
+        other = load_widened(folder, at) if narrow else load_stock(folder, replace(at, dtype=server.computes_in))
+        states.noise_runs.append(read_noise_run(TransformersEngine(other, settings.chunk), spec, [run]))
     rounded = weights_type(GgufSource(baked).file) if baked.suffix == ".gguf" else ""
-    results, curve = _judged(run, states, head, said, bool(rounded))
+    results, curve = _judged(run, states, head, answers, bool(rounded))
     agrees, sentence = conclusion(results, comparison.unchanged)
     if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
-        sentence += " The server is further away than the unscaled source is, as another model would be."
+        sentence += " The server differs more than the unscaled source does, as another model would."
     if isinstance(comparison.source, GgufSource):
-        sentence += DequantisedReference.said
+        sentence += DequantisedReference.remark
     return Validation(
         "", f"{at.device}, the server at {server.client.base_url}", comparison.schedule.digest, len(run.ids),
         settings.seed, tuple(results), agrees, sentence, runtime=server.runtime, dtype=at.dtype, length=len(run.ids),
@@ -104,63 +110,61 @@ def _validated(asked: ComparisonSpec, server: Server, source: Source, folder: Pa
     )  # fmt: skip
 
 
-def _text_run(asked: ComparisonSpec, served: ServedModel, source: Source, folder: Path) -> TokenRun:
-    """The run for a server: a text over every position from 0 on."""
-    settings, schedule = asked.settings, asked.comparison.schedule
-    wanted = settings.length or usual_length(schedule.original_context, schedule.context)
+def _text_run(spec: ComparisonSpec, served: ServedModel, source: Source, folder: Path) -> TokenRun:
+    """Return the run for a server: a text over every position from 0 on."""
+    settings, schedule = spec.settings, spec.comparison.schedule
+    tokens = settings.length or usual_length(schedule.original_context, schedule.context)
     if settings.length > schedule.context:
-        raise BadSource(f"the checkpoint is made for {schedule.context} tokens, so --length {wanted} is beyond it")
+        raise BadSource(f"the checkpoint has a context of {schedule.context} tokens; pass a --length of at most that")
     if served.length and settings.length > served.length:
         raise RopeconvError(
-            f"the server accepts {served.length} tokens, so --length {wanted} is beyond it; start it with a longer "
+            f"the server accepts {served.length} tokens, fewer than --length {tokens}; start it with a longer "
             "context (vLLM --max-model-len, SGLang --context-length, llama-server -c), or lower --length"
         )
-    length = min(wanted, served.length - 1) if served.length else wanted  # one token is generated after it
-    config = source.config()
-    known = int(text_part(config, source.family)["vocab_size"])
+    length = min(tokens, served.length - 1) if served.length else tokens  # one token is generated after it
+    vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
     if settings.text:
         ids = of_text(settings.text, folder, length, settings.trust_remote_code)
     else:
-        ids = synthetic(length, min(served.vocabulary or known, known), settings.seed)
-    found = spread_buckets(schedule.original_context, length - 1, KEPT)
-    kept = [position for bucket in found for position in bucket.positions]
-    return TokenRun("spread", ids, list(range(length)), kept, found)
+        ids = synthetic(length, min(served.vocabulary or vocabulary, vocabulary), settings.seed)
+    buckets = spread_buckets(schedule.original_context, length - 1, KEPT)
+    kept = [position for bucket in buckets for position in bucket.positions]
+    return TokenRun("spread", ids, list(range(length)), kept, buckets)
 
 
 def _judged(
-    run: TokenRun, states: HiddenStates, head: TransformersEngine, said: list[LogProbs], rounded: bool
+    run: TokenRun, states: HiddenStates, head: TransformersEngine, answers: list[LogProbs], rounded: bool
 ) -> tuple[list[BucketResult], tuple[tuple[int, float], ...]]:
-    """The result of each bucket, and (position, KL in nats) of the run."""
-    if any(token >= head.vocabulary for row in said for token in row):
+    """Return the result of each bucket, and (position, KL in nats) of the run."""
+    if any(token >= head.vocabulary for row in answers for token in row):
         raise RopeconvError(
-            f"the server names tokens beyond the {head.vocabulary:,} of the source; it runs another model"
+            f"the server names tokens beyond the {head.vocabulary:,} of the source; start it with the output"
         )
-    wanted = states.reference[0]
-    targets = run.targets().tolist()
+    reference, targets = states.reference[0], run.targets().tolist()
 
-    def compared(given: Callable[[slice], list[LogProbs]]) -> Measures:
+    def compared(log_probs: Callable[[slice], list[LogProbs]]) -> Measures:
         def measured(rows: slice) -> Measures:
-            return coarse(head.head(wanted[rows]), given(rows), targets[rows])
+            return coarse(head.head(reference[rows]), log_probs(rows), targets[rows])
 
-        return in_blocks(measured, len(said), head.vocabulary)
+        return in_blocks(measured, len(answers), head.vocabulary)
 
-    def ours(engine: TransformersEngine, read: Tensor) -> Measures:
-        return compared(lambda rows: log_probs_of(engine.head(read[rows]), said[rows]))
+    def local(engine: TransformersEngine, hidden: Tensor) -> Measures:
+        return compared(lambda rows: log_probs_of(engine.head(hidden[rows]), answers[rows]))
 
-    found, control = compared(lambda rows: said[rows]), ours(head, states.control[0])
-    floors = [ours(own or head, read[0]) for own, read in states.noise_runs]
+    served, control = compared(lambda rows: answers[rows]), local(head, states.control[0])
+    floors = [local(engine or head, hidden[0]) for engine, hidden in states.noise_runs]
     results, noise = [], 0.0
     for bucket, rows in run.parts():
-        away = control[rows].kl.mean().item()
+        control_kl = control[rows].kl.mean().item()
         same, other = states.by_precision([measures[rows].kl.quantile(0.95).item() for measures in floors])
         noise = max(noise, noise_floor(same, []), *other)  # whole: a server's kernels are others
-        result = bucket_result(bucket, found[rows], away, noise, "whole")
+        result = bucket_result(bucket, served[rows], control_kl, noise, "whole")
         results.append(with_rounded_weights(result) if rounded else result)
-    return results, tuple(zip(run.kept, found.kl.tolist(), strict=True))
+    return results, tuple(zip(run.kept, served.kl.tolist(), strict=True))
 
 
 def _same_model(served: ServedModel, comparison: Comparison) -> None:
-    """Raises RopeconvError where the server has loaded another model from the disk of this machine."""
+    """Raise RopeconvError if the server loaded another model from the disk of this machine."""
     baked = comparison.baked
     path = Path(served.path) if served.path else baked
     if not path.exists() or path.resolve() == baked.resolve():

@@ -162,6 +162,6 @@ def test_an_output_that_replaces_stored_frequencies_is_compared_with_the_first_s
 ) -> None:
     stored = apply(make_plan(llama, SHORT, tmp_path / "stored", encoding="buffers"))
     replaced = apply(make_plan(stored, Recipe(REGISTRY["linear"](4.0)), tmp_path / "replaced", replace=True))
-    with pytest.raises(BadSource, match="the local folder .model., by --replace: name that with --against"):
+    with pytest.raises(BadSource, match="by --replace from the local folder .model.; name that with --against"):
         ropeconv.Comparison.open(replaced, str(stored))
     assert ropeconv.Comparison.open(replaced, str(llama)).schedule.context == 256

@@ -149,4 +149,4 @@ def test_tokens_that_the_source_does_not_have(made: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(StandIn, "vllm", other)
     done = ask(made, StandIn("vllm", made / "yarn"), "--length", 100, code=1)
-    assert "names tokens beyond the 320 of the source; it runs another model" in done.stderr
+    assert "names tokens beyond the 320 of the source; start it with the output" in done.stderr

@@ -1,19 +1,24 @@
-"""Compares the methods that reach a length by numbers that need no run of the model."""
+"""Compares the methods that reach a length: by what is known of them (`evidence.toml`), then by their schedules."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.resources import files
+from statistics import mean
 from typing import Any
+
+import msgspec
 
 from ..convert.encoding import ENCODINGS, EncodeRequest
 from ..convert.target import Target
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
-from ..inspection.inspection import inspect_source
+from ..formats.package_data import package_data
+from ..inspection.inspection import Inspection, inspect_source
 from ..models.config import sample_config
 from ..models.family import Family
 from ..models.gguf import GgufSource
@@ -22,22 +27,137 @@ from ..models.source import Source
 from ..options import Format
 from ..rope.bound.reach import Profile, profile
 from ..rope.errors import RecipeError, RopeconvError
-from ..rope.methods.method import REGISTRY, Method
-from ..rope.recipe import Recipe
+from ..rope.forms import LongRope, longrope_attention_factor
+from ..rope.lengths import format_tokens, is_length
+from ..rope.methods.method import REGISTRY, LengthMethod, Method, ScaledMethod
+from ..rope.methods.vectors import Piecewise
+from ..rope.on_top import total_factor
+from ..rope.recipe import Recipe, flags
 from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
 from ..runtimes.grouping import grouped
 from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import WRONG
 from ..runtimes.verdict import Verdict
 from .apply import make_plan
 
-PUBLISHED_ORDER = ("yarn", "by-parts", "mixed", "ntk-fixed", "ntk", "ntk-old")
-"""Methods without fine-tuning by published comparisons, best first: Peng et al. 2023 for the parts, Su 2023 for NTK."""
 CRITERION = (
-    "reported to work without fine-tuning at this factor; then the order of published comparisons (Peng et al. 2023, "
-    "Su 2023); then fewer dimensions outside the trained angles, then the longer effective length, "
+    "what can be written; then the recommendation of the publisher, or the scaling that the model was trained with; "
+    "then known to work without fine-tuning at this factor; then measured to be better than other methods; "
+    "then fewer dimensions outside the trained angles, then the longer effective length, "
     "then the smaller change of the pairs that complete a period"
 )
+ERRORS = 3
+"""Standard errors from which on a difference between two methods counts."""
+
+
+class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Methods that were measured on the same model and text; `evidence.toml` explains the fields."""
+
+    model: str
+    factor: float
+    unit: str
+    n: str
+    source: str
+    fine_tuned: bool = False
+    on_top: str = ""
+    higher: bool = False
+    error: float = 0.0
+    beyond: dict[str, float] = {}
+    inside: dict[str, float] = {}
+    retrieval: dict[str, float] = {}
+
+    def sign(self, name: str, other: str) -> float:
+        """Return 1 where a method is better than another beyond the trained context, -1 where worse, else 0."""
+        difference = self.beyond[name] - self.beyond[other]
+        if abs(difference) <= ERRORS * self.error:
+            return 0.0
+        return 1.0 if (difference > 0) == self.higher else -1.0
+
+
+class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A method that the publisher of some families recommends, from a trained context up to a factor."""
+
+    families: tuple[str, ...]
+    original: int
+    method: str
+    factor: float
+    source: str
+
+
+class TrainedScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A scaling that belongs to the training of families. kind: of the form. families: all of them where empty."""
+
+    kind: str
+    source: str
+    families: tuple[str, ...] = ()
+
+
+class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of `evidence.toml`."""
+
+    studies: tuple[Study, ...]
+    recommendations: tuple[Recommendation, ...]
+    scalings: tuple[TrainedScaling, ...]
+
+
+@cache
+def evidence() -> Evidence:
+    """Return what is known about methods."""
+    return package_data(files("ropeconv.bake") / "evidence.toml", Evidence)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a method did beside others.
+
+    signs: by the name of each other method 1 where this one was better, -1 where worse, 0 where that is not decided,
+    averaged over studies. studies: those that count.
+    """
+
+    signs: dict[str, float] = field(default_factory=dict)
+    studies: tuple[Study, ...] = ()
+
+    @property
+    def score(self) -> float:
+        """The mean of the signs; -2, below all others, for a method that was not measured."""
+        return mean(self.signs.values()) if self.signs else -2.0
+
+    def __str__(self) -> str:
+        if not self.signs:
+            return "not measured"
+        return f"better than {sum(sign > 0 for sign in self.signs.values())} of {len(self.signs)}"
+
+
+def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> Standing:
+    """Compare a method with every other one that was measured beside it.
+
+    Args:
+        name: Of the method.
+        factor: The length over the trained one. For each other method, the studies nearest to it count.
+        fine_tuned: Whether the model is fine-tuned with the method. Where no such study compares two methods, those
+            without fine-tuning do.
+        on_top: The kind of the scaling that the model was trained with and that the method is put on; empty for an
+            unscaled model. Where no study has that kind, those of other kinds count.
+    """
+    signs: dict[str, float] = {}
+    used: dict[tuple[str, float, str], Study] = {}
+    for other in REGISTRY:
+        pool = [one for one in _studies(on_top) if {name, other} <= one.beyond.keys()]
+        pool = [one for one in pool if one.fine_tuned == fine_tuned] or [one for one in pool if not one.fine_tuned]
+        if other == name or not pool:
+            continue
+        distances = [abs(math.log(one.factor / factor)) for one in pool]
+        nearest = [one for one, far in zip(pool, distances, strict=True) if far <= min(distances) + 1e-9]
+        signs[other] = mean(one.sign(name, other) for one in nearest)
+        used |= {(one.source, one.factor, one.on_top): one for one in nearest}
+    return Standing(signs, tuple(used.values()))
+
+
+def _studies(on_top: str) -> list[Study]:
+    """The studies of unscaled models, or of models that were trained with a kind of scaling."""
+    pool = [one for one in evidence().studies if bool(one.on_top) == bool(on_top)]
+    return [one for one in pool if one.on_top == on_top] or pool
 
 
 @dataclass(frozen=True)
@@ -51,8 +171,7 @@ class FormatAdvice:
     @property
     def exceptions(self) -> str:
         """For display: the runtimes that do not compute it exactly, by status; empty where all do."""
-        found = grouped(self.verdicts)
-        return "; ".join(f"{status}: {names}" for status, names in found if status in WRONG)
+        return "; ".join(f"{status}: {names}" for status, names in grouped(self.verdicts) if status in WRONG)
 
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
@@ -64,41 +183,77 @@ class FormatAdvice:
 class Advice:
     """One method at the wanted length.
 
-    method: with its parameters. schedule: of the model. profile: numbers about the schedule. works_untuned: whether the
-    method is reported to work at this factor without fine-tuning. writings: per format. command: that bakes it.
-    context, replace: options that it needs, None and False where it does not.
+    Attributes:
+        recipe: The method with its parameters, and the modifiers that it needs for this model and length.
+        schedule: Of the model.
+        profile: Numbers about the schedule, compared with what was trained.
+        works_untuned: Whether the method is known to work at this factor without fine-tuning.
+        writings: The planned output per format.
+        command: The command that bakes it.
+        replace: Whether it needs `--replace`.
+        out: The name of its output.
+        recommended: Why it comes before methods that were measured to be better: the source; empty for others.
+        standing: What was measured.
     """
 
-    method: Method
+    recipe: Recipe
     schedule: Schedule
     profile: Profile
     works_untuned: bool
     writings: dict[str, FormatAdvice]
     command: str
-    context: int | None = None
     replace: bool = False
+    out: str = ""
+    recommended: str = ""
+    standing: Standing = field(default_factory=Standing)
+
+    @property
+    def method(self) -> Method:
+        """The method with its parameters."""
+        return self.recipe.method
+
+    @property
+    def writable(self) -> bool:
+        """Whether some format can hold it."""
+        return any(not writing.reason for writing in self.writings.values())
+
+    @property
+    def flags(self) -> str:
+        """The flags of the method, as on a command line: `--llama3 256k --on-top`."""
+        return f"{self.method.command}{' --on-top' if self.recipe.on_top else ''}"
+
+    @property
+    def basis(self) -> str:
+        """What its place rests on, in a few words."""
+        if not self.writable:
+            return "cannot be written"
+        if self.recommended:
+            return "its trained scaling" if self.recipe.on_top else "its publisher"
+        return str(self.standing)
 
     @property
     def rank(self) -> tuple[Any, ...]:
         """The key by which advice is sorted, best first, as CRITERION explains it."""
         first = self.profile.reach.first_violation
         effective = self.schedule.context if first is None else min(first - 1, self.schedule.context)
-        ranked = self.method.name in PUBLISHED_ORDER
-        place = PUBLISHED_ORDER.index(self.method.name) if ranked else len(PUBLISHED_ORDER)
-        numbers = (self.profile.outside, -effective, self.profile.fast_change)
-        return not self.works_untuned, place, *numbers, self.method.name
+        known = not self.writable, not self.recommended, not self.works_untuned, -self.standing.score
+        return *known, self.profile.outside, -effective, self.profile.fast_change, self.method.name
 
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data, with the recipe; keys stay within a schema."""
         return {
             "method": self.method.name,
-            "recipe": Recipe(self.method, context=self.schedule.context).to_dict(),
+            "recipe": replace(self.recipe, context=self.schedule.context).to_dict(),
             "command": self.command,
             "context": self.schedule.context,
             "attention_factor": self.schedule.attention_factor,
             **self.profile.to_dict(),
             "works_untuned": self.works_untuned,
             "finetuning_note": self.method.finetuning_note,
+            "basis": self.basis,
+            "recommended": self.recommended or None,
+            "compared": self.standing.signs,
+            "studies": [msgspec.to_builtins(study) for study in self.standing.studies],
             "outputs": {name: writing.to_dict() for name, writing in self.writings.items()},
         }
 
@@ -106,91 +261,151 @@ class Advice:
 def advise(
     source: Source | GgufSource, context: int, outputs: Sequence[Format] | None = None
 ) -> tuple[list[Advice], dict[str, str]]:
-    """Advice on every method that reaches a length, sorted by CRITERION, and the reason per method that does not fit.
+    """Compare every method that reaches a length.
 
-    source: the model; a scaled one is judged from its unscaled RoPE. context: in tokens. outputs: formats that are
-    planned, None for all that it can have. Raises UsageError for a context within the trained one.
+    A model that was trained with its scaling keeps it, and is judged from that training; any other scaled model is
+    judged from its unscaled RoPE.
+
+    Args:
+        source: The model.
+        context: The length in tokens.
+        outputs: Formats that are planned; None for all that the model can have.
+
+    Returns:
+        Advice sorted by CRITERION, and the reason per method that does not fit.
+
+    Raises:
+        UsageError: The context is within the trained one.
     """
     seen = inspect_source(source)
-    spec, declared = seen.first_spec, seen.spec.context
-    start = spec.unscaled() if spec.scaled else spec
-    if context <= start.original_context:
-        raise UsageError(
-            f"--context {context} is within the trained {start.original_context} tokens; give a longer one"
-        )
-    found, passed, scaled = [], {}, seen.extended or spec.scaled
+    training = trained_scaling(seen)
+    start = seen.spec if training else seen.first_spec.unscaled()
+    if context <= start.context:
+        raise UsageError(f"--context {context} is within the trained {start.context} tokens; give a longer one")
+    rows, passed = [], {}
     for name, kind in REGISTRY.items():
         try:
-            method = kind.reaching(start, context)
-            if method is None:
-                continue
-            recipe = Recipe(method, context=context)
-            schedule = recipe.schedule(replace(start, context=context))
+            method = _reaching(kind, start, context, on_top=bool(training))
+            if method is not None:
+                rows.append(_advice(source, seen, start, method, context, training, outputs))
         except RecipeError as problem:
             passed[name] = str(problem)
-            continue
-        writings, planned = _writings(source, recipe, outputs)
-        named = method.schedule(start).context != context or context < declared
-        found.append(
-            Advice(
-                method=method,
-                schedule=planned or schedule,
-                profile=profile(schedule, start),
-                works_untuned=context / start.original_context <= method.max_untuned_factor,
-                writings=writings,
-                command=f"ropeconv apply {source.reference} {method.command}"
-                + (f" --context {context}" if named else "")
-                + (" --replace" if scaled else ""),
-                context=context if named else None,
-                replace=scaled,
-            )
-        )
-    return sorted(found, key=lambda one: one.rank), passed
+    return sorted(rows, key=lambda row: row.rank), passed
+
+
+def trained_scaling(seen: Inspection) -> str:
+    """Return how it is known that a model was trained with its scaling; empty where it was not, or nobody says so."""
+    if not seen.spec.scaled or seen.first is not None:
+        return ""
+    known = (one for one in evidence().scalings if one.kind == seen.spec.form.kind)
+    return next((one.source for one in known if not one.families or seen.name in one.families), "")
+
+
+def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
+    """The method with the parameter that reaches a context. start: what it starts from, over its whole context."""
+    if on_top:  # to the method, the declared context is the one before the scaling
+        method = kind.reaching(start.unscaled(), round(context * start.original_context / start.context))
+    else:
+        method = kind.reaching(start, context)
+    factor, length = context / start.context, format_tokens(context)
+    if isinstance(method, LengthMethod):
+        return replace(method, target=context)
+    if is_length(length) and (on_top or round(factor, 2) != factor):
+        if isinstance(method, ScaledMethod):
+            return replace(method, factor=length)
+        if isinstance(method, Piecewise):
+            return Piecewise(f"{length}@{method.parts()[1]}")
+    return method
+
+
+def _advice(
+    source: Source | GgufSource, seen: Inspection, start: RopeSpec, method: Method, context: int, training: str,
+    outputs: Sequence[Format] | None,
+) -> Advice:  # fmt: skip
+    """Advice on a method. start: what it starts from. training: as `trained_scaling` returns it."""
+    on_top, factor, form = bool(training), context / start.context, start.form
+    recipe = Recipe(method, on_top=on_top)
+    if on_top and isinstance(form, LongRope):  # their runtimes derive it from the declared context
+        amplitude = longrope_attention_factor(context / form.original_context, form.original_context)
+        recipe = replace(recipe, attention_factor=float(f"{amplitude:.9g}"))
+    if recipe.schedule(start).context != context or context < seen.spec.context:
+        recipe = replace(recipe, context=context)
+    planned = replace(recipe, context=context)
+    writings, schedule, out = _writings(source, planned, outputs)
+    schedule = schedule or planned.schedule(start)
+    recommended = training if on_top and total_factor(method, start) else ""
+    if not on_top:
+        fitting = (one for one in evidence().recommendations if seen.name in one.families and factor <= one.factor)
+        names = {(one.method, one.original): one.source for one in fitting}
+        recommended = names.get((method.name, start.context), "")
+    untuned = factor <= method.max_untuned_factor or bool(recommended)
+    if on_top:
+        studies = [one for one in _studies(form.kind) if method.name in one.beyond and factor <= one.factor]
+        untuned = bool(studies) and all(one.sign(method.name, "base") > 0 for one in studies)
+    replaced = not on_top and (seen.extended or seen.first_spec.scaled)
+    words = " ".join(flags(recipe) or ())
+    return Advice(
+        recipe=recipe,
+        schedule=schedule,
+        profile=profile(schedule, start),
+        works_untuned=untuned,
+        writings=writings,
+        command=f"ropeconv apply {source.reference} {words}{' --replace' if replaced else ''}",
+        replace=replaced,
+        out=out,
+        recommended=recommended,
+        standing=standing(method.name, factor, not untuned, form.kind if on_top else ""),
+    )
 
 
 def _writings(
     source: Source | GgufSource, recipe: Recipe, wanted: Sequence[Format] | None
-) -> tuple[dict[str, FormatAdvice], Schedule | None]:
-    """The planned output of a recipe per format, and the planned schedule, None where every format refuses."""
+) -> tuple[dict[str, FormatAdvice], Schedule | None, str]:
+    """The planned output of a recipe per format, the planned schedule (None where all refuse), and its name."""
     known: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
-    outputs = known if wanted is None else wanted
-    found: dict[str, FormatAdvice] = {}
-    schedule = None
-    for name in outputs:
+    writings: dict[str, FormatAdvice] = {}
+    schedule, out = None, ""
+    for name in known if wanted is None else wanted:
         try:
-            plan = make_plan(source, recipe, Target(to=name, replace=True))
+            plan = make_plan(source, recipe, Target(to=name, replace=not recipe.on_top))
         except RopeconvError as problem:
-            found[name] = FormatAdvice("", (), str(problem))
+            writings[name] = FormatAdvice("", (), str(problem))
         else:
-            found[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
-            schedule = schedule or plan.schedule
-    return found, schedule
+            writings[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
+            schedule, out = schedule or plan.schedule, out or str(plan.out)
+    return writings, schedule, out
 
 
-def leaders(found: list[Advice]) -> list[str]:
-    """A sentence per number in which methods differ, with the best value and every method that has it."""
-    if not found:
+def leaders(rows: list[Advice]) -> list[str]:
+    """Return a sentence per number in which methods differ, with the best value and every method that has it."""
+    if not rows:
         return []
-
-    def least(question: str, key: Callable[[Advice], float], words: Callable[[float], str]) -> str:
-        best = min(key(one) for one in found)
-        names = [one.method.command for one in found if math.isclose(key(one), best, rel_tol=1e-9, abs_tol=1e-9)]
-        return f"{question}: {'all' if len(names) == len(found) else ', '.join(names)} ({words(best)})."
-
-    context = found[0].schedule.context
-    return [
-        least("Fewest dimensions outside the trained angles", lambda one: one.profile.outside, lambda n: f"{n:g}"),
-        least(
+    context = rows[0].schedule.context
+    numbers = (
+        ("Fewest dimensions outside the trained angles", [row.profile.outside for row in rows], "{:g}"),
+        (
             "Longest effective length",
-            lambda one: -min((one.profile.reach.effective_length or math.inf), context),
-            lambda n: f"{-n:,.0f} of {context:,} tokens",
+            [-min(row.profile.reach.effective_length or math.inf, context) for row in rows],
+            f"{{:,.0f}} of {context:,} tokens",
         ),
-        least(
+        (
             "Smallest change of the pairs that complete a period in the trained length",
-            lambda one: one.profile.fast_change,
-            lambda n: f"by at most {n:.3g}",
+            [row.profile.fast_change for row in rows],
+            "by at most {:.3g}",
         ),
-    ]
+    )
+    sentences = []
+    for question, values, words in numbers:
+        best = min(values)
+        names = [
+            row.flags
+            for row, value in zip(rows, values, strict=True)
+            if math.isclose(value, best, rel_tol=1e-9, abs_tol=1e-9)
+        ]
+        sentences.append(
+            f"{question}: {'all' if len(names) == len(rows) else ', '.join(names)} ({words.format(abs(best))})."
+        )
+    return sentences
 
 
 METHODS: dict[str, tuple[str, str]] = {

@@ -12,9 +12,9 @@ from typing import Any
 from ..bake.advice import matrix
 from ..bake.apply import apply, make_plan
 from ..bake.checkpoint import CheckpointPlan
+from ..bake.hidden import HiddenFolder, discard
 from ..bake.plan import Plan
 from ..bake.warnings import repairs_of, run_commands
-from ..bake.hidden import HiddenFolder, discard
 from ..errors import BadSource, UsageError
 from ..evaluate.ranking import advised
 from ..evaluate.result import read_result
@@ -66,43 +66,43 @@ CONFIG = "config.json"
 
 def plan(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Shows a plan as `ropeconv apply --dry-run` does, with the rest folded, and what a publication would do."""
-    made = _planned(form, desk)
-    show_plan(made, sheet)
+    output_plan = _planned(form, desk)
+    show_plan(output_plan, sheet)
     if not desk.rules.public:
-        sheet.say(f"It will be written to {made.out}")
+        sheet.say(f"It will be written to {output_plan.out}")
     with sheet.folded("Details: frequencies, every runtime, files"):
-        show_plan(made, sheet, explain=True)
-    config = next((file.text for file in made.files if file.name == CONFIG), None)
+        show_plan(output_plan, sheet, explain=True)
+    config = next((file.text for file in output_plan.files if file.name == CONFIG), None)
     if config:
         sheet.file(CONFIG, config)
     if form.repo_id:
         from ..hub.preview import preview
 
-        found = preview(planned(made), _publication(form, desk))
-        sheet.note(found.note)
-        show_publication(found, sheet)
-    _same(made, form, bool(form.repo_id), sheet)
+        publication = preview(planned(output_plan), _publication(form, desk))
+        sheet.note(publication.note)
+        show_publication(publication, sheet)
+    _same(output_plan, form, bool(form.repo_id), sheet)
 
 
 def write(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Writes and checks an output. Where that is stopped, or fails, nothing is kept that was not there before."""
     if desk.rules.public:
-        raise UsageError("this page writes nothing to its disk; publish the output, or run the command on your machine")
-    made = _planned(form, desk)
-    earlier = HiddenFolder.beside(made.out).root.exists()  # of a run that goes on from it
+        raise UsageError("this page does not write to its disk; publish the output, or run the command on your machine")
+    output_plan = _planned(form, desk)
+    earlier = HiddenFolder(output_plan.out).root.exists()  # of a run that goes on from it
     try:
-        with desk.progress(f"Writing {made.out}", made.bytes) as advance:
-            done = apply(with_card(made), advance=advance)
+        with desk.progress(f"Writing {output_plan.out}", output_plan.bytes) as advance:
+            done = apply(with_card(output_plan), advance=advance)
         desk.finish()
     except BaseException:
         with suppress(RopeconvError):  # another run has it
             if not earlier:
-                discard(made.out)
+                discard(output_plan.out)
         raise
     sheet.good(f"Wrote {done.path}.")
     sheet.note(done.reason and f"Not checked: {done.reason}.")
-    show_outcome(made, Outcome(None, done.check, run=run_commands(made, done.path)), sheet)
-    _same(made, form, False, sheet)
+    show_outcome(output_plan, Outcome(None, done.check, run=run_commands(output_plan, done.path)), sheet)
+    _same(output_plan, form, False, sheet)
 
 
 def publish(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
@@ -110,28 +110,29 @@ def publish(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     how = _publication(form, desk)
     if desk.rules.public and not desk.token:
         raise UsageError("you are not signed in; sign in with Hugging Face first")
-    made = _planned(form, desk)
-    _refuse_weights(made, desk)
+    output_plan = _planned(form, desk)
+    _refuse_weights(output_plan, desk)
     from ..hub.preview import staged
 
-    if isinstance(made, CheckpointPlan):
-        with staged(made, writing=desk.progress("Writing", made.bytes)) as (done, what):
+    if isinstance(output_plan, CheckpointPlan):
+        with staged(output_plan, writing=desk.progress("Writing", output_plan.bytes)) as (done, what):
             url = _sent(what, how, desk, sheet)
     else:
         with scratch() as folder:
-            out = folder / made.out.name
-            with desk.progress("Writing", made.bytes) as advance:
-                done = apply(replace(made, out=out, target=replace(made.target, out=out)), fsync=False, advance=advance)
+            out = folder / output_plan.out.name
+            output_plan = replace(output_plan, out=out, target=replace(output_plan.target, out=out))
+            with desk.progress("Writing", output_plan.bytes) as advance:
+                done = apply(output_plan, fsync=False, advance=advance)
             url = _sent(from_gguf(done.path), how, desk, sheet)
     sheet.note(done.reason and f"Not checked: {done.reason}.")
     sheet.link(url, f"Published: {url}")
-    show_outcome(made, Outcome(check=done.check), sheet)
-    _same(made, form, True, sheet)
+    show_outcome(output_plan, Outcome(check=done.check), sheet)
+    _same(output_plan, form, True, sheet)
 
 
-def _same(made: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> None:
+def _same(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> None:
     sheet.title("The same on the command line")
-    sheet.copyable(command_of(made, form, publishing))
+    sheet.copyable(command_of(plan, form, publishing))
 
 
 def _planned(form: BakeForm, desk: Desk) -> Plan:
@@ -141,28 +142,28 @@ def _planned(form: BakeForm, desk: Desk) -> Plan:
         desk.tell(PageProgress(recipe.method.slow_note))
     source = opened(form, desk.rules)
     target.check(recipe, source.kind == "gguf")
-    made = make_plan(source, recipe, target)
-    return made if desk.rules.public else replace(made, out=made.out.absolute())
+    output_plan = make_plan(source, recipe, target)
+    return output_plan if desk.rules.public else replace(output_plan, out=output_plan.out.absolute())
 
 
 def _publication(form: BakeForm, desk: Desk) -> PublishOptions:
     if not form.repo_id:
-        raise UsageError("no repository is given; write owner/name of the one to publish in")
-    own = {"token": desk.token or None, "through_here": desk.rules.weights, "repo_id": repository(form.repo_id)}
-    return copied(PublishOptions, form, **own)
+        raise UsageError("no repository is given; write owner/name of the one to publish to")
+    rules = {"token": desk.token or None, "through_here": desk.rules.weights, "repo_id": repository(form.repo_id)}
+    return copied(PublishOptions, form, **rules)
 
 
-def _refuse_weights(made: Plan, desk: Desk) -> None:
+def _refuse_weights(plan: Plan, desk: Desk) -> None:
     """Raises RopeconvError where weights would go through a page that moves none."""
     if desk.rules.weights:
         return
-    on_hub = made.source.kind == "hub"
-    moved = [file for file in made.files if file.name.endswith(WEIGHTS) and not (file.action == "copy" and on_hub)]
+    on_hub = plan.source.kind == "hub"
+    moved = [file for file in plan.files if file.name.endswith(WEIGHTS) and not (file.action == "copy" and on_hub)]
     if moved:
         size = human(sum(file.size for file in moved))
         raise RopeconvError(
-            f"{size} of weights would go through this page, which moves none; choose an encoding that only changes the "
-            "config, or run the command of the plan on your machine"
+            f"{size} of weights would go through this page, which does not move weights; choose an encoding that only "
+            "changes the config, or run the command of the plan on your machine"
         )
 
 
@@ -178,9 +179,9 @@ def _sent(what: UploadSet, how: PublishOptions, desk: Desk, sheet: HtmlSheet) ->
 def inspect(form: ModelForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Shows a model as `ropeconv inspect` does, with the rest folded, and draws its frequencies."""
     source = opened(form, desk.rules)
-    seen = inspect_source(source)
-    sheet.note(seen.assumption)
-    show_inspection(seen, sheet)
+    inspection = inspect_source(source)
+    sheet.note(inspection.assumption)
+    show_inspection(inspection, sheet)
     if form.source:
         ways = (
             ("extend its context", to_page("", BakeForm(source=form.source))),
@@ -188,8 +189,8 @@ def inspect(form: ModelForm, desk: Desk, sheet: HtmlSheet) -> None:
         )
         sheet.ways("On these pages", ways)
     with sheet.folded("Details: every number, every runtime"):
-        show_inspection(seen, sheet, repairs_of(source, seen), explain=True)
-    spec = seen.spec
+        show_inspection(inspection, sheet, repairs_of(source, inspection), explain=True)
+    spec = inspection.spec
     curves = {"now": spec.current().inv_freq} if spec.scaled else {}
     sheet.title("Its RoPE in pictures")
     sheet.pictures(pictures_of(spec, curves, spec.context))
@@ -207,9 +208,9 @@ def search(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
         raise UsageError("no name is given to search for; write a part of one, such as qwen3")
     with answers(form.source):
         api = HfApi(token=desk.token or (False if desk.rules.public else None), library_name="ropeconv")
-        found = [one.id for one in api.list_models(search=form.source, sort="downloads", limit=SEARCHED)]
-    if found:
-        sheet.ways("On the Hub", [(name, to_page("", replace(form, source=name))) for name in found])
+        matches = [match.id for match in api.list_models(search=form.source, sort="downloads", limit=SEARCHED)]
+    if matches:
+        sheet.ways("On the Hub", [(name, to_page("", replace(form, source=name))) for name in matches])
     else:
         sheet.say(f"The Hub has no model with {form.source!r} in its name.")
 
@@ -226,22 +227,20 @@ def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
     measured = Path(form.measured) if form.measured else None
     large = isinstance(source, Source) and len(source.weights()) > MOST_SHARDS
     outputs: tuple[Format, ...] | None = ("safetensors",) if large else None
-    found = advised(source, _length(form.context, source), measured, outputs)
-    show_advice(found, sheet)
+    advice = advised(source, _length(form.context, source), measured, outputs)
+    show_advice(advice, sheet)
     if large:
         sheet.note(f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`.")
-    if found.found:
+    if advice.found:
         if form.source:
-            ways = [
-                (one.method.command, to_bake(form.source, one.method, one.context, one.replace)) for one in found.found
-            ]
+            ways = [(row.flags, to_bake(form.source, row.recipe, row.replace)) for row in advice.found]
             sheet.ways("Plan a method", ways)
-        curves = {one.method.name: one.schedule.inv_freq for one in found.found[:DRAWN]}
-        first = f"The first {DRAWN} methods" if len(found.found) > DRAWN else "The methods"
+        curves = {row.method.name: row.schedule.inv_freq for row in advice.found[:DRAWN]}
+        first = f"The first {DRAWN} methods" if len(advice.found) > DRAWN else "The methods"
         sheet.title(f"{first} in pictures")
-        sheet.pictures(pictures_of(found.seen.first_spec, curves, found.context))
+        sheet.pictures(pictures_of(advice.seen.first_spec, curves, advice.context))
     with sheet.folded("Details: columns, each method"):
-        show_methods(found, sheet)
+        show_methods(advice, sheet)
 
 
 def _length(text: str, source: Source | GgufSource) -> int:
@@ -267,7 +266,7 @@ def results(form: ModelForm, desk: Desk, sheet: HtmlSheet) -> None:
 
 
 def _dropped(path: Path, sheet: HtmlSheet) -> None:
-    """Shows what a dropped file is: the result of `eval`, that of `validate`, a receipt, or a GGUF file with one."""
+    """Shows a dropped file: the result of `eval`, that of `validate`, a receipt, or a GGUF file with one."""
     if path.suffix == ".gguf":
         _receipt(receipt_of(dropped(path)), sheet)
         return
@@ -289,9 +288,9 @@ def _dropped(path: Path, sheet: HtmlSheet) -> None:
 
 def _receipt(receipt: Receipt, sheet: HtmlSheet) -> None:
     show_receipt(receipt, sheet)
-    for name, found in ({"the installed transformers": receipt.validation} | receipt.servers).items():
-        if found:
-            _validation(found, f"Validated by {name}", sheet)
+    for name, record in ({"the installed transformers": receipt.validation} | receipt.servers).items():
+        if record:
+            _validation(record, f"Validated by {name}", sheet)
 
 
 def _validation(data: dict[str, object], title: str, sheet: HtmlSheet) -> None:
@@ -316,15 +315,15 @@ FAMILIES = (
 """The families that most people run; the others follow by name."""
 LEGEND = (
     "supported: computes the method. wrong: silently computes another RoPE. ignored: silently runs without scaling. "
-    "fails: stops with an error. untested: not known. -: the runtime does not have the family, or the family does not "
-    "take the method."
+    "fails: stops with an error. untested: not known. -: the runtime does not have the family, or the method does not "
+    "apply to it."
 )
 
 
 def runtime_names() -> list[str]:
     """Return the runtimes of the table, those that most people use first."""
-    found = list(dict.fromkeys(row.name for row in runtimes()))
-    return sorted(found, key=lambda name: (POPULAR.index(name) if name in POPULAR else len(POPULAR), found.index(name)))
+    listed = list(dict.fromkeys(row.name for row in runtimes()))
+    return sorted(listed, key=lambda name: POPULAR.index(name) if name in POPULAR else len(POPULAR))
 
 
 def family_names() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 
 from ..bake.advice import Advice, FormatAdvice, MatrixCell, counts, leaders, letters
@@ -16,76 +17,103 @@ from .support import by_runtime
 
 def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
     """Shows advice: a row per method, the command for the first, and how to measure it."""
-    found, ranking, cache = advice.found, advice.ranking, advice.seen.kv_cache
-    sheet.note(advice.note and f"Note: {advice.note}")
-    sheet.note(advice.seen.assumption)
-    sheet.note(f"Note: {advice.useless}" if advice.useless else "")
-    if not found:
+    rows, ranking, seen = advice.found, advice.ranking, advice.seen
+    for note in (advice.note, advice.training, advice.useless):
+        sheet.note(note and f"Note: {note}")
+    sheet.note(seen.assumption)
+    if not rows:
         sheet.say(f"No method reaches {advice.context:,} tokens; give a shorter --context.")
         return
-    formats = tuple(name for name in found[0].writings if any(each.writings[name].verdicts for each in found))
+    formats = tuple(name for name in rows[0].writings if any(row.writings[name].verdicts for row in rows))
     extra = ("loss", "price", "holds to") if ranking else ()
-    columns = ("method", *extra, "without training", *formats, "effective", "outside")
+    columns = ("method", *extra, "without training", *formats, "evidence", "effective", "outside")
     sheet.table(
-        f"{advice.source}: {advice.seen.spec.context:,} -> {advice.context:,} tokens", columns,
-        [_row(each, formats, ranking) for each in found],
+        f"{advice.source}: {seen.spec.context:,} -> {advice.context:,} tokens", columns,
+        [_row(row, formats, ranking) for row in rows],
         optional=("outside", "effective", *formats[:0:-1], *((*formats[:1], "without training") if ranking else ())),
         right=("effective", "outside", *extra),
     )  # fmt: skip
-    for name in found[0].writings:
-        if name not in formats:
-            sheet.say(f"No {name}: {found[0].writings[name].reason}.")
-    if cache:
-        sheet.say(cache.short(advice.context, advice.seen.spec.context))
-    first = found[0]
+    for reason, flags in _refusals(rows).items():
+        short = reason.partition(": with ")[0]
+        sheet.say(f"No {short}." if len(flags) == len(rows) else f"No {short}: {', '.join(flags)}.")
+    if seen.kv_cache:
+        sheet.say(seen.kv_cache.short(advice.context, seen.spec.context))
+    first = rows[0]
+    if not first.writable:
+        return
     if not first.works_untuned:
-        sheet.say(f"At {advice.context:,} tokens every method needs fine-tuning; see `ropeconv train-config --help`.")
+        what = first.flags if advice.untuned else "every method"
+        sheet.say(f"At {advice.context:,} tokens {what} needs fine-tuning.")
     sheet.copyable(f"Bake:    {first.command}")
+    if not first.works_untuned:
+        sheet.copyable(f"Train:   ropeconv train-config {first.out} --for axolotl")
+        if advice.untuned:
+            sheet.copyable(f"Untuned: {advice.untuned.command}")
     if ranking is None:
-        spec = f"{first.method.name}:{format_tokens(advice.context)}"
+        settings = {name: getattr(first.recipe, name) for name in ("on_top", "attention_factor")}
+        parts = [f"{name}={json.dumps(value)}" for name, value in settings.items() if value]
+        spec = ":".join([first.method.name, format_tokens(advice.context), *parts])
         sheet.copyable(f"Measure: ropeconv eval {advice.source} --methods base,{spec} --text FILE")
 
 
 def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
     """Shows a paragraph per method, the best methods by each number, and the reasons of methods that do not fit."""
-    found = advice.found
     for line in explain_columns(advice):
         sheet.say(line)
     sheet.say("")
-    for one in found:
-        sheet.say(f"{one.method.name}: {one.method.finetuning_note}.")
-        sheet.copyable(f"    {one.command}")
-        for name, writing in one.writings.items():
+    for row in advice.found:
+        sheet.say(f"{row.method.name}: {row.method.finetuning_note}.")
+        sheet.copyable(f"    {row.command}")
+        for line in _evidence(row):
+            sheet.say(f"    {line}")
+        for name, writing in row.writings.items():
             if writing.exceptions:
                 sheet.say(f"    {name} as {writing.encoding}: {writing.exceptions}")
     sheet.say("")
-    for sentence in leaders(found):
-        sheet.say(sentence)
-    for reason, flags in _refusals(found).items():
-        sheet.say(f"Not for {reason} ({'all of them' if len(flags) == len(found) else ', '.join(flags)}).")
+    for line in leaders(advice.found):
+        sheet.say(line)
+    for reason, flags in _refusals(advice.found).items():
+        sheet.say(f"No {reason} ({'all of them' if len(flags) == len(advice.found) else ', '.join(flags)}).")
     for name, reason in advice.passed.items():
         sheet.say(f"Left out, {name}: {reason}")
 
 
-def _refusals(found: list[Advice]) -> dict[str, list[str]]:
+def _evidence(row: Advice) -> Iterator[str]:
+    """Yields a line per source of what is known of a method."""
+    if row.recommended:
+        yield f"{row.recommended}."
+    for study in row.standing.studies:
+        tables = (("beyond", study.beyond), ("inside", study.inside), ("repeated text", study.retrieval))
+        values = "; ".join(
+            f"{place} {table[row.method.name]:g}" + (f" (without {table['base']:g})" if "base" in table else "")
+            for place, table in tables
+            if row.method.name in table
+        )
+        tuned = ", fine-tuned" if study.fine_tuned else ""
+        yield f"{study.factor:g} times{tuned}, {study.unit}: {values}. {study.model}, {study.n}: {study.source}."
+
+
+def _refusals(rows: list[Advice]) -> dict[str, list[str]]:
     """The reasons why a format cannot hold methods, with the flags of these methods."""
-    said: dict[str, list[str]] = {}
-    for one in found:
-        for name, writing in one.writings.items():
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        for name, writing in row.writings.items():
             if writing.reason:
-                said.setdefault(f"{name}: {writing.reason}", []).append(one.method.flag())
-    return said
+                reasons.setdefault(f"{name}: {writing.reason}", []).append(row.flags)
+    return reasons
 
 
-def _row(advice: Advice, formats: Iterable[str], ranking: Ranking | None) -> tuple[str, ...]:
+def _row(advice: Advice, formats: tuple[str, ...], ranking: Ranking | None) -> tuple[str, ...]:
     at = advice.profile.reach
     windowed = not at.count and at.length < advice.schedule.context  # no layer sees further
     effective = "any" if at.automatic or windowed else f"{at.searched - 1:,}+" if at.first_violation is None else ""
+    unit = " runtimes" if len(formats) == 1 else ""
     return (
-        advice.method.command,
+        advice.flags,
         *(ranking.cells(advice) if ranking else ()),
         "yes" if advice.works_untuned else "no",
-        *(_supported(advice.writings[name]) for name in formats),
+        *(f"{_supported(advice.writings[name])}{unit}" if advice.writings[name].verdicts else "-" for name in formats),
+        advice.basis,
         effective or f"{at.effective_length:,}",
         f"{advice.profile.outside} of {2 * len(advice.schedule.inv_freq)}",
     )
@@ -93,11 +121,9 @@ def _row(advice: Advice, formats: Iterable[str], ranking: Ranking | None) -> tup
 
 def _supported(writing: FormatAdvice) -> str:
     """How many runtimes support an output in their newest version, of those that can load the model."""
-    if not writing.verdicts:
-        return "refused"
     newest = [rows[-1].status for rows in by_runtime(writing.verdicts).values()]
     loading = [status for status in newest if status not in UNREAD]
-    return f"{sum(status in GOOD for status in loading)} of {len(loading)} runtimes"
+    return f"{sum(status in GOOD for status in loading)} of {len(loading)}"
 
 
 def explain_columns(advice: RankedMethods) -> Iterator[str]:
@@ -107,9 +133,10 @@ def explain_columns(advice: RankedMethods) -> Iterator[str]:
     if advice.ranking:
         yield "Loss: nats per token, measured with this method."
         yield "Price: increase of the loss at the trained length, measured."
-        yield "Holds to: longest length whose loss is not significantly above its best, measured."
-    yield "Without training: reported to work at this factor without fine-tuning."
+        yield "Holds to: longest length whose loss is within three errors of its best, measured."
+    yield "Without training: known to work at this factor without fine-tuning."
     yield "Safetensors, gguf: runtimes that support the output, of those that can load the model."
+    yield "Evidence: a recommendation, or of how many methods that were measured beside it this one is better."
     yield "Effective: longest distance up to which sum cos(m theta_i) is not negative (Men et al. 2024)."
     yield "Outside: dimensions that reach angles never seen in training."
     yield f"Sorted by: {advice.criterion}."

@@ -79,7 +79,7 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
     statements: tuple[Statement, ...] = ()
 
     def statement(self, feature: Feature, arch: str) -> Statement | None:
-        """What is stated on a feature of files of an architecture, for the last version; None where nobody looked."""
+        """What is stated on a feature of files of an architecture, for the last version; None where it is untested."""
         for name in (arch, ANY):
             for stated in self.statements:
                 named = feature in stated.features or (ANY in stated.features and feature not in MARKS)
@@ -163,5 +163,5 @@ def judge_reader(reader: Reader, features: Collection[Feature], arch: str) -> Ve
 def _unknown(reader: Reader, features: list[Feature], arch: str) -> Verdict:
     named = any(arch in stated.archs for stated in reader.statements)
     what = f"{' and '.join(WORDS[feature] for feature in features)} of {arch}" if named and features else arch
-    reason = "; ".join(filter(None, [f"nobody has looked at {what} in it", reader.remark]))
+    reason = "; ".join(filter(None, [f"{what} is untested", reader.remark]))
     return Verdict(reader.key, reader.display_name, "unknown", reason, reader.source, reader.last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -26,24 +27,24 @@ Finding = tuple[Status, str]
 """A status and its reason."""
 
 
-def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
+def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
     """A sentence on the first difference between what a runtime computes and a schedule; empty where there is none.
 
-    before: the RoPE of the source, for window layers. seen: what the runtime reads.
+    before: the RoPE of the source, for window layers. spec: what the runtime reads.
     """
-    if not _close(seen.form.inv_freq(seen.rotary_dim), schedule.inv_freq):
-        return f"it computes other frequencies ({describe(seen.form)})"
-    short = seen.form.short_inv_freq(seen.rotary_dim) if isinstance(seen.form, LongRope) else schedule.inv_freq
-    wanted = schedule.short_inv_freq if schedule.short_inv_freq is not None else schedule.inv_freq
-    if not _close(short, wanted):
+    if not _close(spec.form.inv_freq(spec.rotary_dim), schedule.inv_freq):
+        return f"it computes other frequencies ({describe(spec.form)})"
+    short = spec.form.short_inv_freq(spec.rotary_dim) if isinstance(spec.form, LongRope) else schedule.inv_freq
+    expected = schedule.short_inv_freq if schedule.short_inv_freq is not None else schedule.inv_freq
+    if not _close(short, expected):
         return "it computes other frequencies inside the trained context"
-    if not _same(seen.attention_factor, schedule.attention_factor):
-        return f"it uses the attention factor {seen.attention_factor:.4f}, not {schedule.attention_factor:.4f}"
-    if not _same(seen.softmax_scale, schedule.softmax_scale):
-        return f"it scales logits by {seen.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
-    if not _same_query_scaling(seen.query_scaling, schedule.query_scaling, schedule.context):
-        return "it does not scale queries by position" if seen.query_scaling is None else "it scales queries otherwise"
-    left, right = seen.local_form, before.local_form
+    if not _same(spec.attention_factor, schedule.attention_factor):
+        return f"it uses the attention factor {spec.attention_factor:.4f}, not {schedule.attention_factor:.4f}"
+    if not _same(spec.softmax_scale, schedule.softmax_scale):
+        return f"it scales logits by {spec.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
+    if not _same_query_scaling(spec.query_scaling, schedule.query_scaling, schedule.context):
+        return "it does not scale queries by position" if spec.query_scaling is None else "it scales queries otherwise"
+    left, right = spec.local_form, before.local_form
     if "local" in before.layers and right is not None and left != right:
         size = before.rotary_dim
         if left is None or not _close(left.inv_freq(size), right.inv_freq(size)):
@@ -51,11 +52,11 @@ def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
     return ""
 
 
-def unscaled(seen: RopeSpec, before: RopeSpec, schedule: Schedule) -> bool:
+def unscaled(spec: RopeSpec, before: RopeSpec, schedule: Schedule) -> bool:
     """Whether a runtime computes the RoPE of the unscaled model where a schedule has another one."""
     plain = before.unscaled().form.inv_freq(before.rotary_dim)
     changes = schedule.attention_factor != 1 or not _close(schedule.inv_freq, plain)
-    return changes and seen.attention_factor == 1 and _close(seen.form.inv_freq(seen.rotary_dim), plain)
+    return changes and spec.attention_factor == 1 and _close(spec.form.inv_freq(spec.rotary_dim), plain)
 
 
 def _same_query_scaling(left: QueryScaling | None, right: QueryScaling | None, context: int) -> bool:
@@ -95,7 +96,7 @@ def describe(form: Form | None) -> str:
 
 CUSTOM_CODE, OTHER_KEY = "custom code", "another key"
 LISTS: dict[str, Finding] = {
-    "refused": ("refused", "it fails on two different factor lists"),
+    "refused": ("refused", "it fails if the two factor lists differ"),
     "long": ("differs", "it applies the long list to every position"),
     "window": ("differs", "it applies the long list to every position if --max-model-len is above the trained length"),
     "chunked": (
@@ -109,13 +110,13 @@ LISTS: dict[str, Finding] = {
 """Outcomes for two different factor lists, by `TypeRules.lists`."""
 PARTIAL = {"refused": "it fails where", "differs": "it rotates the whole head, and"}
 HALF_ONLY = {
-    "refused": "it takes {} only for models with rotate-half pairs",
+    "refused": "it supports {} only for models with rotate-half pairs",
     "differs": "it rotates halves of the head",
 }
 CODE_REASONS: dict[str, str] = {
     "exact": "with trust_remote_code",
-    "refused": "it does not run code of a checkpoint",
-    "unknown": "nobody has looked whether it runs the code of a checkpoint",
+    "refused": "it does not run the code of a checkpoint",
+    "unknown": "untested: running the code of a checkpoint",
 }
 
 
@@ -181,80 +182,84 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     outside = without_config(runtime, family, model_type)
     if outside is not None:
         return outside
-    made, rules = _Judge(family, runtime, model_type), runtime.rule_set(family.name, model_type)
+    verdict, rules = partial(_verdict, runtime, family, model_type), runtime.rule_set(family.name, model_type)
     part = text_part(config, family)
-    found, _ = rope_dict(part, family, rules)
-    kind = rope_type(found, rules)
+    rope, _ = rope_dict(part, family, rules)
+    kind = rope_type(rope, rules)
     if rules.own_text_config and part is not config and config.get("model_type") == part.get("model_type"):
-        return made.verdict(rules.own_text_config, rules.own_text_config_reason, rules.source, kind)
+        return verdict(rules.own_text_config, rules.own_text_config_reason, rules.source, kind)
     if rules.status:
-        return made.verdict(rules.status, rules.reason, rules.source, kind)
-    stated = stated_key(config, family, runtime)
-    if stated is not None:
-        key, statement = stated
-        return made.verdict(statement.status, f"{key}: {statement.reason}", statement.source, OTHER_KEY)
+        return verdict(rules.status, rules.reason, rules.source, kind)
+    keyed = stated_key(config, family, runtime)
+    if keyed is not None:
+        key, statement = keyed
+        return verdict(statement.status, f"{key}: {statement.reason}", statement.source, OTHER_KEY)
     types = rules.types.get(kind)
-    finding = _of_keys(part, found, rules)
+    finding = _of_keys(part, rope, rules)
     if finding or types is None:
-        return made.verdict(*(finding or _of_unknown_type(kind, rules)), rules.source, kind)
+        return verdict(*(finding or _of_unknown_type(kind, rules)), rules.source, kind)
     source = types.source or rules.source
-    finding = _of_type(types, found, schedule) or _of_head(types, geometry(config, family), family, kind, found)
+    finding = _of_type(types, rope, schedule) or _of_head(types, geometry(config, family), family, kind, rope)
     if finding:
-        return made.verdict(*finding, source, kind)
-    seen = read_spec(config, family, runtime)
-    how = difference(schedule, before, seen)
-    if how and isinstance(seen.form, Yarn) and types.times_original != 1:
-        how = f"it computes YaRN's ramp over {types.times_original} times the trained length: {how}"
-    if how:
-        return made.verdict("ignored" if unscaled(seen, before, schedule) else "differs", how, source, kind)
+        return verdict(*finding, source, kind)
+    spec = read_spec(config, family, runtime)
+    reason = difference(schedule, before, spec)
+    if reason and isinstance(spec.form, Yarn) and types.times_original != 1:
+        reason = f"it computes YaRN's ramp over {types.times_original} times the trained length: {reason}"
+    if reason:
+        return verdict("ignored" if unscaled(spec, before, schedule) else "differs", reason, source, kind)
     weights = _quantised(config, runtime)
     if weights:
-        return made.verdict(*weights, runtime.source, kind)
-    unread = unknown_key(part, found, family, runtime, rules)
-    if unread:
-        return made.verdict("unknown", f"its attention reads {unread}, whose effect on the RoPE is untested", source)
-    at_its_own_length = kind == "longrope" and found.get("original_max_position_embeddings") == schedule.context
-    return made.verdict("exact", "" if at_its_own_length else types.window, source, kind)
+        return verdict(*weights, runtime.source, kind)
+    key = unknown_key(part, rope, family, runtime, rules)
+    if key:
+        return verdict("unknown", f"its attention reads {key}, whose effect on the RoPE is untested", source)
+    at_its_own_length = kind == "longrope" and rope.get("original_max_position_embeddings") == schedule.context
+    return verdict("exact", "" if at_its_own_length else types.window, source, kind)
 
 
-def _of_keys(part: Config, found: Config, rules: RuleSet) -> Finding | None:
-    """The finding about keys that a reader requires. found: the RoPE dictionary."""
+def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
+    """The finding about keys that a reader requires."""
     for key, status in rules.required.items():
-        if part.get(key) is None and (rules.theta != "dict" or found.get(key) is None):
+        if part.get(key) is None and (rules.theta != "dict" or rope.get(key) is None):
             refused = status == "refused"
-            return status, f"it fails without {key}" if refused else f"it reads {key} alone, which is absent"
+            return status, f"it fails without {key}" if refused else f"it reads only {key}, which is absent"
     for need in rules.need:
         if part.get(need.key, need.default) != need.value:
-            return "refused", f"it takes {need.key} {need.value} only"
+            return "refused", f"it supports only {need.key} = {need.value}"
     return None
 
 
 def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
     other: Status = "unknown" if kind in NEVER_WRITTEN else rules.other
-    words = {"unknown": "nobody has looked at", "ignored": "it does not apply", "refused": "it fails on"}
-    return other, rules.other_reason or f"{words[other]} rope_type {kind}"
+    words = {
+        "unknown": "rope_type {} is untested",
+        "ignored": "it ignores rope_type {}",
+        "refused": "it fails on rope_type {}",
+    }
+    return other, rules.other_reason or words[other].format(kind)
 
 
-def _of_type(types: TypeRules, found: Config, schedule: Schedule) -> Finding | None:
-    """The finding about a rope type, and about keys next to it. found: the RoPE dictionary."""
+def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | None:
+    """The finding about a rope type and the keys next to it."""
     if types.status and (schedule.context > schedule.original_context or not types.beyond_trained):
         return types.status, types.reason
-    absent = next((key for key in types.required if found.get(key) is None), None)
+    absent = next((key for key in types.required if rope.get(key) is None), None)
     if absent:
         return "refused", f"it fails without {absent}"
-    present = next((key for key in types.forbidden if found.get(key) is not None), None)
+    present = next((key for key in types.forbidden if rope.get(key) is not None), None)
     return ("refused", f"it fails on {present}") if present else None
 
 
-def _of_head(types: TypeRules, sizes: Geometry, family: Family, kind: str, found: Config) -> Finding | None:
+def _of_head(types: TypeRules, sizes: Geometry, family: Family, kind: str, rope: Config) -> Finding | None:
     """The finding about which dimensions of a head rotate, in which pairs, and by which lists of factors."""
     if types.partial and sizes.rotary_dim != sizes.head_dim:
         return types.partial, f"{PARTIAL[types.partial]} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate"
     if types.half_only and family.layout == "interleaved":
         return types.half_only, HALF_ONLY[types.half_only].format(kind)
-    if types.formula_always and found.get("original_max_position_embeddings") == 1:
+    if types.formula_always and rope.get("original_max_position_embeddings") == 1:
         return "refused", "it divides by the logarithm of original_max_position_embeddings, here 0"
-    if types.lists not in LISTS or found.get("short_factor") == found.get("long_factor"):
+    if types.lists not in LISTS or rope.get("short_factor") == rope.get("long_factor"):
         return None
     status, reason = LISTS[types.lists]
     return status, reason.format(types.whole_prompt)
@@ -266,7 +271,7 @@ def judge_code(family: Family) -> tuple[Verdict, ...]:
     for row in rows_for(family):
         outside = without_config(row, family) if row.custom_code == "exact" else None
         reason = row.custom_code_reason or CODE_REASONS[row.custom_code]
-        verdicts.append(outside or _Judge(family, row).verdict(row.custom_code, reason, row.source, CUSTOM_CODE))
+        verdicts.append(outside or _verdict(row, family, "", row.custom_code, reason, row.source, CUSTOM_CODE))
     return tuple(verdicts)
 
 
@@ -275,21 +280,21 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
 
     model_type: of the config as a whole.
     """
-    made, stated = _Judge(family, runtime, model_type), runtime.statement(family.name, model_type)
-    if stated is None and family.origin and runtime.key == newest("transformers").key:
+    verdict, statement = partial(_verdict, runtime, family, model_type), runtime.statement(family.name, model_type)
+    if statement is None and family.origin and runtime.key == newest("transformers").key:
         return None  # as its file says, which `apply` compares with what the installed version computes
-    if stated is None:
-        return made.verdict("unknown", f"nobody has looked at {family.name} in it")
-    tested = () if family.assumed or model_type in stated.model_types else executed_types(runtime, family.name)
+    if statement is None:
+        return verdict("unknown", f"{family.name} is untested")
+    tested = () if family.assumed or model_type in statement.model_types else executed_types(runtime, family.name)
     if model_type and tested and model_type not in tested and not runtime.wrappers:
-        return made.verdict("unknown", f"only model_type {' and '.join(tested)} was tested in it, not {model_type}")
-    if stated.unknown:
-        return made.verdict("unknown", stated.unknown, stated.source)
-    if stated.unsupported:
-        return made.verdict("unsupported", stated.unsupported, stated.source)
+        return verdict("unknown", f"only model_type {' and '.join(tested)} is tested, not {model_type}")
+    if statement.unknown:
+        return verdict("unknown", statement.unknown, statement.source)
+    if statement.unsupported:
+        return verdict("unsupported", statement.unsupported, statement.source)
     since = _since(runtime, family)
     if since and version_key(runtime.last)[:2] < version_key(since)[:2]:
-        return made.verdict("unsupported", f"it does not know {family.name} before {since}", stated.source)
+        return verdict("unsupported", f"it does not support {family.name} before {since}", statement.source)
     return None
 
 
@@ -307,8 +312,8 @@ def rows_for(family: Family) -> tuple[Runtime, ...]:
 
 def _since(row: Runtime, family: Family) -> str:
     """The first version that has a family, where it follows rules of the row; else empty."""
-    stated = row.statement(family.name)
-    return family.since.get(row.name, "") if stated is not None and stated.rules else ""
+    statement = row.statement(family.name)
+    return family.since.get(row.name, "") if statement is not None and statement.rules else ""
 
 
 def _quantised(config: Config, runtime: Runtime) -> Finding | None:
@@ -316,32 +321,32 @@ def _quantised(config: Config, runtime: Runtime) -> Finding | None:
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
         return None
-    method = setting.get("quant_method") or ("mlx" if "group_size" in setting else "of an unnamed method")
+    method = setting.get("quant_method") or ("mlx" if "group_size" in setting else "quantised")
     if runtime.quantization is None:
-        return "unknown", f"nobody has looked whether it loads {method} weights"
+        return "unknown", f"loading {method} weights is untested"
     if method not in runtime.quantization:
         return "unsupported", f"it does not load {method} weights"
     depends = runtime.quantization[method]
     return ("unknown", f"it loads {method} weights {depends}") if depends else None
 
 
-@dataclass(frozen=True)
-class _Judge:
-    """Makes verdicts of a runtime about a family."""
-
-    family: Family
-    runtime: Runtime
-    model_type: str = ""
-
-    def verdict(self, status: Status, reason: str, source: str = "", kind: str | None = None) -> Verdict:
-        untested = status == "unknown" or self.family.assumed or self.family.origin
-        known = Evidence() if untested else evidence(self.runtime, self.family.name, kind, self.model_type)
-        row = self.runtime
-        if self.family.assumed:
-            reason = "; ".join(filter(None, [f"where it runs {self.family.assumed} as {self.family.name}", reason]))
-        stated = row.statement(self.family.name, self.model_type)
-        place = source or (stated.source if stated else "") or row.source
-        return Verdict(row.key, row.display_name, status, reason, place, row.last, known)
+def _verdict(
+    row: Runtime,
+    family: Family,
+    model_type: str,
+    status: Status,
+    reason: str,
+    source: str = "",
+    kind: str | None = None,
+) -> Verdict:
+    """The verdict of a row on a family, with its evidence. kind: the rope type, None for any."""
+    untested = status == "unknown" or family.assumed or family.origin
+    known = Evidence() if untested else evidence(row, family.name, kind, model_type)
+    if family.assumed:
+        reason = "; ".join(filter(None, [f"if it runs {family.assumed} as {family.name}", reason]))
+    statement = row.statement(family.name, model_type)
+    place = source or (statement.source if statement else "") or row.source
+    return Verdict(row.key, row.display_name, status, reason, place, row.last, known)
 
 
 SWITCHES = {
@@ -351,12 +356,12 @@ SWITCHES = {
     "mixes both lists in one longer prompt; to compute a prompt in one pass, start {options}",
     "window": "{names}: the long list for every position if --max-model-len is above {length:,} tokens, else the short "
     "one",
-    "long": "{names}: the long list for every position, so short prompts see it too",
+    "long": "{names}: the long list for every position, also in short prompts",
     "short": "{names}: the short list for every position, so nothing is extended",
     "mixed": "{names}: both lists inside one sequence, by position",
 }
 RECOMPUTED = {"phi3"}
-"""Families for which transformers' generate computes the cache anew there: transformers#33129."""
+"""Families for which transformers' generate recomputes the cache: transformers#33129."""
 
 
 def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
@@ -365,36 +370,35 @@ def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple
     family: of the model. length: at which the lists change, in tokens. verdicts: on the config with these lists, by
     which runtimes that do not read them are left out.
     """
-    read = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
+    reading = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
     by_rule: dict[str, list[str]] = {}
     options = []
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
-        stated = row.statement(family.name)
-        if stated is None or not any(verdict.covers(row) for verdict in read):
+        if row.statement(family.name) is None or not any(verdict.covers(row) for verdict in reading):
             continue
-        reading = row.rule_set(family.name)
-        rules = reading.types.get("longrope")
-        if rules is not None and not (reading.status or rules.status or rules.read_as):
+        rule_set = row.rule_set(family.name)
+        rules = rule_set.types.get("longrope")
+        if rules is not None and not (rule_set.status or rules.status or rules.read_as):
             by_rule.setdefault(rules.lists, []).append(row.display_name)
             options += [f"{row.title} with {rules.whole_prompt}"] if rules.whole_prompt else []
-    found = [
+    sentences = [
         words.format(names=", ".join(by_rule[rule]), length=length, options=", ".join(options))
         for rule, words in SWITCHES.items()
         if rule in by_rule
     ]
-    return (*found, crossing(length, family.name in RECOMPUTED))
+    return (*sentences, crossing(length, family.name in RECOMPUTED))
 
 
 def crossing(length: int, recomputed: bool = False) -> str:
-    """The sentence on a cache that crosses the length at which lists change.
+    """Return the sentence on a cache that crosses the length, in tokens, at which lists change.
 
-    length: in tokens. recomputed: whether transformers' generate computes the cache anew there.
+    recomputed: whether transformers' generate computes the cache anew there.
     """
     fact = (
-        f"a sequence that grows past {length:,} tokens keeps keys in its cache that were rotated with the short list, "
-        "under queries of the long one, and what follows is wrong"
+        f"if generation passes {length:,} tokens, the cache still holds keys rotated with the short list, while new "
+        "queries use the long one, so the output is wrong"
     )
     if recomputed:
-        return f"{fact}; transformers computes the cache of this family anew there, servers do not"
-    return f"{fact}: transformers' generate does not compute the cache anew, so give such a prompt whole"
+        return f"{fact}; transformers recomputes the cache for this family, servers do not"
+    return f"{fact}; pass the whole text as one prompt"

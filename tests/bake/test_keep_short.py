@@ -108,7 +108,7 @@ def test_the_plan_says_what_each_runtime_does_and_what_a_cache_does() -> None:
     for said in (
         "vLLM 0.33: the long list for every position if --max-model-len is above 8,192 tokens",
         "in which no sequence of the batch is longer than 8,192 tokens",
-        "a sequence that grows past 8,192 tokens keeps keys in its cache that were rotated with the short list",
+        "if generation passes 8,192 tokens, the cache still holds keys rotated with the short list",
     ):
         assert said in " ".join(made.notes)
 

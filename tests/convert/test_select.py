@@ -92,9 +92,9 @@ def test_what_is_selected(
          "transformers .* with factors: it uses the attention factor 1.0000"),
         (of("qwen3_moe"), YARN, {"encoding": "native", "runtimes": ("mlx-lm",)}, "it computes other frequencies"),
         # a base is no way out of a base
-        (of("falcon"), NTK, {"runtimes": ("mlx-lm",)}, r"it has no such model; name a runtime that reads it \(--run"),
+        (of("falcon"), NTK, {"runtimes": ("mlx-lm",)}, r"it does not support this model; name a runtime that reads it \(--run"),
         (CONFIG, YARN, {"runtimes": ("ktransformers",)},
-         "nobody has looked at llama in it.*ropeconv validate OUTPUT --server URL"),
+         "llama is untested.*ropeconv validate OUTPUT --server URL"),
         (CONFIG, LOG_N, {"encoding": "ministral3"}, "or use --encoding buffers$"),
         (CONFIG, LOG_N, {"runtimes": ("vllm",), "tensors": {}},
          "or name a runtime that supports --encoding buffers$"),
@@ -124,7 +124,7 @@ def nothing(found: list[CheckpointResult], asked: Recipe | Schedule, *named: str
     return problem.reason, problem.alternatives
 
 
-BASE, PLAIN = "take a base, which is read exactly (--ntk 4), or ", "name a runtime that reads it (--runtime transfo"
+BASE, PLAIN = "take a base, which is read exactly (--ntk 4), or ", "name a runtime that computes it (--runtime transfo"
 SCALED = {**CONFIG, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
 
 

@@ -105,7 +105,7 @@ def test_the_commands_know_it_and_say_what_could_not_be_compared(
     assert (seen["family"], statuses.pop("transformers@5.18"), set(statuses.values())) == ("mine", "exact", {"unknown"})
     done = run("apply", mine, "--yarn", "4", "-o", "out")
     assert done.returncode == 0, done.stderr
-    compared = "has no such model type, so nothing was compared with" in " ".join(done.stderr.split())
+    compared = "does not have this model type, so nothing was compared with" in " ".join(done.stderr.split())
     assert compared is Probe.available()
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (written["model_type"], written["rope_scaling"]["rope_type"]) == ("mine", "yarn")

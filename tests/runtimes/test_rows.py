@@ -50,7 +50,7 @@ def test_a_family_of_a_user_is_read_as_its_file_says_in_the_newest_transformers_
     for other in (find("transformers@4.48")[0], newest("vllm")):
         found = without_config(other, own)
         assert found is not None
-        assert (found.status, found.reason, found.grade) == ("unknown", "nobody has looked at own in it", "")
+        assert (found.status, found.reason, found.grade) == ("unknown", "own is untested", "")
 
 
 def test_what_was_run_says_nothing_of_families_that_are_assumed_or_of_a_user() -> None:
@@ -62,10 +62,10 @@ def test_what_was_run_says_nothing_of_families_that_are_assumed_or_of_a_user() -
 
     assert (verdict(LLAMA).grade, verdict(LLAMA).reason) == ("run", "")
     assumed = verdict(family(assumed="mystery"))
-    assert (assumed.status, assumed.reason, assumed.grade) == ("exact", "where it runs mystery as llama", "")
+    assert (assumed.status, assumed.reason, assumed.grade) == ("exact", "if it runs mystery as llama", "")
     assert verdict(family(origin="own.toml")).grade == ""
     said = verdict(family(assumed="mystery"), runtime(types={"linear": {"window": "says less"}}))
-    assert said.reason == "where it runs mystery as llama; says less"
+    assert said.reason == "if it runs mystery as llama; says less"
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_what_was_run_says_nothing_of_families_that_are_assumed_or_of_a_user() -
     [
         ("exact", "", None, ("exact", "with trust_remote_code")),
         ("exact", "with a flag", None, ("exact", "with a flag")),
-        ("refused", "", None, ("refused", "it does not run code of a checkpoint")),
-        ("refused", "", UNSUPPORTED, ("refused", "it does not run code of a checkpoint")),
+        ("refused", "", None, ("refused", "it does not run the code of a checkpoint")),
+        ("refused", "", UNSUPPORTED, ("refused", "it does not run the code of a checkpoint")),
         ("exact", "", UNSUPPORTED, ("unsupported", "never")),
-        ("unknown", "", None, ("unknown", "nobody has looked whether it runs the code of a checkpoint")),
+        ("unknown", "", None, ("unknown", "untested: running the code of a checkpoint")),
     ],
 )
 def test_code_of_a_checkpoint_needs_a_runtime_that_has_its_layers(

@@ -105,7 +105,7 @@ def test_a_wrapper_that_was_not_executed_is_unknown() -> None:
     for name in ("vllm@0.33", "sglang", "mlx-lm", "exllamav3"):
         verdict = found[find(name)[-1].key]
         assert (verdict.status, verdict.grade) == ("unknown", ""), name
-        assert "was tested in it, not brand_new_vision" in verdict.reason
+        assert "is tested, not brand_new_vision" in verdict.reason
     assert (found["transformers@5.18"].status, found["transformers@5.18"].grade) == ("exact", "read")
 
 

@@ -52,18 +52,18 @@ def judged(
     [
         (runtime(), ("exact", "", "family")),
         (runtime(types={"linear": {"window": "says less"}}), ("exact", "says less", "family")),
-        (runtime([]), ("unknown", "nobody has looked at llama in it", "row")),
+        (runtime([]), ("unknown", "llama is untested", "row")),
         (runtime([{"names": ["llama"], "unknown": "not yet"}]), ("unknown", "not yet", "row")),
         (runtime([{"names": ["llama"], "unsupported": "never"}]), ("unsupported", "never", "row")),
         (runtime(status="ignored", reason="all of it"), ("ignored", "all of it", "family")),
         (runtime(status="ignored", reason="all of it", source="set"), ("ignored", "all of it", "set")),
         (runtime(required={"absent": "refused"}), ("refused", "it fails without absent", "family")),
-        (runtime(required={"absent": "differs"}), ("differs", "it reads absent alone, which is absent", "family")),
+        (runtime(required={"absent": "differs"}), ("differs", "it reads only absent, which is absent", "family")),
         (runtime(required={"rope_theta": "refused"}), ("exact", "", "family")),
         (runtime(required={"factor": "refused"}), ("refused", "it fails without factor", "family")),
         (runtime(need=[{"key": "bias", "value": False, "default": False}]), ("exact", "", "family")),
         (runtime(need=[{"key": "bias", "value": True, "default": False}]),
-        ("refused", "it takes bias True only", "family")),
+        ("refused", "it supports only bias = True", "family")),
         (runtime(types={"linear": {"status": "refused", "reason": "no"}}), ("refused", "no", "family")),
         (runtime(types={"linear": {"required": ["alpha"]}}), ("refused", "it fails without alpha", "family")),
         (runtime(types={"linear": {"required": ["factor"]}}), ("exact", "", "family")),
@@ -90,8 +90,8 @@ def test_what_holds_only_beyond_the_trained_length() -> None:
 
 @pytest.mark.parametrize(
     ("other", "status", "words"),
-    [("unknown", "unknown", "nobody has looked at rope_type cubic"),
-    ("ignored", "ignored", "it does not apply rope_type cubic"),
+    [("unknown", "unknown", "rope_type cubic is untested"),
+    ("ignored", "ignored", "it ignores rope_type cubic"),
      ("refused", "refused", "it fails on rope_type cubic")],
 )  # fmt: skip
 def test_rope_types_without_rules(other: str, status: str, words: str) -> None:
@@ -105,7 +105,7 @@ def test_two_lists_and_what_they_become() -> None:
             "original_max_position_embeddings": 64}  # fmt: skip
     form = LongRope(10000.0, (1.0,) * 4, (2.0,) * 4, 64)
     two = Schedule(form.inv_freq(8), 1.0, 256, 64, form, form.short_inv_freq(8))
-    for lists, status in (("refused", "refused"), ("long", "differs"), ("mixed", "differs"), ("window", "differs"),
+    for lists, status in (("refused", "refused"), ("long", "differs"), ("mixed", "differs"), ("window", "differs"), ("chunked", "differs"), ("untested", "unknown"),
                           ("trained", "exact")):  # fmt: skip
         assert judged(runtime(types={"longrope": {"lists": lists}}), two, rope)[0] == status
     same = {**rope, "short_factor": [2.0] * 4}
@@ -122,12 +122,12 @@ def test_two_lists_and_what_they_become() -> None:
 @pytest.mark.parametrize(
     ("setting", "loads", "expected"),
     [
-        ({"quant_method": "awq"}, None, ("unknown", "nobody has looked whether it loads awq weights")),
+        ({"quant_method": "awq"}, None, ("unknown", "loading awq weights is untested")),
         ({"quant_method": "awq"}, {"fp8": ""}, ("unsupported", "it does not load awq weights")),
         ({"quant_method": "awq"}, {"awq": ""}, ("exact", "")),
         ({"quant_method": "awq"}, {"awq": "on Hopper"}, ("unknown", "it loads awq weights on Hopper")),
         ({"group_size": 64}, {"mlx": ""}, ("exact", "")),
-        ({}, {"mlx": ""}, ("unsupported", "it does not load of an unnamed method weights")),
+        ({}, {"mlx": ""}, ("unsupported", "it does not load quantised weights")),
         ("x", {"mlx": ""}, ("exact", "")),
     ],
 )

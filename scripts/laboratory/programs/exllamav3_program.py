@@ -79,7 +79,7 @@ PROCESSOR: dict[str, Any] = {
     "temporal_patch_size": 2, "merge_size": 2, "min_pixels": 3136, "max_pixels": 12845056,
     "size": {"shortest_edge": 3136, "longest_edge": 12845056},
 }  # fmt: skip
-UNSEEN = {"DeepseekV4ForCausalLM": "its attention has no RoPE settings, and rotates in a kernel of its own"}
+UNSEEN = {"DeepseekV4ForCausalLM": "untested: its attention rotates in its own kernel"}
 """Architectures whose rotation cannot be watched here."""
 PROBED: dict[str, tuple[protocol.Answer, float]] = {}
 

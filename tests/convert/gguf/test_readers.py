@@ -44,7 +44,7 @@ def test_what_each_reader_does(tmp_path: Path, arch: str, recipe: Recipe, expect
 
 
 def test_auto_takes_the_tensor_where_more_readers_read_it(tmp_path: Path) -> None:
-    """In mistral3, ik_llama.cpp 2026.8 reads the base and the tensor; nobody has looked at its yarn."""
+    """In mistral3, ik_llama.cpp 2026.8 reads the base and the tensor; its yarn is untested."""
     result = plan_of(tmp_path, "mistral3", FLAT).result
     reasons = {one.encoding: one.reason for one in result.considered if not one.selected}
     assert result.encoding == "tensor"
@@ -83,7 +83,7 @@ def test_the_way_out_where_a_named_reader_does_not_compute_it(
 @pytest.mark.parametrize(
     ("arch", "reader", "kind", "words"),
     [
-        ("qwen3", "lm-studio", UnsupportedBake, "nobody has looked at .*`ropeconv validate FILE --server URL`"),
+        ("qwen3", "lm-studio", UnsupportedBake, "is untested.*`ropeconv validate FILE --server URL`"),
         (
             "llama",
             "ollama@0.9",

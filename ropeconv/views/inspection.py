@@ -64,8 +64,8 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
     ]
     if inspection.encoder:
         rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
-    if inspection.code_files or inspection.custom_code:
-        rows.append(("code", "its repository has code that trust_remote_code runs"))
+    if code := "; ".join(_code_lines(inspection.code_files)) or inspection.custom_code:
+        rows.append(("code", code))
     sheet.table(inspection.source.reference, ("", ""), [*rows, *support(inspection.verdicts)])
     if inspection.verdicts:
         sheet.say(others(inspection.verdicts))

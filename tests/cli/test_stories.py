@@ -66,6 +66,10 @@ WORKS = {
     "yarn by hand": ("inspect hand.json", "-> ropeconv apply hand.json --as-is"),
     "two kinds of layers": ("inspect gemma3.json", "see 512 tokens (sliding window)"),
     "Llama 3.1 to 256k": ("apply llama31.json --llama3 256k --replace --dry-run", "131,072 -> 262,144 tokens"),
+    "code of the checkpoint": ("inspect own-code.json", "modeling_x.X in auto_map, which trust_remote_code runs"),
+    "weights in two formats": ("inspect both", "pytorch_model.bin is a pickle, which can run code"),
+    "AWQ": ("apply awq.json --yarn 4 --dry-run", "unsupported  llama.cpp"),
+    "a tokenizer with a limit": ("apply both --yarn 4 --explain", "tokenizer_config.json"),
     "pickled weights": ("apply pickled --yarn 4 --dry-run", "Would write pickled-yarn4"),
     "a family that is not known": (
         "apply unknown.json --yarn 4 --family qwen2 --dry-run",
@@ -89,6 +93,8 @@ ANSWERED = {
     "apply done --yarn 8": "pass --replace",
     "apply llama31.json --yarn 256k": "pass --replace",
     "apply model --yarn 4 -o done": "replace it with --force",
+    "apply adapter --yarn 4": "bake its base model ('model'), and load the adapter on the result",
+    "restore hand.json": "give the folder `apply` made",
     "apply bloom.json --yarn 4": "has no rotary position embedding",
     "apply unknown.json --yarn 4": "--family qwen2",
     "apply model --as-is --to gguf --outtype q4_k_m": "fetch the tokenizer",
@@ -126,6 +132,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pickled").mkdir()
     shutil.copy(folder / "model" / "config.json", folder / "pickled")
     (folder / "pickled" / "pytorch_model.bin").write_bytes(b"")
+    shutil.copytree(folder / "model", folder / "both")
+    (folder / "both" / "pytorch_model.bin").write_bytes(b"")
+    (folder / "both" / "tokenizer_config.json").write_text('{"model_max_length": 64}')
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "model"}')
     (folder / "factors.json").write_text(json.dumps({"short_factor": [1.0] * 32, "long_factor": [2.0] * 32}))
     (folder / "bloom.json").write_text('{"model_type": "bloom", "hidden_size": 64}')
     (folder / "plan.toml").write_text('sources = ["model"]\nrecipes = ["yarn:4"]\ntasks = ["apply"]\ntargets = [{}]\n')
@@ -133,6 +144,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config(folder, "qwen", qwen)
     config(folder, "hand", qwen, rope_scaling={"type": "yarn", "factor": 4.0})
     config(folder, "gptq", qwen, quantization_config={"quant_method": "gptq", "bits": 4})
+    config(folder, "awq", qwen, quantization_config={"quant_method": "awq"})
+    config(folder, "own-code", qwen, auto_map={"AutoModelForCausalLM": "modeling_x.X"})
     config(folder, "mlx", qwen, quantization={"group_size": 64, "bits": 4})
     config(folder, "unknown", qwen, model_type="supernew", architectures=["SuperNewForCausalLM"])
     config(folder, "qwen-vl", "Qwen--Qwen2.5-VL-7B-Instruct.json")

@@ -175,7 +175,7 @@ class DequantisedReference(PatchedReference):
     remark: ClassVar[str] = " The reference has the dequantised weights of the source, in transformers."
     rule: ClassVar[str] = (
         "; the mean KL may be twice that of the unscaled source between llama.cpp and transformers more, and the "
-        "control has to be ten times further away than that"
+        "control must have ten times that KL"
     )
 
     @property

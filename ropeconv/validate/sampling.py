@@ -1,6 +1,6 @@
 """The positions of a comparison, in buckets: the trained context, then every doubling up to the new one.
 
-RoPE depends on distances alone, so a run of a few hundred tokens with positions spread over a long range tests long
+RoPE depends only on distances, so a run of a few hundred tokens with positions spread over a long range tests long
 distances.
 """
 
@@ -25,7 +25,7 @@ LONGEST = 8192
 
 @dataclass(frozen=True)
 class Bucket:
-    """A range of positions. positions: of tokens, rising. counted: slice of those tokens that are in the range."""
+    """A range of positions. positions: of tokens, rising. counted: the slice of these tokens in the range."""
 
     name: str
     positions: list[int]
@@ -33,44 +33,32 @@ class Bucket:
 
 
 def usual_length(original: int, context: int) -> int:
-    """The default number of tokens of a run over every position: four times the trained context, 512 to 8192.
-
-    original, context: trained and new context, in tokens.
-    """
+    """Return the default length of a run over every position: four times the trained context, 512 to 8192 tokens."""
     return min(context, max(512, 4 * original), LONGEST)
 
 
 def doubling_buckets(original: int, context: int, tokens: int) -> list[Bucket]:
-    """The buckets of spread runs, one run of at most `tokens` tokens per bucket.
-
-    original, context: trained and new context, in tokens.
-    """
+    """Return the buckets of spread runs, one run of at most `tokens` tokens per bucket."""
     return [_bucket(low, high, tokens) for low, high in pairwise(_edges(original, context))]
 
 
 def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
-    """The buckets of one run over every position below `length`, with the last `each` positions of every range.
-
-    original: the trained context, in tokens.
-    """
-    found = []
+    """Return the buckets of one run over all positions below `length`: the last `each` positions of every range."""
+    buckets = []
     for low, high in pairwise(_edges(original, length)):
         first = max(low, high - each)
-        found.append(Bucket(f"{first:,}-{high - 1:,}", list(range(first, high)), slice(0, high - first)))
-    return found
+        buckets.append(Bucket(f"{first:,}-{high - 1:,}", list(range(first, high)), slice(0, high - first)))
+    return buckets
 
 
 def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
-    """The buckets of one run over every position below `length`, with `each` evenly spread positions of every range.
-
-    original: the trained context, in tokens.
-    """
-    found = []
+    """Return the buckets of one run over all positions below `length`: `each` spread positions of every range."""
+    buckets = []
     for low, high in pairwise(_edges(original, length)):
         count = min(each, high - low)
         kept = [low + (index + 1) * (high - low) // count - 1 for index in range(count)]
-        found.append(Bucket(f"{low:,}-{high - 1:,}", kept, slice(0, count)))
-    return found
+        buckets.append(Bucket(f"{low:,}-{high - 1:,}", kept, slice(0, count)))
+    return buckets
 
 
 def _edges(original: int, context: int) -> list[int]:
@@ -87,41 +75,41 @@ def _bucket(low: int, high: int, tokens: int) -> Bucket:
     return Bucket(f"{low:,}-{high - 1:,}", positions, slice(first, count))
 
 
-SPAN = 24  # tokens that come back
+SPAN = 24  # tokens that are repeated
 SHARE = 0.5
 
 
 def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
-    """Random tokens, about half of them spans of 24 that repeat earlier ones, so that attention to the past matters."""
+    """Return random tokens; about half are spans of 24 that repeat earlier ones, so that the past matters."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    found: list[int] = []
-    while len(found) < count:
-        if len(found) > 2 * SPAN and torch.rand(1, generator=generator).item() < SHARE:
-            start = int(torch.randint(len(found) - SPAN, (1,), generator=generator).item())
-            found += found[start : start + SPAN]
+    ids: list[int] = []
+    while len(ids) < count:
+        if len(ids) > 2 * SPAN and torch.rand(1, generator=generator).item() < SHARE:
+            start = int(torch.randint(len(ids) - SPAN, (1,), generator=generator).item())
+            ids += ids[start : start + SPAN]
         else:
-            found += torch.randint(vocabulary, (SPAN,), generator=generator).tolist()
-    return found[:count]
+            ids += torch.randint(vocabulary, (SPAN,), generator=generator).tolist()
+    return ids[:count]
 
 
 def of_text(file: Path, folder: Path, count: int, trust: bool = False) -> list[int]:
-    """The first `count` tokens of a text file.
+    """Return the first `count` tokens of a text file in UTF-8.
 
-    file: in UTF-8. folder: the checkpoint with the tokenizer. trust: run code of that. Raises BadSource where the file
-    cannot be read or is too short, or the tokenizer does not load.
+    folder: the checkpoint with the tokenizer. trust: run its code. Raises BadSource if the file cannot be read or is
+    too short, or the tokenizer does not load.
     """
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise BadSource(f"{file} cannot be read as UTF-8 text ({problem}); give another --text") from None
-    found: list[int] = load_tokenizer(folder, trust, "leave --text out")(text).input_ids
-    if len(found) < count:
+    ids: list[int] = load_tokenizer(folder, trust, "leave --text out")(text).input_ids
+    if len(ids) < count:
         raise BadSource(
-            f"{file} has {len(found)} tokens and {count} are needed; give a longer --text or --length {len(found)}"
+            f"{file} has {len(ids)} tokens and {count} are needed; give a longer --text or --length {len(ids)}"
         )
-    return found[:count]
+    return ids[:count]
 
 
 KEPT = 256  # positions of a bucket whose logits are compared
@@ -142,7 +130,7 @@ class TokenRun:
     buckets: list[Bucket]
 
     def until(self, count: int) -> TokenRun:
-        """The run cut after its first `count` compared tokens."""
+        """Return the run up to its first `count` compared tokens."""
         if count >= len(self.kept):
             return self
         kept, buckets, first = self.kept[:count], [], 0
@@ -155,36 +143,36 @@ class TokenRun:
         return replace(self, ids=self.ids[:stop], positions=self.positions[:stop], kept=kept, buckets=buckets)
 
     def targets(self) -> Tensor:
-        """The token after each compared one, int64 [len(kept)]; -1 after the last token of the run."""
+        """Return the token after each compared one, int64 [len(kept)]; -1 after the last token of the run."""
         import torch
 
         return torch.tensor([self.ids[k + 1] if k + 1 < len(self.ids) else -1 for k in self.kept])
 
     def parts(self) -> Iterator[tuple[Bucket, slice]]:
-        """Yields each bucket with the slice of its tokens in `kept`."""
+        """Yield each bucket with the slice of its tokens in `kept`."""
         first = 0
         for bucket in self.buckets:
             yield bucket, slice(first, first := first + bucket.counted.stop - bucket.counted.start)
 
 
 def token_runs(settings: Settings, schedule: Schedule, vocabulary: int, folder: Path) -> list[TokenRun]:
-    """The runs of a comparison: a spread run per bucket, and a whole run where `settings.length` is set.
+    """Return the runs of a comparison: a spread run per bucket, and a whole run if `settings.length` is set.
 
-    settings: lengths, seed and text. schedule: of the output, for trained and new context. vocabulary: number of tokens
-    for synthetic text. folder: of the source, for its tokenizer. Raises BadSource as `of_text` does.
+    settings: lengths, seed and text. schedule: of the output. vocabulary: number of tokens for synthetic text. folder:
+    of the source, for its tokenizer. Raises BadSource as `of_text` does.
     """
-    runs = doubling_buckets(schedule.original_context, schedule.context, settings.spread)
-    longest = max(settings.length, *(len(run.positions) for run in runs))
+    buckets = doubling_buckets(schedule.original_context, schedule.context, settings.spread)
+    longest = max(settings.length, *(len(bucket.positions) for bucket in buckets))
     text = None if settings.text is None else of_text(settings.text, folder, longest, settings.trust_remote_code)
-    found = []
-    for number, run in enumerate(runs):
-        count = len(run.positions)
+    runs = []
+    for number, bucket in enumerate(buckets):
+        count = len(bucket.positions)
         ids = text[:count] if text else synthetic(count, vocabulary, settings.seed + number)
-        kept = list(range(run.counted.start, run.counted.stop))
-        found.append(TokenRun("spread", ids, run.positions, kept, [run]))
+        kept = list(range(bucket.counted.start, bucket.counted.stop))
+        runs.append(TokenRun("spread", ids, bucket.positions, kept, [bucket]))
     if settings.length:
         whole = spread_buckets(schedule.original_context, settings.length, KEPT)
         ids = text[: settings.length] if text else synthetic(settings.length, vocabulary, settings.seed)
         kept = [position for bucket in whole for position in bucket.positions]
-        found.append(TokenRun("whole", ids, list(range(settings.length)), kept, whole))
-    return found
+        runs.append(TokenRun("whole", ids, list(range(settings.length)), kept, whole))
+    return runs

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 UNCHECKED = ("the files that it has loaded",)
 SERVER_RULE = (
-    f"{rule(KL_FLOOR)}; since the kernels of a server differ, the KL from float32 counts whole, and only tokens that the "
-    "server names are compared"
+    f"{rule(KL_FLOOR)}; since the kernels of a server differ, the KL from float32 counts whole, and only tokens that "
+    "the server names are compared"
 )
 
 

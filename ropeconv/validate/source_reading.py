@@ -1,8 +1,7 @@
-"""SourceReading: the source of a comparison in all variants, with the control and the noise floor.
+"""SourceReading: hidden states of the source in all variants, with the control and the noise floor.
 
-How the source is read is chosen so that the logits can tell a wrong output from a right one. The choice is made on the
-source alone, before the output is read. Its measure is the power: the KL of the control over the one that rounding is
-allowed.
+The settings are chosen so that the logits distinguish a wrong output from a right one, before the output is read. The
+measure is the power: the KL of the control over the KL that is allowed for rounding.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ SPREAD_POSITIONS = 64  # of each run, for the spread of the logits
 
 @dataclass(frozen=True)
 class Control:
-    """What a spread run tells about the test itself: KL from the reference in nats.
+    """Properties of the test itself in a spread run: KL from the reference in nats.
 
-    kl: mean, of the unscaled source. faint: mean, of the reference with attention scores 2 % larger; infinite where a
-    model has no softmax scale. noise: the noise floor. allowed: the tolerance. worst_noise: the largest KL of a noise
-    run at one position.
+    kl: mean, of the unscaled source. faint: mean, of the reference with attention scores 2 % larger; infinite for a
+    model without a softmax scale. noise: the noise floor. allowed: the tolerance. worst_noise: the largest KL of a
+    noise run at one position.
     """
 
     kl: float
@@ -71,10 +70,10 @@ class Control:
 class SourceReading:
     """The source, read once in all variants that a comparison needs.
 
-    spec: what is compared, and how. at: device and precision. runs: the tokens. states: the hidden states. head: the
-    source, for its head. widened: whether a noise run in float32 is among the states. temperature: by which logits are
-    divided for the KL. changes: phrases on what was chosen otherwise than the settings say. read_tokens: how
-    many were read up to now. indexed: whether an indexer chooses the keys that attention sees.
+    spec: what is compared, and how. at: device and precision. head: the source, for its head. widened: whether the
+    states have a noise run in float32. temperature: logits are divided by it for the KL. changes: phrases on settings
+    that were changed. read_tokens: how many were read up to now. indexed: whether an indexer chooses the keys that
+    attention sees.
     """
 
     spec: ComparisonSpec
@@ -92,14 +91,13 @@ class SourceReading:
     def read(
         cls, spec: ComparisonSpec, folder: Path, at: DeviceSpec, changes: tuple[str, ...] = (), before: int = 0
     ) -> SourceReading:
-        """Loads the source and reads it.
+        """Load the source and read it.
 
-        spec: what is compared. folder: of the source. at: device and precision. changes: as in the class. before:
-        tokens that have been read already, for the progress.
+        folder: of the source. before: tokens that were read already, for the progress. Others: as in the class.
         """
-        case, settings, progress = spec.comparison, spec.settings, spec.progress
+        comparison, settings, progress = spec.comparison, spec.settings, spec.progress
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
-        runs = token_runs(settings, case.schedule, engine.vocabulary, folder)
+        runs = token_runs(settings, comparison.schedule, engine.vocabulary, folder)
         times = {"spread": 6 + settings.config_reference + (at.dtype != "float32"), "whole": 2}
         work = sum(len(run.ids) * times[run.kind] for run in runs)
         progress.total(before + work)
@@ -110,12 +108,12 @@ class SourceReading:
         states = read_source(engine, spec, runs, at.dtype)
         states.faint, indexed = faint, bool(indexers(engine.model))
         wide = replace(at, dtype="float32")
-        head, widened = engine.without_layers(), at.dtype != "float32" and fits(case.checkpoint, wide)
+        head, widened = engine.without_layers(), at.dtype != "float32" and fits(comparison.checkpoint, wide)
         if widened:
-            loaded = TransformersEngine(load_widened(folder, at), settings.chunk)
-            states.noise_runs.append(read_noise_run(loaded, spec, runs))
+            widened_engine = TransformersEngine(load_widened(folder, at), settings.chunk)
+            states.noise_runs.append(read_noise_run(widened_engine, spec, runs))
         elif at.dtype != "float32":
-            progress.note("There is no room for the source in float32, so the noise floor leaves it out.")
+            progress.note("The source does not fit into the memory in float32, so the noise floor leaves float32 out.")
         return cls(
             spec, at, runs, states, head, widened, changes=changes, read_tokens=before + work, indexed=indexed
         )  # fmt: skip
@@ -123,85 +121,82 @@ class SourceReading:
     @property
     def is_stopped(self) -> bool:
         """Whether it was stopped before its end."""
-        return any(len(read) < len(run.kept) for run, read in zip(self.runs, self.states.reference, strict=True))
+        return any(len(hidden) < len(run.kept) for run, hidden in zip(self.runs, self.states.reference, strict=True))
 
     def normalised(self) -> SourceReading:
-        """The same reading with logits divided by their own spread for the KL; of hidden states the same reading."""
+        """Return the reading with logits divided by their spread for the KL; without logits, the same reading."""
         if not self.head.has_logits:
             return self
         blocks = [
-            self.head.head(read[:SPREAD_POSITIONS])
-            for run, read in zip(self.runs, self.states.reference, strict=True)
+            self.head.head(hidden[:SPREAD_POSITIONS])
+            for run, hidden in zip(self.runs, self.states.reference, strict=True)
             if run.kind == "spread"
         ]
         spread = math.sqrt(sum(spread_of(logits) ** 2 for logits in blocks) / len(blocks))
-        said = f"logits divided by their spread of {spread:.2g}"
-        return replace(self, temperature=spread, changes=(*self.changes, said))
+        change = f"logits divided by their spread of {spread:.2g}"
+        return replace(self, temperature=spread, changes=(*self.changes, change))
 
     @cached_property
     def controls(self) -> list[Control]:
         """The control of each spread run, which come first among the runs."""
-        found, noise, states = [], 0.0, self.states  # does not fall with the position
+        controls, noise, states = [], 0.0, self.states  # noise does not fall with the position
         folded = bool(self.spec.comparison.rounded_weights(self.at.dtype))
         part = 1.0 if folded else 1 / NOISE  # folded keys round to other numbers in low precision
-        for number, (run, read) in enumerate(zip(self.runs, states.control, strict=False)):
+        for number, (run, control) in enumerate(zip(self.runs, states.control, strict=False)):
 
-            def kl(other: TransformersEngine, read: Tensor, number: int = number) -> Tensor:
-                wanted, targets = self.states.reference[number], self.runs[number].targets()
-                return self.measured(self.head, wanted, other, read, targets).kl
+            def kl(engine: TransformersEngine, hidden: Tensor, number: int = number) -> Tensor:
+                reference, targets = self.states.reference[number], self.runs[number].targets()
+                return self.measured(self.head, reference, engine, hidden, targets).kl
 
-            apart = [kl(own or self.head, other[number]) for own, other in states.noise_runs]
-            floors = [run_kl.quantile(0.95).item() for run_kl in apart]
-            worst = max((run_kl.max().item() for run_kl in apart), default=0.0)
+            noise_kl = [kl(engine or self.head, hidden[number]) for engine, hidden in states.noise_runs]
+            floors = [run_kl.quantile(0.95).item() for run_kl in noise_kl]
+            worst = max((run_kl.max().item() for run_kl in noise_kl), default=0.0)
             noise = max(noise, noise_floor(*states.by_precision(floors), part))
             faint = kl(self.head, states.faint[number]).mean().item() if states.faint else math.inf
             allowed = tolerance(run.positions[-1], noise, SAME_KERNELS, faint)
-            found.append(Control(kl(self.head, read).mean().item(), faint, noise, allowed, worst))
-        return found
+            controls.append(Control(kl(self.head, control).mean().item(), faint, noise, allowed, worst))
+        return controls
 
     @property
     def power(self) -> float:
-        """The KL of the control over the one that is allowed, where it is smallest beyond the trained context."""
+        """The smallest ratio of the KL of the control to the allowed KL, beyond the trained context."""
         return min(control.kl / control.allowed for control in self.controls[1:] or self.controls)
 
     @property
     def detail(self) -> float:
-        """The KL of a faint fault over the one that is allowed, as `power`: small where attention is one-hot."""
+        """The smallest ratio of the KL of a faint fault to the allowed KL: small for one-hot attention."""
         return min(control.faint / control.allowed for control in self.controls[1:] or self.controls)
 
     def measured(
-        self, head: TransformersEngine, wanted: Tensor, other: TransformersEngine, read: Tensor, targets: Tensor
+        self, head: TransformersEngine, reference: Tensor, other: TransformersEngine, hidden: Tensor, targets: Tensor
     ) -> Measures:
-        """Measures between two sets of hidden states.
-
-        head: gives logits to the states `wanted`. other: gives logits to the states `read`. targets: the next tokens.
-        """
-        count = min(len(wanted), len(read), len(targets))
+        """Compare hidden states with those of the reference. head, other: their engines. targets: the next tokens."""
+        count = min(len(reference), len(hidden), len(targets))
 
         def part(rows: slice) -> Measures:
             if not head.has_logits:
-                return measure_states(wanted[rows], read[rows])
-            return measure(head.head(wanted[rows]), other.head(read[rows]), targets[rows], self.temperature)
+                return measure_states(reference[rows], hidden[rows])
+            return measure(head.head(reference[rows]), other.head(hidden[rows]), targets[rows], self.temperature)
 
         return in_blocks(part, count, head.vocabulary)
 
 
-TOKENS = 256  # of spread runs at least, where a shorter one had not enough power
-TRIED = 128  # tokens of the runs by which the factor of the attention scores is found
+TOKENS = 256  # of spread runs at least, if a shorter one had not enough power
+FACTOR_TOKENS = 128  # of the runs that find the factor of the attention scores
 FACTORS = tuple(16.0**exponent for exponent in range(-5, 9))
-AROUND = (0.25, 4.0)  # the best of these
+STEPS = (0.25, 4.0)  # from the best factor
 
 
 def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> SourceReading:
-    """The first reading of the source that has enough power, or the one that has most.
+    """Return the first reading of the source with enough power, or the one with most.
 
-    spec: what is compared, and how. folder: of the source. at: device and precision. A low precision that the settings
-    name is left only where the control could not be distinguished from rounding in it, or rounding exchanges tokens.
+    A low precision that the settings name is left only if the control cannot be distinguished from rounding in it, or
+    rounding exchanges tokens. spec: what is compared. folder: of the source. at: device and precision.
     """
-    asked = at.dtype if spec.settings.dtype != "auto" else "float32"
+    dtype = at.dtype if spec.settings.dtype != "auto" else "float32"
     best = None
     for reading in _readings(spec, folder, at):
-        if spec.comparison.unchanged or (reading.at.dtype == asked != "float32" and _is_clear(reading)):
+        if spec.comparison.unchanged or (reading.at.dtype == dtype != "float32" and _is_clear(reading)):
             return reading
         if best is None or _worth(reading) > _worth(best):
             best = reading
@@ -212,27 +207,26 @@ def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Sourc
 
 
 def _is_clear(reading: SourceReading) -> bool:
-    """Whether the control can be distinguished from rounding, which nowhere changes as much as the method does.
+    """Whether the control can be distinguished from rounding, which changes no position as much as the method does.
 
-    Where attention is one-hot, rounding exchanges the likeliest token at a few positions, and the 95th percentile of
-    one reading says little of that of the next.
+    With one-hot attention, rounding exchanges the likeliest token at a few positions, and 95th percentiles vary.
     """
     exchanged = any(control.worst_noise > control.kl / 2 for control in reading.controls)
     return reading.power >= SEPARATION and not exchanged
 
 
 def _worth(reading: SourceReading) -> float:
-    """How near a reading comes to enough power, and half of the detail that there can be; 1 is enough."""
+    """Return how close a reading is to enough power and to half of the possible detail; 1 is enough."""
     return min(reading.power / POWER, reading.detail / (DETAIL / 2))
 
 
 def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[SourceReading]:
-    """Readings of the source, from what the settings say to what departs most from it.
+    """Yield readings of the source, first with the given settings, then with more and more changes to them.
 
-    First as it is, and with logits divided by their spread: the KL of flat ones is below any floor, and that of sharp
-    ones is noise. Then in float32; with attention to all keys, where an indexer chooses some; last on synthetic tokens,
-    more of them, with attention scores that are neither uniform nor one-hot. One that the user has stopped is not
-    followed by another one.
+    First unchanged, and with logits divided by their spread, since flat logits have a KL below any floor and that of
+    sharp ones is noise. Then in float32; with attention to all keys, if an indexer chooses some; and last on more,
+    synthetic tokens, with attention scores that are neither uniform nor one-hot. A reading that the user stopped is the
+    last one.
     """
     yield (last := SourceReading.read(spec, folder, at))
     yield last.normalised()
@@ -265,34 +259,34 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
 
 
 def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
-    """The factor of the attention scores with which a faint fault is furthest from the reference, measured in noise."""
+    """Return the factor of the attention scores with which a faint fault differs most, as a multiple of the noise."""
     schedule = spec.comparison.schedule
-    bucket = doubling_buckets(schedule.original_context, schedule.context, TRIED)[-1]
+    bucket = doubling_buckets(schedule.original_context, schedule.context, FACTOR_TOKENS)[-1]
     count = len(bucket.positions)
     ids = synthetic(count, engine.vocabulary, spec.settings.seed)
     run = TokenRun("spread", ids, bucket.positions, list(range(bucket.counted.start, count)), [bucket])
 
     def detail(factor: float) -> float:
-        case = replace(spec, score_factor=factor, progress=Progress())
-        wanted = case.patched(engine, run)
-        fault = replace(case, score_factor=FAINT * factor).patched(engine, run)
-        near = [case.patched(engine, run, schedule=nudged(schedule))]
+        scaled = replace(spec, score_factor=factor, progress=Progress())
+        reference = scaled.patched(engine, run)
+        fault = replace(scaled, score_factor=FAINT * factor).patched(engine, run)
+        noise_runs = [scaled.patched(engine, run, schedule=nudged(schedule))]
         if schedule.short_inv_freq is None and engine.chunked:
-            near.append(case.patched(engine, run, -(-count // PARTS)))
-        noise = sum(_normalised(engine, wanted, other).kl.quantile(0.95).item() for other in near)
-        away = _normalised(engine, wanted, fault).kl.mean().item()
-        return float(away / tolerance(run.positions[-1], noise, SAME_KERNELS))
+            noise_runs.append(scaled.patched(engine, run, -(-count // PARTS)))
+        noise = sum(_normalised(engine, reference, hidden).kl.quantile(0.95).item() for hidden in noise_runs)
+        kl = _normalised(engine, reference, fault).kl.mean().item()
+        return float(kl / tolerance(run.positions[-1], noise, SAME_KERNELS))
 
     best = max(FACTORS, key=detail)
-    return max((best, *(best * step for step in AROUND)), key=detail)
+    return max((best, *(best * step for step in STEPS)), key=detail)
 
 
-def _normalised(engine: TransformersEngine, wanted: Tensor, read: Tensor) -> Measures:
-    """Measures between hidden states of one model, by logits over their spread where it has any."""
+def _normalised(engine: TransformersEngine, reference: Tensor, hidden: Tensor) -> Measures:
+    """Compare hidden states of one model, by logits over their spread if it has logits."""
     if not engine.has_logits:
-        return measure_states(wanted, read)
-    reference = engine.head(wanted)
-    return measure(reference, engine.head(read), None, spread_of(reference))
+        return measure_states(reference, hidden)
+    logits = engine.head(reference)
+    return measure(logits, engine.head(hidden), None, spread_of(logits))
 
 
 PARTS = 3  # chunks of a spread run, for the noise floor
@@ -303,10 +297,10 @@ class HiddenStates:
     """Hidden states, one tensor [positions, hidden_size] per run; all but `reference` and `baked` for spread runs only.
 
     control: of the unpatched source. reference: of the source patched to the schedule. noise_runs: of the reference in
-    variants that differ by rounding alone (other chunks, frequencies 2 ulp of float32 away, weights rounded where a
-    fold rounds them, another precision), each with the engine for its head, None for the source. formula: of the source
-    with log-n itself, where the output has its approximation. faint: of the reference with attention scores 2 % larger,
-    empty where a model has no softmax scale. baked: of the output. speed: tokens per second of whole runs.
+    variants that differ only by rounding (other chunks, frequencies 2 ulp of float32 away, weights rounded as a fold
+    rounds them, another precision), each with the engine for its head, None for the source. formula: of the source with
+    log-n, if the output has its approximation. faint: of the reference with attention scores 2 % larger, empty for a
+    model without a softmax scale. baked: of the output. speed: tokens per second of whole runs.
     """
 
     control: list[Tensor] = field(default_factory=list)
@@ -318,30 +312,26 @@ class HiddenStates:
     speed: dict[str, float] = field(default_factory=dict)
 
     def by_precision(self, values: list[float]) -> tuple[list[float], list[float]]:
-        """Splits values, one per entry of `noise_runs`, into those of the source's precision and those of another."""
-        pairs = list(zip(self.noise_runs, values, strict=True))
-        return [value for (own, _), value in pairs if own is None], [value for (own, _), value in pairs if own]
+        """Split values, one per entry of `noise_runs`, into those in the precision of the source and the others."""
+        pairs = [(engine, value) for (engine, _), value in zip(self.noise_runs, values, strict=True)]
+        return [value for engine, value in pairs if engine is None], [value for engine, value in pairs if engine]
 
     def timed(self, name: str, runs: list[TokenRun], read: Callable[[TokenRun], Tensor]) -> list[Tensor]:
-        """Reads every run, and keeps the speed of a whole run.
-
-        name: the key in `speed`. runs: to read. read: from a run to its hidden states, which are returned.
-        """
-        found = []
+        """Return the hidden states of every run, and add the speed of a whole run to `speed` under a name."""
+        states = []
         for run in runs:
             begin = time.perf_counter()
-            found.append(read(run))
-            if run.kind == "whole" and len(found[-1]) == len(run.kept):
+            states.append(read(run))
+            if run.kind == "whole" and len(states[-1]) == len(run.kept):
                 self.speed[name] = round(len(run.ids) / (time.perf_counter() - begin), 1)
-        return found
+        return states
 
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """What is compared, how it runs, and the callbacks of the caller.
+    """A comparison with its settings and the callbacks of the caller.
 
-    comparison: the output and its source. settings: how to run. progress: callbacks. score_factor: by which attention
-    scores are multiplied in every model that is read. all_keys: whether indexers choose all keys in every model.
+    score_factor: the factor of attention scores in every model. all_keys: whether indexers choose all keys.
     """
 
     comparison: Comparison
@@ -358,39 +348,39 @@ class ComparisonSpec:
         schedule: Schedule | None = None,
         scale: LogN | QueryScaling | None = None,
     ) -> Tensor:
-        """Hidden states of the source patched to the schedule, [len(run.kept), hidden_size]; the patch is undone.
+        """Return hidden states of the source patched to the schedule, [len(run.kept), hidden_size]; undo the patch.
 
-        engine: the source. run: tokens to read. chunk: tokens at a time, 0 for the engine's own. schedule, scale: in
-        place of those of the comparison.
+        engine: the source. chunk: tokens at a time, 0 for that of the engine. schedule, scale: in place of those of the
+        comparison.
         """
-        case = self.comparison
-        scale = scale or case.scale
-        undo = engine.patch(schedule or case.schedule, case.spec, scale, case.queries if scale else "")
-        own, engine.chunk = engine.chunk, chunk or engine.chunk
+        comparison = self.comparison
+        scale = scale or comparison.scale
+        queries = comparison.queries if scale else ""
+        undo = engine.patch(schedule or comparison.schedule, comparison.spec, scale, queries)
+        usual, engine.chunk = engine.chunk, chunk or engine.chunk
         try:
             return self.plain(engine, run)
         finally:
-            engine.chunk = own
+            engine.chunk = usual
             undo()
 
     def plain(self, engine: TransformersEngine, run: TokenRun) -> Tensor:
-        """Hidden states of a model as it is, [len(run.kept), hidden_size]. Only whole runs can be stopped early."""
-        heard = self.progress if run.kind == "whole" else Progress(advance=self.progress.advance)
-        undone = [scale_scores(engine.model, self.score_factor)]
+        """Return hidden states of an unpatched model, [len(run.kept), hidden_size]. Only whole runs can be stopped."""
+        progress = self.progress if run.kind == "whole" else Progress(advance=self.progress.advance)
+        undos = [scale_scores(engine.model, self.score_factor)]
         if self.all_keys:
-            undone.append(choose_all_keys(engine.model))
+            undos.append(choose_all_keys(engine.model))
         try:
-            return engine.hidden_states(run.ids, run.positions, run.kept, heard)
+            return engine.hidden_states(run.ids, run.positions, run.kept, progress)
         finally:
-            for undo in undone:
+            for undo in undos:
                 undo()
 
 
 def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[TokenRun], dtype: str) -> HiddenStates:
-    """The hidden states of the source in all variants that a comparison needs.
+    """Return the hidden states of the source in all variants that a comparison needs.
 
-    engine: the source; at the end the weights that a fold rounds are rounded in it. spec: what is compared, and how.
-    runs: the tokens to read. dtype: that the engine runs in.
+    engine: the source, in which the weights that a fold rounds are rounded at the end. dtype: of its computation.
     """
     case, samples, states = spec.comparison, [run for run in runs if run.kind == "spread"], HiddenStates()
     states.control = [spec.plain(engine, run) for run in samples]
@@ -411,10 +401,6 @@ def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[Tok
 def read_noise_run(
     engine: TransformersEngine, spec: ComparisonSpec, runs: list[TokenRun]
 ) -> tuple[TransformersEngine, list[Tensor]]:
-    """An entry of `noise_runs` in another precision.
-
-    engine: the source in that precision, of which only the head stays. spec: what is compared. runs: of which the
-    spread ones are read.
-    """
-    found = [spec.patched(engine, run) for run in runs if run.kind == "spread"]
-    return engine.without_layers(), found
+    """Return an entry of `noise_runs`: the spread runs in an engine of another precision, which keeps only its head."""
+    states = [spec.patched(engine, run) for run in runs if run.kind == "spread"]
+    return engine.without_layers(), states

@@ -23,10 +23,10 @@ SMALL = 0.1
 class Measures:
     """Measures between two sets of logits per position, as tensors of shape [positions].
 
-    kl: KL(reference || other) in nats. max_dlogit: largest difference of a logit. top1: 1 where the likeliest token is
-    the same, else 0. top5: share of the five likeliest tokens that both have. loss_reference, loss_other: of the next
-    token, in nats, NaN where it is not known. cosine: of hidden states, which have nothing of the last four and no KL
-    (see `measure_states`); None for logits.
+    kl: KL(reference || other) in nats. max_dlogit: largest difference of a logit. top1: 1 if the likeliest token is the
+    same, else 0. top5: share of the five likeliest tokens that both have. loss_reference, loss_other: of the next token
+    in nats, NaN if it is not known. cosine: of hidden states, which lack the last four measures and have no KL (see
+    `measure_states`); None for logits.
     """
 
     kl: Tensor
@@ -45,8 +45,8 @@ class Measures:
 class Figures:
     """Measures over many positions: mean, 95th percentile and maximum of the KL in nats, and means of the others.
 
-    max_dlogit is the maximum. Losses are None where no next token is known. cosine: of hidden states, what 95 % of
-    positions have at least; top1 and top5 are None with it.
+    max_dlogit is the maximum. Losses are None if no next token is known. cosine: of hidden states, the 5th percentile;
+    top1 and top5 are None with it.
     """
 
     kl_mean: float
@@ -61,13 +61,16 @@ class Figures:
 
 
 def measure(reference: Tensor, other: Tensor, targets: Tensor | None = None, temperature: float = 1.0) -> Measures:
-    """Measures between logits of shape [positions, vocabulary].
+    """Compare logits of shape [positions, vocabulary].
 
-    reference, other: the logits. targets: the next tokens, -1 where there is none. temperature: by which logits are
-    divided for the KL.
+    KL is summed as `p (d + e^-d - 1)`, d = ln p - ln q, whose terms are positive: it resolves 1e-12 in float32, while
+    sums of `p d` resolve 1e-7.
 
-    KL is summed as `p (d + e^-d - 1)`, d = ln p - ln q, whose terms are positive: it resolves 1e-12 in
-    float32, where sums of `p d` resolve 1e-7.
+    Args:
+        reference: Logits of the reference.
+        other: Logits of the output.
+        targets: The next tokens, -1 for an unknown one.
+        temperature: Divides the logits for the KL.
     """
     import torch
 
@@ -96,7 +99,7 @@ def measure(reference: Tensor, other: Tensor, targets: Tensor | None = None, tem
 
 
 def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int) -> Measures:
-    """Measures of `count` positions, computed in blocks, so that only 64 MiB of logits exist at a time.
+    """Return the measures of `count` positions, computed in blocks with at most 64 MiB of logits.
 
     measured: from a slice of positions to their measures. vocabulary: number of logits per position.
     """
@@ -109,7 +112,7 @@ def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int
 
 
 def summarise(measures: Measures) -> Figures:
-    """The figures over all positions of some measures."""
+    """Return the figures of measures over all their positions."""
     means = (measures.top1, measures.top5, measures.loss_reference, measures.loss_other)
     top1, top5, reference, other = (None if math.isnan(mean) else mean for mean in (m.nanmean().item() for m in means))
     return Figures(
@@ -125,28 +128,23 @@ def summarise(measures: Measures) -> Figures:
     )
 
 
-def compare_logits(reference: Tensor, other: Tensor, temperature: float = 1.0) -> Figures:
-    """The figures between two tensors of logits, [positions, vocabulary]. temperature: as in `measure`."""
-    return summarise(measure(reference, other, temperature=temperature))
-
-
 def spread_of(logits: Tensor) -> float:
-    """The standard deviation of logits [positions, vocabulary] over the vocabulary, as the mean square of positions.
+    """Return the standard deviation of logits [positions, vocabulary] over the vocabulary, as the root mean square.
 
-    It is a temperature at which a softmax is neither one-hot nor uniform, so that its KL grows with the square of the
-    relative error of the logits, whatever their scale. 1 where all logits of a position are equal.
+    At this temperature a softmax is neither one-hot nor uniform, so its KL grows with the square of the relative error
+    of the logits, whatever their scale. 1 if all logits of a position are equal.
     """
     spread = float(logits.double().var(dim=-1, correction=0).mean().sqrt())
     return spread or 1.0
 
 
 KL_FLOOR = 1e-5  # float32 noise between different kernels; wrong frequencies give 1e-2 and more
-SAME_KERNELS = 1e-5  # sharp models with frequencies rounded otherwise have 7e-6 where 3e-7 is measured
+SAME_KERNELS = 1e-5  # sharp models with frequencies rounded differently have 7e-6, and 3e-7 is measured
 ANGLE_ERROR = 2.0**-22  # rounding of position * inv_freq and of inv_freq itself, in float32
 RESOLUTION = 1e-12  # of a KL in float32
 SEPARATION = 10.0
-POWER = 1000.0  # of a control over what is allowed: errors of 3 % of what the method changes are noticed then
-DETAIL = 100.0  # of a faint fault over what is allowed
+POWER = 1000.0  # of a control over the tolerance: errors of 3 % of the change by the method are noticed then
+DETAIL = 100.0  # of a faint fault over the tolerance
 NOISE = 5.0
 TWICE = 2.0  # means over a hundred positions differ by a quarter from run to run
 
@@ -155,17 +153,17 @@ STATES = "hidden states are compared, and half of their squared relative error i
 
 
 def rule(floor: float, states: bool = False) -> str:
-    """The rule of a comparison in a sentence.
+    """Return the rule of a comparison in a sentence.
 
     floor: the KL in nats that is always allowed. states: whether hidden states are compared in place of logits.
     """
     return (STATES if states else "") + (
         f"a bucket agrees when 95 % of its positions have a KL of at most {floor:g} + (last position * 2^-22)^2 + "
-        f"{NOISE:g} x the noise floor; beyond the trained context the unscaled source has to be {SEPARATION:g} times "
-        "further away than that; the noise floor is the sum of the KLs of the reference from itself in other chunks, "
-        "with frequencies two steps of float32 away, and with weights rounded where a fold rounds them, or in low "
-        "precision a fifth of that from float32 (all of it with a fold), at the worst up to that bucket; without "
-        "noise, no more is allowed than a hundredth of the KL of the reference with all attention scores 2 % larger"
+        f"{NOISE:g} x the noise floor; beyond the trained context the unscaled source must have {SEPARATION:g} times "
+        "that KL; the noise floor is the sum of the KLs of the reference from itself in other chunks, with frequencies "
+        "two steps of float32 away, and with weights rounded as a fold rounds them, or in low precision a fifth of the "
+        "KL from float32 (all of it with a fold), the largest up to that bucket; without noise, at most a hundredth of "
+        "the KL of the reference with all attention scores 2 % larger is allowed"
     )
 
 
@@ -178,14 +176,14 @@ class BucketResult:
 
     name: its positions. last: its last position. run: "spread" (a few tokens over the whole range) or "whole" (every
     token before it). kl_*, max_dlogit: of the output from the reference, KL in nats. top1, top5: share of equal
-    likeliest tokens. loss_*: of the next token in nats, None where it is not known. control_kl: mean KL of the unscaled
-    source. noise_kl: the noise floor, a 95th percentile, or a mean with `rounded_weights`. tolerance: the KL that is
-    allowed. agrees: by the rule. rounded_weights: whether weights are not in float32, and so the mean KL is compared.
-    cosine: of hidden states, where these are compared, what 95 % of positions have at least; half of the squared
-    relative error is their KL, max_dlogit is of their numbers, and they have no top1 and top5.
+    likeliest tokens. loss_*: of the next token in nats, None if it is not known. control_kl: mean KL of the unscaled
+    source. noise_kl: the noise floor, a 95th percentile, or a mean with `rounded_weights`. tolerance: the allowed KL.
+    agrees: by the rule. rounded_weights: whether weights are not in float32, so that the mean KL is compared. cosine:
+    the 5th percentile if hidden states are compared; their KL is half of the squared relative error, max_dlogit is of
+    their numbers, and they have no top1 and top5.
 
-    A bucket agrees where 95 % of its positions are within the tolerance: a wrong rotation shows everywhere, while
-    rounding may change the choice of a router of experts at single tokens.
+    A bucket agrees if 95 % of its positions are within the tolerance: a wrong rotation shows everywhere, while rounding
+    may change the choice of a router of experts at single tokens.
     """
 
     name: str
@@ -208,35 +206,33 @@ class BucketResult:
 
     @property
     def compared_kl(self) -> float:
-        """The KL that is compared with the tolerance: the 95th percentile, of quantised weights the mean."""
+        """The KL that is compared with the tolerance: the 95th percentile, or for quantised weights the mean."""
         return self.kl_mean if self.rounded_weights else self.kl_95
 
     def figure(self, kl: float) -> str:
-        """A KL of this bucket in words; of hidden states the relative error that it stands for."""
+        """Return a KL of this bucket in words; for hidden states the relative error that it stands for."""
         return f"KL {kl:.2e}" if self.cosine is None else f"relative error {math.sqrt(2 * kl):.2e}"
 
     @property
     def is_distinguished(self) -> bool:
-        """Whether the unscaled source is far enough away."""
-        if self.rounded_weights:  # the tolerance is often a part of the control, and so equal but for rounding
+        """Whether the unscaled source differs enough."""
+        if self.rounded_weights:  # the tolerance is often a part of the control, and equal except for rounding
             return self.control_kl * (1 + 1e-9) >= SEPARATION * self.tolerance
         return self.control_kl >= SEPARATION * max(self.kl_95, self.tolerance)
 
 
 @dataclass(frozen=True)
 class Validation(Summary):
-    """The result of a comparison over all buckets.
+    """The result of a comparison over all buckets. All KL in nats.
 
-    transformers: version, or empty. device: that it ran on. digest: of the schedule. tokens: of a spread run. seed: of
-    the tokens. agrees: by the rule. sentence: the result for people. runtime: name and version. length: of the run over
-    every position, 0 without one. chunk: tokens read at a time. curve: (position, KL) of that run. speed: tokens per
-    second of whole runs. partial: whether it was stopped early. precision_kl: in low precision, KL of the reference
-    from itself in float32, at the end of the context. frequencies: before and after, radians per token. lengths:
-    trained and new, in tokens. unrotated: (d - r)/2, None in results of earlier versions. unchecked: properties that
-    this run cannot check. config_reference_kl: KL of the source with the method in its config from the reference, the
-    worst 95th percentile of a spread run; None where it was not run. rule: in a sentence. score_factor: by which the
-    attention scores of both sides were multiplied. temperature: by which logits were divided for the KL. All KL in
-    nats.
+    transformers: version, or empty. digest: of the schedule. tokens: of a spread run. sentence: the result for people.
+    runtime: name and version. length: of the run over every position, 0 without one. chunk: tokens read at a time.
+    curve: (position, KL) of that run. speed: tokens per second of whole runs. partial: whether it was stopped early.
+    precision_kl: in low precision, KL of the reference from itself in float32, at the end of the context. frequencies:
+    before and after, radians per token. lengths: trained and new, in tokens. unrotated: (d - r)/2. unchecked:
+    properties that this run cannot check. config_reference_kl: KL of the source with the method in its config from the
+    reference, the worst 95th percentile of a spread run; None if it was not run. score_factor: the factor of the
+    attention scores of both sides. temperature: the divisor of logits for the KL.
     """
 
     transformers: str
@@ -265,7 +261,7 @@ class Validation(Summary):
     rule: str = RULE
 
     def summary(self) -> dict[str, str]:
-        """What is shown, by name."""
+        """Return what is shown, by name."""
         return {
             "agrees": "yes" if self.agrees else "no",
             "result": self.sentence,
@@ -274,23 +270,22 @@ class Validation(Summary):
         }
 
     def to_dict(self) -> JsonObject:
-        """The fields as JSON-ready data; keys stay within a schema."""
+        """Return the fields as JSON-ready data; keys stay within a schema."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: JsonObject) -> Validation:
-        """The inverse of `to_dict`, also for results of earlier versions."""
-        known = {item.name for item in fields(cls)}
+        """Return the result of `to_dict` data, which may have further keys."""
+        names = {item.name for item in fields(cls)}
         buckets = tuple(BucketResult(**bucket) for bucket in data["buckets"])
-        return cls(**{key: value for key, value in data.items() if key in known} | {"buckets": buckets})
+        return cls(**{key: value for key, value in data.items() if key in names} | {"buckets": buckets})
 
 
 def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = math.inf) -> float:
-    """The KL in nats that is allowed in a bucket.
+    """Return the allowed KL of a bucket in nats.
 
     last: its last position. noise: the noise floor, in nats. floor: what is allowed at position 0 without noise. faint:
-    the KL of a faint fault, of which no more than a hundredth is allowed besides noise: where attention hardly matters,
-    little is wrong.
+    the KL of a faint fault, of which at most a hundredth is allowed besides noise.
     """
     return min(floor + (last * ANGLE_ERROR) ** 2, max(faint / DETAIL, RESOLUTION)) + NOISE * noise
 
@@ -303,11 +298,10 @@ def bucket_result(
     kind: Literal["spread", "whole"] = "spread",
     allowed: float | None = None,
 ) -> BucketResult:
-    """The result of a bucket, with the tolerance at its last position.
+    """Return the result of a bucket.
 
-    run: the bucket. measures: of its positions, between the reference and the output. control_kl: mean KL of the
-    unscaled source, in nats. noise: the noise floor, in nats. kind: of the run that the bucket belongs to. allowed: the
-    tolerance, by default `tolerance` at the last position.
+    measures: of its positions, between the reference and the output. control_kl: mean KL of the unscaled source, in
+    nats. noise: the noise floor, in nats. kind: of its run. allowed: the tolerance, by default that at its end.
     """
     last, figures = run.positions[-1], summarise(measures)
     allowed = tolerance(last, noise) if allowed is None else allowed
@@ -319,104 +313,98 @@ def bucket_result(
 
 
 def with_rounded_weights(result: BucketResult) -> BucketResult:
-    """The result for quantised weights, whose mean KL may be up to a tenth of that of the control."""
+    """Return the result for quantised weights, whose mean KL may be up to a tenth of that of the control."""
     allowed = max(result.tolerance, result.control_kl / SEPARATION)
     return replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed, rounded_weights=True)
 
 
 def with_noise(result: BucketResult, noise: float, part: float = 0.0) -> BucketResult:
-    """The result for weights that are not in float32, with which the two sides do not round alike.
+    """Return the result for weights that are not in float32, which the two sides round differently.
 
-    noise: the mean KL of the unscaled source between the two sides, in nats; the mean KL may be twice of that besides
-    the tolerance. part: of the KL of the control, which is allowed too.
+    noise: the mean KL of the unscaled source between the two sides, in nats; twice that is allowed besides the
+    tolerance. part: of the KL of the control, which is allowed too.
     """
     allowed = max(result.tolerance + TWICE * noise, part * result.control_kl)
     return replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed, rounded_weights=True, noise_kl=noise)
 
 
 def noise_floor(same: list[float], other: list[float], part: float = 1 / NOISE) -> float:
-    """The noise floor in nats: the sum of `same`, or a part of the largest of `other` where that is larger.
+    """Return the noise floor in nats: the sum of `same`, or a part of the largest of `other` if that is larger.
 
     same, other: 95th percentiles of the KL of the reference from its variants in the same precision and in another.
-    part: of `other`; 1 where the two sides do not round alike. KL is quadratic in errors of logits, so that those of
+    part: of `other`; 1 if the two sides round differently. KL is quadratic in errors of logits, so the KLs of
     independent errors add.
     """
     return max(sum(same), *(kl * part for kl in other), 0.0)
 
 
 def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]:
-    """Whether all buckets agree and the control does not, and a sentence on that.
+    """Return whether all buckets agree and the control does not, and a sentence on that.
 
-    results: per bucket. unchanged: whether the recipe changes no frequency, so that there is no control.
+    unchanged: whether the recipe changes no frequency, so that there is no control.
     """
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
-        found, allowed = (worst.figure(kl) for kl in (worst.compared_kl, worst.tolerance))
-        return False, f"FAIL: {found} at {worst.name}, where {allowed.rpartition(' ')[2]} is allowed."
+        figure, allowed = (worst.figure(kl) for kl in (worst.compared_kl, worst.tolerance))
+        return False, f"FAIL: {figure} at {worst.name}, where {allowed.rpartition(' ')[2]} is allowed."
     if unchanged:
-        return (
-            True,
-            "PASS: matches the reference at every position. The recipe changes no frequency, so there is no control.",
-        )
+        sentence = "PASS: matches the reference at every position. The recipe changes no frequency"
+        return True, f"{sentence}, so there is no control."
     unclear = [result for result in results[1:] or results if not result.is_distinguished]
-    what = "logits" if results[0].cosine is None else "hidden states"
+    compared = "logits" if results[0].cosine is None else "hidden states"
     if unclear:
-        return (
-            False,
-            f"INCONCLUSIVE: at {unclear[0].name} the source without scaling matches too, so these {what} show nothing.",
-        )
+        words = f"at {unclear[0].name} the source without scaling matches too, so these {compared} prove nothing"
+        return False, f"INCONCLUSIVE: {words}."
     return True, "PASS: matches the reference at every position; without scaling, the source does not."
 
 
 def otherwise(changes: Sequence[str]) -> str:
-    """A sentence on what was compared otherwise than usual; empty without `changes`, which are phrases."""
+    """Return a sentence on changed settings; empty without `changes`, which are phrases."""
     return f" Settings changed to make the test more sensitive: {', '.join(changes)}." if changes else ""
 
 
-LEAST = 1e-7  # of a rest: below, it is rounding
+LEAST = 1e-7  # probability of all other tokens: below, it is rounding
 
 
-def coarse(logits: Tensor, said: Sequence[LogProbs], targets: Sequence[int]) -> Measures:
-    """Measures between logits [positions, vocabulary] and log-probabilities of some tokens.
+def coarse(logits: Tensor, answers: Sequence[LogProbs], targets: Sequence[int]) -> Measures:
+    """Compare logits [positions, vocabulary] of the reference with log-probabilities of some tokens from a server.
 
-    logits: of the reference. said: one dict per position, from a server. targets: the next token per position. All
-    other tokens count as one, so the KL is at most that of the whole distributions (data processing inequality).
-    max_dlogit is of log-probabilities. Losses are NaN where the next token is not among the known ones.
+    All other tokens count as one, so the KL is at most that of the whole distributions (data processing inequality).
+    max_dlogit is of log-probabilities. Losses are NaN if the server does not name the next token.
+
+    answers: one dict per position. targets: the next token per position.
     """
     import torch
 
     logs = torch.log_softmax(logits.float(), dim=-1).cpu().double()
     rows = []
-    for row, known, target in zip(logs, said, targets, strict=True):
-        p, q = row[torch.tensor(list(known))], torch.tensor(list(known.values()), dtype=torch.float64)
+    for row, answer, target in zip(logs, answers, targets, strict=True):
+        p, q = row[torch.tensor(list(answer))], torch.tensor(list(answer.values()), dtype=torch.float64)
         d = p - q
         kl = (p.exp() * (torch.expm1(-d) + d)).sum().item()
-        rest, rest_there = (max(0.0, 1 - logs.exp().sum().item()) for logs in (p, q))  # all other tokens
-        if min(rest, rest_there) >= LEAST:
-            kl += max(0.0, rest * math.log(rest / rest_there) - rest + rest_there)
-        likely, likely_there = row.topk(min(5, len(known))).indices.tolist(), sorted(known, key=lambda t: -known[t])
-        same = len({*likely} & {*likely_there[: len(likely)]}) / len(likely)
-        losses = (-row[target].item(), -known[target]) if target in known else (math.nan, math.nan)
-        rows.append((kl, d.abs().max().item(), float(likely[0] == likely_there[0]), same, *losses))
+        others, others_served = (max(0.0, 1 - log_probs.exp().sum().item()) for log_probs in (p, q))
+        if min(others, others_served) >= LEAST:
+            kl += max(0.0, others * math.log(others / others_served) - others + others_served)
+        likely, likely_served = row.topk(min(5, len(answer))).indices.tolist(), sorted(answer, key=lambda t: -answer[t])
+        same = len({*likely} & {*likely_served[: len(likely)]}) / len(likely)
+        losses = (-row[target].item(), -answer[target]) if target in answer else (math.nan, math.nan)
+        rows.append((kl, d.abs().max().item(), float(likely[0] == likely_served[0]), same, *losses))
     return Measures(*(torch.tensor(values, dtype=torch.float64) for values in zip(*rows, strict=True)))
 
 
-def log_probs_of(logits: Tensor, said: Sequence[LogProbs]) -> list[LogProbs]:
-    """The log-probabilities that a server with these logits would give for the tokens in `said`.
-
-    logits: [positions, vocabulary]. said: one dict per position, of which only the ids are used.
-    """
+def log_probs_of(logits: Tensor, answers: Sequence[LogProbs]) -> list[LogProbs]:
+    """Return the log-probabilities of logits [positions, vocabulary] for the tokens that answers of a server name."""
     import torch
 
     logs = torch.log_softmax(logits.float(), dim=-1).cpu()
-    return [{token: row[token].item() for token in known} for row, known in zip(logs, said, strict=True)]
+    return [{token: row[token].item() for token in answer} for row, answer in zip(logs, answers, strict=True)]
 
 
 def measure_states(reference: Tensor, other: Tensor) -> Measures:
-    """Measures between hidden states of shape [positions, hidden_size].
+    """Compare hidden states of shape [positions, hidden_size].
 
-    Half of the squared relative error, `|other - reference|^2 / (2 |reference|^2)`, stands for the KL: that is what the
-    KL of small errors of logits is that are divided by their spread. reference, other: the hidden states.
+    Half of the squared relative error, `|other - reference|^2 / (2 |reference|^2)`, replaces the KL: it is the KL of
+    small errors of logits that are divided by their spread.
     """
     import torch
 

@@ -17,7 +17,7 @@ from ropeconv.engines.transformers.load import load_stock
 from ropeconv.engines.transformers.patch import patch
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.validation import Figures, compare_logits
+from ropeconv.validate.validation import Figures, measure, summarise
 
 from .baking import apply, make_plan
 from .models import SOURCES, TINY, TRAINED, VOCABULARY, make, what_decides
@@ -171,5 +171,5 @@ def beyond(reference: torch.Tensor, other: torch.Tensor) -> tuple[Figures, Figur
     """Figures at one to two, and at two to four times the trained length."""
     other = other[:, : reference.shape[1]]
     ranges = (slice(TRAINED, 2 * TRAINED), slice(2 * TRAINED, 4 * TRAINED))
-    first, second = (compare_logits(reference[rows], other[rows]) for rows in ranges)
+    first, second = (summarise(measure(reference[rows], other[rows])) for rows in ranges)
     return first, second

@@ -13,7 +13,7 @@ import torch
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.validation import compare_logits
+from ropeconv.validate.validation import measure, summarise
 
 from ...support.baking import apply, make_plan
 from ...support.extent import sample
@@ -83,7 +83,7 @@ def test_a_quantised_file_is_patched_by_keys_and_as_another_architecture(tmp_pat
     bake(original, recipe, tmp_path / "keys.gguf")
     bake(original, recipe, tmp_path / "carried.gguf", carrier="llama")
     by_keys, unscaled = of_llamacpp(tmp_path / "keys.gguf"), of_llamacpp(original)
-    assert compare_logits(by_keys, of_llamacpp(tmp_path / "carried.gguf")).kl_mean < 0.01
-    assert compare_logits(by_keys, unscaled).kl_mean > 1
+    assert summarise(measure(by_keys, of_llamacpp(tmp_path / "carried.gguf"))).kl_mean < 0.01
+    assert summarise(measure(by_keys, unscaled)).kl_mean > 1
     apply(make_plan(original, recipe, in_place=True))
     assert torch.equal(of_llamacpp(original), by_keys)

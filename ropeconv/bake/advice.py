@@ -29,6 +29,7 @@ from ..rope.bound.reach import Profile, profile
 from ..rope.errors import RecipeError, RopeconvError
 from ..rope.forms import LongRope, longrope_attention_factor
 from ..rope.lengths import format_tokens, is_length
+from ..rope.methods.bases import ThetaBound
 from ..rope.methods.method import REGISTRY, LengthMethod, Method, ScaledMethod
 from ..rope.methods.vectors import Piecewise
 from ..rope.on_top import total_factor
@@ -303,6 +304,8 @@ def trained_scaling(seen: Inspection) -> str:
 
 def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
     """The method with the parameter that reaches a context. start: what it starts from, over its whole context."""
+    if on_top and kind is ThetaBound:
+        raise RecipeError("--theta-bound is for training with another base; it does not go on top of a trained scaling")
     if on_top:  # to the method, the declared context is the one before the scaling
         method = kind.reaching(start.unscaled(), round(context * start.original_context / start.context))
     else:

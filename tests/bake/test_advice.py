@@ -8,14 +8,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from ropeconv.bake import advice
-from ropeconv.bake.advice import CRITERION, PUBLISHED_ORDER, Advice, FormatAdvice, advise, leaders
+from ropeconv.bake.advice import CRITERION, Advice, FormatAdvice, Standing, Study, advise, evidence, leaders, standing
 from ropeconv.errors import UsageError
-from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.config import sample_config
 from ropeconv.models.open import open_source
+from ropeconv.models.registry import families
+from ropeconv.rope.bound.reach import profile
 from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.read_config import read_spec
 
 from ..conftest import CONFIGS
 from ..support.extent import sample
@@ -47,44 +52,142 @@ def test_what_is_known_of_llama_2_at_8_times(found: list[Advice]) -> None:
     assert by_name["yarn"].writings["safetensors"].exceptions.startswith(exceptions)
     assert "differs" not in by_name["ntk"].writings["safetensors"].exceptions
     assert "no safetensors weights" in by_name["yarn"].writings["gguf"].reason
+    assert {name: one.basis for name, one in by_name.items() if name in ("yarn", "ntk", "piecewise")} == {
+        "yarn": "better than 6 of 7", "ntk": "better than 0 of 3", "piecewise": "not measured",
+    }  # fmt: skip
 
 
-MODELS = ["meta-llama--Llama-2-7b-hf", "Qwen--Qwen2.5-7B-Instruct", "google--gemma-7b"]
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What advise names first for a model at 2, 4 and 8 times the trained context, and what that rests on."""
+
+    model: str
+    trained: int
+    first: tuple[str, str, str]
+    basis: tuple[str, str, str]
+    untuned: tuple[bool, bool, bool]
 
 
-@pytest.mark.parametrize(("factor", "first"), [(4, "yarn"), (8, "yarn")])
-@pytest.mark.parametrize("name", sample(MODELS, 1))
-def test_what_to_try_first(name: str, factor: int, first: str) -> None:
-    source = open_source(str(CONFIGS / f"{name}.json"))
-    spec = inspect_source(source).spec
-    assert advise(source, factor * spec.original_context)[0][0].method.name == first
+CHOICES = msgspec.toml.decode(Path(__file__).with_name("choices.toml").read_bytes(), type=dict[str, list[Choice]])[
+    "choices"
+]
+
+
+def config_of(model: str) -> Path:
+    """The published config of a model."""
+    name = f"{model.replace('/', '--')}.json"
+    return next(folder / name for folder in (CONFIGS, CONFIGS.parent / "more_configs") if (folder / name).exists())
+
+
+def test_thirty_models_at_three_lengths() -> None:
+    assert len({choice.model for choice in CHOICES}) == len(CHOICES) >= 30
+
+
+@pytest.mark.parametrize("choice", sample(CHOICES, 3), ids=lambda choice: choice.model)
+def test_what_to_try_first(choice: Choice) -> None:
+    source = open_source(str(config_of(choice.model)))
+    for factor, *expected in zip((2, 4, 8), choice.first, choice.basis, choice.untuned, strict=True):
+        first = advise(source, factor * choice.trained, ("safetensors",))[0][0]
+        assert [first.flags, first.basis, first.works_untuned] == expected
+        assert first.writable
+
+
+def test_publishers_are_followed() -> None:
+    """Each recommendation in the table is the first choice of a model that it is for."""
+    followed = {choice.model.partition("/")[0] for choice in CHOICES if choice.basis[1] == "its publisher"}
+    assert followed == {"Qwen", "HuggingFaceTB", "deepseek-ai"}  # the last is a Qwen 3
+
+
+def test_a_model_that_was_trained_with_its_scaling_keeps_it(found: list[Advice]) -> None:
+    """Llama 3.1 was trained with 131,072 tokens: twice that is a factor of 2, and nothing is outside."""
+    source = open_source(str(LLAMA_3_1))
+    with pytest.raises(UsageError, match="within the trained 131072 tokens"):
+        advise(source, 131072)
+    rows, passed = advise(source, 262144, ("safetensors",))
+    assert rows[0].command.endswith(" --llama3 256k --on-top")
+    assert all(row.recipe.on_top and not row.replace for row in rows)
+    assert rows[0].profile.outside == 0
+    assert "--theta-bound is for training" in passed["theta-bound"]
+    first = found[0]
+    assert (first.replace, first.recipe.on_top) == (False, False)
+
+
+def test_pairs_that_stand_still_count_nowhere() -> None:
+    """Gemma 4: 64 of 256 pairs rotate; the others are neither outside the trained angles nor a reason to search."""
+    family = next(family for family in families() if family.name == "gemma4")
+    spec = read_spec(sample_config(family), family)
+    assert (spec.rotating_pairs, spec.rotary_dim // 2) == (64, 256)
+    known = profile(Recipe(REGISTRY["yarn"](2.0)).schedule(spec.unscaled()), spec.unscaled())
+    assert known.not_rotating == 192
+    assert known.critical_dimension + known.outside <= 2 * 64
+    assert known.reach.automatic
 
 
 # The order, from numbers made for the test
 
 
-def one(name: str, value: Any = 4.0, untuned: bool = True, **numbers: Any) -> Advice:
-    """Advice of a method. numbers: outside, fast_change, and the first position that violates the bound."""
-    given = {"outside": 0, "fast_change": 1.0, "first": None, **numbers}
-    first = given.pop("first")
+def one(name: str, value: Any = 4.0, untuned: bool = True, reason: str = "", **numbers: Any) -> Advice:
+    """Advice of a method. numbers: outside, fast_change, recommended, signs, and the first position that violates."""
+    given = {"outside": 0, "fast_change": 1.0, "first": None, "recommended": "", "signs": {}, **numbers}
+    first, recommended, signs = given.pop("first"), given.pop("recommended"), given.pop("signs")
     reach = SimpleNamespace(first_violation=first, effective_length=None if first is None else first - 1)
     profile: Any = SimpleNamespace(reach=reach, to_dict=lambda: {"outside": given["outside"]}, **given)
     schedule: Any = SimpleNamespace(context=4096, attention_factor=1.1)
+    writings = {"gguf": FormatAdvice("keys", (), reason)}
+    command = "ropeconv apply"
     return Advice(
-        REGISTRY[name](value), schedule, profile, untuned, {"gguf": FormatAdvice("", (), "no")}, "ropeconv apply"
-    )
+        Recipe(REGISTRY[name](value)), schedule, profile, untuned, writings, command, recommended=recommended,
+        standing=Standing(signs),
+    )  # fmt: skip
 
 
-def order(*found: Advice) -> list[str]:
-    return [item.method.name for item in sorted(found, key=lambda item: item.rank)]
+def order(*rows: Advice) -> list[str]:
+    return [row.method.name for row in sorted(rows, key=lambda row: row.rank)]
 
 
-def test_what_works_untuned_comes_first_in_the_published_order() -> None:
-    assert "without fine-tuning" in CRITERION
-    names = [*reversed(PUBLISHED_ORDER), "linear"]
-    assert order(*(one(name) for name in names)) == [*PUBLISHED_ORDER, "linear"]
-    assert order(one("linear"), one("yarn", untuned=False)) == ["linear", "yarn"]
-    assert order(one("linear", untuned=False), one("yarn", untuned=False)) == ["yarn", "linear"]
+def test_advice_is_sorted_by_what_is_known() -> None:
+    better, worse = {"linear": 1.0}, {"yarn": -1.0}
+    assert order(one("ntk", signs=worse), one("yarn", signs=better), one("piecewise", "4@3")) == [
+        "yarn",
+        "ntk",
+        "piecewise",
+    ]
+    assert order(one("yarn", untuned=False, signs=better), one("ntk", signs=worse)) == ["ntk", "yarn"]
+    assert order(one("yarn", signs=better), one("ntk", recommended="a card", signs=worse)) == ["ntk", "yarn"]
+    assert order(one("ntk", recommended="a card", reason="no"), one("linear", untuned=False)) == ["linear", "ntk"]
+    assert order(one("yarn", outside=2), one("linear", outside=0)) == ["linear", "yarn"]
+    assert one("ntk", reason="no").basis == "cannot be written"
+
+
+def test_standing_is_by_the_nearest_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 3 times the study of 4 counts; less than three errors is no difference, and fine-tuning is apart."""
+
+    def study(factor: float, beyond: dict[str, float], **more: Any) -> Study:
+        return Study("m", factor, "nats", "1", f"{factor}", beyond=beyond, error=0.1, **more)
+
+    table = SimpleNamespace(
+        studies=(
+            study(2, {"yarn": 2.0, "ntk": 1.0}), study(4, {"yarn": 1.0, "ntk": 2.0, "linear": 1.2}),
+            study(4, {"yarn": 3.0, "ntk": 1.0}, fine_tuned=True),
+        )
+    )  # fmt: skip
+    monkeypatch.setattr(advice, "evidence", lambda: table)
+    assert standing("yarn", 3, fine_tuned=False).signs == {"linear": 0.0, "ntk": 1.0}
+    assert standing("yarn", 2, fine_tuned=False).signs == {"linear": 0.0, "ntk": -1.0}
+    assert standing("yarn", 3, fine_tuned=True).signs == {"linear": 0.0, "ntk": -1.0}
+    assert str(standing("yarn", 3, fine_tuned=False)) == "better than 1 of 2"
+    assert str(standing("mixed", 3, fine_tuned=False)) == "not measured"
+
+
+def test_the_table_of_evidence_names_methods_and_families() -> None:
+    table = evidence()
+    names = {*REGISTRY, "base"}
+    for study in table.studies:
+        assert study.beyond.keys() | study.inside.keys() | study.retrieval.keys() <= names
+        assert study.source
+        assert study.n
+    known = {family.name for family in families()}
+    assert {name for row in (*table.recommendations, *table.scalings) for name in row.families} <= known
+    assert {row.method for row in table.recommendations} <= names
 
 
 def test_the_best_in_each_number() -> None:

@@ -98,9 +98,9 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
             f"model_type {shown(name)} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
             "`ropeconv restore` brings its source back, and `apply --replace` bakes another method from that"
         )
-    for known in names:
-        if isinstance(known, str) and known in refused():
-            raise BadSource(f"model_type {shown(known)} {refused()[known]}")
+    for type_name in names:
+        if isinstance(type_name, str) and type_name in refused():
+            raise BadSource(f"model_type {shown(type_name)} {refused()[type_name]}")
     raise UnknownModelType(
         f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
         + suggestion(config, shapes())
@@ -121,8 +121,8 @@ def text_parts(config: Config, family: Family) -> list[Config]:
     if family.halves:
         return [_half(config, path) for path in family.halves]
     inner = text_config(config)
-    own = inner is not None and inner.get("model_type", config.get("model_type")) in family.model_types
-    return [inner if inner is not None and own else config]
+    matches = inner is not None and inner.get("model_type", config.get("model_type")) in family.model_types
+    return [inner if inner is not None and matches else config]
 
 
 def halves(config: Config, family: Family) -> Iterator[tuple[str, Config]]:
@@ -134,10 +134,10 @@ def halves(config: Config, family: Family) -> Iterator[tuple[str, Config]]:
 
 
 def _half(config: Config, path: str) -> Config:
-    found = first_present(config, (path,))
-    if not isinstance(found, dict):
+    half = first_present(config, (path,))
+    if not isinstance(half, dict):
         raise BadSource(f"config.json has no {path}; add it, or give the folder of the whole model")
-    return found
+    return half
 
 
 def geometry(config: Config, family: Family) -> Geometry:
@@ -149,8 +149,8 @@ def geometry(config: Config, family: Family) -> Geometry:
     notes = [assumption(family)] if family.assumed else []
     count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
     kinds = layer_kinds(part, family, count)
-    own = own_settings(part).get(kinds.index("global"), {}) if "global" in kinds else {}
-    head_dim = positive_int(own, ("head_dim",)) or positive_int(part, keys.head_dim)
+    settings = own_settings(part).get(kinds.index("global"), {}) if "global" in kinds else {}
+    head_dim = positive_int(settings, ("head_dim",)) or positive_int(part, keys.head_dim)
     if head_dim is None:
         head_dim = _head_dim(part, family)
         notes.append(f"head_dim is absent: {head_dim}")
@@ -202,15 +202,15 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     defaults = family.defaults
     local = kind == "local" and defaults.local_partial is not None
     default = defaults.local_partial if local else defaults.partial_rotary_factor
-    found = nested_settings(part, family, kind)
-    if found and family.keys.partial:
-        if found.get("partial_rotary_factor") is not None:
-            return found["partial_rotary_factor"]
+    settings = nested_settings(part, family, kind)
+    if settings and family.keys.partial:
+        if settings.get("partial_rotary_factor") is not None:
+            return settings["partial_rotary_factor"]
         default = default if defaults.unstated_partial is None else defaults.unstated_partial
-    listed = part.get(LAYER_SHARES)
-    if listed and family.keys.partial:
-        kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
-        return next((share for share, own in zip(listed, kinds, strict=False) if own == kind), default)
+    shares = part.get(LAYER_SHARES)
+    if shares and family.keys.partial:
+        kinds = kinds_of(part, family, layer_names(part, family, len(shares)))
+        return next((share for share, layer_kind in zip(shares, kinds, strict=False) if layer_kind == kind), default)
     return first_present(part, family.keys.partial, default)
 
 
@@ -331,8 +331,10 @@ def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") ->
 def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int) -> tuple[int, int]:
     """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
     local = kind == "local"
-    own = own_settings(part).get(sizes.layers.index("global"), {}) if not local and "global" in sizes.layers else {}
-    count = positive_int(own, ("num_key_value_heads",)) or kv_heads(part, family, heads, kind)
+    settings = (
+        own_settings(part).get(sizes.layers.index("global"), {}) if not local and "global" in sizes.layers else {}
+    )
+    count = positive_int(settings, ("num_key_value_heads",)) or kv_heads(part, family, heads, kind)
     width = sizes.local_head_dim if local else sizes.head_dim
     return count * width, count * family.hooks.value_width(part, width)
 
@@ -341,10 +343,10 @@ def _indexed(part: Config, family: Family, count: int) -> list[int]:
     """The numbers per token that the indexer of each layer keeps, 0 for a layer that has none."""
     rules = family.cache
     width = positive_int(part, (rules.index_key,), INDEX_WIDTH) or 0 if rules.index_key else 0
-    listed = part.get("indexer_types")
-    own = [kind == "full" for kind in listed] if isinstance(listed, list) else []
-    own = own or [max(layer - 1, 0) % rules.index_interval == 0 for layer in range(count)]
-    return [width if has else 0 for has in own[:count]] + [0] * (count - len(own))
+    types = part.get("indexer_types")
+    indexers = [kind == "full" for kind in types] if isinstance(types, list) else []
+    indexers = indexers or [max(layer - 1, 0) % rules.index_interval == 0 for layer in range(count)]
+    return [width if has else 0 for has in indexers[:count]] + [0] * (count - len(indexers))
 
 
 HEADS, HEAD_DIM, CONTEXT = 8, 128, 4096

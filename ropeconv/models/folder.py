@@ -37,9 +37,9 @@ def check_link(path: Path, root: Path) -> None:
         )
 
 
-def _blobs(here: Path) -> list[Path]:
+def _blobs(folder: Path) -> list[Path]:
     """The folder of contents that belongs to a snapshot in the Hub's cache; empty for other folders."""
-    inside = [here, *here.parents]
+    inside = [folder, *folder.parents]
     return [
         commit.parent.parent / "blobs"
         for commit in inside
@@ -61,7 +61,7 @@ class FolderSource(Source):
 
     @cached_property
     def _files(self) -> tuple[SourceFile, ...]:
-        found = []
+        files = []
         for name in self._names():
             path = self.root / name
             if not path.exists():
@@ -69,13 +69,13 @@ class FolderSource(Source):
             check_link(path, self.root)
             status = path.stat()
             check_regular(status.st_mode, path)
-            found.append(SourceFile(name, status.st_size))
+            files.append(SourceFile(name, status.st_size))
             self._seen[name] = identity(path)
-            if len(found) > MOST_FILES:
+            if len(files) > MOST_FILES:
                 raise BadSource(
                     f"{self.reference} has more than {MOST_FILES:,} files; give the folder of one checkpoint"
                 )
-        return tuple(sorted(found, key=lambda file: file.name))
+        return tuple(sorted(files, key=lambda file: file.name))
 
     def _names(self) -> Iterator[str]:
         """Names of the files that are not hidden. Linked folders are not entered."""
@@ -157,12 +157,12 @@ class ConvertedShard(Generic[T]):
     @cached_property
     def head(self) -> bytes:
         """The bytes of its header, which follow from names, dtypes and shapes alone."""
-        return header_bytes(((one.name, one.dtype, one.shape) for one in self.tensors), {"format": "pt"})
+        return header_bytes(((tensor.name, tensor.dtype, tensor.shape) for tensor in self.tensors), {"format": "pt"})
 
     @property
     def data_size(self) -> int:
         """Size of all tensors in bytes."""
-        return sum(tensor_bytes(one.dtype, one.shape) for one in self.tensors)
+        return sum(tensor_bytes(tensor.dtype, tensor.shape) for tensor in self.tensors)
 
     @property
     def size(self) -> int:
@@ -214,13 +214,13 @@ class ConvertedSource(Source, Generic[T]):
         """The text of the index by its name; empty for one shard."""
         if len(self.shards) == 1:
             return {}
-        places = {one.name: shard.name for shard in self.shards for one in shard.tensors}
-        return {"model.safetensors.index.json": index_text(sum(shard.data_size for shard in self.shards), places)}
+        files = {tensor.name: shard.name for shard in self.shards for tensor in shard.tensors}
+        return {"model.safetensors.index.json": index_text(sum(shard.data_size for shard in self.shards), files)}
 
     def made_files(self) -> list[SourceFile]:
         """The entries of all files that are made, for `files`."""
-        found = [SourceFile(name, len(text.encode())) for name, text in self.texts.items()]
-        return found + [SourceFile(item.name, item.size) for item in self.generated_files()]
+        texts = [SourceFile(name, len(text.encode())) for name, text in self.texts.items()]
+        return texts + [SourceFile(item.name, item.size) for item in self.generated_files()]
 
     def text(self, name: str) -> str | None:
         return self.texts.get(name)
@@ -236,30 +236,30 @@ class ConvertedSource(Source, Generic[T]):
         if all(shard.name != name for shard in self.shards):
             return super().read(name, start, stop)
         shard = self._shard(name)
-        at, found = len(shard.head), [shard.head[start:stop]]
+        at, parts = len(shard.head), [shard.head[start:stop]]
         for tensor in shard.tensors:
             size = tensor_bytes(tensor.dtype, tensor.shape)
             first, last = max(start - at, 0), min(stop - at, size)
             if first < last:
-                found.append(self.part(tensor, first, last))
+                parts.append(self.part(tensor, first, last))
             at += size
         if stop > at:
             raise BadSource(f"{name} of {self.reference} ends before byte {stop}; download it again")
-        return b"".join(found)
+        return b"".join(parts)
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        return tuple(one.name for shard in self.shards for one in shard.tensors)
+        return tuple(tensor.name for shard in self.shards for tensor in shard.tensors)
 
     def generated_texts(self) -> tuple[str, ...]:
         return tuple(self.texts)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
-        made = [
+        files = [
             GeneratedFile(shard.name, shard.size, partial(self._write, shard), partial(self._stream, shard))
             for shard in self.shards
         ]
         tokenizer = self.tokenizer()
-        return tuple(made) if tokenizer is None else (*made, tokenizer)
+        return tuple(files) if tokenizer is None else (*files, tokenizer)
 
     def _shard(self, name: str) -> ConvertedShard[T]:
         return next(shard for shard in self.shards if shard.name == name)

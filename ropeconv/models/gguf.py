@@ -89,25 +89,25 @@ class HubShard(Shard):
             self.path()
         if self._local is not None:
             return self._local.read(start, stop)
-        there = self._head[start:stop]
-        if len(there) == stop - start:
-            return there
-        wanted = (start + len(there), stop)
-        if wanted not in self._ranges:
-            found = self._range(*wanted)
-            if sum(map(len, self._ranges.values())) + len(found) > KEPT:
+        cached = self._head[start:stop]
+        if len(cached) == stop - start:
+            return cached
+        interval = (start + len(cached), stop)
+        if interval not in self._ranges:
+            content = self._range(*interval)
+            if sum(map(len, self._ranges.values())) + len(content) > KEPT:
                 self._ranges.clear()
-            self._ranges[wanted] = found
+            self._ranges[interval] = content
             self._asked += 1
-        return there + self._ranges[wanted]
+        return cached + self._ranges[interval]
 
     def path(self) -> Path:
         """Its path in the cache. Raises BadSource where it arrives with another header than was read by range."""
         if self._local is None:
-            found = LocalShard(self._fetched())
-            if self._header is not None and found.header() != self._header:
+            shard = LocalShard(self._fetched())
+            if self._header is not None and shard.header() != self._header:
                 raise BadSource(f"{self.reference} arrived with another header than was read before; run again")
-            self._local, self._head = found, b""
+            self._local, self._head = shard, b""
             self._ranges.clear()
         return self._local.path()
 
@@ -132,8 +132,8 @@ class HubShard(Shard):
                 hf_raise_for_status(response)
             except EntryNotFoundError:
                 raise _missing(self.repo_id, self.place) from None
-            said = RANGE.fullmatch(response.headers.get("content-range", ""))
-            first, last, size = map(int, said.groups()) if said else (0, -1, 0)
+            content_range = RANGE.fullmatch(response.headers.get("content-range", ""))
+            first, last, size = map(int, content_range.groups()) if content_range else (0, -1, 0)
             right = (start, min(stop, size) - 1, self._size or size) == (first, last, size)
             if response.status_code != 206 or size > LARGEST or not right or len(response.content) != last + 1 - first:
                 raise BadAnswer("is not the part of the file that was asked for")
@@ -188,18 +188,18 @@ class GgufSource(Origin):
             raise BadSource(f"{self._path} does not exist; give the path of a GGUF file")
         refuse_changing(self._path)
         try:
-            found = GgufFile.open(self._path)
+            file = GgufFile.open(self._path)
         finally:
             refuse_changing(self._path)  # rather than what is wrong with a header that was read meanwhile
-        found.refuse_changed()
-        return found
+        file.refuse_changed()
+        return file
 
     @cached_property
     def identity(self) -> str:
         parts = []
         for shard, header in zip(self.file.shards, self.file.headers, strict=True):
-            places = ((header.data_start + one.offset, one.size) for one in header.tensors.values())
-            parts.append(f"{shard.name} {weights_digest(shard.path(), header.data_start, places)}")
+            ranges = ((header.data_start + tensor.offset, tensor.size) for tensor in header.tensors.values())
+            parts.append(f"{shard.name} {weights_digest(shard.path(), header.data_start, ranges)}")
         return text_digest(*parts)
 
     def place_to_change(self) -> Path:

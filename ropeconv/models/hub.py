@@ -149,8 +149,8 @@ def _asked_to_wait(headers: Mapping[str, str], number: int) -> float:
     """Seconds that a busy Hub asks to wait; twice as long each time where it does not say."""
     after = re.fullmatch(r"\d{1,6}", headers.get("retry-after", ""))
     reset = re.search(r"\bt=(\d{1,6})", headers.get("ratelimit", ""))
-    found = after[0] if after else reset[1] if reset else 2**number
-    return min(float(found), LONGEST_WAIT)
+    seconds = after[0] if after else reset[1] if reset else 2**number
+    return min(float(seconds), LONGEST_WAIT)
 
 
 def _hook(httpx: Any) -> Callable[[Response], None]:
@@ -161,13 +161,13 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
             self.stream, self.most, self.download = stream, most, download
 
         def __iter__(self) -> Iterator[bytes]:
-            begun, done = time.monotonic(), 0
+            begun, received = time.monotonic(), 0
             for part in self.stream:
-                done += len(part)
+                received += len(part)
                 seconds = time.monotonic() - begun
-                if self.most is not None and done > self.most:
+                if self.most is not None and received > self.most:
                     raise BadAnswer(f"is longer than {self.most:,} bytes")
-                if self.download and seconds > PATIENCE and done < SLOWEST * seconds:
+                if self.download and seconds > PATIENCE and received < SLOWEST * seconds:
                     raise BadAnswer(f"comes with less than {SLOWEST:,} bytes per second")
                 if not self.download and seconds > ANSWER_SECONDS:
                     raise BadAnswer(f"takes longer than {ANSWER_SECONDS:.0f} seconds")
@@ -187,12 +187,12 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
         if response.headers.get("content-encoding", "identity") != "identity":
             raise BadAnswer("is compressed, which was not asked for")
         download = "/api/" not in response.url.path
-        known = download and response.headers.get("content-length")
+        length = download and response.headers.get("content-length")
         part = PART.fullmatch(response.request.headers.get("range", ""))
         if download and part and response.is_success:
             most: int | None = int(part[2]) + 1 - int(part[1])
         else:
-            most = None if known else _largest.get() if download else ANSWER_BYTES
+            most = None if length else _largest.get() if download else ANSWER_BYTES
         response.stream = Limited(response.stream, most, download)
 
     return check
@@ -234,13 +234,13 @@ def read_listing(info: ModelInfo, reference: str) -> Listing:
             f"the Hub's list of the files of {reference} cannot be understood ({problem}); check HF_ENDPOINT, or try "
             "again later"
         ) from None
-    seen: set[str] = set()
+    names: set[str] = set()
     for file in listing.files:
         if not safe_name(file.name) or not file.name.isprintable():
             raise BadSource(f"{reference} holds a file named {shown(file.name)}, outside itself; do not trust it")
-        if file.name in seen:
+        if file.name in names:
             raise BadSource(f"{reference} lists {file.name} twice; do not trust it")
-        seen.add(file.name)
+        names.add(file.name)
     return listing
 
 
@@ -279,10 +279,10 @@ class HubSource(Source):
                 info = api.model_info(self.repo_id, revision=self.revision, files_metadata=True, timeout=READ)
         except OfflineModeIsEnabled:
             return self._cached()
-        listed = read_listing(info, self.reference)
-        self.commit = listed.commit
-        sizes = self._sizes([file.name for file in listed.files if file.size is None])
-        files = [SourceFile(file.name, sizes.get(file.name, file.size or 0), file.sha256) for file in listed.files]
+        listing = read_listing(info, self.reference)
+        self.commit = listing.commit
+        sizes = self._sizes([file.name for file in listing.files if file.size is None])
+        files = [SourceFile(file.name, sizes.get(file.name, file.size or 0), file.sha256) for file in listing.files]
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _sizes(self, names: list[str]) -> dict[str, int]:
@@ -291,13 +291,13 @@ class HubSource(Source):
 
         def size(name: str) -> int:
             with answers(self.reference):
-                found = get_hf_file_metadata(hf_hub_url(self.repo_id, name, revision=self.commit), timeout=READ).size
-            if found is None or not 0 <= found <= LARGEST:
+                length = get_hf_file_metadata(hf_hub_url(self.repo_id, name, revision=self.commit), timeout=READ).size
+            if length is None or not 0 <= length <= LARGEST:
                 raise BadSource(
                     f"the Hub gives no size of {name} of {self.reference}; unset HF_ENDPOINT, or download it with "
                     "`hf download` and name its folder"
                 )
-            return int(found)
+            return int(length)
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             return dict(zip(names, pool.map(size, names), strict=True))
@@ -306,13 +306,13 @@ class HubSource(Source):
         from huggingface_hub import try_to_load_from_cache
 
         cached = (try_to_load_from_cache(self.repo_id, name, revision=self.revision) for name in CONFIGS)
-        found = next((path for path in cached if isinstance(path, str)), None)
-        if found is None:
+        config = next((path for path in cached if isinstance(path, str)), None)
+        if config is None:
             raise BadSource(
                 f"{self.reference} is not in the cache and HF_HUB_OFFLINE is set; unset it, or download it once"
             )
-        self.commit = Path(found).parent.name
-        return FolderSource(Path(found).parent).files()
+        self.commit = Path(config).parent.name
+        return FolderSource(Path(config).parent).files()
 
     @cached_property
     def identity(self) -> str:
@@ -369,19 +369,19 @@ class HubSource(Source):
         """The path of a file in the cache. Raises BadSource where it arrives with another content than is listed."""
         from huggingface_hub import hf_hub_download
 
-        listed = self._listed(name)
+        entry = self._listed(name)
         if name in CONFIGS and self.revision != self.commit:
             # by its branch once, so that the cache knows where the branch is when it is used offline
-            with answers(self.reference, listed.size):
+            with answers(self.reference, entry.size):
                 path = Path(hf_hub_download(self.repo_id, name, revision=self.revision, library_name="ropeconv"))
             if path.parent.name == self.commit:
                 return path
-        known = self._local(name)
-        if known is not None:
-            return known
-        with answers(self.reference, listed.size):
+        cached = self._local(name)
+        if cached is not None:
+            return cached
+        with answers(self.reference, entry.size):
             path = Path(hf_hub_download(self.repo_id, name, revision=self.commit, library_name="ropeconv"))
-        if listed.sha256 is not None and sha256(path) != listed.sha256:
+        if entry.sha256 is not None and sha256(path) != entry.sha256:
             path.resolve().unlink()
             path.unlink(missing_ok=True)
             raise BadSource(f"{name} of {self.reference} arrived with another sha256 than the Hub lists; run again")

@@ -22,10 +22,10 @@ def layer_types(part: Config, family: Family) -> dict[str, Kind]:
     types, settings = family.layers.types, part.get("rope_parameters")
     if not family.layers.null_is_none or not isinstance(settings, dict):
         return types
-    found: dict[str, Kind] = {name: "none" if settings.get(name, {}) is None else kind for name, kind in types.items()}
-    if "global" in found.values():
-        return found
-    return {name: "global" if kind == "local" else kind for name, kind in found.items()}
+    kinds: dict[str, Kind] = {name: "none" if settings.get(name, {}) is None else kind for name, kind in types.items()}
+    if "global" in kinds.values():
+        return kinds
+    return {name: "global" if kind == "local" else kind for name, kind in kinds.items()}
 
 
 def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, ...]:
@@ -39,13 +39,13 @@ def settings_name(part: Config, family: Family, kind: Kind) -> str:
 
     part: the text part of the config.
     """
-    return next((name for name, known in layer_types(part, family).items() if known == kind), "")
+    return next((name for name, type_kind in layer_types(part, family).items() if type_kind == kind), "")
 
 
 def own_settings(part: Config) -> dict[int, Config]:
     """Settings of single layers by their numbers: `per_layer_config` of transformers. part: its text part."""
-    found = part.get("per_layer_config") or {}
-    return {int(number): own for number, own in found.items() if LAYER_NUMBER.fullmatch(number)}
+    layers = part.get("per_layer_config") or {}
+    return {int(number): settings for number, settings in layers.items() if LAYER_NUMBER.fullmatch(number)}
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
@@ -54,11 +54,11 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     part: the text part of the config. Raises BadSource where it lists fewer.
     """
     rules, key = family.layers, family.hooks.types_key
-    listed = part.get(key)
-    if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
-        if len(listed) < count:
-            raise BadSource(f"config.json has {len(listed)} {key} and {counted(count, 'layer')}; name the type of each")
-        return tuple(listed)
+    types = part.get(key)
+    if isinstance(types, list) and all(isinstance(name, str) for name in types):
+        if len(types) < count:
+            raise BadSource(f"config.json has {len(types)} {key} and {counted(count, 'layer')}; name the type of each")
+        return tuple(types)
     names = family.hooks.layer_names(part, rules, count) or _derived_names(part, rules, count)
     if rules.backward:
         names.reverse()

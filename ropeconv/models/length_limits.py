@@ -90,14 +90,14 @@ def length_limits(source: Source) -> tuple[LengthLimit, ...]:
     source: from which small files are read as a whole, and of others as much as is needed.
     """
     texts, converted = source.generated_texts(), source.kind in CONVERTED
-    found: list[LengthLimit] = []
+    limits: list[LengthLimit] = []
     for file in source.files():
         if _rules_of(file.name) and (file.name in texts or not converted):
             if file.size > SMALL and file.name not in texts:
-                found += limits_in(file.name, _blocks(source, file), large=True)
+                limits += limits_in(file.name, _blocks(source, file), large=True)
             else:
-                found += limits_in_text(file.name, source.text(file.name) or "")
-    return tuple(found)
+                limits += limits_in_text(file.name, source.text(file.name) or "")
+    return tuple(limits)
 
 
 def modelfile_limits(source: Origin) -> list[LengthLimit]:
@@ -113,7 +113,7 @@ def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[L
     modelfile = any(path.startswith(PARAMETER) for path in paths)
     values = _parameters(blocks, paths) if modelfile else _json_values(blocks, name, paths, large)
     limits = (LengthLimit(name, key, int(value), start, stop, rule) for key, value, start, stop, rule in values)
-    return sorted((one for one in limits if one.tokens > 0), key=lambda one: one.start)
+    return sorted((limit for limit in limits if limit.tokens > 0), key=lambda limit: limit.start)
 
 
 @lru_cache(maxsize=16)
@@ -125,9 +125,9 @@ def limits_in_text(name: str, text: str) -> tuple[LengthLimit, ...]:
 def raised(limits: Sequence[LengthLimit], context: int, content: bytes) -> Splice:
     """What raises limits of one file to a context. content: the bytes from the first of them to the last."""
     first, last, data, at = limits[0].start, limits[-1].stop, b"", limits[0].start
-    for one in limits:
-        data += content[at - first : one.start - first] + str(context).encode()
-        at = one.stop
+    for limit in limits:
+        data += content[at - first : limit.start - first] + str(context).encode()
+        at = limit.stop
     return Splice(first, last, data)
 
 
@@ -148,8 +148,8 @@ def _parameters(blocks: Iterable[bytes], paths: dict[str, LimitRule]) -> Iterato
     content = b"".join(blocks)
     for path, rule in paths.items():
         words = rb"[ \t]+".join(re.escape(word.encode()) for word in path.split())
-        for found in re.finditer(rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$", content, re.I | re.M):
-            yield path, int(found[1]), found.start(1), found.end(1), rule
+        for match in re.finditer(rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$", content, re.I | re.M):
+            yield path, int(match[1]), match.start(1), match.end(1), rule
 
 
 def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:

@@ -28,9 +28,9 @@ OWN = ("origin", "assumed")
 
 def folder() -> Path:
     """Where files of the user are: $ROPECONV_FAMILIES, else `ropeconv/families` below the folder of settings."""
-    named = os.environ.get(VARIABLE)
+    path = os.environ.get(VARIABLE)
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return expanded(named) if named else Path(base) / "ropeconv" / "families"
+    return expanded(path) if path else Path(base) / "ropeconv" / "families"
 
 
 def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
@@ -39,27 +39,27 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
     packaged: the families of the package, whose names and model types no file may have. Raises BadSource for a file
     that is not the description of a family, and for names that are there twice.
     """
-    place = folder()
-    if not place.is_dir():
+    directory = folder()
+    if not directory.is_dir():
         if os.environ.get(VARIABLE):
-            raise BadSource(f"{VARIABLE} names {place}, which is no folder; make it, or unset the variable")
+            raise BadSource(f"{VARIABLE} names {directory}, which is no folder; make it, or unset the variable")
         return ()
-    paths = sorted(path for path in place.iterdir() if path.suffix == ".toml")
+    paths = sorted(path for path in directory.iterdir() if path.suffix == ".toml")
     if len(paths) > MOST_FILES:
-        raise BadSource(f"{place} has more than {MOST_FILES:,} families; move some of them away")
-    known = {name: "the package" for family in packaged for name in _names(family)}
-    found = []
+        raise BadSource(f"{directory} has more than {MOST_FILES:,} families; move some of them away")
+    owners = {name: "the package" for family in packaged for name in _names(family)}
+    loaded = []
     for path in paths:
         family = read_family(path)
         for name in _names(family):
-            if name in known:
+            if name in owners:
                 raise BadSource(
-                    f"{path} describes {name}, which {known[name]} has already; choose another name and other "
+                    f"{path} describes {name}, which {owners[name]} has already; choose another name and other "
                     "model_types, and name the family with --family"
                 )
-            known[name] = str(path)
-        found.append(family)
-    return tuple(found)
+            owners[name] = str(path)
+        loaded.append(family)
+    return tuple(loaded)
 
 
 def read_family(path: Path) -> Family:
@@ -101,9 +101,9 @@ def _wrong(family: Family) -> str:
 
 def _places_layer(pattern: str, blocks: int) -> bool:
     """Whether a prefix has the number of the layer once, and that of the attention block where there are several."""
-    rest = pattern.replace("{layer}", "0").replace("{block}", "0")
+    remainder = pattern.replace("{layer}", "0").replace("{block}", "0")
     counts = (pattern.count("{layer}"), pattern.count("{block}"))
-    return counts == (1, int(blocks > 1)) and not set("{}") & set(rest)
+    return counts == (1, int(blocks > 1)) and not set("{}") & set(remainder)
 
 
 def _names(family: Family) -> tuple[str, ...]:
@@ -113,8 +113,8 @@ def _names(family: Family) -> tuple[str, ...]:
 @cache
 def packaged() -> tuple[Family, ...]:
     """The families of the package, sorted by name."""
-    found = [package_data(entry, Family) for entry in package_files("ropeconv.models", "data", ".toml")]
-    return tuple(sorted(found, key=lambda family: family.name))
+    loaded = [package_data(entry, Family) for entry in package_files("ropeconv.models", "data", ".toml")]
+    return tuple(sorted(loaded, key=lambda family: family.name))
 
 
 @cache

@@ -138,19 +138,19 @@ def check_config(part: Config, family: Family) -> None:
     for key, kind in types.items():
         if "." in key and (value := first_present(part, (key,))) is not None:
             _check_one(key, value, kind, "")
-    for own in (part.get(PER_LAYER) or {}).values():
-        if not isinstance(own, dict):
-            raise BadSource(f"config.json has {shown(own)} in {PER_LAYER}; write an object there")
+    for settings in (part.get(PER_LAYER) or {}).values():
+        if not isinstance(settings, dict):
+            raise BadSource(f"config.json has {shown(settings)} in {PER_LAYER}; write an object there")
         window = {family.window.key: Index} if family.window.key else {}
-        _check(own, {"head_dim": Width, "num_key_value_heads": Size, **window}, f" in its {PER_LAYER}")
+        _check(settings, {"head_dim": Width, "num_key_value_heads": Size, **window}, f" in its {PER_LAYER}")
     _check(part.get(DUAL_CHUNK) or {}, {"original_max_position_embeddings": Tokens}, f" in its {DUAL_CHUNK}")
     for key in SETTINGS:
-        found = part.get(key)
-        if found:
-            _check_rope(found)
+        rope = part.get(key)
+        if rope:
+            _check_rope(rope)
             for name in (*LAYER_TYPES, *family.layers.types):
-                if isinstance(found, dict) and found.get(name):
-                    _check_rope(found[name])
+                if isinstance(rope, dict) and rope.get(name):
+                    _check_rope(rope[name])
 
 
 def check_quantisation(config: JsonObject) -> None:
@@ -159,10 +159,10 @@ def check_quantisation(config: JsonObject) -> None:
     _check(config.get("quantization_config") or {}, {"quant_method": Name}, " in its quantization_config")
 
 
-def _check_rope(found: object) -> None:
-    if not isinstance(found, dict):
-        raise BadSource(f"config.json has a RoPE setting of {shown(found)}; write an object there, or null")
-    _check(found, ROPE, " in its RoPE settings")
+def _check_rope(rope: object) -> None:
+    if not isinstance(rope, dict):
+        raise BadSource(f"config.json has a RoPE setting of {shown(rope)}; write an object there, or null")
+    _check(rope, ROPE, " in its RoPE settings")
 
 
 def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) -> None:
@@ -186,18 +186,18 @@ def _check_one(key: str, value: object, kind: object, place: str) -> None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        what = WORDS[kind]
+        fix = WORDS[kind]
         if isinstance(value, str) and kind is not Name and len(value) < 40:
             with suppress(ValueError):
                 float(value)
-                what = f"the number {value} without quotes"
-        raise BadSource(f"config.json has {key} = {shown(value)}{place}; write {what}") from None
+                fix = f"the number {value} without quotes"
+        raise BadSource(f"config.json has {key} = {shown(value)}{place}; write {fix}") from None
 
 
 def _types_of(family: Family) -> dict[str, object]:
     """The types of the keys that are read for a family."""
     keys, layers, window = family.keys, family.layers, family.window
-    found: dict[str, object] = dict(TOP)
+    types: dict[str, object] = dict(TOP)
     groups: tuple[tuple[tuple[str, ...], object], ...] = (
         (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
         (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
@@ -209,5 +209,5 @@ def _types_of(family: Family) -> dict[str, object]:
     if family.mla:
         groups += ((("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), Size),)
     for names, kind in groups:
-        found |= {name: kind for name in names if name}
-    return {**found, **family.hooks.keys}
+        types |= {name: kind for name in names if name}
+    return {**types, **family.hooks.keys}

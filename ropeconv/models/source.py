@@ -66,17 +66,17 @@ def modelfile_in(reference: str) -> Path | None:
 
 def _of_modelfile(path: Path) -> str:
     """The model of a Modelfile: a path beside it, or a reference to the Hub."""
-    found = FROM.search(read_text(path, path.name))
-    if found is None:
+    match = FROM.search(read_text(path, path.name))
+    if match is None:
         raise BadSource(f"{path} has no FROM line; give the GGUF file or checkpoint that it is about")
-    named = found[1].strip("\"'")
-    beside = path.parent / expanded(named)
+    model = match[1].strip("\"'")
+    beside = path.parent / expanded(model)
     if beside.exists():
         return str(beside)
-    if PAGE.fullmatch(named) or OLLAMA_TAG.fullmatch(named):
-        return resolved(named)
+    if PAGE.fullmatch(model) or OLLAMA_TAG.fullmatch(model):
+        return resolved(model)
     raise BadSource(
-        f"{path} is FROM {shown(named)}, which is no file beside it and stays in Ollama's store; give its GGUF file "
+        f"{path} is FROM {shown(model)}, which is no file beside it and stays in Ollama's store; give its GGUF file "
         "(`ollama show --modelfile NAME` names it)"
     )
 
@@ -94,9 +94,9 @@ def without_config(reference: str, names: Iterable[str], adapter: str | None) ->
             f"({shown(base) if base else 'which it does not name'}), and load the adapter on the result"
         )
     if ggufs:
-        listed = ", ".join(f"{reference}/{name}" for name in ggufs[:MOST_NAMED])
+        paths = ", ".join(f"{reference}/{name}" for name in ggufs[:MOST_NAMED])
         more = f" and {len(ggufs) - MOST_NAMED} more" if len(ggufs) > MOST_NAMED else ""
-        return BadSource(f"{reference} has no config.json but GGUF files; give one of them: {listed}{more}")
+        return BadSource(f"{reference} has no config.json but GGUF files; give one of them: {paths}{more}")
     return BadSource(f"{reference} has no config.json, so it is not a checkpoint; give another folder or id")
 
 
@@ -243,7 +243,7 @@ class Source(Origin, ABC):
         except BadSource:
             header = Header({}, {}, 0)  # of a damaged file, which is reported where it is read
         start = header.data_start
-        return start, ((start + one.start, one.stop - one.start) for one in header.tensors.values())
+        return start, ((start + tensor.start, tensor.stop - tensor.start) for tensor in header.tensors.values())
 
     @property
     def family(self) -> Family:
@@ -265,11 +265,11 @@ class Source(Origin, ABC):
         index = self.text(INDEX)
         if index is None:
             return (SINGLE,) if SINGLE in names else ()
-        listed = shards(index)
-        missing = [name for name in listed if name not in names]
+        files = shards(index)
+        missing = [name for name in files if name not in names]
         if missing:
             raise BadSource(f"{INDEX} names {missing[0]}, which is not there; download the checkpoint again")
-        return listed
+        return files
 
     def header(self, name: str) -> Header:
         """The header of a safetensors file, which is fetched where it is not local. name: as in `files`."""
@@ -283,16 +283,16 @@ class Source(Origin, ABC):
     @cached_property
     def headers(self) -> dict[str, Header]:
         """The headers of the model's safetensors files, by file name. Raises BadSource where they are too large."""
-        found, size, count = {}, 0, 0
+        headers, size, count = {}, 0, 0
         for name, header in self._each_header(self.weights()):
-            found[name] = header
-            size, count = size + found[name].data_start, count + len(found[name].tensors)
+            headers[name] = header
+            size, count = size + headers[name].data_start, count + len(headers[name].tensors)
             if size > MAX_HEADERS or count > MOST_TENSORS:
                 raise BadSource(
                     f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or {MOST_TENSORS:,} "
                     "tensors; it is damaged"
                 )
-        return found
+        return headers
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -304,19 +304,19 @@ class Source(Origin, ABC):
 
         Raises BadSource for a file name that is not inside the checkpoint.
         """
-        kept: list[SourceFile] = []
-        left: list[SourceFile] = []
+        copied: list[SourceFile] = []
+        left_out: list[SourceFile] = []
         weights = set(self.weights())
         for file in self.files():
             if not safe_name(file.name):
                 raise BadSource(
                     f"{self.reference} holds a file named {shown(file.name)}, outside itself; do not trust it"
                 )
-            other = file.name not in weights and any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
+            duplicate = file.name not in weights and any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
             if file.name == RECEIPT:
                 continue
-            (left if other and weights and not all_files else kept).append(file)
-        return tuple(kept), tuple(left)
+            (left_out if duplicate and weights and not all_files else copied).append(file)
+        return tuple(copied), tuple(left_out)
 
     def generated_texts(self) -> tuple[str, ...]:
         """Names of small text files that `text` generates and `path` does not have."""
@@ -335,9 +335,9 @@ class Source(Origin, ABC):
 
         name: as in `files`. advance: called with the bytes done since the last call. Raises OSError.
         """
-        made = next((item for item in self.generated_files() if item.name == name), None)
-        if made is not None:
-            made.write(target, advance)
+        generated = next((item for item in self.generated_files() if item.name == name), None)
+        if generated is not None:
+            generated.write(target, advance)
         elif name in self.generated_texts():
             target.write_bytes((self.text(name) or "").encode())
         else:
@@ -368,7 +368,7 @@ class Source(Origin, ABC):
 def whole(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
     """Bytes start .. stop - 1 of an open file. name: for the message. Raises BadSource where it is shorter."""
     file.seek(start)
-    found = file.read(stop - start)
-    if len(found) != stop - start:
+    content = file.read(stop - start)
+    if len(content) != stop - start:
         raise BadSource(f"{name} ends before byte {stop}; download it again")
-    return found
+    return content

@@ -22,8 +22,8 @@ Which = Literal["q", "k"]
 def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
     """What the names of a layer's tensors may begin with. layer: its number, which counts attention blocks."""
     number, block = divmod(layer, family.layers.blocks)
-    named = family.hooks.blocks[block] if family.hooks.blocks else block
-    return tuple(pattern.format(layer=number, block=named) for pattern in family.weights.layer)
+    block_name = family.hooks.blocks[block] if family.hooks.blocks else block
+    return tuple(pattern.format(layer=number, block=block_name) for pattern in family.weights.layer)
 
 
 def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | None:
@@ -107,9 +107,9 @@ def config_keys() -> dict[str, frozenset[str]]:
 @cache
 def _key_weights() -> dict[str, float]:
     """How much each key counts: more where fewer families have it."""
-    known = config_keys()
-    counts = Counter(key for keys in known.values() for key in keys)
-    return {key: math.log((1 + len(known)) / count) + 0.1 for key, count in counts.items()}
+    by_family = config_keys()
+    counts = Counter(key for keys in by_family.values() for key in keys)
+    return {key: math.log((1 + len(by_family)) / count) + 0.1 for key, count in counts.items()}
 
 
 def suggestion(config: Config, shapes: Shapes) -> str:
@@ -122,11 +122,11 @@ def suggestion(config: Config, shapes: Shapes) -> str:
         return (
             "`ropeconv list families` lists the known ones, and docs/families.md says how to describe another in a file"
         )
-    found = by_name()[best]
-    what = "fields and tensors" if shapes else "fields"
+    family = by_name()[best]
+    evidence = "fields and tensors" if shapes else "fields"
     return (
-        f"its {what} are those of {found.display_name}: pass --family {best} to treat it as that, where "
-        f"{LAYOUTS[found.layout]}, and `ropeconv inspect` shows what else that assumes"
+        f"its {evidence} are those of {family.display_name}: pass --family {best} to treat it as that, where "
+        f"{LAYOUTS[family.layout]}, and `ropeconv inspect` shows what else that assumes"
     )
 
 
@@ -138,13 +138,15 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     """
     text = text_config(config)
     part = config if text is None else text
-    known, own = config_keys(), set(part) - NOT_OF_MODELS
-    named = _classes(config) | _classes(part)
-    takers = [family.name for family in families() if family.name in known and not family.refuse]
-    stated = [name for name in takers if named & {_plain(one) for one in by_name()[name].model_types}]
-    shares = {name: _explained(own, known[name]) for name in stated or takers}
-    alike = {name: _alike(own, known[name]) for name in shares}
-    good = [name for name, share in shares.items() if share >= (NAMED if stated else GOOD) and alike[name] >= ALIKE]
+    class_keys, keys = config_keys(), set(part) - NOT_OF_MODELS
+    classes = _classes(config) | _classes(part)
+    candidates = [family.name for family in families() if family.name in class_keys and not family.refuse]
+    declared = [
+        name for name in candidates if classes & {_plain(model_type) for model_type in by_name()[name].model_types}
+    ]
+    shares = {name: _explained(keys, class_keys[name]) for name in declared or candidates}
+    alike = {name: _alike(keys, class_keys[name]) for name in shares}
+    good = [name for name, share in shares.items() if share >= (NAMED if declared else GOOD) and alike[name] >= ALIKE]
     good = _best_fitting(good, part, shapes or {})
     most = max((shares[name] for name in good), default=0.0)
     rank = {name: place for place, name in enumerate(COMMON)}
@@ -155,19 +157,19 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     return min((name for name in good if shares[name] >= most - NEAR), key=place, default="")
 
 
-def _explained(own: Set[str], keys: Set[str]) -> float:
-    """The weight of the common keys over that of all of the config. own: those of the config. keys: of a class."""
+def _explained(keys_of_config: Set[str], keys: Set[str]) -> float:
+    """The weight of the shared keys over that of all keys of the config. keys: of a class."""
     weight = _key_weights()
-    both = sum(weight[key] for key in keys & own)
-    foreign = sum(min(weight.get(key, UNHEARD), UNHEARD) for key in own - keys)
-    return both / (both + foreign) if both else 0.0
+    shared = sum(weight[key] for key in keys & keys_of_config)
+    foreign = sum(min(weight.get(key, UNHEARD), UNHEARD) for key in keys_of_config - keys)
+    return shared / (shared + foreign) if shared else 0.0
 
 
-def _alike(own: Set[str], keys: Set[str]) -> float:
-    """The weight of the common keys over that of all of the class. Parameters as in `_explained`."""
+def _alike(keys_of_config: Set[str], keys: Set[str]) -> float:
+    """The weight of the shared keys over that of all keys of the class. Parameters as in `_explained`."""
     weight = _key_weights()
-    both = sum(weight[key] for key in keys & own)
-    return both / (both + ABSENT * sum(weight[key] for key in keys - own)) if both else 0.0
+    shared = sum(weight[key] for key in keys & keys_of_config)
+    return shared / (shared + ABSENT * sum(weight[key] for key in keys - keys_of_config)) if shared else 0.0
 
 
 def _best_fitting(names: list[str], part: Config, shapes: Shapes) -> list[str]:
@@ -183,17 +185,17 @@ def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
         return 0
     weights = family.weights
     prefix = next(filter(None, (layer_prefix(layer, family, shapes) for layer in range(LAYERS))), None)
-    made = [name for name in (weights.fused, weights.q, weights.k) if name]
-    if prefix is None or any(f"{prefix}{name}.weight" not in shapes for name in made):
+    projections = [name for name in (weights.fused, weights.q, weights.k) if name]
+    if prefix is None or any(f"{prefix}{name}.weight" not in shapes for name in projections):
         return MOST_MISFITS
-    rows = {name: shapes[f"{prefix}{name}.weight"][:1] for name in made}
-    found = _misfit_norms(weights, prefix, rows.get(weights.q, ()), shapes)
-    found += not weights.bias and any(f"{prefix}{name}.bias" in shapes for name in made)
-    found += bool(weights.input) != any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
+    rows = {name: shapes[f"{prefix}{name}.weight"][:1] for name in projections}
+    misfits = _misfit_norms(weights, prefix, rows.get(weights.q, ()), shapes)
+    misfits += not weights.bias and any(f"{prefix}{name}.bias" in shapes for name in projections)
+    misfits += bool(weights.input) != any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
     plain = weights.q and weights.k and not (family.mla or weights.q_gate or weights.keys_and_values)
     if plain and all(rows.values()):
-        found += _other_heads(part, family, rows[weights.q][0], rows[weights.k][0])
-    return found
+        misfits += _other_heads(part, family, rows[weights.q][0], rows[weights.k][0])
+    return misfits
 
 
 def _other_heads(part: Config, family: Family, q_rows: int, k_rows: int) -> bool:
@@ -205,18 +207,18 @@ def _other_heads(part: Config, family: Family, q_rows: int, k_rows: int) -> bool
 def _misfit_norms(weights: WeightNames, prefix: str, query_rows: Sequence[int], shapes: Shapes) -> int:
     """How many norms of queries and keys are not as in a family. query_rows: the first dimension of their matrix."""
     norms = {name: shapes.get(f"{prefix}{name}.weight") for name in (weights.q_norm, weights.k_norm) if name}
-    found = sum(shape is None for shape in norms.values())
-    found += not norms and any(name.startswith(prefix) and NORM.search(name) for name in shapes)
+    misfits = sum(shape is None for shape in norms.values())
+    misfits += not norms and any(name.startswith(prefix) and NORM.search(name) for name in shapes)
     of_query = norms.get(weights.q_norm)
     if of_query and query_rows:
-        found += (tuple(of_query[:1]) == tuple(query_rows)) != (weights.norm == "rms-all-heads")
-    return found
+        misfits += (tuple(of_query[:1]) == tuple(query_rows)) != (weights.norm == "rms-all-heads")
+    return misfits
 
 
 def _classes(config: Config) -> set[str]:
     """The names of the classes in `architectures`, as model types are written without their underscores."""
-    listed = config.get("architectures")
-    names = listed if isinstance(listed, list) else []
+    classes = config.get("architectures")
+    names = classes if isinstance(classes, list) else []
     return {_plain(CLASS.sub("", name)) for name in names if isinstance(name, str)}
 
 

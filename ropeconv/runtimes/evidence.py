@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -36,10 +37,10 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     def statuses(self, cells: tuple[str, ...]) -> dict[str, str]:
         """The status of each of `cells`, by name."""
-        named = {
+        by_cell = {
             cell: status for status, details in self.others.items() for names in details.values() for cell in names
         }
-        return {cell: named.get(cell, self.most) for cell in cells}
+        return {cell: by_cell.get(cell, self.most) for cell in cells}
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,7 +122,7 @@ def evidence(runtime: Runtime, family: str, kind: str | None = None, model_type:
     """
     for record in _covered(runtime):
         by_type = results_by_type(record.runtime, record.version).get(family, {})
-        results = by_type.get(model_type, ()) if model_type else [one for group in by_type.values() for one in group]
+        results = by_type.get(model_type, ()) if model_type else [*chain.from_iterable(by_type.values())]
         for result in results:
             if kind is None or kind in result.rope_types or result.most == "unsupported":
                 return Evidence("run", f"{record.version}, {result.date or record.date}")
@@ -165,7 +166,7 @@ def understood() -> Understood:
 
 def read_keys(runtime: Runtime) -> ReadKeys | None:
     """The keys that the newest extracted version of a row reads; None where no version of it was extracted."""
-    covered = [found for version, found in _records(runtime.name).items() if runtime.covers(version)]
+    covered = [keys for version, keys in _records(runtime.name).items() if runtime.covers(version)]
     return covered[-1] if covered else None
 
 
@@ -179,43 +180,48 @@ def _records(runtime: str) -> dict[str, ReadKeys]:
 def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, KeyStatement] | None:
     """A key of a config that the runtime reads for this family, with what is stated about it; None without one."""
     part, record = text_part(config, family), read_keys(runtime)
-    for stated in runtime.keys:
-        for name in stated.names:
+    for statement in runtime.keys:
+        for name in statement.names:
             extracted = record.config.get(name, ()) if record else ()
-            if part.get(name) and family.name in (stated.families or extracted):
-                return name, stated
+            if part.get(name) and family.name in (statement.families or extracted):
+                return name, statement
     return None
 
 
-def unknown_key(part: Config, found: Config, family: Family, runtime: Runtime, rules: RuleSet) -> str:
+def unknown_key(part: Config, rope: Config, family: Family, runtime: Runtime, rules: RuleSet) -> str:
     """A key that the runtime reads and that neither rules nor family mention; empty without one.
 
-    part: the text part of a config. found: its RoPE dictionary. rules: those that the family is read by.
+    part: the text part of a config. rope: its RoPE dictionary. rules: those that the family is read by.
     """
     record = read_keys(runtime)
     if record is None:
         return ""
-    same, own = understood().values, understood().families
+    same, families = understood().values, understood().families
     keys = [
         key
         for key in part
         if family.name in record.config.get(key, ())
         and part[key] not in (None, same.get(key))
-        and family.name not in own.get(key, ())
+        and family.name not in families.get(key, ())
     ]
-    keys += [key for key in found if found[key] is not None and key in record.rope]
-    known = _mentioned(family, runtime, rules) if keys else set()
-    return next((key for key in keys if key not in known), "")
+    keys += [key for key in rope if rope[key] is not None and key in record.rope]
+    names = _mentioned(family, runtime, rules) if keys else set()
+    return next((key for key in keys if key not in names), "")
 
 
 def _mentioned(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
     """The config keys that the schema of configs, a family and the rules of a runtime name."""
     settings = [getattr(family, name) for name in ROPE_FIELDS]
-    named = {word for one in settings for text in _texts(msgspec.to_builtins(one)) for word in (text, *text.split("."))}
-    stated = {name for one in runtime.keys for name in one.names}
+    words = {
+        word
+        for setting in settings
+        for text in _texts(msgspec.to_builtins(setting))
+        for word in (text, *text.split("."))
+    }
+    keyed = {name for setting in runtime.keys for name in setting.names}
     needed = {*rules.required, *(need.key for need in rules.need)}
     schema = {*ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types, *family.hooks.keys}
-    return named | stated | needed | schema
+    return words | keyed | needed | schema
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -81,15 +81,15 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
     def statement(self, feature: Feature, arch: str) -> Statement | None:
         """What is stated on a feature of files of an architecture, for the last version; None where it is untested."""
         for name in (arch, ANY):
-            for stated in self.statements:
-                named = feature in stated.features or (ANY in stated.features and feature not in MARKS)
-                if name in stated.archs and named and self._holds(stated):
-                    return stated
+            for statement in self.statements:
+                matches = feature in statement.features or (ANY in statement.features and feature not in MARKS)
+                if name in statement.archs and matches and self._holds(statement):
+                    return statement
         return None
 
-    def _holds(self, stated: Statement) -> bool:
+    def _holds(self, statement: Statement) -> bool:
         last = (*version_key(self.last), math.inf)  # 0.12 stands for the last 0.12.x
-        since, until = version_key(stated.since), version_key(stated.until)
+        since, until = version_key(statement.since), version_key(statement.until)
         return since <= last and (not until or last[: len(until)] <= until)
 
 
@@ -137,31 +137,32 @@ def judge_reader(reader: Reader, features: Collection[Feature], arch: str) -> Ve
     reader: its last version counts. features: what the file uses. arch: its general.architecture.
     """
     used = [feature for feature in WORDS if feature in features]
-    stated = {feature: reader.statement(feature, arch) for feature in used}
+    statements = {feature: reader.statement(feature, arch) for feature in used}
     unknown = [
         feature
-        for feature, found in stated.items()
-        if (found is None and feature not in MARKS) or (found is not None and found.status == "unknown")
+        for feature, statement in statements.items()
+        if (statement is None and feature not in MARKS) or (statement is not None and statement.status == "unknown")
     ]
     if unknown or not used:
         return _unknown(reader, unknown, arch)
-    known = {feature: found for feature, found in stated.items() if found is not None}
+    tested = {feature: statement for feature, statement in statements.items() if statement is not None}
     order = get_args(Status)
-    worst = max(known, key=lambda feature: order.index(known[feature].status))
-    found = known[worst]
-    if found.status == "exact":
-        remarks = [*(one.reason for one in known.values()), reader.window]
+    worst = max(tested, key=lambda feature: order.index(tested[feature].status))
+    statement = tested[worst]
+    if statement.status == "exact":
+        remarks = [*(statement.reason for statement in tested.values()), reader.window]
         reason, source = "; ".join(dict.fromkeys(filter(None, remarks))), reader.source
     else:
-        every = ANY in found.features
-        reason, source = found.reason if every else f"{WORDS[worst]}: {found.reason}", found.source or reader.source
+        reason, source = statement.reason, statement.source or reader.source
+        if ANY not in statement.features:
+            reason = f"{WORDS[worst]}: {reason}"
     return Verdict(
-        reader.key, reader.display_name, found.status, reason, source, reader.last, Evidence("read")
+        reader.key, reader.display_name, statement.status, reason, source, reader.last, Evidence("read")
     )  # fmt: skip
 
 
 def _unknown(reader: Reader, features: list[Feature], arch: str) -> Verdict:
-    named = any(arch in stated.archs for stated in reader.statements)
-    what = f"{' and '.join(WORDS[feature] for feature in features)} of {arch}" if named and features else arch
-    reason = "; ".join(filter(None, [f"{what} is untested", reader.remark]))
+    known_arch = any(arch in statement.archs for statement in reader.statements)
+    subject = f"{' and '.join(WORDS[feature] for feature in features)} of {arch}" if known_arch and features else arch
+    reason = "; ".join(filter(None, [f"{subject} is untested", reader.remark]))
     return Verdict(reader.key, reader.display_name, "unknown", reason, reader.source, reader.last)

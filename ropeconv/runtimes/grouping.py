@@ -57,15 +57,15 @@ def grouped(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[tuple[st
     the family that a model of an unknown model type is treated as, which goes before the runtimes: "as llama: ...".
     """
     ranges: dict[str, list[_Range]] = {}
-    for _, of_runtime in groupby(verdicts, key=lambda one: one.runtime.partition("@")[0]):
+    for _, of_runtime in groupby(verdicts, key=lambda verdict: verdict.runtime.partition("@")[0]):
         previous = ""
-        for one in of_runtime:
-            found = ranges.setdefault(one.status, [])
-            new = _range(one)
-            if found and previous == one.status and _continues(found[-1], new):
-                new = _Range(new.title, found.pop().first, new.last, new.read)
-            found.append(new)
-            previous = one.status
+        for verdict in of_runtime:
+            status_ranges = ranges.setdefault(verdict.status, [])
+            new = _range(verdict)
+            if status_ranges and previous == verdict.status and _continues(status_ranges[-1], new):
+                new = _Range(new.title, status_ranges.pop().first, new.last, new.read)
+            status_ranges.append(new)
+            previous = verdict.status
     return [
         (status, f"as {read_as}: " * (bool(read_as) and status not in UNREAD) + _labels(ranges[status]))
         for status in dict.fromkeys((*get_args(Status), *ranges))
@@ -74,16 +74,17 @@ def grouped(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[tuple[st
 
 
 def _labels(ranges: list[_Range]) -> str:
-    run, read = (_titled([one for one in ranges if one.read is wanted]) for wanted in (False, True))
+    run, read = (_titled([span for span in ranges if span.read is read_only]) for read_only in (False, True))
     return "; ".join(filter(None, [run, f"read: {read}" if read else ""]))
 
 
 def _titled(ranges: list[_Range]) -> str:
     """The ranges with the title of a runtime once: `transformers 4.51-5.8 and 5.12-5.23, vLLM 0.33`."""
-    named = (
-        (title, " and ".join(one.versions for one in group)) for title, group in groupby(ranges, key=lambda r: r.title)
+    titles = (
+        (title, " and ".join(span.versions for span in group))
+        for title, group in groupby(ranges, key=lambda r: r.title)
     )
-    return ", ".join(f"{title} {versions}".rstrip() for title, versions in named)
+    return ", ".join(f"{title} {versions}".rstrip() for title, versions in titles)
 
 
 def _range(verdict: VerdictLike) -> _Range:

@@ -35,9 +35,9 @@ from .grouping import newest
 from .runtime import RuleSet, Runtime, TypeRules
 
 
-def number(found: JsonObject, key: str, default: float | None = None) -> float:
+def number(rope: JsonObject, key: str, default: float | None = None) -> float:
     """A number of a RoPE dictionary. Raises BadSource for another value, or an absent one without `default`."""
-    value = found.get(key)
+    value = rope.get(key)
     if value is None:
         value = default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -46,52 +46,52 @@ def number(found: JsonObject, key: str, default: float | None = None) -> float:
     return float(value)
 
 
-def _factor(found: JsonObject, rules: TypeRules, original: int, sizes: Geometry) -> float:
-    if rules.factor == "max/original" or found.get("factor") is None:
+def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: Geometry) -> float:
+    if rules.factor == "max/original" or rope.get("factor") is None:
         return sizes.context / original
-    return number(found, "factor")
+    return number(rope, "factor")
 
 
-def read_form(kind: str, found: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: Geometry) -> Form:
+def read_form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: Geometry) -> Form:
     """The form of a RoPE dictionary.
 
-    kind: its rope type. found: the dictionary, which `check_config` has taken. theta: the base. rules: how that type is
+    kind: its rope type. rope: the dictionary, which `check_config` has taken. theta: the base. rules: how that type is
     read. part: the text part of the config. sizes: of the model. Raises BadSource for values of the wrong kind.
     """
     key = "original_max_position_embeddings"
     top = part.get(key)
-    stated = {key: found.get(key) if top is None else top}
-    original = sizes.context if rules.original == "max" else int(number(stated, key, sizes.context))
+    original_length = {key: rope.get(key) if top is None else top}
+    original = sizes.context if rules.original == "max" else int(number(original_length, key, sizes.context))
     if kind == "default":
         return Plain(theta)
     if kind == "longrope":
-        short, long = _factors(found, "short_factor", sizes), _factors(found, "long_factor", sizes)
+        short, long = _factors(rope, "short_factor", sizes), _factors(rope, "long_factor", sizes)
         lists = {"long": (long, long), "window": (long, long), "short": (short, short)}
         return LongRope(theta, *lists.get(rules.lists, (short, long)), original)
     if kind == "linear":
-        number(found, "factor")
-        return InterpolatedForm(theta, _factor(found, rules, original, sizes))
-    if kind == "dynamic" and rules.alpha and found.get("alpha"):
-        alpha = number(found, "alpha")
+        number(rope, "factor")
+        return InterpolatedForm(theta, _factor(rope, rules, original, sizes))
+    if kind == "dynamic" and rules.alpha and rope.get("alpha"):
+        alpha = number(rope, "alpha")
         if sizes.rotary_dim <= 2 or not 1 <= alpha <= 1e9:
             raise BadSource(
                 f"config.json has alpha = {alpha:g} in its RoPE settings; write a number of at least 1, such as 1000"
             )
         return Plain(ntk_theta(theta, alpha, sizes.rotary_dim))  # Hunyuan
     if kind == "proportional":
-        return Proportional(theta, number(found, "factor", 1.0), number(found, "partial_rotary_factor", 1.0))
+        return Proportional(theta, number(rope, "factor", 1.0), number(rope, "partial_rotary_factor", 1.0))
     if kind == "dynamic":
-        return DynamicNtk(theta, number(found, "factor"), sizes.context)
-    factor = _factor(found, rules, original, sizes)
+        return DynamicNtk(theta, number(rope, "factor"), sizes.context)
+    factor = _factor(rope, rules, original, sizes)
     if kind == "llama3":
-        return Llama3(theta, factor, original, number(found, "low_freq_factor"), number(found, "high_freq_factor"))
-    fast, slow = (32.0, 1.0) if not rules.betas else (number(found, "beta_fast", 32.0), number(found, "beta_slow", 1.0))
-    truncate = found.get("truncate", True) is not False or rules.truncate == "ignored"
+        return Llama3(theta, factor, original, number(rope, "low_freq_factor"), number(rope, "high_freq_factor"))
+    fast, slow = (32.0, 1.0) if not rules.betas else (number(rope, "beta_fast", 32.0), number(rope, "beta_slow", 1.0))
+    truncate = rope.get("truncate", True) is not False or rules.truncate == "ignored"
     return Yarn(theta, factor, original * rules.times_original, fast, slow, truncate)
 
 
-def _factors(found: JsonObject, key: str, sizes: Geometry) -> tuple[float, ...]:
-    values = found.get(key)
+def _factors(rope: JsonObject, key: str, sizes: Geometry) -> tuple[float, ...]:
+    values = rope.get(key)
     if not isinstance(values, list) or len(values) != sizes.rotary_dim // 2:
         have = len(values) if isinstance(values, list) else 0
         raise BadSource(
@@ -102,7 +102,7 @@ def _factors(found: JsonObject, key: str, sizes: Geometry) -> tuple[float, ...]:
 
 
 def read_attention_factor(
-    kind: str, found: JsonObject, rules: TypeRules, form: Form, sizes: Geometry, part: Config
+    kind: str, rope: JsonObject, rules: TypeRules, form: Form, sizes: Geometry, part: Config
 ) -> float:
     """The factor on cos and sin of a RoPE dictionary. form: as `read_form` gives it; the others are as there."""
     if not isinstance(form, (Yarn, LongRope)):
@@ -110,22 +110,22 @@ def read_attention_factor(
     if isinstance(form, Yarn):
         factor, formula = form.factor, temperature_attention_factor(form.factor)
     else:
-        factor = _factor(found, rules, form.original_context, sizes)
+        factor = _factor(rope, rules, form.original_context, sizes)
         formula = longrope_attention_factor(factor, form.original_context) if form.original_context > 1 else math.inf
     attention_factor = 1.0
     for source in rules.attention_factor:
         if source == "formula":
             attention_factor = formula
-        elif source == "mscale" and found.get("mscale") and found.get("mscale_all_dim"):
-            attention_factor = mscale_ratio(factor, number(found, "mscale"), number(found, "mscale_all_dim"))
-        elif source == "attention_factor" and found.get("attention_factor") is not None:
-            attention_factor = number(found, "attention_factor")
-        elif source == "short_mscale" and found.get("long_mscale") is not None:
-            attention_factor = number(found, "long_mscale")
+        elif source == "mscale" and rope.get("mscale") and rope.get("mscale_all_dim"):
+            attention_factor = mscale_ratio(factor, number(rope, "mscale"), number(rope, "mscale_all_dim"))
+        elif source == "attention_factor" and rope.get("attention_factor") is not None:
+            attention_factor = number(rope, "attention_factor")
+        elif source == "short_mscale" and rope.get("long_mscale") is not None:
+            attention_factor = number(rope, "long_mscale")
         else:
             continue
         break
-    return attention_factor * (number(found, "attn_factor", 1.0) if rules.times_attn_factor else 1.0)
+    return attention_factor * (number(rope, "attn_factor", 1.0) if rules.times_attn_factor else 1.0)
 
 
 QUERY_SCALE = "llama_4_scaling"
@@ -159,12 +159,12 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
 
 def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     part, sizes = text_part(config, family), geometry(config, family)
-    found, notes = rope_dict(part, family, reading)
-    theta = _theta(part, found, family, reading)
+    rope, notes = rope_dict(part, family, reading)
+    theta = _theta(part, rope, family, reading)
     if theta is None:
         theta = family.defaults.theta
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
-    kind = rope_type(found, reading)
+    kind = rope_type(rope, reading)
     rules = reading.types.get(kind)
     if rules is None:
         raise UnknownRopeType(kind)
@@ -177,25 +177,25 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
             f"config.json has rope_type proportional in a {family.name} model, whose partial_rotary_factor says how "
             "much of a head has frequencies at all; write the rope_type that it was trained with"
         )
-    form = read_form(kind, found, theta, rules, part, sizes)
+    form = read_form(kind, rope, theta, rules, part, sizes)
     if isinstance(form, Plain) and form.theta != theta:
-        notes.append(f"alpha {found['alpha']:g} makes theta {theta:.12g} a fixed base of {form.theta:,.0f}")
+        notes.append(f"alpha {rope['alpha']:g} makes theta {theta:.12g} a fixed base of {form.theta:,.0f}")
     if isinstance(form, Yarn) and rules.truncate == "read-flat" and family.writing.nested:
         form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
-    attention_factor = read_attention_factor(kind, found, rules, form, sizes, part)
+    attention_factor = read_attention_factor(kind, rope, rules, form, sizes, part)
     local_form = _local_form(part, family, reading, theta)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
-    section = found.get("mrope_section")
+    section = rope.get("mrope_section")
     whole = isinstance(section, list) and all(isinstance(pairs, int) for pairs in section)
-    tokens, known, reference = _trained(part, found, form, family, sizes)
+    tokens, origin, reference = _trained(part, rope, form, family, sizes)
     return RopeSpec(
         head_dim=sizes.head_dim,
         rotary_dim=sizes.rotary_dim,
         form=form,
         attention_factor=attention_factor,
-        softmax_scale=_softmax_scale(found, family, reading),
+        softmax_scale=_softmax_scale(rope, family, reading),
         original_context=tokens,
-        original_context_source=known,
+        original_context_source=origin,
         original_context_reference=reference,
         context=sizes.context,
         local_rotary_dim=0 if sizes.local_rotary_dim == sizes.rotary_dim else sizes.local_rotary_dim,
@@ -206,7 +206,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         local_form=form if local_form and reading.local == "same" else local_form,
         layout=family.layout,
         mla=family.mla,
-        query_scaling=_query_scaling(part, found, family, reading, sizes) if rules.query_beta else None,
+        query_scaling=_query_scaling(part, rope, family, reading, sizes) if rules.query_beta else None,
         nope_query_scaling=family.hooks.nope_query_scaling(part),
         mrope_section=tuple(section) if section and whole else (),
         notes=(*sizes.notes, *notes),
@@ -233,17 +233,17 @@ def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> t
     return {}, []
 
 
-def rope_type(found: JsonObject, reader: RuleSet) -> str:
+def rope_type(rope: JsonObject, reader: RuleSet) -> str:
     """The rope type of a RoPE dictionary, by the key that the rules `reader` prefer."""
-    other = "rope_type" if reader.type_key == "type" else "type"
-    name = found.get(reader.type_key) or found.get(other)
+    fallback = "rope_type" if reader.type_key == "type" else "type"
+    name = rope.get(reader.type_key) or rope.get(fallback)
     return str(NOT_A_SCALING.get(name, name))
 
 
-def _theta(part: Config, found: JsonObject, family: Family, reader: RuleSet) -> float | None:
+def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> float | None:
     if not isinstance(reader.theta, str):
         return reader.theta
-    sources = [found.get("rope_theta")] if reader.theta != "top" else []
+    sources = [rope.get("rope_theta")] if reader.theta != "top" else []
     if reader.theta != "nested":
         sources = [_layer_theta(part, family, "global"), *sources, first_present(part, family.keys.theta)]
     value = next((source for source in sources if source is not None), None)
@@ -257,11 +257,11 @@ def _theta(part: Config, found: JsonObject, family: Family, reader: RuleSet) -> 
 
 def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
     """The base that the layers of a kind which rotate have in a list of their own; None without such a list."""
-    listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
-    if not isinstance(listed, list):
-        return listed
-    kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
-    bases = {float(base) for base, own in zip(listed, kinds, strict=False) if base and own == kind}
+    thetas = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
+    if not isinstance(thetas, list):
+        return thetas
+    kinds = kinds_of(part, family, layer_names(part, family, len(thetas)))
+    bases = {float(base) for base, layer_kind in zip(thetas, kinds, strict=False) if base and layer_kind == kind}
     if len(bases) > 1:
         raise BadSource(
             f"config.json has layers with different bases in {family.keys.layer_theta}, "
@@ -277,64 +277,64 @@ def _local_form(part: Config, family: Family, reader: RuleSet, theta: float) -> 
     if reader.local == "same-theta":
         return Plain(theta)
     default = family.defaults.local_theta
-    own = nested_settings(part, family, "local") if reader.nested else {}
-    if own:
-        return Plain(number(own, "rope_theta", default or theta))
-    listed = _layer_theta(part, family, "local")
-    if listed is not None:
-        return Plain(number({"local": listed}, "local"))
+    settings = nested_settings(part, family, "local") if reader.nested else {}
+    if settings:
+        return Plain(number(settings, "rope_theta", default or theta))
+    theta_of_layers = _layer_theta(part, family, "local")
+    if theta_of_layers is not None:
+        return Plain(number({"local": theta_of_layers}, "local"))
     if default is None:
         return Plain(family.defaults.theta if reader.nested else theta)
     return Plain(number({"local": first_present(part, family.keys.local_theta, default)}, "local"))
 
 
-def _softmax_scale(found: JsonObject, family: Family, reader: RuleSet) -> float:
-    if not family.mla or reader.softmax_scale == "none" or not found.get("factor"):
+def _softmax_scale(rope: JsonObject, family: Family, reader: RuleSet) -> float:
+    if not family.mla or reader.softmax_scale == "none" or not rope.get("factor"):
         return 1.0
-    if reader.softmax_scale != "factor" and not found.get("mscale_all_dim"):
+    if reader.softmax_scale != "factor" and not rope.get("mscale_all_dim"):
         return 1.0
-    if reader.softmax_scale == "unless-one" and found.get("attention_factor") == 1:
+    if reader.softmax_scale == "unless-one" and rope.get("attention_factor") == 1:
         return 1.0
-    return temperature_attention_factor(number(found, "factor"), 0.1 * number(found, "mscale_all_dim", 1.0)) ** 2
+    return temperature_attention_factor(number(rope, "factor"), 0.1 * number(rope, "mscale_all_dim", 1.0)) ** 2
 
 
 def _query_scaling(
-    part: Config, found: JsonObject, family: Family, reader: RuleSet, sizes: Geometry
+    part: Config, rope: JsonObject, family: Family, reader: RuleSet, sizes: Geometry
 ) -> QueryScaling | None:
     """The query scaling by position that a runtime applies; None without it."""
-    place, key = found, family.keys.query_beta
+    scaling, key = rope, family.keys.query_beta
     if reader.query_beta == "top":
-        place, key = part.get(QUERY_SCALE) or {}, "beta" if key else ""
-    if not key or not reader.query_beta or not place.get(key):
+        scaling, key = part.get(QUERY_SCALE) or {}, "beta" if key else ""
+    if not key or not reader.query_beta or not scaling.get(key):
         return None
     if reader.query_length:
-        place = {
-            **place,
+        scaling = {
+            **scaling,
             "original_max_position_embeddings": part.get("original_max_position_embeddings", reader.query_length),
         }
-    return QueryScaling(number(place, key), int(number(place, "original_max_position_embeddings", sizes.context)))
+    return QueryScaling(number(scaling, key), int(number(scaling, "original_max_position_embeddings", sizes.context)))
 
 
 def _trained(
-    part: Config, found: JsonObject, form: Form, family: Family, sizes: Geometry
+    part: Config, rope: JsonObject, form: Form, family: Family, sizes: Geometry
 ) -> tuple[int, ContextSource, str]:
     """The tokens that the unscaled embedding was trained for, how that is known, and where it is stated."""
     if isinstance(form, (Yarn, Llama3)):
-        stated = part.get("original_max_position_embeddings") or found.get("original_max_position_embeddings")
-        return form.original_context, "config" if stated else "declared", ""
+        original = part.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+        return form.original_context, "config" if original else "declared", ""
     if isinstance(form, LongRope) and form.original_context < sizes.context:
         return form.original_context, "config", ""
     if isinstance(form, InterpolatedForm):
-        stated = found.get("original_max_position_embeddings")
-        if stated:
-            return int(stated), "config", ""
+        original = rope.get("original_max_position_embeddings")
+        if original:
+            return int(original), "config", ""
         if part.get("max_sequence_length") == sizes.context * form.factor:  # Vicuna 16k, LongChat
             return sizes.context, "config", ""
         return max(1, round(sizes.context / form.factor)), "factor", ""
     chunked = (part.get(DUAL_CHUNK) or {}).get("original_max_position_embeddings")
     if chunked and chunked < sizes.context:
         return int(chunked), "config", ""
-    for known in family.trained:
-        if known.declared == sizes.context and known.doubt is None:
-            return known.trained, "family", known.source
+    for declared in family.trained:
+        if declared.declared == sizes.context and declared.doubt is None:
+            return declared.trained, "family", declared.source
     return sizes.context, "declared", ""

@@ -129,7 +129,7 @@ class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     names: of the families. model_types: of the config as a whole, where only those are meant (a text model alone, or
     one beside a vision model). rules: the rule set. unsupported: why it cannot run them at all. unknown: what
-    nobody has looked at yet. source: where that is stated.
+    is untested. source: where that is stated.
     """
 
     names: tuple[str, ...]
@@ -182,8 +182,8 @@ class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     @property
     def display_name(self) -> str:
         """The title with the versions."""
-        named = f"{self.title} {self.version}".strip()
-        return named + (f"-{self.through}" if self.through not in ("", self.version) else "")
+        name = f"{self.title} {self.version}".strip()
+        return name + (f"-{self.through}" if self.through not in ("", self.version) else "")
 
     def covers(self, version: str) -> bool:
         """Whether a version is in the range; more numbers than the range has do not count."""
@@ -221,8 +221,8 @@ def version_key(version: str) -> tuple[int, ...]:
 
 def within(version: str, first: str, last: str) -> bool:
     """Whether a version is from `first` to `last`; more numbers than these have do not count."""
-    wanted, start, end = version_key(version), version_key(first), version_key(last)
-    return start <= wanted[: len(start)] and wanted[: len(end)] <= end
+    number, start, end = version_key(version), version_key(first), version_key(last)
+    return start <= number[: len(start)] and number[: len(end)] <= end
 
 
 def before(version: str) -> str:
@@ -242,7 +242,7 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     families: what is stated about families, the last statement on one counts.
     keys: what is stated about config keys that its attention reads beside those of the rules.
     quantization: the quantisation methods (`quant_method`) whose checkpoints it loads, and on what that depends; None
-    where nobody looked.
+    where it is untested.
     wrappers: where its source shows that every model around a text model builds that from its text_config; empty where
     each of these models has to be executed.
     custom_code: what becomes of checkpoints with a modelling file of their own, "exact" (it is run), "refused" or
@@ -258,19 +258,19 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     custom_code_reason: str = ""
 
     def statement(self, family: str, model_type: str = "") -> FamilyStatement | None:
-        """What is stated about a family; None where nobody looked.
+        """What is stated about a family; None where it is untested.
 
         model_type: of the config as a whole; without it, statements on some model types alone do not count.
         """
-        for stated in reversed(self.families):
-            if family in stated.names and (not stated.model_types or model_type in stated.model_types):
-                return stated
+        for statement in reversed(self.families):
+            if family in statement.names and (not statement.model_types or model_type in statement.model_types):
+                return statement
         return None
 
     def rule_set(self, family: str, model_type: str = "") -> RuleSet:
         """The rules that a family is read by: those of its statement, else the generic reader."""
-        stated = self.statement(family, model_type)
-        return self.rules[stated.rules if stated and stated.rules else GENERIC]
+        statement = self.statement(family, model_type)
+        return self.rules[statement.rules if statement and statement.rules else GENERIC]
 
 
 @cache
@@ -291,34 +291,34 @@ def row_from(data: JsonObject) -> Runtime:
     data: with rule sets that may name, in `inherits`, the one that they start from.
     """
     row = msgspec.convert({**data, "rules": {name: _rules(name, data["rules"]) for name in data["rules"]}}, Runtime)
-    for stated in row.families:
-        if sum(map(bool, (stated.rules, stated.unsupported, stated.unknown))) != 1:
+    for statement in row.families:
+        if sum(map(bool, (statement.rules, statement.unsupported, statement.unknown))) != 1:
             raise ValueError(f"{row.key}: a statement on families has one of rules, unsupported and unknown")
-        if stated.rules:
-            row.rules[stated.rules]
+        if statement.rules:
+            row.rules[statement.rules]
     return row
 
 
 def _rules(name: str, rules: JsonObject) -> JsonObject:
-    own = dict(rules[name])
-    parent = own.pop("inherits", None)
-    return own if parent is None else _merged(_rules(parent, rules), own)
+    values = dict(rules[name])
+    parent = values.pop("inherits", None)
+    return values if parent is None else _merged(_rules(parent, rules), values)
 
 
-def _merged(base: JsonObject, own: JsonObject) -> JsonObject:
+def _merged(base: JsonObject, changes: JsonObject) -> JsonObject:
     """A rule set over another one: its rope types replace those of the same name, its other keys theirs."""
-    return {**base, **own, "types": {**base.get("types", {}), **own.get("types", {})}}
+    return {**base, **changes, "types": {**base.get("types", {}), **changes.get("types", {})}}
 
 
 def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
-    own = dict(raw[name])
-    parent = own.pop("inherits", None)
+    row = dict(raw[name])
+    parent = row.pop("inherits", None)
     if parent is None:
-        return own
+        return row
     base = _inherit(parent, raw)
     rules = dict(base["rules"])
-    for set_name, values in own.pop("rules", {}).items():
+    for set_name, values in row.pop("rules", {}).items():
         rules[set_name] = _merged(rules[set_name], values) if set_name in rules else values
-    families = [*base.get("families", []), *own.pop("families", [])]
+    families = [*base.get("families", []), *row.pop("families", [])]
     base.pop("through", None)
-    return {**base, **own, "rules": rules, "families": families}
+    return {**base, **row, "rules": rules, "families": families}

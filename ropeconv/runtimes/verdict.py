@@ -231,13 +231,13 @@ def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
 
 
 def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
-    other: Status = "unknown" if kind in NEVER_WRITTEN else rules.other
+    status: Status = "unknown" if kind in NEVER_WRITTEN else rules.other
     words = {
         "unknown": "rope_type {} is untested",
         "ignored": "it ignores rope_type {}",
         "refused": "it fails on rope_type {}",
     }
-    return other, rules.other_reason or words[other].format(kind)
+    return status, rules.other_reason or words[status].format(kind)
 
 
 def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | None:
@@ -341,12 +341,12 @@ def _verdict(
 ) -> Verdict:
     """The verdict of a row on a family, with its evidence. kind: the rope type, None for any."""
     untested = status == "unknown" or family.assumed or family.origin
-    known = Evidence() if untested else evidence(row, family.name, kind, model_type)
+    grade = Evidence() if untested else evidence(row, family.name, kind, model_type)
     if family.assumed:
         reason = "; ".join(filter(None, [f"if it runs {family.assumed} as {family.name}", reason]))
     statement = row.statement(family.name, model_type)
-    place = source or (statement.source if statement else "") or row.source
-    return Verdict(row.key, row.display_name, status, reason, place, row.last, known)
+    stated_at = source or (statement.source if statement else "") or row.source
+    return Verdict(row.key, row.display_name, status, reason, stated_at, row.last, grade)
 
 
 SWITCHES = {

@@ -23,10 +23,10 @@ class Hooks(FamilyHooks):
     def layer_kinds(self, part: JsonObject, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
         if self._interval(part) != 1:
             return kinds
-        listed = part.get("mlp_layer_types")
+        types = part.get("mlp_layer_types")
         dense = [index < self._dense(part) for index in range(len(kinds))]
-        if isinstance(listed, list):
-            dense = [name == "dense" for name in listed]
+        if isinstance(types, list):
+            dense = [name == "dense" for name in types]
         return tuple("global" if is_dense else kind for kind, is_dense in zip(kinds, dense, strict=False))
 
     def _dense(self, part: JsonObject) -> int:

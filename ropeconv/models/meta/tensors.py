@@ -52,20 +52,20 @@ def peek_dtype(path: Path) -> str:
     try:
         with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             pickled = archive.read(_checked_pickle(archive, path))
-        found = {dtype: name for name, dtype in _stored(pickletools.genops(pickled)) if name != UNUSED}
+        dtypes = {dtype: name for name, dtype in _stored(pickletools.genops(pickled)) if name != UNUSED}
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, struct.error, IndexError):
         raise BadSource(
             f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it again"
         ) from None
-    if not found:
+    if not dtypes:
         raise BadSource(f"{path.name} holds no tensor in {', '.join(STORAGES.values())}; convert it with torch first")
-    if len(found) > 1:
-        (one, name), (other, another), *_ = found.items()
+    if len(dtypes) > 1:
+        (first, name), (second, another), *_ = dtypes.items()
         raise BadSource(
-            f"{path.name} mixes dtypes: {shown(name)} is in {one}, {shown(another)} in {other}; convert them to one "
+            f"{path.name} mixes dtypes: {shown(name)} is in {first}, {shown(another)} in {second}; convert them to one "
             "with torch first"
         )
-    return next(iter(found))
+    return next(iter(dtypes))
 
 
 def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
@@ -79,14 +79,14 @@ def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
             raise BadSource(f"{path.name} is compressed, which torch.save never does; download it again")
     if sum(entry.file_size for entry in entries) > path.stat().st_size:
         raise BadSource(f"{path.name} has entries that overlap, which torch.save never writes; download it again")
-    found = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
-    if len(found) != 1:
+    pickles = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
+    if len(pickles) != 1:
         raise BadSource(f"{path.name} is not a checkpoint that torch.save wrote; download it again")
-    if found[0].file_size > MOST_PICKLE:
+    if pickles[0].file_size > MOST_PICKLE:
         raise BadSource(
-            f"{path.name} has a pickle of {found[0].file_size:,} bytes, too many for a model; download it again"
+            f"{path.name} has a pickle of {pickles[0].file_size:,} bytes, too many for a model; download it again"
         )
-    return found[0]
+    return pickles[0]
 
 
 def _stored(operations: Any) -> Iterator[tuple[str, str]]:
@@ -97,8 +97,8 @@ def _stored(operations: Any) -> Iterator[tuple[str, str]]:
         if code.name in ("BINPUT", "LONG_BINPUT"):
             memo[argument] = last
             continue
-        kept = memo.get(argument, "") if code.name in ("BINGET", "LONG_BINGET") else argument
-        last = kept if isinstance(kept, str) else ""
+        value = memo.get(argument, "") if code.name in ("BINGET", "LONG_BINGET") else argument
+        last = value if isinstance(value, str) else ""
         dtype = STORAGES.get(last.removeprefix("torch "))
         if dtype is not None:
             yield texts[0], dtype
@@ -121,8 +121,8 @@ class PthFiles:
             raise BadSource(
                 f"{paths[0].name} cannot be read as plain weights ({type(problem).__name__}); download it again"
             ) from None
-        for path, found in zip(paths, self.parts, strict=True):
-            if not isinstance(found, dict):
+        for path, part in zip(paths, self.parts, strict=True):
+            if not isinstance(part, dict):
                 raise BadSource(f"{path.name} holds no tensors by name; download it again")
 
     def blocks(self, targets: Iterable[TensorTarget]) -> Iterator[memoryview]:
@@ -150,16 +150,16 @@ class PthFiles:
         head = target.head or 1
         begin, end = first // head * head, -(-stop // head) * head
         if join is None or len(pieces) == 1:
-            found = pieces[0][begin:end]
+            tensor = pieces[0][begin:end]
         elif join == 1:
-            found = torch.cat([piece[begin:end] for piece in pieces], dim=1)
+            tensor = torch.cat([piece[begin:end] for piece in pieces], dim=1)
         else:
             starts = accumulate((len(piece) for piece in pieces[:-1]), initial=0)
             inside = [(piece, max(begin - at, 0), end - at) for piece, at in zip(pieces, starts, strict=True)]
-            found = torch.cat([piece[at:to] for piece, at, to in inside if at < len(piece) and to > 0])
+            tensor = torch.cat([piece[at:to] for piece, at, to in inside if at < len(piece) and to > 0])
         if target.head:
-            found = _halves(found, target.head)[first - begin : stop - begin]
-        return memoryview(found.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
+            tensor = _halves(tensor, target.head)[first - begin : stop - begin]
+        return memoryview(tensor.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
 
     def _pieces(self, target: TensorTarget) -> tuple[list[Tensor], int | None]:
         """The tensor in each part, and the axis along which they are concatenated."""
@@ -200,8 +200,8 @@ def _joined(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
     first = shapes[0]
     if join is None or len(shapes) == 1:
         return first
-    rest = {shape[:join] + shape[join + 1 :] for shape in shapes}
-    if len(first) <= join or len(rest) != 1 or any(len(shape) != len(first) for shape in shapes):
+    other_sizes = {shape[:join] + shape[join + 1 :] for shape in shapes}
+    if len(first) <= join or len(other_sizes) != 1 or any(len(shape) != len(first) for shape in shapes):
         return ()
     return (*first[:join], sum(shape[join] for shape in shapes), *first[join + 1 :])
 

@@ -122,8 +122,8 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def arch_table() -> ArchTable:
     """The table of the package, archs.toml."""
     table = package_data(files("ropeconv.runtimes.llamacpp") / "archs.toml", ArchTable)
-    named = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.arch.items()}
-    return msgspec.structs.replace(table, arch=named)
+    rows = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.arch.items()}
+    return msgspec.structs.replace(table, arch=rows)
 
 
 _ASSUMING: ContextVar[bool] = ContextVar("assuming", default=False)

@@ -12,10 +12,11 @@ import dataclasses
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters, matrix
+from ropeconv.bake.advice import METHODS, MatrixCell, Study, counts, evidence, letters, matrix
 from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.models.registry import families as all_families
@@ -139,6 +140,37 @@ def model_table() -> str:
     return "\n".join(lines)
 
 
+BASES = {"its publisher": "recommended by the publisher", "its trained scaling": "trained with this scaling"}
+
+
+def choice_table() -> str:
+    """The table of first choices in docs/methods.md: models with the same ones share a line."""
+    choices = tomllib.loads((ROOT / "tests" / "bake" / "choices.toml").read_text("utf-8"))["choices"]
+    models: dict[tuple[str, ...], list[str]] = {}
+    for choice in choices:
+        cells = [
+            f"`{flags}`{'' if untuned else ' and fine-tuning'}"
+            for flags, untuned in zip(choice["first"], choice["untuned"], strict=True)
+        ]
+        bases = dict.fromkeys(BASES.get(basis, f"measured, {basis} methods") for basis in choice["basis"])
+        models.setdefault((*cells, "; then ".join(bases)), []).append(choice["model"].partition("/")[2])
+    lines = ["| models | 2 times | 4 times | 8 times | why |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| {' | '.join((', '.join(names), *row))} |" for row, names in models.items())])
+
+
+def evidence_table() -> str:
+    """The table of studies in docs/methods.md: methods beyond the trained context, the best first."""
+
+    def line(study: Study) -> str:
+        ordered = sorted(study.beyond.items(), key=lambda item: item[1], reverse=study.higher)
+        values = ", ".join(f"{name} {value:g}" for name, value in ordered)
+        how = " fine-tuned" if study.fine_tuned else f" on top of {study.on_top}" if study.on_top else ""
+        return f"| {study.model} | {study.factor:g}{how} | {values} ({study.unit}) | {study.n} | {study.source} |"
+
+    lines = ["| model | factor | beyond the trained context, the best first | n | source |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *map(line, evidence().studies)])
+
+
 def kept(found: Mapping[str, str], names: Iterable[str], made: Callable[[str], str]) -> str:
     """Rows or sections in the order of `names`. found: those that a page has. made: makes one that it lacks."""
     return "\n".join(found[name] if name in found else made(name) for name in names)
@@ -200,6 +232,10 @@ def encoding_rows(rows: str, names: Iterable[str]) -> str:
 
 
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
+    "docs/methods.md": (
+        (r"\| models \| 2 times \|.*?(?=\n\n)", choice_table),
+        (r"\| model \| factor \|.*?(?=\n\n)", evidence_table),
+    ),
     "README.md": (
         (r"\| runtime \| supported.*?(?=\n\n)", newest_versions),
         (r"Number of model families \(of \d+\)", families_counted),

@@ -1,0 +1,93 @@
+"""Measures methods on top of a scaling that a model was trained with: the table in docs/methods.md.
+
+    python scripts/on_top_study.py [MODELS]
+
+Each model is trained with 128 tokens, then with 512 tokens and a scaling of 4, and measured at 1,024 tokens without
+further training. Three models take half an hour on one core.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaForCausalLM
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import ropeconv
+from scripts.reproduction.measuring import predict
+from scripts.reproduction.text import Corpus, corpus, manual
+from scripts.reproduction.training import Training, rate_at, train, windows
+
+SCALINGS: dict[str, dict[str, Any]] = {
+    "llama3": {"original_max_position_embeddings": 128, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "yarn": {"original_max_position_embeddings": 128},
+    "linear": {},
+}
+INSIDE, BEYOND = slice(256, 511), slice(512, 1023)
+DOCUMENTS = 16
+
+
+def with_rope(model: Any, parameters: dict[str, Any], length: int) -> Any:
+    """A copy of a model with other RoPE parameters. length: tokens that it declares."""
+    config = copy.deepcopy(model.config)
+    config.rope_parameters, config.max_position_embeddings = {"rope_theta": 1e4, **parameters}, length
+    changed = LlamaForCausalLM(config)
+    changed.load_state_dict(model.state_dict())
+    return changed
+
+
+def trained_longer(model: Any, kind: str, text: Corpus, seed: int, steps: int = 150, rate: float = 1e-3) -> Any:
+    """A model that is trained on with 512 tokens and a scaling of 4. kind: of the scaling."""
+    longer = with_rope(model, {"rope_type": kind, "factor": 4.0, **SCALINGS[kind]}, 512).train()
+    how, draw = Training(seed=seed, length=512, tokens=2048, steps=steps), np.random.default_rng((seed, 7))
+    optimizer = torch.optim.AdamW(longer.parameters(), rate, (0.9, 0.98), weight_decay=0.1)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * rate_at(step, steps)
+        batch = torch.from_numpy(windows(how, text.train, text.vocabulary, draw))
+        logits = longer(input_ids=batch[:, :-1]).logits
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).backward()
+        torch.nn.utils.clip_grad_norm_(longer.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return longer.eval()
+
+
+def measured(longer: Any, text: Corpus) -> dict[str, tuple[float, float]]:
+    """The loss inside and beyond the trained context in nats per token, by method."""
+
+    def loss(model: Any, method: str = "", factor: float = 2.0, **modifiers: Any) -> tuple[float, float]:
+        data = {"method": method, "parameters": {"factor": factor}, **modifiers}
+        recipe = ropeconv.Recipe.from_dict(data) if method else None
+        losses = predict(model, text.test[:DOCUMENTS], recipe).loss
+        return float(losses[:, INSIDE].mean()), float(losses[:, BEYOND].mean())
+
+    unscaled = with_rope(longer, {"rope_type": "default"}, 128).eval()
+    rows = {"none": loss(longer)}
+    rows |= {f"{name} 2 --on-top": loss(longer, name, on_top=True) for name in ("yarn", "llama3", "ntk", "linear")}
+    return rows | {f"{name} 8 --replace": loss(unscaled, name, 8.0) for name in SCALINGS}
+
+
+def main(models: int = 3) -> None:
+    """Trains the models and prints the means over them."""
+    text = corpus(manual(), 1025, 24)
+    rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for seed in range(models):
+        plain = train(Training(seed=seed, steps=400), text.train, text.vocabulary)
+        for kind in SCALINGS:
+            for name, losses in measured(trained_longer(plain, kind, text, seed), text).items():
+                rows.setdefault((kind, name), []).append(losses)
+    for (kind, name), losses in rows.items():
+        inside, beyond = np.mean(losses, axis=0)
+        print(f"trained with {kind:8} {name:20} inside {inside:.3f}  beyond {beyond:.3f}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The types of the JSON document of an inspection, and of its parts, which plans have too. In words: docs/json.md."""
+"""Types of the JSON document of an inspection and of its parts, which plans have too. docs/json.md describes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..version import SCHEMA
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers that rotate alike and see equally far.
+    """Layers with the same rotation and attention window.
 
     kind: as in RopeSpec. window: tokens that they see, None for the whole context. count: number of layers.
     """
@@ -33,28 +33,28 @@ class LayerGroup:
 
 
 def layer_groups(spec: RopeSpec) -> tuple[LayerGroup, ...]:
-    """The groups of a model's layers; windows as long as the declared context count as none."""
+    """Return the groups of a model's layers. A window as long as the declared context counts as none."""
     pairs = zip_longest(spec.layers, spec.windows[: len(spec.layers)])
-    seen = Counter((kind, size if size and size < spec.context else None) for kind, size in pairs)
+    counts = Counter((kind, window if window and window < spec.context else None) for kind, window in pairs)
     order = {"global": 0, "local": 1, "none": 2}
-    found = (LayerGroup(kind, size, count) for (kind, size), count in seen.items())
-    return tuple(sorted(found, key=lambda one: (order[one.kind], one.window or 0)))
+    groups = (LayerGroup(kind, window, count) for (kind, window), count in counts.items())
+    return tuple(sorted(groups, key=lambda group: (order[group.kind], group.window or 0)))
 
 
 def describe_layers(spec: RopeSpec) -> str:
-    """The groups in words: `24 rotate and see 4,096 tokens (sliding window); 8 see the whole context without RoPE`."""
+    """Return the groups in words, such as `24 rotate and see 4,096 tokens (sliding window); 8 do not rotate ...`."""
     groups = layer_groups(spec)
-    several = any(one.window for one in groups)
-    return "; ".join(_words(one, spec, several) for one in groups)
+    has_window = any(group.window for group in groups)
+    return "; ".join(_words(group, spec, has_window) for group in groups)
 
 
-def _words(group: LayerGroup, spec: RopeSpec, several: bool) -> str:
-    own = f" with {describe(spec.local_form)}" if group.kind == "local" and spec.local_form else ""
-    words = ("does not rotate", "do not rotate") if group.kind == "none" else (f"rotates{own}", f"rotate{own}")
+def _words(group: LayerGroup, spec: RopeSpec, has_window: bool) -> str:
+    form = f" with {describe(spec.local_form)}" if group.kind == "local" and spec.local_form else ""
+    words = ("does not rotate", "do not rotate") if group.kind == "none" else (f"rotates{form}", f"rotate{form}")
     rotate, see = counted(group.count, *words), "sees" if group.count == 1 else "see"
     if group.window:
         return f"{rotate} and {see} {group.window:,} tokens ({_kind(spec)})"
-    return rotate + (f" and {see} the whole context" if several else "")
+    return rotate + (f" and {see} the whole context" if has_window else "")
 
 
 def _kind(spec: RopeSpec) -> str:
@@ -62,24 +62,24 @@ def _kind(spec: RopeSpec) -> str:
 
 
 def cannot_gain(spec: RopeSpec, context: int) -> str:
-    """Why an extension of RoPE does not extend what a model sees, and what would; empty where it does.
+    """Return why an extension of RoPE does not extend what a model sees, and what would; empty if it does.
 
-    spec: of the model. context: the tokens that the output declares.
+    context: the tokens that the output declares.
     """
     window = spec.rotating_window
     if window is None or window >= context:
         return ""
     words = f"{window:,} tokens ({_kind(spec)})"
-    count, still = spec.count("global"), spec.count("none")
-    if still:
+    rotating, unrotated = spec.count("global"), spec.count("none")
+    if unrotated:
         return (
-            f"the {counted(count, 'layer that rotates sees', 'layers that rotate see')} {words}, and the "
-            f"{counted(still, 'that sees the whole context has', 'that see the whole context have')} no RoPE: "
-            f"the extension changes only the former, `--as-is --context {context}` raises the context without it"
+            f"the {counted(rotating, 'layer that rotates sees', 'layers that rotate see')} {words}, and the "
+            f"{counted(unrotated, 'that sees the whole context has', 'that see the whole context have')} no RoPE: "
+            f"the extension changes only the former; `--as-is --context {context}` raises the context without it"
         )
     return (
-        f"every layer that rotates sees {words}, whatever the context, so the extension adds nothing beyond them; "
-        "set sliding_window to null first where the model was trained without it"
+        f"every layer that rotates sees only {words}, so the extension adds nothing beyond them; "
+        "set sliding_window to null first if the model was trained without it"
     )
 
 
@@ -87,9 +87,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON document, or a part of one."""
 
     def to_dict(self) -> JsonObject:
-        """The document as JSON has it: objects, lists, strings, numbers."""
-        found: JsonObject = msgspec.json.decode(msgspec.json.encode(self))
-        return found
+        """Return the document as JSON-ready data."""
+        data: JsonObject = msgspec.json.decode(msgspec.json.encode(self))
+        return data
 
 
 class SourceDocument(Document, frozen=True, kw_only=True):
@@ -101,10 +101,10 @@ class SourceDocument(Document, frozen=True, kw_only=True):
 
 
 class VerdictDocument(Document, frozen=True, kw_only=True):
-    """What a range of versions of a runtime computes.
+    """The support of a range of versions of a runtime.
 
     runtime: `name@version`, of its first version. evidence: "run" or "read", evidence_detail: version and date of a
-    run; both null where nobody looked. source: where the rule is stated.
+    run; both null if it was not tested. source: where the rule is stated.
     """
 
     runtime: str
@@ -119,8 +119,8 @@ class VerdictDocument(Document, frozen=True, kw_only=True):
 class ScheduleDocument(Document, frozen=True, kw_only=True, omit_defaults=True):
     """A schedule; keys that it does not need are absent.
 
-    inv_freq: radians per token, one per pair of dimensions. short_inv_freq: those of short sequences, where they are
-    others. context, original_context: in tokens. digest: sha256 over all that changes a logit.
+    inv_freq: radians per token, one per pair of dimensions. short_inv_freq: those of short sequences, if they differ.
+    context, original_context: in tokens. digest: sha256 over everything that changes a logit.
     """
 
     inv_freq: tuple[float, ...]
@@ -135,7 +135,7 @@ class ScheduleDocument(Document, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RepeatedDocument(Document, frozen=True, kw_only=True):
-    """A runtime that keeps keys and values for every query head (by), and the bytes of that by dtype."""
+    """A runtime that keeps keys and values for every query head (by), and the bytes of its cache by dtype."""
 
     by: str
     bytes: dict[str, int]
@@ -179,10 +179,10 @@ class CodeFileDocument(Document, frozen=True, kw_only=True):
 
 
 class InspectionDocument(Document, frozen=True, kw_only=True):
-    """What a checkpoint or GGUF file computes as it is: `Inspection.to_dict`.
+    """The RoPE of a checkpoint or GGUF file: `Inspection.to_dict`.
 
     rope: the numbers of its rope_type. original_context, context: trained and declared tokens. layers: how many are
-    "global", "local" and "none". repairs: of the command, what would help runtimes that do not compute it.
+    "global", "local" and "none". repairs: of the command, for runtimes that do not compute it.
     """
 
     schema: int = SCHEMA
@@ -223,15 +223,15 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
 
 
 def source_document(source: Origin) -> SourceDocument:
-    """A source as documents have it."""
+    """Return a source as documents have it."""
     return SourceDocument(reference=source.reference, kind=source.kind, commit=source.commit)
 
 
 def verdict_document(verdict: Verdict) -> VerdictDocument:
-    """A verdict as documents have it."""
+    """Return a verdict as documents have it."""
     return VerdictDocument(**verdict.to_dict())
 
 
 def schedule_document(schedule: Schedule) -> ScheduleDocument:
-    """A schedule as documents have it."""
+    """Return a schedule as documents have it."""
     return msgspec.convert(schedule.to_dict(), ScheduleDocument)

@@ -57,40 +57,39 @@ SAME = {
     "original_context": "the trained context",
     "context": "the context",
 }
-"""What halves have to have in common beside their frequencies, and in words."""
+"""Properties that the halves of a model must share besides their frequencies, in words."""
 
 
 def check_halves(config: Config, family: Family, spec: RopeSpec) -> None:
-    """Raises BadSource where a further half has another RoPE than the one that is read.
-
-    config: of the whole model. family: of the model. spec: the RoPE of the half that is read.
-    """
-    for path, whole in halves(config, family):
-        other = read_spec(whole, family)
-        found = ((getattr(spec, name), getattr(other, name), words) for name, words in SAME.items())
-        why = next((f"{words} is {seen:,} there, not {own:,}" for own, seen, words in found if own != seen), "")
-        why = why or difference(spec.current(), spec, other)
+    """Raise BadSource if another half of a model has another RoPE. spec: the RoPE of its first half."""
+    for path, half_config in halves(config, family):
+        half = read_spec(half_config, family)
+        pairs = ((getattr(spec, name), getattr(half, name), words) for name, words in SAME.items())
+        why = next(
+            (f"{words} is {other:,} there, not {first:,}" for first, other, words in pairs if first != other), ""
+        )
+        why = why or difference(spec.current(), spec, half)
         if why:
             raise BadSource(
-                f"config.json has another RoPE in {path} than in {family.halves[0]} ({why}), and one recipe changes "
-                "both alike; give both the same first"
+                f"config.json has another RoPE in {path} than in {family.halves[0]} ({why}), and a recipe changes both "
+                "alike; give both the same RoPE first"
             )
 
 
 TOKENIZER = "tokenizer_config.json"
 PLANNED = ("context", "original", "schemas", "ignored-key")
-"""Codes of problems that are none where ropeconv wrote the settings: its plan said what every runtime reads."""
+"""Codes of problems that do not count in settings that ropeconv wrote: its plan showed what every runtime reads."""
 
 
 @dataclass(frozen=True)
 class Inspection(Summary):
     """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
 
-    name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
-    baked for it, or empty. verdicts: what each runtime does with it as it is. kv_cache: its key-value cache, None where
-    the number of heads is not stated. custom_code: a sentence about code that the checkpoint brings, or empty.
-    code_files: its files that can make a runtime run code. first: of an output of ropeconv, the RoPE of its first
-    source; None for others. encoder: whether it reads in both directions and has no logits of the next token.
+    name: of the model family or GGUF architecture. display_name: for people. refuse: why nothing can be baked for it,
+    or empty. verdicts: the support of each runtime. kv_cache: its key-value cache, None if the number of heads is not
+    given. custom_code: a sentence about code in the checkpoint, or empty. code_files: its files that can make a runtime
+    run code. first: the RoPE of the first source of an output of ropeconv, else None. encoder: whether it reads in both
+    directions and has no logits of the next token.
     """
 
     source: Origin
@@ -107,7 +106,7 @@ class Inspection(Summary):
     encoder: bool = False
 
     def summary(self) -> dict[str, str]:
-        """What is shown, by name."""
+        """Return what is shown, by name."""
         spec = self.spec
         return {
             "source": self.source.reference,
@@ -121,25 +120,25 @@ class Inspection(Summary):
 
     @property
     def first_spec(self) -> RopeSpec:
-        """The RoPE before any bake: of the first source, where that is known, else its own."""
+        """The RoPE before any bake: that of the first source if it is known, else its own."""
         return self.first or self.spec
 
     def basis(self, recipe: Recipe) -> RopeSpec:
-        """The RoPE that a recipe is about: its own with as-is and `on_top`, else that before any bake."""
+        """Return the RoPE that a recipe changes: its own with as-is and `on_top`, else that before any bake."""
         return self.spec if recipe.on_top or isinstance(recipe.method, AsIs) else self.first_spec
 
     @property
     def extended(self) -> bool:
-        """Whether it is scaled, or ropeconv gave it other frequencies or factors than its first source has."""
+        """Whether it is scaled, or has other frequencies or factors than its first source."""
         return self.spec.scaled or bool(difference(self.spec.current(), self.spec, self.first_spec))
 
     @property
     def assumption(self) -> str:
-        """What is assumed about a model that is treated as a family that its model_type is not of; empty for others."""
+        """The assumption about a model that is treated as another family than that of its model_type; else empty."""
         return ""
 
     def document(self, repairs: Iterable[Problem] | None = None) -> InspectionDocument:
-        """The inspection as a JSON document. repairs: of the command, None where nobody looked for them."""
+        """Return the inspection as a JSON document. repairs: of the command, None if they were not computed."""
         spec, form = self.spec, self.spec.form
         return InspectionDocument(
             source=source_document(self.source),
@@ -179,7 +178,7 @@ class Inspection(Summary):
         )
 
     def to_dict(self) -> JsonObject:
-        """The inspection as JSON-ready data; keys stay within a schema."""
+        """Return the inspection as JSON-ready data; keys stay within a schema."""
         return self.document().to_dict()
 
 
@@ -195,12 +194,12 @@ class ConfigInspection(Inspection):
 
 
 def inspect_source(source: Source | GgufSource) -> Inspection:
-    """Inspects a checkpoint or GGUF file. Raises BadSource where it has no RoPE, is not known, or is damaged."""
+    """Inspect a checkpoint or GGUF file. Raises BadSource if it has no RoPE, is not known, or is damaged."""
     return inspect_gguf(source) if isinstance(source, GgufSource) else inspect_config(source)
 
 
 def inspect_gguf(source: GgufSource) -> Inspection:
-    """Inspects a GGUF file: its RoPE is what llama.cpp computes. Raises BadSource where llama.cpp would refuse it."""
+    """Inspect a GGUF file: its RoPE is what llama.cpp computes. Raises BadSource if llama.cpp would refuse it."""
     reading = read_file(source.file)
     display_name = f"GGUF, {source.file.get('general.name', 'unnamed')}"
     spec, first = reading.spec, None
@@ -208,18 +207,19 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     if receipt is not None:
         first = first_reading(source.file, receipt)
         spec = _trained(spec, receipt, first)
-    found = list(gguf_problems(reading, source.file, rope_tensors(source.file)))
+    problems = list(gguf_problems(reading, source.file, rope_tensors(source.file)))
     for limit in modelfile_limits(source):
-        found += limit_problem(limit, spec, "--as-is --ollama")
-    problems = _unplanned(found, spec, receipt)
-    cache = gguf_cache(source.file, reading.arch)
-    return Inspection(source, reading.arch.name, display_name, spec, problems, kv_cache=cache, first=first)
+        problems += limit_problem(limit, spec, "--as-is --ollama")
+    return Inspection(
+        source, reading.arch.name, display_name, spec, _unplanned(problems, spec, receipt),
+        kv_cache=gguf_cache(source.file, reading.arch), first=first,
+    )  # fmt: skip
 
 
 def inspect_config(source: Source) -> ConfigInspection:
-    """Inspects a checkpoint: its RoPE is what the newest transformers computes. Raises BadSource as `detect` does.
+    """Inspect a checkpoint: its RoPE is what the newest transformers computes. Raises BadSource as `detect` does.
 
-    An output of ropeconv is of the family that its source was treated as.
+    An output of ropeconv has the family that its source was treated as.
     """
     receipt = stated(source)
     source.treat_as = source.treat_as or (receipt.source.family if receipt else "")
@@ -228,7 +228,7 @@ def inspect_config(source: Source) -> ConfigInspection:
         spec = read_spec(config, family)
         check_halves(config, family, spec)
     except UnknownRopeType as kind:
-        raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
+        raise BadSource(f"config.json has the rope_type {kind}, unknown to transformers; correct it") from None
     check_weights(source, config, family, len(spec.layers))
     first = None
     if receipt is not None:
@@ -255,7 +255,7 @@ def inspect_config(source: Source) -> ConfigInspection:
 
 
 def _unplanned(problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None) -> tuple[Problem, ...]:
-    """The problems without those that are what the bake of a receipt was asked for."""
+    """Return the problems without those that the user asked for in the bake of a receipt."""
     if receipt is None:
         return tuple(problems)
     planned = PLANNED if spec.context == spec.original_context else (*PLANNED, "trained")
@@ -263,9 +263,9 @@ def _unplanned(problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | N
 
 
 def _trained(spec: RopeSpec, receipt: Receipt, first: RopeSpec | None) -> RopeSpec:
-    """The RoPE of an output with the trained context of its receipt, unless that is longer than any it had."""
+    """Return the RoPE of an output with the trained context of its receipt, unless it never had one that long."""
     trained = receipt.schedule.original_context
-    longest = max(tokens for one in (spec, first) if one for tokens in (one.context, one.original_context))
+    longest = max(tokens for rope in (spec, first) if rope for tokens in (rope.context, rope.original_context))
     if not 0 < trained <= longest:
         return spec
     return replace(spec, original_context=trained, original_context_source="receipt", original_context_reference="")

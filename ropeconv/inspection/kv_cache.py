@@ -31,9 +31,9 @@ UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 class KvCache:
     """The key-value cache of one sequence.
 
-    layers: in groups that keep the same per token. dtypes: in which it is kept, the usual one first. states: number of
-    layers with a state of fixed size instead, which is not counted. repeated: what `repeated_by` keeps, a runtime that
-    caches keys and values for every query head; both empty where none does.
+    layers: in groups with the same size per token. dtypes: the usual one first. states: number of layers with a state
+    of fixed size instead, which is not counted. repeated: the layers in `repeated_by`, a runtime that caches keys and
+    values for every query head; both empty without one.
     """
 
     layers: tuple[CachedLayers, ...]
@@ -43,14 +43,14 @@ class KvCache:
     repeated_by: str = ""
 
     def bytes(self, tokens: int) -> dict[str, int]:
-        """Size in bytes for one sequence of `tokens` tokens, by dtype: sum_layers (keys + values) min(tokens, window).
+        """Return the bytes of one sequence by dtype: sum_layers (keys + values) min(tokens, window).
 
         A dtype whose blocks do not divide the keys or values of a layer is left out.
         """
         return _bytes(self.layers, self.dtypes, tokens)
 
     def document(self, tokens: int, source: int | None = None) -> KvCacheDocument:
-        """The cache as documents have it. Parameters are those of `sentence`."""
+        """Return the cache as documents have it. Parameters as in `sentence`."""
         repeated = None
         if self.repeated:
             repeated = RepeatedDocument(by=self.repeated_by, bytes=_bytes(self.repeated, self.dtypes, tokens))
@@ -64,23 +64,21 @@ class KvCache:
         )
 
     def to_dict(self, tokens: int, source: int | None = None) -> JsonObject:
-        """The cache as JSON-ready data. Parameters are those of `sentence`."""
+        """Return the cache as JSON-ready data. Parameters as in `sentence`."""
         return self.document(tokens, source).to_dict()
 
     def sentence(self, tokens: int, source: int | None = None) -> str:
-        """Its size for display. tokens: of one sequence. source: tokens that the source declares, for a plan."""
+        """Return the size for display. tokens: of one sequence. source: tokens that the source declares, for a plan."""
         return f"KV cache at {tokens:,} tokens: {self.sizes(tokens, source)}."
 
     def short(self, tokens: int, source: int | None = None) -> str:
-        """Its size in the dtype of the model, in a sentence. Parameters are those of `sentence`."""
+        """Return the size in the dtype of the model, in a sentence. Parameters as in `sentence`."""
         dtype, size = next(iter(self.bytes(tokens).items()))
-        before = (
-            "" if source in (None, tokens) else f" ({display(next(iter(self.bytes(source or 1).values())))} before)"
-        )
+        before = "" if source in (None, tokens) else f" ({display(self.bytes(source or 1)[dtype])} before)"
         return f"KV cache: {display(size)} at {tokens:,} tokens in {dtype}{before}."
 
     def sizes(self, tokens: int, source: int | None = None) -> str:
-        """The size in every dtype for display, with remarks. Parameters are those of `sentence`."""
+        """Return the size in every dtype for display, with remarks. Parameters as in `sentence`."""
         sizes = self.bytes(tokens)
         text = ", ".join(f"{display(size)} in {name}" for name, size in sizes.items())
         if source is not None and source != tokens:
@@ -97,27 +95,27 @@ class KvCache:
 
 
 def config_cache(config: Config, family: Family) -> KvCache | None:
-    """The cache of a checkpoint, in the dtype of its weights or fp8; None where the config states no number of heads.
+    """Return the cache of a checkpoint, in the dtype of its weights and fp8; None if the config gives no heads.
 
-    config: the whole config. family: its family. Raises BadSource for numbers of heads that are none.
+    Raises BadSource for invalid numbers of heads.
     """
-    found = cache_geometry(config, family)
-    if found is None:
+    geometry = cache_geometry(config, family)
+    if geometry is None:
         return None
-    named = (part.get(key) for part in (text_part(config, family), config) for key in ("dtype", "torch_dtype"))
-    own = next((str(name).removeprefix("torch.") for name in named if name), "bfloat16")
-    dtypes = (OF_CHECKPOINTS.get(own, OF_CHECKPOINTS["bfloat16"]), OF_CHECKPOINTS["fp8"])
-    return KvCache(found.layers, dtypes, found.states, found.repeated, found.repeated_by)
+    names = (part.get(key) for part in (text_part(config, family), config) for key in ("dtype", "torch_dtype"))
+    dtype = next((str(name).removeprefix("torch.") for name in names if name), "bfloat16")
+    dtypes = (OF_CHECKPOINTS.get(dtype, OF_CHECKPOINTS["bfloat16"]), OF_CHECKPOINTS["fp8"])
+    return KvCache(geometry.layers, dtypes, geometry.states, geometry.repeated, geometry.repeated_by)
 
 
 def gguf_cache(keys: HeaderKeys, arch: Arch) -> KvCache:
-    """The cache of a GGUF model in llama.cpp. keys: of its header. arch: its architecture."""
+    """Return the cache of a GGUF model in llama.cpp. keys: of its header."""
     order = ("f16", "q8_0", "q4_0")
     return KvCache(cached_layers(keys, arch), tuple(OF_GGUF[name] for name in order))
 
 
 def display(size: float) -> str:
-    """A number of bytes with a binary unit: `16.0 GiB`."""
+    """Return a number of bytes with a binary unit, such as `16.0 GiB`."""
     unit = 0
     while size >= 1024 and unit < len(UNITS) - 1:
         size, unit = size / 1024, unit + 1
@@ -136,10 +134,10 @@ def _bytes(layers: tuple[CachedLayers, ...], dtypes: tuple[TensorType, ...], tok
 
 
 def described_size(path: Path) -> str:
-    """The size of a file, or of a folder with the number of its files; empty where there is none."""
+    """Return the size of a file, or of a folder with the number of its files; empty if it does not exist."""
     try:
-        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-        size = display(sum(one.stat().st_size for one in files))
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        size = display(sum(file.stat().st_size for file in files))
     except OSError:
         return ""
     if not files:
@@ -148,5 +146,5 @@ def described_size(path: Path) -> str:
 
 
 def now() -> str:
-    """The time in UTC, to the minute."""
+    """Return the time in UTC, to the minute."""
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

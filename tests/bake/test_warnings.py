@@ -60,13 +60,13 @@ def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(path: Path,
 
 def test_a_doubt_about_the_trained_context_is_said() -> None:
     (found,) = warned(CONFIGS / "Qwen--Qwen2-7B.json", "yarn", 4.0)
-    assert "may have been trained for 32,768" in found
+    assert "may have been trained with 32,768" in found
     assert "--original-context 32768" in found
 
 
 def test_code_of_the_checkpoint_is_said_last() -> None:
     found = warned(CONFIGS / "MiniMaxAI--MiniMax-M2.5.json", "yarn", 4.0)
-    assert found[-1].startswith("auto_map names code of the checkpoint")
+    assert found[-1].startswith("auto_map names code in the checkpoint")
 
 
 # What `inspect` offers where a runtime does not compute a checkpoint as it is

@@ -49,7 +49,7 @@ YARN = {"rope.scaling.type": string("yarn"), "rope.scaling.factor": f32(4)}
         ({"rope.scaling.yarn_attn_factor": f32(1.2)}, "dead-keys", "does not read yarn_attn_factor"),
         ({"rope.scaling.yarn_beta_fast": f32(8)}, "dead-keys", "does not read yarn_beta_fast"),
         ({**YARN, "rope.scaling.original_context_length": u32(64)}, "context", "64, and factor x original is 256"),
-        ({"rope.scaling.type": string("longrope")}, "no-factors", "leaves the model unscaled"),
+        ({"rope.scaling.type": string("longrope")}, "no-factors", "has no effect without factor tensors"),
     ],
 )
 def test_inspect_sees_problems(run: Run, model: Path, edit: dict[str, object], code: str, words: str) -> None:
@@ -61,7 +61,7 @@ def test_inspect_sees_problems(run: Run, model: Path, edit: dict[str, object], c
 def test_bad_files_get_a_sentence(run: Run, model: Path, tmp_path: Path) -> None:
     write(tmp_path / "still.gguf", "rwkv7")
     edited(model, Edit({"llama.rope.scaling.type": string("dynamic")})).rename(tmp_path / "dynamic.gguf")
-    for name, words in (("still", "rwkv7 has no RoPE but recurrence"), ("dynamic", "on which llama.cpp aborts")):
+    for name, words in (("still", "rwkv7 uses recurrence instead of RoPE"), ("dynamic", "on which llama.cpp aborts")):
         for command in (("inspect", f"{name}.gguf"), ("apply", f"{name}.gguf", "--yarn", "4")):
             done = run(*command)
             assert (done.returncode, words in done.stderr) == (1, True), done.stderr
@@ -127,10 +127,10 @@ def test_in_place(run: Run, tmp_path: Path) -> None:
         (["--yarn", "4", "--encoding", "native"], 2, "choose auto, keys, tensor or carrier"),
         (["--yarn", "4", "--encoding", "keys", "--carrier", "llama"], 2, "does not go with it"),
         (["--yarn", "4", "--runtime", "vllm"], 2, "does not read GGUF"),
-        (["--yarn", "4", "--outtype", "f16"], 2, "stays as it is quantised"),
+        (["--yarn", "4", "--outtype", "f16"], 2, "keeps its quantisation"),
         (["--yarn", "4", "--to", "onnx"], 2, "'onnx' is not one of 'safetensors', 'gguf'"),
         (["--yarn", "4", "--in-place", "-o", "x.gguf"], 2, "give one as SOURCE, and leave -o out"),
-        (["--mixed", "4", "--carrier", "qwen2"], 1, "no such carrier is known; take --carrier mistral3"),
+        (["--mixed", "4", "--carrier", "qwen2"], 1, "this carrier is not known; take --carrier mistral3"),
     ],
 )
 def test_what_is_refused(run: Run, model: Path, options: list[str], code: int, words: str) -> None:

@@ -70,7 +70,7 @@ def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
         (("128k", "--weights"), "--weights does not go with a length"),
         (("--theta", "5e5", "--weights"), "--weights needs a SOURCE"),
         ((CONFIGS / "meta-llama--Llama-2-7b-hf.json", "--weights"), "has no safetensors weights"),
-        (("tiny.gguf", "--weights"), "is GGUF, and only safetensors are measured"),
+        (("tiny.gguf", "--weights"), "is a GGUF file; give the safetensors checkpoint"),
     ],
 )
 def test_what_is_refused(run: Run, tmp_path: Path, arguments: tuple[object, ...], said: str) -> None:

@@ -86,25 +86,22 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
             value = first_present(config if text is None else text, (need.key,), need.default)
             if value != need.value:
                 raise BadSource(
-                    f"this {family.name} config has {need.key} = {shown(value)}, so it has no rotary position "
-                    "embedding and nothing to extend"
+                    f"this {family.name} config has {need.key} = {shown(value)}, so it does not use rotary "
+                    "position embeddings and cannot be extended"
                 )
         return family
     name = names[-1]
     if name is None:
-        raise BadSource("config.json has no model_type, so the architecture is unknown; add it, or give another folder")
+        raise BadSource("config.json has no model_type, so its architecture is unknown; add model_type")
     if isinstance(name, str) and name.endswith(STORED_ROPE):
         raise BadSource(
-            f"model_type {shown(name)} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
-            "`ropeconv restore` brings its source back, and `apply --replace` bakes another method from that"
+            f"model_type {shown(name)} is an output of ropeconv that stores its RoPE in tensors and custom code; "
+            "recreate its source with `ropeconv restore`, or bake another method with `apply --replace`"
         )
     for type_name in names:
         if isinstance(type_name, str) and type_name in refused():
             raise BadSource(f"model_type {shown(type_name)} {refused()[type_name]}")
-    raise UnknownModelType(
-        f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
-        + suggestion(config, shapes())
-    )
+    raise UnknownModelType(f"model_type {shown(name)} is not supported; " + suggestion(config, shapes()))
 
 
 def text_part(config: Config, family: Family) -> Config:
@@ -180,7 +177,7 @@ def _head_dim(part: Config, family: Family) -> int:
         return family.defaults.head_dim
     hidden, heads = positive_int(part, keys.hidden), positive_int(part, keys.heads)
     if hidden is None or heads is None:
-        raise BadSource(f"config.json has neither head_dim nor {keys.hidden[0]} and {keys.heads[0]}; add them")
+        raise BadSource(f"config.json needs head_dim, or {keys.hidden[0]} and {keys.heads[0]}; add them")
     if hidden < heads:
         raise BadSource(
             f"config.json has {keys.hidden[0]} = {hidden}, less than its {counted(heads, 'head')}; correct it"

@@ -93,7 +93,7 @@ class FolderSource(Source):
         """The local path of a file. Raises BadSource for a name or a link that leads outside the folder."""
         if not safe_name(name):
             raise BadSource(
-                f"{self.reference} has no file {shown(name)}, which is outside it; do not trust this checkpoint"
+                f"{self.reference} has no file {shown(name)}, outside its folder; do not trust this checkpoint"
             )
         path = self.root / name
         check_link(path, self.root)
@@ -118,7 +118,7 @@ class ConfigSource(Source):
         self.reference = str(file)
         self.name = file.stem if file.name != "config.json" else file.resolve().parent.name
         if file.suffix != ".json":
-            raise BadSource(f"{file} is a file that is not a config.json; give a checkpoint folder or a Hub id")
+            raise BadSource(f"{file} is not a config.json; give a checkpoint folder or a Hub id")
         self._seen = {file: identity(file)}
 
     def files(self) -> tuple[SourceFile, ...]:

@@ -65,7 +65,9 @@ class HubShard(Shard):
                     raise
                 commit = _commit(cached)
         if commit is None:
-            raise BadSource(f"the Hub tells no commit of {repo_id}/{place}; check HF_ENDPOINT, or give a local file")
+            raise BadSource(
+                f"the Hub does not give a commit for {repo_id}/{place}; check HF_ENDPOINT, or give a local file"
+            )
         return cls(repo_id, place, commit, revision)
 
     def header(self) -> GgufHeader:
@@ -106,7 +108,7 @@ class HubShard(Shard):
         if self._local is None:
             shard = LocalShard(self._fetched())
             if self._header is not None and shard.header() != self._header:
-                raise BadSource(f"{self.reference} arrived with another header than was read before; run again")
+                raise BadSource(f"{self.reference} changed during the download; run the command again")
             self._local, self._head = shard, b""
             self._ranges.clear()
         return self._local.path()
@@ -136,7 +138,7 @@ class HubShard(Shard):
             first, last, size = map(int, content_range.groups()) if content_range else (0, -1, 0)
             right = (start, min(stop, size) - 1, self._size or size) == (first, last, size)
             if response.status_code != 206 or size > LARGEST or not right or len(response.content) != last + 1 - first:
-                raise BadAnswer("is not the part of the file that was asked for")
+                raise BadAnswer("is not the requested part of the file")
         self._size = size
         return bytes(response.content)
 
@@ -234,9 +236,7 @@ class HubGguf(GgufSource):
         return text_digest(self.first.repo_id, self.first.commit, self.first.place)
 
     def place_to_change(self) -> Path:
-        raise BadSource(
-            f"{self.reference} is on the Hub, and --in-place changes a file of this disk; write a new file with -o"
-        )
+        raise BadSource(f"{self.reference} is on the Hub, and --in-place needs a local file; write a new file with -o")
 
     def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return {}

@@ -80,7 +80,7 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
         if of_system or _of_library(type(problem).__module__) or not _in_library(problem.__traceback__):
             raise
         raise BadSource(
-            f"the Hub's answer about {reference} cannot be understood ({type(problem).__name__}); check HF_ENDPOINT, "
+            f"the Hub's answer about {reference} is malformed ({type(problem).__name__}); check HF_ENDPOINT, "
             "or try again later"
         ) from None
     finally:
@@ -168,7 +168,7 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
                 if self.most is not None and received > self.most:
                     raise BadAnswer(f"is longer than {self.most:,} bytes")
                 if self.download and seconds > PATIENCE and received < SLOWEST * seconds:
-                    raise BadAnswer(f"comes with less than {SLOWEST:,} bytes per second")
+                    raise BadAnswer(f"is slower than {SLOWEST:,} bytes per second")
                 if not self.download and seconds > ANSWER_SECONDS:
                     raise BadAnswer(f"takes longer than {ANSWER_SECONDS:.0f} seconds")
                 yield part
@@ -180,12 +180,12 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
         for name, pattern in HEADERS.items() if "/resolve" in response.url.path else ():
             value = response.headers.get(name)
             if value and not pattern.fullmatch(value):
-                raise BadAnswer(f"has {shown(value)} in its header {name}, where a hash or a commit belongs")
+                raise BadAnswer(f"has {shown(value)} in its header {name}, which is not a hash or a commit")
         for name in WAITS:
             if any(int(number) > LONGEST_WAIT for number in re.findall(r"\d+", response.headers.get(name, ""))):
                 del response.headers[name]
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise BadAnswer("is compressed, which was not asked for")
+            raise BadAnswer("is compressed, although the request forbids it")
         download = "/api/" not in response.url.path
         length = download and response.headers.get("content-length")
         part = PART.fullmatch(response.request.headers.get("range", ""))
@@ -231,13 +231,13 @@ def read_listing(info: ModelInfo, reference: str) -> Listing:
         listing = msgspec.convert({"commit": info.sha, "files": rows}, Listing)
     except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as problem:
         raise BadSource(
-            f"the Hub's list of the files of {reference} cannot be understood ({problem}); check HF_ENDPOINT, or try "
+            f"the Hub's list of the files of {reference} is malformed ({problem}); check HF_ENDPOINT, or try "
             "again later"
         ) from None
     names: set[str] = set()
     for file in listing.files:
         if not safe_name(file.name) or not file.name.isprintable():
-            raise BadSource(f"{reference} holds a file named {shown(file.name)}, outside itself; do not trust it")
+            raise BadSource(f"{reference} has a file named {shown(file.name)}, outside its folder; do not trust it")
         if file.name in names:
             raise BadSource(f"{reference} lists {file.name} twice; do not trust it")
         names.add(file.name)
@@ -294,8 +294,8 @@ class HubSource(Source):
                 length = get_hf_file_metadata(hf_hub_url(self.repo_id, name, revision=self.commit), timeout=READ).size
             if length is None or not 0 <= length <= LARGEST:
                 raise BadSource(
-                    f"the Hub gives no size of {name} of {self.reference}; unset HF_ENDPOINT, or download it with "
-                    "`hf download` and name its folder"
+                    f"the Hub does not give the size of {name} of {self.reference}; unset HF_ENDPOINT, or run "
+                    "`hf download` and pass the folder"
                 )
             return int(length)
 
@@ -384,5 +384,7 @@ class HubSource(Source):
         if entry.sha256 is not None and sha256(path) != entry.sha256:
             path.resolve().unlink()
             path.unlink(missing_ok=True)
-            raise BadSource(f"{name} of {self.reference} arrived with another sha256 than the Hub lists; run again")
+            raise BadSource(
+                f"{name} of {self.reference} does not match the sha256 that the Hub lists; run the command again"
+            )
         return path

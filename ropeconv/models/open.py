@@ -29,7 +29,7 @@ def open_source(reference: str, family: str = "") -> Source | GgufSource:
     """
     source = _open(resolved(reference))
     if family and isinstance(source, GgufSource):
-        raise UsageError(f"--family goes with checkpoints, and {reference} names its architecture itself; leave it out")
+        raise UsageError(f"--family works only with checkpoints, and {reference} names its architecture; leave it out")
     source.treat_as, source.modelfile = family, modelfile_in(reference)
     return source
 
@@ -75,5 +75,5 @@ def open_checkpoint(reference: str) -> Source:
     """Like `open_source`, for commands that need a checkpoint in the HF layout. Raises BadSource for GGUF too."""
     source = open_source(reference)
     if isinstance(source, GgufSource):
-        raise BadSource(f"{reference} is GGUF, and a checkpoint with config.json and safetensors is needed here")
+        raise BadSource(f"{reference} is a GGUF file; this command needs a checkpoint with config.json and safetensors")
     return source

@@ -42,7 +42,7 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
     directory = folder()
     if not directory.is_dir():
         if os.environ.get(VARIABLE):
-            raise BadSource(f"{VARIABLE} names {directory}, which is no folder; make it, or unset the variable")
+            raise BadSource(f"{VARIABLE} names {directory}, which is not a folder; create it, or unset the variable")
         return ()
     paths = sorted(path for path in directory.iterdir() if path.suffix == ".toml")
     if len(paths) > MOST_FILES:
@@ -54,8 +54,8 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
         for name in _names(family):
             if name in owners:
                 raise BadSource(
-                    f"{path} describes {name}, which {owners[name]} has already; choose another name and other "
-                    "model_types, and name the family with --family"
+                    f"{path} describes {name}, which {owners[name]} already defines; choose another name and other "
+                    "model_types, then pass --family"
                 )
             owners[name] = str(path)
         loaded.append(family)
@@ -70,15 +70,15 @@ def read_family(path: Path) -> Family:
     except OSError as problem:
         raise BadSource(f"{path} cannot be read ({problem.strerror}); correct or remove it") from None
     if len(data) > LONGEST:
-        raise BadSource(f"{path} is longer than {LONGEST:,} bytes, which no family needs; correct or remove it")
+        raise BadSource(f"{path} is longer than {LONGEST:,} bytes; shorten or remove it")
     try:
         fields = tomllib.loads(data.decode())
         family = msgspec.convert(fields, Family)
     except (ValueError, msgspec.ValidationError, RecursionError) as problem:
-        raise BadSource(f"{path} is not the description of a family: {problem}; correct or remove it") from None
+        raise BadSource(f"{path} is not a family description: {problem}; correct or remove it") from None
     wrong = next((key for key in OWN if key in fields), "") or _wrong(family)
     if wrong:
-        raise BadSource(f"{path} is not the description of a family: its {wrong} cannot be used; correct or remove it")
+        raise BadSource(f"{path} is not a family description: `{wrong}` is invalid; correct or remove it")
     return msgspec.structs.replace(family, origin=str(path))
 
 
@@ -191,4 +191,4 @@ def assumption(family: Family) -> str:
     ]
     facts += [f"norms of them are {weights.q_norm} and {weights.k_norm} ({weights.norm})"] if weights.q_norm else []
     facts += [f"a window in {window.key}"] if window.key else []
-    return f"model_type {family.assumed!r} is taken as {family.name}: {'; '.join(facts)}"
+    return f"model_type {family.assumed!r} is treated as {family.name}: {'; '.join(facts)}"

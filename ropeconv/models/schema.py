@@ -174,7 +174,7 @@ def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) 
                 _check_one(key, data[key], kind, place)
         raise
     except UnicodeError:
-        raise BadSource(f"config.json has half a character (a surrogate){place}; write the whole of it") from None
+        raise BadSource(f"config.json has an unpaired surrogate{place}; write the whole character") from None
 
 
 @cache

@@ -46,10 +46,7 @@ def resolved(reference: str) -> str:
     tagged = OLLAMA_TAG.fullmatch(reference)
     if tagged:
         name = "/".join(tagged["page"].split("/")[1:])
-        raise BadSource(
-            f"{reference} names a file by its quantisation, as Ollama does; give the file itself, "
-            f"{name}/FILE-{tagged['tag']}.gguf"
-        )
+        raise BadSource(f"{reference} is an Ollama name; give the file itself, {name}/FILE-{tagged['tag']}.gguf")
     page = PAGE.fullmatch(reference)
     if page:
         revision = "" if page["revision"] in (None, "main") else f"@{unquote(page['revision'])}"
@@ -68,7 +65,7 @@ def _of_modelfile(path: Path) -> str:
     """The model of a Modelfile: a path beside it, or a reference to the Hub."""
     match = FROM.search(read_text(path, path.name))
     if match is None:
-        raise BadSource(f"{path} has no FROM line; give the GGUF file or checkpoint that it is about")
+        raise BadSource(f"{path} has no FROM line; pass the GGUF file or the checkpoint")
     model = match[1].strip("\"'")
     beside = path.parent / expanded(model)
     if beside.exists():
@@ -76,7 +73,7 @@ def _of_modelfile(path: Path) -> str:
     if PAGE.fullmatch(model) or OLLAMA_TAG.fullmatch(model):
         return resolved(model)
     raise BadSource(
-        f"{path} is FROM {shown(model)}, which is no file beside it and stays in Ollama's store; give its GGUF file "
+        f"{path} is FROM {shown(model)}, which is not a file next to it; pass its GGUF file "
         "(`ollama show --modelfile NAME` names it)"
     )
 
@@ -90,13 +87,13 @@ def without_config(reference: str, names: Iterable[str], adapter: str | None) ->
     if adapter is not None:
         base = parse(adapter, ADAPTER).get("base_model_name_or_path")
         return BadSource(
-            f"{reference} is a PEFT adapter, which has no RoPE of its own; bake its base model "
+            f"{reference} is a PEFT adapter, which has no RoPE settings; bake its base model "
             f"({shown(base) if base else 'which it does not name'}), and load the adapter on the result"
         )
     if ggufs:
         paths = ", ".join(f"{reference}/{name}" for name in ggufs[:MOST_NAMED])
         more = f" and {len(ggufs) - MOST_NAMED} more" if len(ggufs) > MOST_NAMED else ""
-        return BadSource(f"{reference} has no config.json but GGUF files; give one of them: {paths}{more}")
+        return BadSource(f"{reference} contains GGUF files but no config.json; pass one of them: {paths}{more}")
     return BadSource(f"{reference} has no config.json, so it is not a checkpoint; give another folder or id")
 
 
@@ -268,7 +265,7 @@ class Source(Origin, ABC):
         files = shards(index)
         missing = [name for name in files if name not in names]
         if missing:
-            raise BadSource(f"{INDEX} names {missing[0]}, which is not there; download the checkpoint again")
+            raise BadSource(f"{INDEX} names {missing[0]}, which is missing; download the checkpoint again")
         return files
 
     def header(self, name: str) -> Header:
@@ -310,7 +307,7 @@ class Source(Origin, ABC):
         for file in self.files():
             if not safe_name(file.name):
                 raise BadSource(
-                    f"{self.reference} holds a file named {shown(file.name)}, outside itself; do not trust it"
+                    f"{self.reference} has a file named {shown(file.name)}, outside its folder; do not trust it"
                 )
             duplicate = file.name not in weights and any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
             if file.name == RECEIPT:

@@ -134,5 +134,5 @@ def find(wanted: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
         others = ", ".join(alias for alias, name in ALIASES.items() if name == LLAMA_CPP)
         known = dict.fromkeys(row.name for row in runtimes())
         names = ", ".join([*(f"{name} (or {others})" if name == LLAMA_CPP else name for name in known), *also])
-        raise RecipeError(f"--runtime {wanted}: no such runtime is known; known: {names}")
+        raise RecipeError(f"--runtime {wanted}: unknown runtime; supported: {names}")
     return choose(wanted, version, rows)

@@ -151,9 +151,7 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
         raise BadSource(f"config.json describes {problem}; correct it") from None
     except (ArithmeticError, RecipeError) as problem:
         reason = str(problem).partition(";")[0]
-        raise BadSource(
-            f"config.json has RoPE settings whose numbers do not fit together ({reason}); correct them"
-        ) from None
+        raise BadSource(f"config.json has RoPE settings that contradict each other ({reason}); correct them") from None
     return spec
 
 
@@ -265,8 +263,8 @@ def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
     if len(bases) > 1:
         raise BadSource(
             f"config.json has layers with different bases in {family.keys.layer_theta}, "
-            f"{' and '.join(f'{base:g}' for base in sorted(bases))}; a method extends one base, so give those that are "
-            "extended the same one"
+            f"{' and '.join(f'{base:g}' for base in sorted(bases))}; a method extends only one base; give "
+            "these layers the same base"
         )
     return bases.pop() if bases else None
 

@@ -143,5 +143,5 @@ def test_weights_keep_their_bytes_and_the_index_gets_one_tensor_more(llama: Path
 
 
 def test_an_output_is_no_source_until_it_is_restored(llama: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match="`ropeconv restore` brings its source back"):
+    with pytest.raises(BadSource, match="recreate its source with `ropeconv restore`"):
         inspect_source(open_source(str(baked(llama, RECIPES["none"], tmp_path / "out"))))

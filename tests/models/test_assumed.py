@@ -86,7 +86,7 @@ def test_it_is_baked_checked_and_brought_back_without_naming_the_family_again(
     folder = stand_in(model_type)
     before = (folder / "config.json").read_text()
     plan = make_plan(open_source(str(folder), STAND_INS[model_type]), recipe, Target(out=tmp_path / "baked"))
-    assert any("is taken as" in note for note in plan.notes)
+    assert any("is treated as" in note for note in plan.notes)
     done = apply(plan, probe=shared_probe)
     assert done.check is not None
     assert done.check.max_ulp <= 2
@@ -152,4 +152,4 @@ def test_the_commands_take_it(stand_in: Callable[[str], Path], tmp_path: Path) -
         ("compare", folder, folder),
     ):  # fmt: skip
         found = command(tmp_path, *words, *family, code=0)
-        assert "is taken as deepseek_v3" in " ".join((found.stdout + found.stderr).split())
+        assert "is treated as deepseek_v3" in " ".join((found.stdout + found.stderr).split())

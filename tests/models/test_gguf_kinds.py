@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], str]] = {
     "draft": ("eagle3", {}, r"draft model \(EAGLE-3\), which only guesses tokens for another model"),
     "dflash": ("dflash", {}, r"draft model \(DFlash\)"),
     "assistant": ("gemma4-assistant", {}, r"draft model \(Gemma 4 assistant\)"),
-    "learned": ("gpt2", {}, "gpt2 has no RoPE but learned positions, so there is nothing to extend"),
+    "learned": ("gpt2", {}, "gpt2 uses learned positions instead of RoPE, so it cannot be extended"),
 }
 
 

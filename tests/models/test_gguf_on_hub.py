@@ -194,7 +194,7 @@ def test_an_answer_that_is_not_what_was_asked_for(big_hub: Hostile, tmp_path: Pa
 def test_a_file_that_arrives_otherwise_than_it_was_planned(big_hub: Hostile, tmp_path: Path) -> None:
     plan = make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True)
     large(tmp_path / "repo" / "quants" / "big.gguf", 5_001)
-    with pytest.raises(BadSource, match=f"{NAME} arrived with another header than was read before; run again"):
+    with pytest.raises(BadSource, match=f"{NAME} changed during the download; run the command again"):
         apply(plan)
     assert not (tmp_path / "out.gguf").exists()
 

@@ -64,7 +64,7 @@ def test_a_modelfile(tmp_path: Path) -> None:
     file.write_text("from hf.co/me/m\n")
     assert resolved(str(file)) == "me/m"
     for text, words in (
-        ("FROM llama3.2\n", r"is FROM 'llama3\.2', which is no file beside it .* give its GGUF file"),
+        ("FROM llama3.2\n", r"is FROM 'llama3\.2', which is not a file next to it; pass its GGUF file"),
         ("PARAMETER num_ctx 64\n", "has no FROM line"),
     ):
         file.write_text(text)

@@ -77,8 +77,8 @@ def test_a_wrong_file_is_named_with_its_field(place: Path, text: str, words: str
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (('name = "mine"', 'name = "llama"'), "describes the family 'llama', which the package has already"),
-        (('["mine"]', '["mine", "qwen3"]'), "describes the model_type 'qwen3', which the package has already"),
+        (('name = "mine"', 'name = "llama"'), "describes the family 'llama', which the package already defines"),
+        (('["mine"]', '["mine", "qwen3"]'), "describes the model_type 'qwen3', which the package already defines"),
     ],
 )
 def test_no_file_replaces_a_family_of_the_package(place: Path, change: tuple[str, str], words: str) -> None:

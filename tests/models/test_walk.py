@@ -10,7 +10,7 @@ from ropeconv.models.registry import refused
 from scripts.family_drafts.walk import ModelType, walk
 
 PENDING = Path(__file__).parent.parent / "data" / "pending_model_types.txt"
-WITHOUT_ROPE = [name for name, reason in refused().items() if "no rotary position embedding" in reason]
+WITHOUT_ROPE = [name for name, reason in refused().items() if "does not use rotary position embeddings" in reason]
 NOT_OF_TRANSFORMERS = {"rwkv7"} | {name for name, reason in refused().items() if "custom code" in reason}
 
 

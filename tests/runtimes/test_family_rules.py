@@ -25,7 +25,9 @@ def test_layers_that_rotate_share_the_base_of_their_list() -> None:
     """Granite SWA: a base of 0 is a layer that does not rotate; the key of all layers does not count beside it."""
     found = of("granite_swa", layer_rope_theta=[500.0, 0.0, 500.0, 500.0])
     assert (found.rope_theta, found.layers) == (500.0, ("global", "none", "global", "global"))
-    with pytest.raises(BadSource, match="different bases in layer_rope_theta, 500 and 700; a method extends one base"):
+    with pytest.raises(
+        BadSource, match="different bases in layer_rope_theta, 500 and 700; a method extends only one base"
+    ):
         of("granite_swa", layer_rope_theta=[700.0, 0.0, 500.0, 500.0])
     assert of("granite_swa", layer_rope_theta=[0.0] * 4).rope_theta == 10000.0
     assert of("granite_swa").rope_theta == 10000.0

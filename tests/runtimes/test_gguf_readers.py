@@ -83,7 +83,7 @@ def test_names() -> None:
     assert find_readers("vllm") == find_readers("vllm@0.33") == ()
     assert find_any("vllm") == find("vllm")
     for name in reader_names():
-        with pytest.raises(RecipeError, match="no such runtime"):
+        with pytest.raises(RecipeError, match="unknown runtime"):
             find(name)
     with pytest.raises(RecipeError, match=r"tested: 0\.12-0\.13\.2, 0\.13\.3, 0\.13\.4-0\.29, 0\.30-0\.33"):
         find_readers("ollama@0.11")

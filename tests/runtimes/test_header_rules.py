@@ -272,7 +272,7 @@ def test_which_layers_rotate() -> None:
     ):  # fmt: skip
         with pytest.raises(BadSource, match=words):
             kinds(of, **keys)
-    with pytest.raises(BadSource, match="turns RoPE off in made"):
+    with pytest.raises(BadSource, match="disables RoPE in made"):
         kinds(arch(finetuned=True), rope__scaling__finetuned=False)
     assert kinds(arch(finetuned=True), rope__scaling__finetuned=True) == "gggg"
     assert kinds(PLAIN, rope__scaling__finetuned=False) == "gggg"
@@ -347,7 +347,7 @@ def test_sections_of_positions() -> None:
             reading(required, rope__dimension_sections=wrong)
     for odd in ([1, 1, 1, 0, 0], [True, 1, 1, 1], [1.0, 1, 1, 1], ["1", 1, 1], [1, 1, -1, 0]):
         for of in (required, optional):
-            with pytest.raises(BadSource, match="dimension_sections that are no counts; fetch the file again"):
+            with pytest.raises(BadSource, match="dimension_sections that are not counts; fetch the file again"):
                 reading(of, rope__dimension_sections=odd)
 
 
@@ -394,7 +394,7 @@ def test_names_of_architectures() -> None:
         ("cubic", "'cubic' is not in the table of .*; --assume-arch-keys writes theta"),
         ("quen3", r"is not in the table of .* \(the nearest name is qwen3\); --assume-arch-keys"),
         (None, "general.architecture is"), (5, "general.architecture is"), ("", "general.architecture is"),
-        ("mamba2", "mamba2 has no RoPE but state spaces"), ("eagle3", r"draft model \(EAGLE-3\)"),
+        ("mamba2", "mamba2 uses state spaces instead of RoPE"), ("eagle3", r"draft model \(EAGLE-3\)"),
     ):  # fmt: skip
         with pytest.raises(BadSource, match=words):
             find_arch(name)

@@ -31,7 +31,7 @@ SUMS = {"blk.0.attn_q.weight.in_sum2": np.ones(32, np.float32), "blk.0.attn_q.we
         ("llama", {"nextn_predict_layers": 1}, NEXT, "holds only layers that predict further tokens"),
         ("llama", {"nextn_predict_layers": 1}, plain_tensors(), ""), ("llama", {}, NEXT, ""),
         ("llama", {"nextn_predict_layers": 0}, NEXT, ""), ("llama", {"nextn_predict_layers": "1"}, NEXT, ""),
-        ("llama", {}, {}, "holds a vocabulary and no weights"),
+        ("llama", {}, {}, "contains only a vocabulary and no weights"),
     ],
 )  # fmt: skip
 def test_what_a_file_is_instead_of_a_model(

@@ -35,7 +35,7 @@ def test_divisors_are_read_as_they_are(tmp_path: Path, name: str) -> None:
     ("values", "words"),
     [
         (np.ones(32, np.float16), "is F16, on which llama.cpp aborts, and not F32; fetch the file again"),
-        (np.ones((2, 16), np.float32), "one number per pair belongs there"),
+        (np.ones((2, 16), np.float32), "needs one number per pair"),
         (np.ones((1 << 14) + 1, np.float32), r"has the shape \(16385,\), and one number per pair"),
         (np.array([1.0, 0.0], np.float32), "has divisors that are not positive"),
         (np.array([1.0, -1.0], np.float32), "has divisors that are not positive"),
@@ -52,5 +52,5 @@ def test_a_file_without_an_architecture_is_no_language_model(tmp_path: Path) -> 
     assert (arch_of(plain).name, read_file(plain).spec.form, rope_tensors(plain)) == ("llama", Plain(10000.0), {})
     data = (tmp_path / "model.gguf").read_bytes()
     (tmp_path / "odd.gguf").write_bytes(data.replace(gguf.Keys.General.ARCHITECTURE.encode(), b"general.architectura"))
-    with pytest.raises(BadSource, match="odd.gguf names no general.architecture; it is no language model"):
+    with pytest.raises(BadSource, match="odd.gguf has no general.architecture, so it is not a language model"):
         arch_of(GgufFile.open(tmp_path / "odd.gguf"))

@@ -117,5 +117,5 @@ def test_names_of_runtimes_that_are_not_known() -> None:
     with pytest.raises(RecipeError, match=r"llama-cpp \(or llama.cpp, gguf\).*, ollama, koboldcpp$"):
         find("nope", ("ollama", "koboldcpp"))
     assert [one.key for one in find("all")] == [one.key for one in runtimes() if one.current]
-    with pytest.raises(RecipeError, match="--runtime all@1: no such runtime is known"):
+    with pytest.raises(RecipeError, match="--runtime all@1: unknown runtime"):
         find("all@1")

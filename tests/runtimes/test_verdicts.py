@@ -105,7 +105,8 @@ def test_two_lists_and_what_they_become() -> None:
             "original_max_position_embeddings": 64}  # fmt: skip
     form = LongRope(10000.0, (1.0,) * 4, (2.0,) * 4, 64)
     two = Schedule(form.inv_freq(8), 1.0, 256, 64, form, form.short_inv_freq(8))
-    for lists, status in (("refused", "refused"), ("long", "differs"), ("mixed", "differs"), ("window", "differs"), ("chunked", "differs"), ("untested", "unknown"),
+    for lists, status in (("refused", "refused"), ("long", "differs"), ("mixed", "differs"), ("window", "differs"),
+                          ("chunked", "differs"), ("untested", "unknown"),
                           ("trained", "exact")):  # fmt: skip
         assert judged(runtime(types={"longrope": {"lists": lists}}), two, rope)[0] == status
     same = {**rope, "short_factor": [2.0] * 4}

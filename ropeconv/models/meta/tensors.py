@@ -40,7 +40,7 @@ class BoundedFile(io.BufferedReader):
     def read(self, size: int | None = -1) -> bytes:
         """Raises BadSource for more bytes than the table of entries of any model has."""
         if size is not None and size > MOST_DIRECTORY:
-            raise BadSource(f"{Path(self.name).name} has {size:,} bytes of entries, more than any model; {TOO_MANY}")
+            raise BadSource(f"{Path(self.name).name} has {size:,} bytes of entries, too many for a model; {TOO_MANY}")
         return super().read(size)
 
 
@@ -58,7 +58,9 @@ def peek_dtype(path: Path) -> str:
             f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it again"
         ) from None
     if not dtypes:
-        raise BadSource(f"{path.name} holds no tensor in {', '.join(STORAGES.values())}; convert it with torch first")
+        raise BadSource(
+            f"{path.name} contains no tensor in {', '.join(STORAGES.values())}; convert it with torch first"
+        )
     if len(dtypes) > 1:
         (first, name), (second, another), *_ = dtypes.items()
         raise BadSource(
@@ -123,7 +125,7 @@ class PthFiles:
             ) from None
         for path, part in zip(paths, self.parts, strict=True):
             if not isinstance(part, dict):
-                raise BadSource(f"{path.name} holds no tensors by name; download it again")
+                raise BadSource(f"{path.name} contains no named tensors; download it again")
 
     def blocks(self, targets: Iterable[TensorTarget]) -> Iterator[memoryview]:
         """Yields the data of tensors in order, in pieces. Raises what `rows` raises."""

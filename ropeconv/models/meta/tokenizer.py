@@ -33,7 +33,7 @@ def vocabulary_size(path: Path) -> int:
     Raises BadSource for a file that is neither SentencePiece nor tiktoken, or without sentencepiece for the former.
     """
     if path.stat().st_size > MOST_BYTES:
-        raise BadSource(f"{path.name} has more than {MOST_BYTES:,} bytes, which no tokenizer has; download it again")
+        raise BadSource(f"{path.name} has more than {MOST_BYTES:,} bytes, too many for a tokenizer; download it again")
     if is_tiktoken(path):
         return _ranks(path) + SPECIALS
     import sentencepiece
@@ -50,7 +50,7 @@ def _ranks(path: Path) -> int:
         lines = [line.split() for line in file if line.strip()]
     for rank, line in enumerate(lines):
         if len(line) != 2 or len(line[0]) > MOST_LETTERS or line[1] != str(rank).encode() or not _base64(line[0]):
-            raise BadSource(f"{path.name} is no vocabulary of tiktoken in line {rank + 1}; download it again")
+            raise BadSource(f"{path.name} is not a tiktoken vocabulary (line {rank + 1}); download it again")
     return len(lines)
 
 

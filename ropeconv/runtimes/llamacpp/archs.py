@@ -153,11 +153,11 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
     if name in table.arch:
         return table.arch[name]
     if name in table.without_rope:
-        raise BadSource(f"{name} has no RoPE but {table.without_rope[name]}, so there is nothing to extend")
+        raise BadSource(f"{name} uses {table.without_rope[name]} instead of RoPE, so it cannot be extended")
     if name in table.drafts:
         raise BadSource(
-            f"{name} files hold a draft model ({table.drafts[name]}), which only guesses tokens for another model; "
-            "extend that model, and leave the draft as it is"
+            f"{name} files contain a draft model ({table.drafts[name]}), which proposes tokens for another model; "
+            "extend that model instead"
         )
     if assumed or _ASSUMING.get():
         return Arch(pairs="neox", name=name, assumed=True)
@@ -189,11 +189,11 @@ KINDS: tuple[tuple[Callable[[GgufFile], bool], str], ...] = (
     ),
     (
         lambda file: file.get("general.architecture") is None,
-        "names no general.architecture; it is no language model",
+        "has no general.architecture, so it is not a language model",
     ),
     (
         lambda file: not file.tensors,
-        "holds a vocabulary and no weights, so there is nothing to extend; give the model itself",
+        "contains only a vocabulary and no weights; pass the model itself",
     ),
     (
         lambda file: bool(_further(file)) and not any(name.startswith("blk.0.") for name in file.tensors),

@@ -25,9 +25,7 @@ def layer_kinds(file: ArchKeys, arch: Arch) -> tuple[LayerKind, ...]:
     """
     count = layer_count(file, arch)
     if arch.finetuned and file.get("rope.scaling.finetuned") is False:
-        raise BadSource(
-            f"rope.scaling.finetuned is false, which turns RoPE off in {arch.name}: nothing can be extended"
-        )
+        raise BadSource(f"rope.scaling.finetuned is false, which disables RoPE in {arch.name}: nothing can be extended")
     still, own = _still(file, arch, count), _own_frequencies(file, arch, count)
     return tuple("none" if still[i] else "local" if own[i] else "global" for i in range(count))
 
@@ -157,7 +155,7 @@ def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list
     if not isinstance(value, list):
         return default if value is None else [file.whole(key)] * count
     if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in value):
-        raise BadSource(f"the header has numbers in {file.prefix}{key} that are none; download the file again")
+        raise BadSource(f"the header has numbers in {file.prefix}{key} that are not valid; download the file again")
     return [*value[:count], *[0] * (count - len(value))]
 
 

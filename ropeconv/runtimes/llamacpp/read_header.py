@@ -59,7 +59,9 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
         raise BadSource(f"the header describes {problem}; fetch the file again") from None
     except (ArithmeticError, RecipeError) as problem:
         reason = str(problem).partition(";")[0]
-        raise BadSource(f"the header has RoPE keys that do not fit together ({reason}); fetch the file again") from None
+        raise BadSource(
+            f"the header has RoPE keys that contradict each other ({reason}); fetch the file again"
+        ) from None
     return found
 
 
@@ -118,7 +120,7 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
             f"llama.cpp loads {file.arch.name} only when all {head_dim} dimensions rotate, not {rotary_dim}"
         )
     if rotary_dim < 2 or rotary_dim > head_dim or rotary_dim % 2:
-        raise BadSource(f"the header lets {rotary_dim} of {head_dim} dimensions rotate, which cannot be")
+        raise BadSource(f"the header lets {rotary_dim} of {head_dim} dimensions rotate, which is impossible")
     return head_dim, rotary_dim
 
 
@@ -193,7 +195,7 @@ def _sections(file: ArchKeys) -> tuple[int, ...]:
     found = file.get("rope.dimension_sections") if arch.sections else None
     counts = tuple(found) if isinstance(found, list) else ()
     if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in counts) or len(counts) > 4:
-        raise BadSource(f"the header has {arch.name}.rope.dimension_sections that are no counts; fetch the file again")
+        raise BadSource(f"the header has {arch.name}.rope.dimension_sections that are not counts; fetch the file again")
     if arch.sections == "required" and not any(counts[:3]):
         raise BadSource(f"the header has no {arch.name}.rope.dimension_sections, which llama.cpp requires")
     if arch.sections == "optional" and not all((*counts, 0, 0)[:2]):
@@ -244,7 +246,7 @@ def rope_tensors(file: GgufFile) -> dict[str, Vector]:
                 f"{name} is {TYPES[info.type].name}, on which llama.cpp aborts, and not F32; fetch the file again"
             )
         if len(info.shape) > 1 or info.size > 1 << 16:
-            raise BadSource(f"{name} has the shape {info.shape}, and one number per pair belongs there")
+            raise BadSource(f"{name} has the shape {info.shape}, but needs one number per pair")
         found[name] = np.frombuffer(file.read(name), "<f4").astype(np.float64)
         if not (found[name] > 0).all():
             raise BadSource(f"{name} has divisors that are not positive; fetch the file again")

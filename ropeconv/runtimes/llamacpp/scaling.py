@@ -35,7 +35,7 @@ class ArchKeys:
             raise BadSource(f"the header has no {self.prefix}{key}, which llama.cpp requires; fetch the file again")
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise BadSource(f"the header has {self.prefix}{key} = {shown(value)}; a whole number belongs there")
+            raise BadSource(f"the header has {self.prefix}{key} = {shown(value)}; it must be a whole number")
         return value
 
     def number(self, key: str, default: float, prefix: str | None = None) -> float:
@@ -47,7 +47,7 @@ class ArchKeys:
         value = self.keys.get(name)
         value = default if value is None else value
         if not isinstance(value, float) or not abs(value) <= LARGEST_FLOAT32:
-            raise BadSource(f"the header has {name} = {shown(value)}; a finite f32 belongs there")
+            raise BadSource(f"the header has {name} = {shown(value)}; it must be a finite f32")
         return value
 
     def text(self, key: str, default: str) -> str:

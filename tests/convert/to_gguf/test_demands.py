@@ -32,7 +32,7 @@ COMPUTED_OTHERWISE: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers = \\[0\\]"),
     ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
     ("exaone4", {"sliding_window": 32, "layer_types": WINDOWS}, "windows there in models of 64 layers only"),
-    ("persimmon", {}, "llama.cpp has no such architecture any more; keep safetensors"),
+    ("persimmon", {}, "llama.cpp no longer supports this architecture; keep safetensors"),
     ("phimoe", {}, "SparseMixer"),
 ]
 NOT_LOADED: list[tuple[str, dict[str, Any], str]] = [

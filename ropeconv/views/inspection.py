@@ -64,8 +64,10 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
     ]
     if inspection.encoder:
         rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
-    if code := "; ".join(_code_lines(inspection.code_files)) or inspection.custom_code:
-        rows.append(("code", code))
+    if inspection.code_files or inspection.custom_code:
+        names = [file.name for file in inspection.code_files] or ["config.json"]
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        rows.append(("code", f"{names[0]}{more} can make a runtime run code (--explain)"))
     sheet.table(inspection.source.reference, ("", ""), [*rows, *support(inspection.verdicts)])
     if inspection.verdicts:
         sheet.say(others(inspection.verdicts))

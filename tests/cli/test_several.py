@@ -114,7 +114,7 @@ def test_the_same_command_goes_on_where_it_ended(run: Run, llama: Path, second: 
             ("model", "--to", "gguf", "--to", "safetensors", "--yarn", "4", "--push", "me/x"),
             "--push publishes one folder",
         ),
-        (("second", "a.gguf", "--to", "gguf", "--outtype", "q8_0", "--yarn", "4"), "a.gguf: a GGUF file stays"),
+        (("second", "a.gguf", "--to", "gguf", "--outtype", "q8_0", "--yarn", "4"), "a.gguf: a GGUF file keeps"),
         (("a.gguf", "b.gguf", "--yarn", "4", "--in-place", "-o", "out"), "leave -o out"),
         (("model", "model-yarn4", "--theta", "20000", "--replace", "--force", "-o", "model-theta"), ""),
     ],

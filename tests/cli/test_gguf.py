@@ -46,8 +46,8 @@ YARN = {"rope.scaling.type": string("yarn"), "rope.scaling.factor": f32(4)}
     ("edit", "code", "words"),
     [
         (YARN, "original", "llama.cpp assumes 64"),
-        ({"rope.scaling.yarn_attn_factor": f32(1.2)}, "dead-keys", "does not read yarn_attn_factor"),
-        ({"rope.scaling.yarn_beta_fast": f32(8)}, "dead-keys", "does not read yarn_beta_fast"),
+        ({"rope.scaling.yarn_attn_factor": f32(1.2)}, "dead-keys", "ignores yarn_attn_factor"),
+        ({"rope.scaling.yarn_beta_fast": f32(8)}, "dead-keys", "ignores yarn_beta_fast"),
         ({**YARN, "rope.scaling.original_context_length": u32(64)}, "context", "64, and factor x original is 256"),
         ({"rope.scaling.type": string("longrope")}, "no-factors", "has no effect without factor tensors"),
     ],

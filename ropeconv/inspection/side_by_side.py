@@ -30,8 +30,8 @@ from .receipts.reader import parse_receipt
 class FrequencyDifference:
     """Two vectors of frequencies of the same length.
 
-    pairs: how many frequencies. differing: how many differ by more than 1e-6, relatively. largest_ratio: the largest of
-    first / second and its inverse, None where one of the two is 0. largest_ratio_at: the index of that pair. first,
+    pairs: number of frequencies. differing: those that differ by more than 1e-6, relatively. largest_ratio: the largest
+    of first / second and its inverse, None if one of them is 0. largest_ratio_at: the index of that pair. first,
     second: its frequencies, in radians per token. max_ulp: the largest distance of any pair in ulp of float32.
     """
 
@@ -48,13 +48,9 @@ class FrequencyDifference:
         """Whether no pair differs by more than 1e-6."""
         return self.differing == 0
 
-    def to_dict(self) -> JsonObject:
-        """The fields as JSON-ready data."""
-        return asdict(self)
-
 
 def compare_frequencies(first: Vector, second: Vector) -> FrequencyDifference | None:
-    """Compares two vectors, float64 [rotary_dim / 2] in radians per token; None where their lengths differ."""
+    """Compare two vectors, float64 [rotary_dim / 2] in radians per token; None if their lengths differ."""
     if first.shape != second.shape:
         return None
     larger, smaller = np.maximum(first, second), np.minimum(first, second)
@@ -82,38 +78,40 @@ WORDS = {
     "short_frequencies": "the frequencies within the trained context",
     "switch": "the length at which the lists of factors change",
     "dynamic": "scaling that grows with the sequence",
-    "window_frequencies": "the frequencies of window layers",
+    "window_frequencies": "the frequencies of sliding-window layers",
     "attention_factor": "the attention factor",
-    "window_attention_factor": "the attention factor of window layers",
+    "window_attention_factor": "the attention factor of sliding-window layers",
     "softmax_scale": "the softmax scale",
     "query_scaling": "the scaling of queries by position",
 }
-"""What changes logits, in the order in which it is named."""
+"""Properties that change logits, in the order of sentences."""
 
 
 @dataclass(frozen=True)
 class Side:
     """One of the two models.
 
-    seen: its inspection. spec: its RoPE, with what its receipt says is in the weights. folded: whether that is
-    something. window_attention_factor: attention factor of window layers with frequencies of their own. layout: of the
-    pairs in the family's own checkpoints; a converter may have permuted the rows of queries and keys for another one.
+    spec: its RoPE, with the factors that its receipt says are folded into weights. folded: whether there are any.
+    window_attention_factor: of sliding-window layers with their own frequencies. layout: of the pairs in the original
+    checkpoints of the family; a converter may have permuted the rows of queries and keys for another one.
     """
 
-    seen: Inspection
+    inspection: Inspection
     spec: RopeSpec
     folded: bool
     window_attention_factor: float
     layout: str
 
     def to_dict(self) -> JsonObject:
-        """The inspection as JSON-ready data, without verdicts and problems."""
-        found = self.seen.to_dict()
-        kept = ("source", "family", "head_dim", "rotary_dim", "layout", "mla", "rope_type", "rope", "rope_theta")
-        lengths = ("original_context", "context", "layers", "local_theta")
+        """Return the inspection as JSON-ready data, without verdicts and problems."""
+        data = self.inspection.to_dict()
+        keys = (
+            "source", "family", "head_dim", "rotary_dim", "layout", "mla", "rope_type", "rope", "rope_theta",
+            "original_context", "context", "layers", "local_theta",
+        )  # fmt: skip
         scaling = self.spec.query_scaling
         return {
-            **{key: found[key] for key in (*kept, *lengths)},
+            **{key: data[key] for key in keys},
             "attention_factor": self.spec.attention_factor,
             "window_attention_factor": self.window_attention_factor,
             "softmax_scale": self.spec.softmax_scale,
@@ -126,7 +124,7 @@ class Side:
 class RuntimePair:
     """The status of both models in the newest version of a runtime; None for a model in the other format.
 
-    runtime: `name@version`. display_name: for people. reasons: of both, empty without.
+    runtime: `name@version`. reasons: of both, or empty.
     """
 
     runtime: str
@@ -139,10 +137,9 @@ class RuntimePair:
 class RopeDifference(Summary):
     """The RoPE of two models, compared.
 
-    first, second: the models. frequencies: of layers that see the whole context, None where the numbers of pairs
-    differ. short_frequencies: within the trained context, None where neither model has others there.
-    window_frequencies: of window layers, None unless both models have them. differs: names from WORDS of what differs
-    and changes logits. runtimes: both models in each runtime.
+    frequencies: of layers that see the whole context, None if the numbers of pairs differ. short_frequencies: within
+    the trained context, None if neither model has others there. window_frequencies: of sliding-window layers, None
+    unless both models have them. differs: names from WORDS. runtimes: both models in each runtime.
     """
 
     first: Side
@@ -166,13 +163,13 @@ class RopeDifference(Summary):
             return f"They differ in {', '.join(others)}{' and ' if others else ''}{last}."
         first, second = self.first.spec, self.second.spec
         if first.context != second.context:
-            return f"They compute the same RoPE, and declare {first.context:,} and {second.context:,} tokens."
+            return f"They compute the same RoPE, but declare {first.context:,} and {second.context:,} tokens."
         return "They compute the same RoPE."
 
     def summary(self) -> dict[str, str]:
-        """What is shown, by name."""
+        """Return what is shown, by name."""
         sides = {"A": self.first, "B": self.second}
-        return {name: side.seen.source.reference for name, side in sides.items()} | {"result": self.sentence}
+        return {name: side.inspection.source.reference for name, side in sides.items()} | {"result": self.sentence}
 
     def _phrase(self, name: str) -> str:
         vector = getattr(self, name, None)
@@ -183,24 +180,24 @@ class RopeDifference(Summary):
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on what looks different and is not, and on what cannot be seen in the settings."""
-        first, second, found = self.first, self.second, []
+        """Sentences on equal things that look different, and on factors that are not in the settings."""
+        first, second, remarks = self.first, self.second, []
         if first.spec.layout != second.spec.layout and first.layout == second.layout:
-            found.append(
-                "Pairs are (i, i + r/2) in one and (2i, 2i + 1) in the other, for which the converter has permuted the "
-                "rows of queries and keys: the rotation is the same."
+            remarks.append(
+                "Pairs are (i, i + r/2) in one and (2i, 2i + 1) in the other. The converter permuted the rows of "
+                "queries and keys accordingly, so the rotation is the same."
             )
         if self.frequencies and self.frequencies.same and describe(first.spec.form) != describe(second.spec.form):
-            found.append("The frequencies are the same, written in two ways.")
+            remarks.append("The frequencies are the same, written in two ways.")
         for name, side in (("A", first), ("B", second)):
             if side.folded:
-                found.append(
+                remarks.append(
                     f"By its receipt, {name} has a part of its attention factor or query scale in the weights."
                 )
-        return found
+        return remarks
 
     def to_dict(self) -> JsonObject:
-        """The comparison as JSON-ready data; keys stay within a schema."""
+        """Return the comparison as JSON-ready data; keys stay within a schema."""
         vectors = ("frequencies", "short_frequencies", "window_frequencies")
         return {
             "same": self.same,
@@ -209,40 +206,40 @@ class RopeDifference(Summary):
             "remarks": self.remarks,
             "first": self.first.to_dict(),
             "second": self.second.to_dict(),
-            **{name: one.to_dict() if (one := getattr(self, name)) else None for name in vectors},
+            **{name: asdict(vector) if (vector := getattr(self, name)) else None for name in vectors},
             "runtimes": [asdict(pair) for pair in self.runtimes],
         }
 
 
 def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
-    """Compares the RoPE of two models, each of which may be a checkpoint, a config.json or a GGUF file."""
-    one, other = _side(first), _side(second)
-    a, b = one.spec.current(), other.spec.current()
+    """Compare the RoPE of two models, each of which may be a checkpoint, a config.json or a GGUF file."""
+    left, right = _side(first), _side(second)
+    a, b = left.spec.current(), right.spec.current()
     whole = compare_frequencies(a.inv_freq, b.inv_freq)
-    listed = a.short_inv_freq is not None or b.short_inv_freq is not None
-    short = compare_frequencies(_short(a), _short(b)) if listed else None
+    has_short = a.short_inv_freq is not None or b.short_inv_freq is not None
+    short = compare_frequencies(_short(a), _short(b)) if has_short else None
     window = None
-    if one.spec.local_form and other.spec.local_form:
-        vectors = (vector for side in (one, other) if (vector := side.spec.local_inv_freq) is not None)
+    if left.spec.local_form and right.spec.local_form:
+        vectors = (vector for side in (left, right) if (vector := side.spec.local_inv_freq) is not None)
         window = compare_frequencies(*vectors)
-    differs = _differs(one, other, {"frequencies": whole, "short_frequencies": short, "window_frequencies": window})
-    return RopeDifference(one, other, whole, short, window, differs, _runtimes(first, second))
+    differs = _differs(left, right, {"frequencies": whole, "short_frequencies": short, "window_frequencies": window})
+    return RopeDifference(left, right, whole, short, window, differs, _runtimes(first, second))
 
 
-def _differs(one: Side, other: Side, vectors: dict[str, FrequencyDifference | None]) -> tuple[str, ...]:
-    a, b = one.spec, other.spec
+def _differs(first: Side, second: Side, vectors: dict[str, FrequencyDifference | None]) -> tuple[str, ...]:
+    a, b = first.spec, second.spec
     left, right = a.query_scaling, b.query_scaling
     dynamic = [spec.form if isinstance(spec.form, DynamicNtk) else None for spec in (a, b)]
-    found = {
+    differs = {
         "rotary_dim": a.rotary_dim != b.rotary_dim,
         "mla": a.mla != b.mla,
-        "layout": one.layout != other.layout,
+        "layout": first.layout != second.layout,
         "layers": a.layers != b.layers if len(a.layers) == len(b.layers) else {*a.layers} != {*b.layers},
         **{name: vector is not None and not vector.same for name, vector in vectors.items()},
         "dynamic": dynamic[0] != dynamic[1],
         "attention_factor": not _close(a.attention_factor, b.attention_factor),
         "window_attention_factor": bool(a.local_form and b.local_form)
-        and not _close(one.window_attention_factor, other.window_attention_factor),
+        and not _close(first.window_attention_factor, second.window_attention_factor),
         "softmax_scale": not _close(a.softmax_scale, b.softmax_scale),
         "query_scaling": not (
             left is right
@@ -250,9 +247,9 @@ def _differs(one: Side, other: Side, vectors: dict[str, FrequencyDifference | No
             else left.length == right.length and _close(left.beta, right.beta) and _close(left.gain, right.gain)
         ),
     }
-    both = None not in (_switch(a), _switch(b))
-    found["switch"] = both and _switch(a) != _switch(b)
-    return tuple(name for name in WORDS if found[name])
+    switches = (_switch(a), _switch(b))
+    differs["switch"] = None not in switches and switches[0] != switches[1]
+    return tuple(name for name in WORDS if differs[name])
 
 
 def _close(left: float, right: float) -> bool:
@@ -264,15 +261,15 @@ def _short(schedule: Schedule) -> Vector:
 
 
 def _switch(spec: RopeSpec) -> int | None:
-    """The length in tokens at which a model goes over to its other list of factors; None without two lists."""
+    """Return the length in tokens at which a model changes to its long list of factors; None without two lists."""
     form = spec.form
     return form.original_context if isinstance(form, LongRope) and form.short_factor != form.long_factor else None
 
 
-def _side(seen: Inspection) -> Side:
-    source, spec, window, layout = seen.source, seen.spec, 1.0, str(seen.spec.layout)
+def _side(inspection: Inspection) -> Side:
+    source, spec, window, layout = inspection.source, inspection.spec, 1.0, str(inspection.spec.layout)
     if isinstance(source, GgufSource):
-        family = by_name().get(find_arch(seen.name).family)
+        family = by_name().get(find_arch(inspection.name).family)
         layout = family.layout if family else layout
         window = read_file(source.file).local_attention_factor if spec.local_form else 1.0
     receipt, folded = None, spec
@@ -282,30 +279,31 @@ def _side(seen: Inspection) -> Side:
     if receipt is not None and receipt.fold is not None:
         if receipt.in_config is not None and _close(receipt.in_config.attention_factor, spec.attention_factor):
             folded = replace(folded, attention_factor=receipt.schedule.attention_factor)
-        written = receipt.log_n_approximation
-        if written is not None and spec.query_scaling is not None:
-            folded = replace(folded, query_scaling=replace(spec.query_scaling, gain=written.gain))
-    return Side(seen, folded, folded != spec, window, layout)
+        steps = receipt.log_n_approximation
+        if steps is not None and spec.query_scaling is not None:
+            folded = replace(folded, query_scaling=replace(spec.query_scaling, gain=steps.gain))
+    return Side(inspection, folded, folded != spec, window, layout)
 
 
 def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
-    found = []
+    pairs = []
     for row in (newest(name) for name in dict.fromkeys(row.name for row in runtimes())):
-        both = [next((one for one in reversed(seen.verdicts) if one.covers(row)), None) for seen in (first, second)]
-        if any(both):
-            statuses, reasons = ([getattr(one, name, None) for one in both] for name in ("status", "reason"))
-            found.append(
-                RuntimePair(row.key, row.display_name, (statuses[0], statuses[1]), (reasons[0] or "", reasons[1] or ""))
-            )
-    gguf = [_in_llamacpp(seen) for seen in (first, second)]
-    if any(gguf):
+        verdicts = [
+            next((verdict for verdict in reversed(inspection.verdicts) if verdict.covers(row)), None)
+            for inspection in (first, second)
+        ]
+        if any(verdicts):
+            a, b = ((verdict.status, verdict.reason) if verdict else (None, "") for verdict in verdicts)
+            pairs.append(RuntimePair(row.key, row.display_name, (a[0], b[0]), (a[1], b[1])))
+    statuses = (_in_llamacpp(first), _in_llamacpp(second))
+    if any(statuses):
         table = arch_table()
-        found.append(RuntimePair(table.key, f"{table.display_name}, GGUF", (gguf[0], gguf[1]), ("", "")))
-    return tuple(found)
+        pairs.append(RuntimePair(table.key, f"{table.display_name}, GGUF", statuses, ("", "")))
+    return tuple(pairs)
 
 
-def _in_llamacpp(seen: Inspection) -> str | None:
-    """The status of a GGUF file, whose inspection is what llama.cpp computes; None for a checkpoint."""
-    if not isinstance(seen.source, GgufSource):
+def _in_llamacpp(inspection: Inspection) -> str | None:
+    """Return the status of a GGUF file, whose inspection is what llama.cpp computes; None for a checkpoint."""
+    if not isinstance(inspection.source, GgufSource):
         return None
-    return "refused" if any(problem.code == "refused-tensor" for problem in seen.problems) else "exact"
+    return "refused" if any(problem.code == "refused-tensor" for problem in inspection.problems) else "exact"

@@ -1,11 +1,11 @@
-"""Variances of the queries and keys of a model, from its weights alone, which are read by range.
+"""Variances of the queries and keys of a model, from its weights, which are read by range.
 
-The hidden states before the weights of the input norm are taken as isotropic: mean zero, and the identity as covariance
-up to a factor. Then dimension j of q = W diag(g) x + b has the variance sum_c (W_jc g_c)^2, with g the weights of the
-input norm; a layer norm removes the mean of x, and so that of the row. The bias b moves the mean alone, which cancels
-from the bound. Where a norm of queries or keys follows, which divides by their root mean square and multiplies by its
-weights, the dimensions are taken as gaussian and independent, with the mean that biases give them; a layer norm removes
-the mean over the head first.
+The hidden states before the weights of the input norm are assumed to be isotropic: mean zero, and the identity as
+covariance up to a factor. Then dimension j of q = W diag(g) x + b has the variance sum_c (W_jc g_c)^2, with g the
+weights of the input norm; a layer norm removes the mean of x, and so that of the row. The bias b only moves the mean,
+which cancels from the bound. If a norm of queries or keys follows, which divides by their root mean square and
+multiplies by its weights, the dimensions are assumed to be gaussian and independent, with the mean of their biases; a
+layer norm removes the mean over the head first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -39,8 +38,8 @@ UNQUANTISED = "give the checkpoint before its quantisation"
 class Projection:
     """The rows that make the queries or the keys of a layer.
 
-    tensor: of the projection, [rows, columns]. bias: [rows], None without one. heads: the first row of each head.
-    norms: the weights of the norm behind it, empty without one; one for all heads, or one per head.
+    tensor: of the projection, [rows, columns]. bias: [rows], or None. heads: the first row of each head. norms: the
+    weights of the norm after it, or empty; one for all heads, or one per head.
     """
 
     tensor: Tensor
@@ -53,7 +52,7 @@ class Projection:
 class AttentionLayer:
     """The projections of a layer.
 
-    input_norm, input_bias: weights and biases of the norm before them; None where they are 1 and 0.
+    input_norm, input_bias: weights and biases of the norm before them; None for 1 and 0.
     """
 
     layer: int
@@ -66,17 +65,14 @@ class AttentionLayer:
 def attention_layers(
     spec: RopeSpec, family: Family, config: Config, tensors: Mapping[str, Tensor]
 ) -> tuple[AttentionLayer, ...]:
-    """The projections of every layer that rotates with the frequencies of `spec` and makes its own keys.
+    """Return the projections of every layer that rotates with the frequencies of `spec` and has its own keys.
 
-    spec: the RoPE of the checkpoint. family: of its model. config: its whole config.json. tensors: of all its files, by
-    name. Raises BadSource for families whose variances do not follow from these tensors, for quantised weights, and
-    where a tensor is missing.
+    tensors: of all files of the checkpoint, by name. Raises BadSource for families whose variances do not follow from
+    these tensors, for quantised weights, and if a tensor is missing.
     """
     weights = family.weights
     if not (weights.q or weights.fused):
-        raise BadSource(
-            f"where {family.display_name} has its projections is not known, so that nothing can be measured"
-        )
+        raise BadSource(f"the projections of {family.display_name} are not known; leave --weights out")
     if spec.mla:
         raise BadSource(
             f"{family.display_name} has multi-head latent attention, whose queries and keys are products of several "
@@ -84,16 +80,16 @@ def attention_layers(
         )
     if family.encoder:
         raise BadSource(
-            f"{family.display_name} reads in both directions, and the bound is one for models that read from left to "
-            "right; leave --weights out"
+            f"{family.display_name} reads in both directions, and the bound is for models that read from left to right;"
+            " leave --weights out"
         )
     if weights.norm == "rms-after-rope":
         raise BadSource(
-            f"{family.display_name} multiplies queries and keys by weights after the rotation, so that its sum depends "
-            "on positions and not on distances alone; leave --weights out"
+            f"{family.display_name} multiplies queries and keys by weights after the rotation, so its sum depends on "
+            "positions and not only on distances; leave --weights out"
         )
     if weights.unmeasured:
-        raise BadSource(f"of {family.display_name} nothing can be measured: {weights.unmeasured}; leave --weights out")
+        raise BadSource(f"{family.display_name} cannot be measured: {weights.unmeasured}; leave --weights out")
     part = text_part(config, family)
     heads, makers = head_count(part, family), key_layers(part, family, len(spec.layers))
     layers = (index for index, kind in enumerate(spec.layers) if kind == "global" and makers[index] == index)
@@ -111,8 +107,8 @@ def _layer(
     queries, keys = (_projection(which, prefix, heads, head_dim, family, tensors) for which in ("q", "k"))
     if len(queries.heads) % len(keys.heads):
         raise BadSource(
-            f"{queries.tensor.name} has {counted(len(queries.heads), 'head')}, no multiple of the {len(keys.heads)} of "
-            f"{keys.tensor.name}; correct the numbers of heads in config.json"
+            f"{queries.tensor.name} has {counted(len(queries.heads), 'head')}, not a multiple of the {len(keys.heads)} "
+            f"of {keys.tensor.name}; correct the numbers of heads in config.json"
         )
     columns = queries.tensor.shape[1:]
     weight, bias = (_optional(f"{norm}.{name}", tensors, columns) for name in ("weight", "bias"))
@@ -128,12 +124,12 @@ def _projection(
         raise BadSource(f"the checkpoint has no {name}; download it again")
     tensor = _checked(tensors[name])
     if len(tensor.shape) != 2:
-        raise BadSource(f"{name} has the shape {list(tensor.shape)}, which is no matrix; {UNQUANTISED}")
+        raise BadSource(f"{name} has the shape {list(tensor.shape)}, not that of a matrix; {UNQUANTISED}")
     rows = tensor.shape[0]
     if weights.fused:
         starts = fused_heads(which, rows, heads, head_dim, family)
     else:
-        # heads of gated queries are wider: the gate's rows follow those of the query
+        # heads of gated queries are wider: the rows of the gate follow those of the query
         width = rows // heads if which == "q" else head_dim
         starts = tuple(range(0, rows - head_dim + 1, width)) if width >= head_dim else ()
     if not starts:
@@ -151,21 +147,20 @@ def _norms(
     norm, kind = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}", weights.norm
     if not kind or kind.endswith("after-rope"):
         return ()
-    names = [f"{norm}.norms.{head}.weight" for head in range(heads)]
-    if kind != "layer-norm-list":
-        names = [f"{norm}.weight"]
-    found = tuple(_checked(tensors[name]) for name in names if name in tensors)
-    sizes = {prod(tensor.shape) for tensor in found}
-    if sizes - {head_dim, heads * head_dim} or (kind == "layer-norm-list" and len(found) not in (0, heads)):
+    per_head = kind == "layer-norm-list"
+    names = [f"{norm}.norms.{head}.weight" for head in range(heads)] if per_head else [f"{norm}.weight"]
+    norms = tuple(_checked(tensors[name]) for name in names if name in tensors)
+    sizes = {math.prod(tensor.shape) for tensor in norms}
+    if sizes - {head_dim, heads * head_dim} or (per_head and len(norms) not in (0, heads)):
         raise BadSource(
             f"{norm} does not fit {counted(heads, 'head')} of {head_dim} dimensions; download the checkpoint again"
         )
-    return found
+    return norms
 
 
 def _checked(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
     if tensor.dtype not in FLOATS:
-        raise BadSource(f"{tensor.name} is stored in {tensor.dtype}, and only floats can be measured; {UNQUANTISED}")
+        raise BadSource(f"{tensor.name} is stored as {tensor.dtype}, and only floats can be measured; {UNQUANTISED}")
     if shape is not None and tensor.shape != shape:
         raise BadSource(f"{tensor.name} has the shape {list(tensor.shape)}, not {list(shape)}; download it again")
     return tensor
@@ -186,11 +181,11 @@ def _missing(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> BadSo
 
 Vector = NDArray[np.float64]
 PIECE = 1 << 26
-"""Bytes that are read at a time, unless a head has more."""
+"""Bytes to read at a time, unless a head has more."""
 
 
 class LayerVariances(NamedTuple):
-    """Variances in a unit of each head's own: queries float64 [heads, head_dim], keys float64 [kv_heads, head_dim]."""
+    """Variances, in a unit of each head: queries float64 [heads, head_dim], keys float64 [kv_heads, head_dim]."""
 
     layer: int
     queries: Vector
@@ -198,11 +193,11 @@ class LayerVariances(NamedTuple):
 
 
 def bytes_to_read(layers: tuple[AttentionLayer, ...], head_dim: int) -> int:
-    """How many bytes `measure` reads. layers: what is measured. head_dim: rows of a head."""
+    """Return how many bytes `measure` reads. head_dim: rows of a head."""
     sides = [side for layer in layers for side in (layer.queries, layer.keys)]
     small = [tensor for side in sides for tensor in side.norms]
     small += [side.bias for side in sides if side.bias is not None and side.norms]
-    small += [one for layer in layers for one in (layer.input_norm, layer.input_bias) if one is not None]
+    small += [tensor for layer in layers for tensor in (layer.input_norm, layer.input_bias) if tensor is not None]
     rows = sum((stop - start) * _row_bytes(side.tensor) for side in sides for start, stop, _ in _pieces(side, head_dim))
     return rows + sum(tensor.stop - tensor.start for tensor in small)
 
@@ -214,11 +209,10 @@ def measure(
     head_dim: int,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Iterator[LayerVariances]:
-    """The variances of layers, one after the other; memory does not grow with the model.
+    """Yield the variances of layers, one after the other; memory does not grow with the model.
 
-    source: the checkpoint. layers: those to measure. family: of its model. head_dim: rows of a head. advance: called
-    with the bytes read since the last call. Raises BadSource for weights that are not finite or do not fit
-    together, OSError.
+    head_dim: rows of a head. advance: called with the bytes read since the last call. Raises BadSource for weights that
+    are not finite or do not fit together, OSError.
     """
     reader = _Reader(source, advance)
     for layer in layers:
@@ -236,18 +230,18 @@ def measure(
 
 
 def _check_widths(layer: AttentionLayer) -> None:
-    """Raises BadSource where a norm before the projections of a layer is not as wide as these."""
+    """Raise BadSource if the norm before the projections of a layer has another width than these."""
     for side in (layer.queries, layer.keys):
-        for one in (layer.input_norm, layer.input_bias):
-            if one is not None and math.prod(one.shape) != side.tensor.shape[1]:
+        for norm in (layer.input_norm, layer.input_bias):
+            if norm is not None and math.prod(norm.shape) != side.tensor.shape[1]:
                 raise BadSource(
-                    f"{one.name} has the shape {list(one.shape)} and {side.tensor.name} {list(side.tensor.shape)}, "
+                    f"{norm.name} has the shape {list(norm.shape)} and {side.tensor.name} {list(side.tensor.shape)}, "
                     "which do not fit together; download the checkpoint again"
                 )
 
 
 class _Inputs(NamedTuple):
-    """What is read by the projections of a layer: gain times a vector, centred for a layer norm, plus bias."""
+    """Inputs of the projections of a layer: gain times a vector, centred for a layer norm, plus bias."""
 
     gain: NDArray[np.float32] | None
     bias: NDArray[np.float32] | None
@@ -260,57 +254,56 @@ class _Reader:
         self.files = {name: (file, header) for file, header in source.headers.items() for name in header.tensors}
 
     def read(self, tensor: Tensor, start: int, stop: int) -> NDArray[np.float32]:
-        """Elements start .. stop - 1 of a tensor."""
+        """Read elements start .. stop - 1 of a tensor."""
         file, header = self.files[tensor.name]
         size = np.dtype(STORED[tensor.dtype]).itemsize
-        place = header.data_start + tensor.start
-        stored: NDArray[np.generic] = np.frombuffer(
-            self.source.read(file, place + start * size, place + stop * size), STORED[tensor.dtype]
-        )
+        begin = header.data_start + tensor.start
+        content = self.source.read(file, begin + start * size, begin + stop * size)
+        stored: NDArray[np.generic] = np.frombuffer(content, STORED[tensor.dtype])
         self.advance(stored.nbytes)
         values = widened(stored, tensor.dtype)
         if not np.isfinite(values).all():
-            raise BadSource(f"{tensor.name} holds numbers that are not finite; download the checkpoint again")
+            raise BadSource(f"{tensor.name} has infinite numbers or NaN; download the checkpoint again")
         return values
 
     def weights(self, tensor: Tensor, plus_one: bool = False) -> NDArray[np.float32]:
-        """All numbers of a norm or bias, flat."""
-        values = self.read(tensor, 0, int(np.prod(tensor.shape)))
+        """Read all numbers of a norm or bias, flat."""
+        values = self.read(tensor, 0, math.prod(tensor.shape))
         return values + np.float32(1) if plus_one else values
 
 
 def _variances(side: Projection, reader: _Reader, inputs: _Inputs, norm: str, head_dim: int) -> Vector:
     columns, centred = side.tensor.shape[1], norm.startswith("layer-norm")
-    found, means = np.empty((len(side.heads), head_dim)), np.zeros((len(side.heads), head_dim))
+    variances, means = np.empty((len(side.heads), head_dim)), np.zeros((len(side.heads), head_dim))
     bias = reader.weights(side.bias) if side.bias is not None and side.norms else None
     for start, stop, heads in _pieces(side, head_dim):
         rows = reader.read(side.tensor, start * columns, stop * columns).reshape(-1, columns)
         for head in heads:
             first = side.heads[head]
-            own = rows[first - start :][:head_dim]
+            matrix = rows[first - start :][:head_dim]
             if inputs.bias is not None and side.norms:
-                means[head] += own @ inputs.bias
+                means[head] += matrix @ inputs.bias
             if bias is not None:
                 means[head] += bias[first : first + head_dim]
             if inputs.gain is not None:
-                own = own * inputs.gain
+                matrix = matrix * inputs.gain
             if inputs.centred:
-                own = own - own.mean(axis=1, keepdims=True)
+                matrix = matrix - matrix.mean(axis=1, keepdims=True)
             if side.norms and centred:
-                own = own - own.mean(axis=0)
-            found[head] = np.square(own).sum(axis=1, dtype=np.float64)
+                matrix = matrix - matrix.mean(axis=0)
+            variances[head] = np.square(matrix).sum(axis=1, dtype=np.float64)
     if not side.norms:
-        return found
+        return variances
     if centred:
         means -= means.mean(axis=1, keepdims=True)
-    together = (1, -1) if norm == "rms-all-heads" else found.shape
-    weights = np.concatenate([reader.weights(one, norm == "rms-plus-one") for one in side.norms])
-    found = normalised_variances(found.reshape(together), means.reshape(together)).reshape(found.shape)
-    return found * np.square(weights.reshape(-1, head_dim).astype(np.float64))
+    shape = (1, -1) if norm == "rms-all-heads" else variances.shape
+    weights = np.concatenate([reader.weights(tensor, norm == "rms-plus-one") for tensor in side.norms])
+    normalised = normalised_variances(variances.reshape(shape), means.reshape(shape)).reshape(variances.shape)
+    return normalised * np.square(weights.reshape(-1, head_dim).astype(np.float64))
 
 
 def _pieces(side: Projection, head_dim: int) -> Iterator[tuple[int, int, range]]:
-    """Rows to read at once, [start, stop), and the heads that lie in them."""
+    """Yield rows to read at once, [start, stop), and their heads."""
     most, first = max(1, PIECE // _row_bytes(side.tensor)), 0
     for head in range(1, len(side.heads) + 1):
         if head == len(side.heads) or side.heads[head] + head_dim - side.heads[first] > most:

@@ -185,7 +185,7 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
     """
     sides = (difference.first, difference.second)
     for name, side in zip("AB", sides, strict=True):
-        sheet.copyable(f"{name}: {side.seen.source.reference}")
+        sheet.copyable(f"{name}: {side.inspection.source.reference}")
     cells = [_cells(side) for side in sides]
     rows = [
         (name, a, b, *(["differs" if key in difference.differs else ""] if explain else []))
@@ -250,7 +250,7 @@ def _cells(side: Side) -> tuple[str, ...]:
     }
     layers = [counted(spec.layers.count(kind), *words) for kind, words in kinds.items() if kind in spec.layers]
     return (
-        side.seen.name,
+        side.inspection.name,
         describe(spec.form),
         f"{spec.attention_factor:.6g}{' (partly in the weights)' if side.folded else ''}",
         f"{spec.softmax_scale:.6g}" if spec.softmax_scale != 1 else "",

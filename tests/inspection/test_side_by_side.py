@@ -78,7 +78,7 @@ LISTS = {"rope_type": "longrope", "short_factor": OLD, "long_factor": OLD, "atte
 @pytest.mark.parametrize(
     ("first", "second", "differs", "sentence"),
     [
-        ({}, {"max_position_embeddings": 8192}, (), "They compute the same RoPE, and declare 4,096 and 8,192 tokens."),
+        ({}, {"max_position_embeddings": 8192}, (), "They compute the same RoPE, but declare 4,096 and 8,192 tokens."),
         ({"rope_theta": 20000.0}, {"rope_scaling": LISTS}, (), "They compute the same RoPE"),
         ({"rope_theta": 20001.0}, {"rope_scaling": LISTS}, ("frequencies",), ""),
         ({}, {"head_dim": 64}, ("rotary_dim",), "They differ in the number of rotated dimensions."),

@@ -77,7 +77,7 @@ def compare_command(
     difference = side_by_side(*(inspect_source(_opened(reference, family)) for reference in (first, second)))
     output = Output(as_json)
     for side in (difference.first, difference.second):
-        output.note(side.seen.assumption)
+        output.note(side.inspection.assumption)
     if as_json:
         output.data(difference.to_dict())
     else:

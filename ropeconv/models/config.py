@@ -123,7 +123,7 @@ def text_parts(config: Config, family: Family) -> list[Config]:
 
 
 def halves(config: Config, family: Family) -> Iterator[tuple[str, Config]]:
-    """Of a model with an encoder and a decoder, each further half by its key, as a config in which it is read first."""
+    """Yield each further half of a model with an encoder and a decoder, by its key, as a config that starts with it."""
     for path in family.halves[1:]:
         whole = copy.deepcopy(config)
         text_part(whole, family).update(_half(config, path))

@@ -20,7 +20,7 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval_key: the config key that sets `interval`. indices: the key of a list with the numbers of the layers that
     are `last`. pattern: names that repeat, where that is not there. first, final: the first and the last layer, where
     they differ. flags: the key of a list whose entry is not 0 where the layer rotates (SmolLM3's no_rope_layers).
-    one_kind_without_window: a model without a window has global layers alone. backward: intervals and patterns count
+    one_kind_without_window: a model without a window has only global layers. backward: intervals and patterns count
     from the last layer. blocks: attention blocks in each numbered layer, which count as that many layers. null_is_none:
     layers of a type whose settings are null do not rotate.
     """
@@ -46,7 +46,7 @@ class WindowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sliding window or chunk in which some layers see.
 
     key: the config key of its size in tokens, where null means none; empty for families without windows. default: that
-    of the stock class. switch: a config key that has to be true. layers: which of them have it: all, those that rotate,
+    of the stock class. switch: a config key that must be true. layers: which of them have it: all, those that rotate,
     those that do not, or those that `layer_types` names so. first_key, first: without that list, a config key with the
     number of the first such layer, and its default. divided_by: what the size is divided by (ModernBERT counts both
     sides).
@@ -84,7 +84,7 @@ class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How tensors of a checkpoint are changed. Rules are applied in their order, each to what those before it left.
 
     match: a regular expression that is searched in the names. how: name of a conversion in `to_gguf/conversions.py`.
-    names: what stands in place of the matched part, for each tensor that comes out. times: config keys of factors that
+    names: what replaces the matched part, for each tensor that comes out. times: config keys of factors that
     it is multiplied by; KEY.N for the N-th of a list.
     """
 
@@ -98,8 +98,8 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How this family's checkpoints become GGUF.
 
     arch: the value of general.architecture. u32, f32, flag: metadata keys, and the expressions of config keys that they
-    come from (`to_gguf/hparams.py`); absent or null ones are left out. fixed: metadata keys with values that are no
-    settings. layer_flags: metadata keys that say of every layer whether it is of a type. computed: metadata keys, and
+    come from (`to_gguf/hparams.py`); absent or null ones are left out. fixed: metadata keys with fixed
+    values. layer_flags: metadata keys that say of every layer whether it is of a type. computed: metadata keys, and
     the functions in `to_gguf/hparams.py` that give them. scalars: metadata keys that are lists, and the tensors of each
     layer that have their single numbers, each with its shape. defaults: of the class, for config keys that are absent.
     convert: what happens to tensors. tied: the architecture has no output weights. copy_output: it needs them, so that
@@ -107,11 +107,11 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     one. skip: a regular expression of tensors that llama.cpp computes without. need: values that llama.cpp assumes.
     act: the activations that llama.cpp computes, empty where it is not checked, and act_key: the config key that says
     which. scale_layers: llama.cpp scales queries by 1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size /
-    heads). window: whether attention.sliding_window is written, with the pattern of layers or alone. pre: names of
+    heads). window: whether attention.sliding_window is written, with the pattern of layers or without. pre: names of
     pre-tokenizers that replace the usual ones. names: names of tensors that are not those of Llama or Gemma, with
     {layer} for the number. present: config switches, and the part of a tensor's name with which they are on.
     prediction: layers that predict further tokens are kept behind the others; they are left out else. config: settings
-    that no GGUF key has, for the way back to a checkpoint, which is not known without any. absent: config values where
+    that no GGUF key has, for the conversion back to a checkpoint, which needs them. absent: config values where
     a file lacks the key that they come from, "none" for null, and values of `fixed` that it may lack; it must have all
     other keys of u32 and fixed. idle: metadata keys that change nothing with this value, which exports leave out.
     """
@@ -224,8 +224,8 @@ class ConfigWriting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     belong to the architecture and not to a method. pinned_original: original_max_position_embeddings has another
     meaning as well and must not change. head_dim: whether the class takes an explicit head_dim. share_of: config keys;
     the first over the sum of all is written as partial_rotary_factor. longrope: where the class has the attention
-    factor of longrope from: the keys of its dictionary, the top-level original_max_position_embeddings alone, or
-    short_mscale and long_mscale alone, without which it fails.
+    factor of longrope from: the keys of its dictionary, only the top-level original_max_position_embeddings, or
+    only short_mscale and long_mscale, without which it fails.
     """
 
     types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
@@ -287,7 +287,7 @@ class WeightNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the attention layers of this family keep in the key-value cache.
+    """The contents of the key-value cache of this family's attention layers.
 
     repeated_by: a runtime that keeps keys and values for every query head, with multi-head latent attention always,
     else where `FamilyHooks.repeats_keys` says so. global_heads: the config key of the number of heads of keys and
@@ -337,11 +337,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
     rotary embedding. encoder: it reads in both directions and has no logits of the next token. halves: of a model with
     an encoder and a decoder, the keys of their configs, joined by dots where they are nested; the first is the one that
-    is read, all have to have the same RoPE, and all are written alike. refuse: why nothing can be baked for it, or
+    is read, all must have the same RoPE, and all are written alike. refuse: why nothing can be baked for it, or
     empty. no_gguf: why its checkpoints do not become GGUF, or empty. since: per runtime, the first version that loads
     it. gguf, code, ministral3: None where that kind of output is not known for it. origin: the file of a user that it
     is from, empty for those of the package. assumed: a model type that `--family` says is of this family, the last of
-    model_types; neither stands in files.
+    model_types; no file sets either of them.
     """
 
     name: str
@@ -373,7 +373,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def hooks(self) -> FamilyHooks:
-        """What it does differently from all other families; a file of the user cannot have any."""
+        """Behaviour that differs from all other families; a user's file cannot have any."""
         return hooks_of("" if self.origin else self.name)
 
     @property

@@ -1,4 +1,4 @@
-"""FolderSource, a checkpoint folder on disk, and ConfigSource, a config.json alone."""
+"""FolderSource, a checkpoint folder on disk, and ConfigSource, a config.json without weights."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class ConvertedShard(Generic[T]):
 
     @cached_property
     def head(self) -> bytes:
-        """The bytes of its header, which follow from names, dtypes and shapes alone."""
+        """The bytes of its header, which depend only on names, dtypes and shapes."""
         return header_bytes(((tensor.name, tensor.dtype, tensor.shape) for tensor in self.tensors), {"format": "pt"})
 
     @property
@@ -173,7 +173,7 @@ class ConvertedShard(Generic[T]):
 class ConvertedSource(Source, Generic[T]):
     """A checkpoint whose config, index, tokenizer and shards are made from files in another format.
 
-    Headers follow from shapes, so that a plan converts nothing, and `read` converts the range that is asked for alone.
+    Headers follow from shapes, so that a plan converts nothing, and `read` converts only the requested range.
     """
 
     @property

@@ -43,7 +43,7 @@ class HubShard(Shard):
 
     @classmethod
     def find(cls, repo_id: str, place: str, revision: str | None) -> HubShard:
-        """The file as it is now, or where the Hub does not answer as the cache has it.
+        """Return the current file, or the cached one if the Hub does not answer.
 
         repo_id, place: as in the class. revision: branch, tag or commit, None for the default branch. Raises BadSource
         where the repository has no such file.

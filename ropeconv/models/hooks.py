@@ -1,4 +1,4 @@
-"""FamilyHooks: behaviour of one family alone, which no field of its TOML file describes.
+"""FamilyHooks: behaviour of a single family, which no field of its TOML file describes.
 
 The class `Hooks` in `data/NAME.py` belongs to the family NAME. Other families have the behaviour of FamilyHooks.
 """

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CONNECT, READ = 10.0, 60.0
 """Seconds until a connection is there, and until the next bytes come."""
 ANSWER_BYTES, ANSWER_SECONDS = 16 << 20, 60.0
-"""Of an answer about a repository, and of any whose length is not given."""
+"""Limits of an answer about a repository, and of any answer without a length."""
 SLOWEST, PATIENCE = 1024, 60.0
 """Bytes per second at least that a download has after so many seconds."""
 LONGEST_WAIT = 60
@@ -65,7 +65,7 @@ class BadAnswer(RopeconvError):
 def answers(reference: str, size: int = 0) -> Iterator[None]:
     """Around calls to huggingface_hub: sets the limits, and raises BadSource for answers that it does not understand.
 
-    reference: the repository, for the message. size: of the file that is read, as it is listed.
+    reference: the repository, for the message. size: of the file, from the listing.
     """
     limit()
     previous = _largest.set(max(ANSWER_BYTES, size))

@@ -118,7 +118,7 @@ def window_size(part: Config, family: Family) -> int | None:
     """The tokens that a layer with a sliding window or chunk sees; None where the model has none.
 
     part: the text part of the config. A null means none, and so does a switch that is off; an absent key means the
-    default of the stock class. 0 is no length: transformers masks everything with it, in layers that have a window.
+    default of the stock class. 0 is not a length: transformers masks everything with it, in layers that have a window.
     """
     window = family.window
     if not window.key or (window.switch and not part.get(window.switch, False)):

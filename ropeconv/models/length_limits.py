@@ -123,7 +123,7 @@ def limits_in_text(name: str, text: str) -> tuple[LengthLimit, ...]:
 
 
 def raised(limits: Sequence[LengthLimit], context: int, content: bytes) -> Splice:
-    """What raises limits of one file to a context. content: the bytes from the first of them to the last."""
+    """Return the splice that raises limits of one file to a context. content: the bytes from the first to the last."""
     first, last, data, at = limits[0].start, limits[-1].stop, b"", limits[0].start
     for limit in limits:
         data += content[at - first : limit.start - first] + str(context).encode()

@@ -63,7 +63,7 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
 
 
 def read_family(path: Path) -> Family:
-    """The family that a file describes. Raises BadSource, with the file and the field, where it is no description."""
+    """The family that a file describes. Raises BadSource, with the file and the field, if it is invalid."""
     try:
         with open_regular(path) as file:
             data = file.read(LONGEST + 1)

@@ -100,7 +100,7 @@ WORDS: dict[object, str] = {
     Divisors: "positive numbers there, one per pair",
     Sections: "a list of whole numbers there",
 }  # fmt: skip
-"""What to write for each type, for messages."""
+"""The correct value of each type, for messages."""
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 PER_LAYER = "per_layer_config"

@@ -159,9 +159,9 @@ class Origin:
 
     @cached_property
     def identity(self) -> str:
-        """What tells the model from every other one, in hexadecimal: the same for `eval`, `tune`, `run` and `apply`.
+        """A digest that identifies the model, in hexadecimal: the same for `eval`, `tune`, `run` and `apply`.
 
-        On the Hub by repository and commit. Of files on this disk by their contents: whole for configs, tokenizers and
+        On the Hub by repository and commit. Local files count by their contents: whole for configs, tokenizers and
         code, by `weights_digest` for weights. Cards (*.md) do not count.
         """
         raise NotImplementedError
@@ -248,7 +248,7 @@ class Source(Origin, ABC):
         return detect(self.config(), self.treat_as, self._shapes)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of all tensors by name, from the headers of a folder; empty ones where the index alone is read."""
+        """The shapes of all tensors by name, from the headers of a folder; empty ones if only the index is read."""
         try:
             if self.kind == "folder" and self.weights():
                 return {name: tensor.shape for name, tensor in self.tensors.items()}
@@ -324,7 +324,7 @@ class Source(Origin, ABC):
         return ()
 
     def is_generated(self, name: str) -> bool:
-        """Whether a file has to be made, so that `path` does not have it and `copy` makes it. name: as in `files`."""
+        """Whether a conversion makes the file, so that only `copy` gives it. name: as in `files`."""
         return name in self.generated_texts() or any(item.name == name for item in self.generated_files())
 
     def copy(self, name: str, target: Path, advance: Advance = lambda done: None) -> None:
@@ -357,7 +357,7 @@ class Source(Origin, ABC):
         return ()
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, from the index; None without an index, where the weights would have to be fetched."""
+        """Names of all tensors, from the index; None without an index, which would require fetching the weights."""
         index = self.text(INDEX)
         return None if index is None else tensors(index)
 

@@ -20,14 +20,14 @@ Which = Literal["q", "k"]
 
 
 def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
-    """What the names of a layer's tensors may begin with. layer: its number, which counts attention blocks."""
+    """Return the possible prefixes of a layer's tensor names. layer: its number, which counts attention blocks."""
     number, block = divmod(layer, family.layers.blocks)
     block_name = family.hooks.blocks[block] if family.hooks.blocks else block
     return tuple(pattern.format(layer=number, block=block_name) for pattern in family.weights.layer)
 
 
 def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | None:
-    """What the names of a layer's tensors begin with; None where its projection is not among them.
+    """Return the prefix of a layer's tensor names; None if its projection is not among them.
 
     layer: its number. family: of the model. names: of all tensors of the checkpoint.
     """
@@ -71,7 +71,7 @@ NOT_OF_MODELS = frozenset(
 )
 """Keys that say nothing about a family: those of every config, and of what made the file."""
 GOOD = 0.75
-"""The share of the keys of the config that the class of a family has to have."""
+"""The share of the keys of the config that the class of a family must have."""
 NAMED = 0.5
 """The same for a family whose class the config names."""
 UNHEARD = 1.0
@@ -79,7 +79,7 @@ UNHEARD = 1.0
 ABSENT = 0.2
 """How much a key counts that the class has and the config leaves out, since it may have its default."""
 ALIKE = 0.4
-"""The share of the keys of the class, weighted so, that the config has to have."""
+"""The share of the keys of the class, weighted so, that the config must have."""
 NEAR = 0.05
 """Families whose shares differ by less are told apart by how common they are."""
 COMMON = (
@@ -113,7 +113,7 @@ def _key_weights() -> dict[str, float]:
 
 
 def suggestion(config: Config, shapes: Shapes) -> str:
-    """What to do about a config of an unknown model type: the family that fits best, or where families are listed.
+    """Return advice on an unknown model type: the family that fits best, or the list of families.
 
     shapes: of the tensors of the model; empty where they are not known.
     """

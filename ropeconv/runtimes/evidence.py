@@ -1,4 +1,4 @@
-"""What the lab has executed: `lab/*.json`, one file per runtime version, written by `scripts/lab`."""
+"""Results that the lab executed: `lab/*.json`, one file per runtime version, written by `scripts/lab`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Grade = Literal["run", "read", ""]
 
 
 class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What one version of a runtime did with the configs of one model.
+    """The results of one version of a runtime for the configs of one model.
 
     digest: of all its configs, so that a record shows when they have changed. rope_types: that they have. most: the
     status of all cells that are not in `others`. others: names of cells by status, and by what was different or the
@@ -69,7 +69,7 @@ def records() -> tuple[Record, ...]:
 
 
 class LabModel(msgspec.Struct, frozen=True, array_like=True):
-    """What a config of the lab is: its family, and the model type of the config as a whole."""
+    """The family of a config of the lab, and the model type of the whole config."""
 
     family: str
     model_type: str
@@ -117,7 +117,7 @@ def evidence(runtime: Runtime, family: str, kind: str | None = None, model_type:
     Args:
         runtime: A row of the table of runtimes.
         family: The name of the family.
-        kind: The rope type, None for any, as where the runtime has no such model.
+        kind: The rope type, None for any, also for models that the runtime does not support.
         model_type: The one of the config as a whole; empty for any.
     """
     for record in _covered(runtime):

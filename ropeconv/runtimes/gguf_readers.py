@@ -20,7 +20,7 @@ Feature = Literal[
     "temperature_scale", "rope_freqs", "factors", "window_theta", "window_norms", "rope_freqs_shape", "stock_theta",
     "no_scaling_keys", "gemma3_not_8",
 ]  # fmt: skip
-"""What a GGUF file uses of RoPE; `WORDS` explains each."""
+"""The RoPE features of a GGUF file; `WORDS` explains each."""
 
 WORDS: dict[Feature, str] = {
     "theta": "rope.freq_base",
@@ -48,7 +48,7 @@ ANY = "*"
 
 
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a reader does with some features of files of some architectures.
+    """The behaviour of a reader for some features of some architectures.
 
     archs: values of general.architecture, or "*" for all without a statement of their own on the feature. features:
     which of them, or "*" for everything. status: as in a verdict. reason: why, or a remark where it is "exact". source:
@@ -79,7 +79,7 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
     statements: tuple[Statement, ...] = ()
 
     def statement(self, feature: Feature, arch: str) -> Statement | None:
-        """What is stated on a feature of files of an architecture, for the last version; None where it is untested."""
+        """Return the statement on a feature of an architecture, for the last version; None if it is untested."""
         for name in (arch, ANY):
             for statement in self.statements:
                 matches = feature in statement.features or (ANY in statement.features and feature not in MARKS)

@@ -53,7 +53,7 @@ class _Range:
 def grouped(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[tuple[str, str]]:
     """Pairs of a status, best first, and its runtimes: `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`.
 
-    verdicts: in the order of `runtimes()`. Consecutive versions become a range. What was executed comes first. read_as:
+    verdicts: in the order of `runtimes()`. Consecutive versions become a range. Executed versions come first. read_as:
     the family that a model of an unknown model type is treated as, which goes before the runtimes: "as llama: ...".
     """
     ranges: dict[str, list[_Range]] = {}
@@ -121,7 +121,7 @@ def canonical(wanted: str) -> str:
 
 
 def find(wanted: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
-    """The rows for `name` (all current ones, the newest last), for `name@version` that version alone, or for "all".
+    """The rows for `name` (all current ones, the newest last), for `name@version` only that version, or for "all".
 
     also: other names that the caller knows, for the message. Raises RecipeError for an unknown name, and for a version
     that no row covers.

@@ -125,10 +125,10 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a runtime does with some model families: the rule set that their model files follow, or that it has none.
+    """The rule set that the model files of some families follow in a runtime, or why there is none.
 
-    names: of the families. model_types: of the config as a whole, where only those are meant (a text model alone, or
-    one beside a vision model). rules: the rule set. unsupported: why it cannot run them at all. unknown: what
+    names: of the families. model_types: of the config as a whole, if only those are meant (a text model, or
+    one with a vision model). rules: the rule set. unsupported: why it cannot run them at all. unknown: what
     is untested. source: where that is stated.
     """
 
@@ -141,7 +141,7 @@ class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a runtime does with a config key that changes what its attention computes.
+    """The effect of a config key that changes the attention of a runtime.
 
     names: of the keys. families: those whose model files read them; empty for those that the extracted keys say.
     status, reason: the outcome where one of them is in a config. source: where that is stated.
@@ -159,7 +159,7 @@ class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     name: as `--runtime` takes it. version, through: the first and the last version; through is empty where they are the
     same. title: of the program, for people. source: its code. current: whether it is in common use, so that `name`
-    alone includes it.
+    without a version includes it.
     """
 
     name: str
@@ -171,7 +171,7 @@ class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def key(self) -> str:
-        """The range as `name@version`, as `--runtime` takes it; the name alone where it has no version."""
+        """The range as `name@version`, as `--runtime` takes it; only the name if it has no version."""
         return f"{self.name}@{self.version}" if self.version else self.name
 
     @property
@@ -194,7 +194,7 @@ Range = TypeVar("Range", bound=VersionRange)
 
 
 def choose(wanted: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
-    """The ranges that a name stands for: all current ones, or that of `version`, cut to that version alone.
+    """The ranges that a name stands for: all current ones, or that of `version`, cut to that version.
 
     A version with fewer numbers than the ranges have stands for the last range in it.
 
@@ -244,7 +244,7 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     quantization: the quantisation methods (`quant_method`) whose checkpoints it loads, and on what that depends; None
     where it is untested.
     wrappers: where its source shows that every model around a text model builds that from its text_config; empty where
-    each of these models has to be executed.
+    each of these models must be executed.
     custom_code: what becomes of checkpoints with a modelling file of their own, "exact" (it is run), "refused" or
     "unknown", and custom_code_reason why.
     """
@@ -258,9 +258,9 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     custom_code_reason: str = ""
 
     def statement(self, family: str, model_type: str = "") -> FamilyStatement | None:
-        """What is stated about a family; None where it is untested.
+        """Return the statement about a family; None if it is untested.
 
-        model_type: of the config as a whole; without it, statements on some model types alone do not count.
+        model_type: of the config as a whole; without it, statements on some model types do not count.
         """
         for statement in reversed(self.families):
             if family in statement.names and (not statement.model_types or model_type in statement.model_types):

@@ -126,7 +126,7 @@ NEVER_WRITTEN = ("dynamic",)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a range of versions of a runtime does with an output.
+    """The behaviour of a range of versions of a runtime for an output.
 
     runtime: `name@version`, of the first version. through: the last version. display_name: for people. status: what it
     does, explained at `judge`. reason: why, or a remark; may be empty where the status is "exact". source: where the
@@ -170,12 +170,12 @@ def judge_all(config: Config, family: Family, schedule: Schedule, before: RopeSp
 def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, runtime: Runtime) -> Verdict:
     """The verdict of one runtime on a planned config.
 
-    config: the planned config.json. family: of its model. schedule: what has to be computed. before: the RoPE of the
+    config: the planned config.json. family: of its model. schedule: what must be computed. before: the RoPE of the
     source. runtime: the one to judge; its last version counts where they differ.
 
     "exact": it computes the schedule. "differs": it computes something else, silently; `reason` names it. "ignored": it
     computes the unscaled RoPE, silently. "refused": it fails, at load or at the first forward pass. "unsupported": it
-    cannot run such a model, or not in that version. "unknown": nobody looked. Encodings replace "exact" by "rounded"
+    cannot run such a model, or not in that version. "unknown": it is untested. Encodings replace "exact" by "rounded"
     where folding rounds weights, and by "approximate" for a log-n approximation.
     """
     model_type = str(config.get("model_type", ""))

@@ -13,7 +13,7 @@ from ...formats.jsontext import JsonObject
 SPECIALS = 256
 MOST_LETTERS = 2048  # of base64, for one token; conversion takes the square of the length
 MOST_BYTES = 1 << 24
-"""Of a tokenizer.model: that of Llama 3 has 2 million."""
+"""The most bytes of a tokenizer.model; Llama 3's has 2 million."""
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

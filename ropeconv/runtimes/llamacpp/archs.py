@@ -1,4 +1,4 @@
-"""The schema of `archs.toml`, one entry per GGUF architecture, and the functions that read it."""
+"""The schema of `archs.toml`, one entry per GGUF architecture, and the functions that load it."""
 
 from __future__ import annotations
 
@@ -198,14 +198,14 @@ KINDS: tuple[tuple[Callable[[GgufFile], bool], str], ...] = (
     (
         lambda file: bool(_further(file)) and not any(name.startswith("blk.0.") for name in file.tensors),
         "holds only layers that predict further tokens (MTP), a draft for another file; extend that file, and leave "
-        "the draft as it is",
+        "the draft unchanged",
     ),
 )
 """Each kind as a test of the file, and what to say of one after its name."""
 
 
 def other_kind(file: GgufFile) -> str:
-    """What a file is instead of a language model, with the repair, to be said after its name; empty for a model."""
+    """Return why a file is not a language model, with the fix, to follow its name; empty for a model."""
     return next((words for applies, words in KINDS if applies(file)), "")
 
 

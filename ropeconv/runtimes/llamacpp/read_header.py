@@ -224,7 +224,7 @@ def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> tuple[int,
 
 
 def arch_of(file: GgufFile) -> Arch:
-    """The architecture of a file. Raises BadSource where it is no language model with RoPE, or an unknown one."""
+    """The architecture of a file. Raises BadSource if it is not a language model with RoPE, or is unknown."""
     other = other_kind(file)
     if other:
         raise BadSource(f"{file.name} {other}")

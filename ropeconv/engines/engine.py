@@ -23,8 +23,8 @@ LogProbs = dict[int, float]
 class Progress:
     """Callbacks of a long run.
 
-    note: called with sentences for the user. total: called with the number of tokens to read. advance: called with the
-    tokens read since the last call. stopped: called between chunks; True ends the run early, with what has been read.
+    note: sentences to the user. total: the number of tokens to read. advance: the tokens read since the last call.
+    stopped: called between chunks; True ends the run early, with the tokens read so far.
     """
 
     note: Callable[[str], None] = lambda message: None
@@ -35,7 +35,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class TokenLosses:
-    """What a model says of some tokens of a text.
+    """The losses of some tokens of a text.
 
     loss: minus the natural log-probability of each, float64 [tokens]. right: whether each was the likeliest, bool
     [tokens].
@@ -48,9 +48,8 @@ class TokenLosses:
 class Engine(ABC):
     """A model that runs. A method whose output an engine does not give raises RopeconvError.
 
-    gives: the outputs that it can be asked for. lacks: why it does not give some others, and what to do, in a phrase.
-    runtime: its name and version. unchecked: phrases for the report, each
-    a property of the run that cannot be known from outside.
+    gives: the supported outputs. lacks: why it does not give another one, and what to do. runtime: its name and
+    version. unchecked: properties of the run that cannot be known from outside, as phrases for the report.
     """
 
     gives: ClassVar[frozenset[Output]]
@@ -96,7 +95,7 @@ class Engine(ABC):
         self._cannot("tokens")
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
-        """The module whose output is first not finite when the model reads `ids`; empty where that cannot be said."""
+        """The first module whose output is not finite when the model reads `ids`; empty where that is not known."""
         return ""
 
     def without(self, output: Output) -> str:

@@ -1,8 +1,6 @@
-"""LlamaCppEngine: a GGUF file in llama.cpp.
+"""GGUF files in llama.cpp, also with a schedule as overrides of metadata keys.
 
-A schedule as key overrides, with which llama.cpp loads a file of another schedule.
-
-They follow from the schedule alone and not from an encoding, so that the reference shares no code with the output.
+The overrides follow from the schedule and not from an encoding, so that the reference shares no code with the output.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ from .llamacpp_process import (
     Job,
     Load,
     LogitsJob,
+    LossesAnswer,
     LossesJob,
-    Lost,
     Override,
     Process,
     TokensJob,
@@ -50,9 +48,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 class LlamaCppEngine(Engine):
     """A GGUF file as llama.cpp runs it, in a new process for every call, or in one process while it is `opened`.
 
-    path: the file (of several shards the first). overrides: metadata keys, as (type, value), that replace those of the
-    file when it is loaded. options: other fields of `Load`; without any it computes on the CPU, as plainly and exactly
-    as llama.cpp can.
+    path: the file, or the first of several shards. overrides: (type, value) of metadata keys that replace those of the
+    file. options: other fields of `Load`; by default it computes on the CPU, as exactly as llama.cpp can.
     """
 
     gives = frozenset({"logits", "token_losses", "tokens"})
@@ -64,12 +61,12 @@ class LlamaCppEngine(Engine):
 
     @property
     def load(self) -> Load:
-        """What the program is asked to load."""
+        """The first line for the program."""
         return Load(path=str(self.path), overrides=self.overrides, **{"threads": threads(), **self.options})
 
     @contextmanager
     def opened(self) -> Iterator[LlamaCppEngine]:
-        """One process for all calls, while it is entered. Raises RopeconvError where llama.cpp does not load it."""
+        """One process for all calls, while it is entered. Raises RopeconvError where llama.cpp cannot load the file."""
         with Process(self.load) as self.process:
             try:
                 yield self
@@ -87,8 +84,8 @@ class LlamaCppEngine(Engine):
     def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
         import numpy as np
 
-        found = self._ask(LossesJob(list(ids), list(targets)), Lost, (progress or Progress()).advance)
-        return TokenLosses(np.frombuffer(found.loss), np.frombuffer(found.right, bool))
+        losses = self._ask(LossesJob(list(ids), list(targets)), LossesAnswer, (progress or Progress()).advance)
+        return TokenLosses(np.frombuffer(losses.loss), np.frombuffer(losses.right, bool))
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         return self._ask(Generate(list(ids), count), TokensJob).tokens
@@ -107,7 +104,7 @@ def threads() -> int:
 
 
 def runtime() -> str:
-    """Name and version of llama.cpp, as far as that is known without it."""
+    """Name and version of llama.cpp; without the version where it is not installed."""
     try:
         return f"llama.cpp (llama-cpp-python {version('llama-cpp-python')})"
     except PackageNotFoundError:
@@ -115,7 +112,7 @@ def runtime() -> str:
 
 
 LONGEST = 300.0
-"""Seconds; a file of 100 GB is loaded in some, on a disk of the network in tens."""
+"""Seconds until a file is given up; 100 GB load in some seconds, from a network disk in tens."""
 LOADED, STOPPED = "loaded", "stopped: "
 PROGRAM = f"""
 import sys
@@ -148,7 +145,7 @@ for tokens in [token % width for token in range(1, 5)], [5 % width]:
     if any(number != number for number in logits):
         stop("it computes NaN, as it does from weights that are too large for f16")
 """
-"""Loads a file, and decodes four tokens together and one alone, which llama.cpp may compute in other ways."""
+"""Loads a file, and decodes four tokens and one token, which llama.cpp may compute in different ways."""
 
 
 def available() -> bool:
@@ -157,10 +154,10 @@ def available() -> bool:
 
 
 def why_not_run(path: Path) -> tuple[str, str]:
-    """Why llama.cpp does not run a file, and why that is not known; both are empty where it decodes five tokens.
+    """Why llama.cpp cannot run a file, and why that is not known; both are empty where it decodes five tokens.
 
-    Weights are mapped, and all are read twice. A file that is larger than the memory is only loaded, without its
-    weights. After `LONGEST` seconds a file that was not loaded counts as one that cannot be, another one as not tried.
+    Weights are mapped, and all are read twice. A file larger than the memory is only loaded, without its weights. After
+    `LONGEST` seconds a file that was not loaded counts as failed, another one as not tested.
     """
     size, memory = path.stat().st_size, _memory()
     known = size <= memory
@@ -193,16 +190,16 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     theta_key = find_arch(arch, assumed=True).theta_key
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         return None
-    found: dict[str, Override] = {theta_key: ("float", form.theta), "context_length": ("int", schedule.context)}
+    values: dict[str, Override] = {theta_key: ("float", form.theta), "context_length": ("int", schedule.context)}
     if isinstance(form, Plain):
-        found["rope.scaling.type"] = ("str", "none")
+        values["rope.scaling.type"] = ("str", "none")
     else:
-        found["rope.scaling.type"] = ("str", form.kind)
-        found["rope.scaling.factor"] = ("float", form.factor)
+        values["rope.scaling.type"] = ("str", form.kind)
+        values["rope.scaling.factor"] = ("float", form.factor)
     if isinstance(form, Yarn):
         if (form.beta_fast, form.beta_slow, form.truncate) != (32.0, 1.0, True):
             return None
-        found["rope.scaling.original_context_length"] = ("int", form.original_context)
+        values["rope.scaling.original_context_length"] = ("int", form.original_context)
         attention_factor /= 1 + 0.1 * math.log(form.factor)
-    found["rope.scaling.attn_factor"] = ("float", attention_factor)
-    return {f"{arch}.{key}": value for key, value in found.items()}
+    values["rope.scaling.attn_factor"] = ("float", attention_factor)
+    return {f"{arch}.{key}": value for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""Process: the program that runs llama.cpp, while it is open; its failures become errors with a sentence."""
+"""The process that runs llama.cpp, and its questions and answers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..rope.errors import RopeconvError
 from .process import ProgramProcess
 
 Override = tuple[Literal["int", "float", "bool", "str"], int | float | str]
-"""Type and value of a metadata key that is given at loading."""
+"""Type and value of a metadata key that replaces that of the file."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line: which model, and how it runs.
+    """The first line: the model, and how it runs.
 
-    path: of the file, of several shards the first. overrides: metadata keys that replace those of the file. threads: of
-    the CPU. batch: tokens that are read at a time. cache: type of the cached keys and values. plain: without flash
-    attention, and with the whole context in window layers, as the operations are written down. gpu: all layers on the
-    GPU. vocabulary_only: no weights, for `Encode` and `Decode`.
+    path: of the file, or of the first of several shards. overrides: metadata keys that replace those of the file.
+    threads: of the CPU. batch: tokens read at a time. cache: type of the cached keys and values. plain: without flash
+    attention, and with the whole context in window layers. gpu: all layers on the GPU. vocabulary_only: no weights, for
+    `Encode` and `Decode`.
     """
 
     path: str
@@ -38,7 +38,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogitsJob(msgspec.Struct, frozen=True, tag="logits"):
-    """Logits after some tokens, for a file. tokens: all. wanted: rising indices. out: .npy, float32."""
+    """Logits after some tokens, into a file. tokens: all. wanted: rising indices. out: .npy, float32."""
 
     tokens: list[int]
     wanted: list[int]
@@ -75,10 +75,10 @@ Job = LogitsJob | LossesJob | Generate | Encode | Decode
 
 
 class LoadedModel(msgspec.Struct, frozen=True, tag="loaded"):
-    """The model is loaded.
+    """A loaded model.
 
-    vocabulary: number of tokens. prefix: that the tokenizer puts before every text. offloads: whether this build of
-    llama.cpp can use a GPU.
+    vocabulary: number of tokens. prefix: tokens before every text. offloads: whether this build of llama.cpp can use a
+    GPU.
     """
 
     vocabulary: int
@@ -87,16 +87,16 @@ class LoadedModel(msgspec.Struct, frozen=True, tag="loaded"):
 
 
 class Read(msgspec.Struct, frozen=True, tag="read"):
-    """Some more tokens were read. count: how many."""
+    """More tokens were read. count: how many."""
 
     count: int
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The file that was asked for is written."""
+    """The file is written."""
 
 
-class Lost(msgspec.Struct, frozen=True, tag="lost"):
+class LossesAnswer(msgspec.Struct, frozen=True, tag="lost"):
     """Losses. loss: float64 in nats. right: one byte each, 1 where the token was the likeliest."""
 
     loss: bytes
@@ -115,20 +115,16 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
     text: str
 
 
-Answer = LoadedModel | Read | Done | Lost | TokensJob | Text
-
-
+Answer = LoadedModel | Read | Done | LossesAnswer | TokensJob | Text
 PATIENCE = 3600.0
-"""Seconds without an answer, and without news of a batch that was read, after which llama.cpp is given up."""
-
+"""Seconds without an answer and without another batch read after which llama.cpp is given up."""
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Process(ProgramProcess):
-    """llama.cpp with one model in a process of its own, from when it is entered.
+    """llama.cpp with one model in a process, from when it is entered.
 
-    load: which model, and how it runs. loaded: what is known of it then. Raises RopeconvError with llama.cpp's own
-    message where it does not run the file.
+    Raises RopeconvError with the message of llama.cpp where it cannot run the file.
     """
 
     loaded: LoadedModel
@@ -138,16 +134,16 @@ class Process(ProgramProcess):
         self.load, self.name = load, Path(load.path).name
 
     def start(self) -> None:
-        """Starts llama.cpp and loads the model."""
+        """Start llama.cpp and load the model."""
         require("llama_cpp", "running a GGUF file")
         super().start()
         self.loaded = self._answer(self.load, LoadedModel)
 
     def ask(self, job: Job, kind: type[T], advance: Callable[[int], None] = lambda count: None) -> T:
-        """The answer to a job.
+        """The answer to a job. advance: called with the tokens read since the last call.
 
-        job: to do. kind: of the answer. advance: called with the tokens read since the last call. Raises RopeconvError
-        with llama.cpp's own message where it fails, and where it is silent for too long; it is at its end then.
+        Raises RopeconvError, and ends the process, with the message of llama.cpp where it fails, and where it does not
+        answer for `PATIENCE` seconds.
         """
         if self.process.returncode is not None:
             raise RopeconvError(f"llama.cpp has ended after a failure with {self.name}; load it again")
@@ -169,8 +165,8 @@ class Process(ProgramProcess):
         except TimeoutError:
             self.stop()
             raise RopeconvError(
-                f"llama.cpp has read nothing of {self.name} for {PATIENCE:,.0f} seconds; give shorter sequences, or "
-                "run it on a faster machine"
+                f"llama.cpp did not read a batch of {self.name} within {PATIENCE:,.0f} seconds; give shorter "
+                "sequences, or use a faster machine"
             ) from None
         except BaseException:
             self.stop()
@@ -178,23 +174,20 @@ class Process(ProgramProcess):
 
 
 def environment() -> dict[str, str]:
-    """Variables of a process that runs llama.cpp: without secrets, and without a debugger that it starts at its end."""
+    """The environment of llama.cpp: without secrets, and without a debugger at its end."""
     return {**without_secrets(), "GGML_NO_BACKTRACE": "1"}
 
 
 FOLDERS = re.compile(r"^/\S*/(?=\S+:\d+: )")
-"""Where llama.cpp was compiled, before the name of one of its source files."""
+"""The folder in which llama.cpp was compiled, before the name of a source file."""
 TELLING = ("ASSERT", "error loading model", "missing", "wrong", "invalid", "unknown", "RuntimeError", "error")
-"""What lines that name a failure contain, the surest first: keys of the file and warnings have such words too."""
+"""Words in the lines that name a failure, the surest first; keys of the file and warnings have some of them too."""
 NO_TOKEN = re.compile(r"error loading model vocabulary: .*::at")
 PHI3 = " (the vocabulary lacks a token: llama.cpp needs <unk>, <s>, </s> and <|endoftext|> where general.name has phi3)"
 
 
 def last_words(stderr: str, code: int) -> str:
-    """The line of llama.cpp's stderr that names the failure, with the signal where one ended the process.
-
-    code: the return code of the process.
-    """
+    """The line of stderr that names the failure, with the signal that ended the process. code: its return code."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = [line for word in TELLING for line in lines if word in line]
     ended = f" (ended by signal {-code})" if code < 0 else ""

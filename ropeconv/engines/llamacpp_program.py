@@ -1,6 +1,6 @@
 """Reads `Load` and then jobs from stdin, a line of JSON each, and answers each on stdout, until stdin ends.
 
-What the libraries print goes to stderr. The process ends with its caller, also in the middle of a job.
+Output of libraries goes to stderr. The process ends with its caller, also in the middle of a job.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .llamacpp_process import (
     Load,
     LoadedModel,
     LogitsJob,
+    LossesAnswer,
     LossesJob,
-    Lost,
     Override,
     Read,
     Text,
@@ -46,10 +46,10 @@ ROWS, NUMBERS = 256, 1 << 24
 ALL_LAYERS = 999
 
 
-def overrides(llama: Any, wanted: Mapping[str, Override]) -> Any:
-    """A ctypes array of llama_model_kv_override that ends with an empty key. wanted: [type, value] by key."""
-    found = (llama.llama_model_kv_override * (len(wanted) + 1))()
-    for entry, (key, (kind, value)) in zip(found, wanted.items(), strict=False):
+def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
+    """A ctypes array of llama_model_kv_override that ends with an empty key. values: (type, value) by key."""
+    array = (llama.llama_model_kv_override * (len(values) + 1))()
+    for entry, (key, (kind, value)) in zip(array, values.items(), strict=False):
         entry.tag, entry.key = TAGS[kind], key.encode()
         union = entry.value
         if kind == "int":
@@ -61,15 +61,14 @@ def overrides(llama: Any, wanted: Mapping[str, Override]) -> Any:
         else:
             data = str(value).encode()
             ctypes.memmove(ctypes.addressof(union), data + b"\0", len(data) + 1)
-    found[len(wanted)].key = b""
-    return found
+    array[len(values)].key = b""
+    return array
 
 
 class LlamaModel:
-    """A loaded model.
+    """A loaded model. width: size of the vocabulary. rows: positions whose logits exist at a time.
 
-    load: which, and how it runs. width: size of the vocabulary. rows: positions whose logits exist at a time. Raises
-    RuntimeError where llama.cpp does not load it.
+    Raises RuntimeError where llama.cpp cannot load it.
     """
 
     def __init__(self, load: Load) -> None:
@@ -94,7 +93,7 @@ class LlamaModel:
         self.size = 0
 
     def loaded(self) -> LoadedModel:
-        """What the caller has to know of the model."""
+        """The properties of the model for the caller."""
         llama = self.llama
         first = int(llama.llama_vocab_bos(self.vocabulary))
         prefix = (first,) if llama.llama_vocab_get_add_bos(self.vocabulary) and first >= 0 else ()
@@ -105,10 +104,10 @@ class LlamaModel:
         return bool(self.llama.llama_vocab_is_eog(self.vocabulary, token))
 
     def begin(self, length: int) -> None:
-        """Makes room for a sequence, and forgets the one before. length: in tokens.
+        """Make a context for a sequence, and forget the one before. length: in tokens.
 
-        The context is no longer than that needs, since llama.cpp takes LongRoPE's long list where the context is longer
-        than the trained one. Raises RuntimeError where there is no memory for it.
+        The context is as short as possible, since llama.cpp uses LongRoPE's long list where the context is longer than
+        the trained one. Raises RuntimeError where there is no memory for it.
         """
         size = (max(length, 32) + 255) // 256 * 256
         if size == self.size:
@@ -135,10 +134,10 @@ class LlamaModel:
     def decode(
         self, tokens: list[int], first: int, wanted: set[int], advance: Callable[[int], None] = lambda count: None
     ) -> Iterator[NDArray[np.float32]]:
-        """Reads tokens, and yields the logits at some positions, float32 [vocabulary], in rising order.
+        """Read tokens, and yield the logits at the wanted positions, float32 [vocabulary], in rising order.
 
-        tokens: to read. first: the position of the first. wanted: positions. advance: called with the tokens read since
-        the last call. A row is valid until the next one is requested. Raises RuntimeError where llama.cpp refuses.
+        first: the position of the first token. advance: called with the tokens read since the last call. A row is valid
+        until the next one is requested. Raises RuntimeError where llama.cpp refuses.
         """
         start = 0
         while start < len(tokens):
@@ -162,7 +161,7 @@ class LlamaModel:
             advance(count)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, without a prefix. What looks like a special token is text."""
+        """The tokens of a text, without a prefix and without special tokens."""
         data = text.encode()
         room = len(data) + 8
         tokens = (self.llama.llama_token * room)()
@@ -184,10 +183,9 @@ class LlamaModel:
 
 
 def answer(model: LlamaModel, job: Job, advance: Callable[[int], None]) -> Answer:
-    """The answer to a job.
+    """The answer to a job. advance: called with the tokens read since the last call.
 
-    model: that is loaded. job: to do. advance: called with the tokens read since the last call. Raises RuntimeError
-    where llama.cpp refuses.
+    Raises RuntimeError where llama.cpp refuses.
     """
     match job:
         case LogitsJob():
@@ -203,7 +201,7 @@ def answer(model: LlamaModel, job: Job, advance: Callable[[int], None]) -> Answe
 
 
 def logits(model: LlamaModel, job: LogitsJob, advance: Callable[[int], None]) -> Done:
-    """Writes logits, float32 [wanted, vocabulary]. Parameters are those of `answer`."""
+    """Write logits, float32 [wanted, vocabulary]."""
     rows = np.empty((len(job.wanted), model.width), np.float32)
     model.begin(len(job.tokens))
     for index, row in enumerate(model.decode(job.tokens, 0, set(job.wanted), advance)):
@@ -212,10 +210,10 @@ def logits(model: LlamaModel, job: LogitsJob, advance: Callable[[int], None]) ->
     return Done()
 
 
-def losses(model: LlamaModel, job: LossesJob, advance: Callable[[int], None]) -> Lost:
-    """Losses in float64, and whether the token was the likeliest. Parameters are those of `answer`."""
-    found, right = np.empty(len(job.targets)), np.zeros(len(job.targets), bool)
-    tokens = job.tokens[: job.targets[-1]]  # what comes behind the last target changes nothing
+def losses(model: LlamaModel, job: LossesJob, advance: Callable[[int], None]) -> LossesAnswer:
+    """Losses in float64, and whether the token was the likeliest."""
+    loss, right = np.empty(len(job.targets)), np.zeros(len(job.targets), bool)
+    tokens = job.tokens[: job.targets[-1]]  # later tokens have no effect
     model.begin(len(job.tokens))
     rows = model.decode(tokens, 0, {target - 1 for target in job.targets}, advance)
     for index, (target, row) in enumerate(zip(job.targets, rows, strict=True)):
@@ -223,27 +221,27 @@ def losses(model: LlamaModel, job: LossesJob, advance: Callable[[int], None]) ->
         most = float(row[likeliest])
         with np.errstate(all="ignore"):
             total = np.exp(row - row[likeliest]).sum(dtype=np.float64)
-        found[index], right[index] = most + np.log(total) - float(row[token]), token == likeliest
+        loss[index], right[index] = most + np.log(total) - float(row[token]), token == likeliest
     advance(len(job.tokens) - len(tokens))
-    return Lost(found.tobytes(), right.tobytes())
+    return LossesAnswer(loss.tobytes(), right.tobytes())
 
 
 def generated(model: LlamaModel, job: Generate) -> TokensJob:
     """The next tokens of greedy decoding."""
-    given, first, found = job.tokens, 0, list[int]()
-    model.begin(len(given) + job.count)
-    while len(found) < job.count:
-        last = first + len(given) - 1
-        (row,) = model.decode(given, first, {last})
-        found.append(int(row.argmax()))
-        if model.ends(found[-1]):
+    batch, first, tokens = job.tokens, 0, list[int]()
+    model.begin(len(batch) + job.count)
+    while len(tokens) < job.count:
+        last = first + len(batch) - 1
+        (row,) = model.decode(batch, first, {last})
+        tokens.append(int(row.argmax()))
+        if model.ends(tokens[-1]):
             break
-        given, first = found[-1:], last + 1
-    return TokensJob(found)
+        batch, first = tokens[-1:], last + 1
+    return TokensJob(tokens)
 
 
 def main() -> None:
-    """Answers until stdin ends."""
+    """Answer until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -261,7 +259,7 @@ def main() -> None:
 
 
 def _read(stdin: BinaryIO, lines: queue.Queue[bytes]) -> None:
-    """Hands on the lines of stdin, and ends the process with it: its caller has ended, or wants no more."""
+    """Queue the lines of stdin, and end the process with stdin."""
     for line in stdin:
         lines.put(line)
     os._exit(0)

@@ -1,9 +1,7 @@
-"""Probe: the installed transformers in a process of its own, and ProbeCache, which keeps its answers.
+"""Probe, which asks transformers in another process what it computes from a config, and a cache of its answers.
 
-An answer follows from the bytes of a config and from the code that read them, so the key of the cache covers both: the
-text, the versions of transformers and torch, the files of transformers that hold the model's RoPE, and the probe. Only
-the answer is cached; it is compared with the schedule each time. The module is fast to import, since the probe has to
-start first.
+The key of the cache covers the config and the code that reads it: the versions of transformers and torch, the files of
+transformers with the model's RoPE, and the probe. The module is fast to import, since the probe has to start first.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ from .process import ProgramProcess
 class Probe(ProgramProcess):
     """`probe_program.py`, which imports torch and transformers while its caller plans and copies.
 
-    It starts when it is entered, or when it is asked. python: the interpreter. env: of the process, None for that of
-    the caller without its secrets.
+    It starts when it is entered, or with the first question. env: of the process, None for that of the caller without
+    its secrets.
     """
 
     def __init__(self, python: str = sys.executable, env: Mapping[str, str] | None = None) -> None:
@@ -42,15 +40,15 @@ class Probe(ProgramProcess):
         return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
 
     def prefetch(self, model_type: str) -> None:
-        """Starts the import of the code of a model, ahead of `ask`."""
+        """Start the import of the code of a model, before `ask`."""
         self.send(json.dumps({"model_type": model_type}).encode())
 
     def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> JsonObject:
-        """What transformers computes from the config of a folder: {"modules": ...}, or {"error": message}.
+        """The frequencies that transformers computes from a config: {"modules": ...}, or {"error": message}.
 
-        A process that has ended is started again. folder: with config.json. context: in tokens, whose last position is
-        asked. own: run the modelling file in the folder, which the caller has written or trusts. stands_for: the model
-        type of a config whose own transformers does not have.
+        A process that has ended is started again. folder: with config.json. context: in tokens; the frequencies are
+        those at its last position. own: run the modelling file in the folder, which the caller has written or trusts.
+        stands_for: replaces a model type that transformers does not have.
         """
         if not self.is_running:
             self.start()
@@ -60,13 +58,13 @@ class Probe(ProgramProcess):
 
 
 class SharedProbe(Probe):
-    """A probe that is never entered, and stays for the next output. It ends with the process that holds it."""
+    """A probe that is not entered, stays for the next output, and ends with its caller."""
 
     def prefetch(self, model_type: str) -> None:
-        """Starts nothing ahead: the process may be there already."""
+        """Start nothing, since the process may run already."""
 
     def stop(self) -> None:
-        """Leaves the process for the next output."""
+        """Keep the process for the next output."""
 
 
 class Module(msgspec.Struct, frozen=True):
@@ -78,9 +76,9 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True):
-    """What transformers computes, by "global" and "local".
+    """The frequencies of "global" and "local" layers.
 
-    transformers: its version. read_as: the model type that was put in the place of one that it does not have.
+    transformers: its version. read_as: the model type that replaced one that it does not have.
     """
 
     modules: dict[str, Module]
@@ -89,20 +87,20 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
 
 
 class ProbeFailure(msgspec.Struct, frozen=True):
-    """Why it computes nothing."""
+    """The reason for no answer."""
 
     error: str
 
 
 def parsed(text: str | bytes) -> JsonObject | None:
-    """An answer as JSON-ready data; None for a text that is none, such as one with NaN among its numbers."""
+    """An answer as JSON-ready data; None for another text, such as one with NaN."""
     for kind in (ProbeFailure, ProbeAnswer):
         try:
             msgspec.json.decode(text, type=kind)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
-        found: JsonObject = json.loads(text)
-        return found
+        data: JsonObject = json.loads(text)
+        return data
     return None
 
 
@@ -121,13 +119,13 @@ class ProbeCache:
         stands_for: as for `Probe.ask`.
         """
         digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())
-        for ours in (Path(__file__).with_name("probe_program.py"), Path(__file__).parents[1] / "pretrained.py"):
-            digest.update(ours.read_bytes())
+        for path in (Path(__file__).with_name("probe_program.py"), Path(__file__).parents[1] / "pretrained.py"):
+            digest.update(path.read_bytes())
         try:
             for package in ("transformers", "torch"):
                 digest.update(importlib.metadata.version(package).encode())
-            found = importlib.util.find_spec("transformers")
-            root = Path(found.origin).parent if found and found.origin else Path()
+            spec = importlib.util.find_spec("transformers")
+            root = Path(spec.origin).parent if spec and spec.origin else Path()
             models = sorted((root / "models" / model_type).glob("*.py"))
             for path in (root / "modeling_rope_utils.py", root / "configuration_utils.py", *models):
                 status = path.stat()
@@ -140,10 +138,10 @@ class ProbeCache:
         self, folder: Path, model_type: str, context: int, own: bool = False, stands_for: str = "",
         probe: Probe | None = None,
     ) -> JsonObject:  # fmt: skip
-        """The answer of `Probe.ask`, from the cache where that has it.
+        """The answer of `Probe.ask`, which may be cached; not that of a modelling file of the folder.
 
-        model_type: as for `key`. probe: to ask, None to start one. folder, context, own, stands_for: as for
-        `Probe.ask`; what a modelling file of the folder computes is not cached.
+        model_type: as for `key`. probe: a running one; None to start one. folder, context, own, stands_for: as for
+        `Probe.ask`.
         """
         text = (folder / "config.json").read_bytes().decode(errors="replace")
         key = "" if own else self.key(text, model_type, context, stands_for)
@@ -163,7 +161,7 @@ class ProbeCache:
         return answer if answer is not None and "modules" in answer else None
 
     def put(self, key: str, answer: JsonObject) -> None:
-        """Caches an answer, unless it is an error or the key is empty. A cache that cannot be written is ignored."""
+        """Cache an answer, unless it is an error or the key is empty. A cache that cannot be written is ignored."""
         if not key or "error" in answer:
             return
         path = self.folder / f"{key}.json"

@@ -1,4 +1,4 @@
-"""ProgramProcess: a program that answers questions, in a process that ends with its caller."""
+"""A program that answers questions, in a process that ends with its caller."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 TAIL = 1 << 20
-"""Bytes of the end of stderr that are kept for messages."""
+"""Bytes at the end of stderr for messages."""
 
 
 class ProgramProcess:
     """A program that reads questions from stdin, one line of JSON each, and writes its answers to stdout.
 
-    It starts when it is entered and is killed at the end of the block. Its stdin closes with the caller, on which it
-    ends too.
-
-    command: starts the program. env: the environment variables that it gets.
+    It starts when it is entered and is killed at the end of the block. It also ends when its stdin closes with the
+    caller.
     """
 
     process: subprocess.Popen[bytes]
@@ -55,7 +53,7 @@ class ProgramProcess:
     def receive(self, seconds: float | None = None) -> bytes:
         """The next line of the program; empty where it has ended.
 
-        seconds: how long to wait, None for any time. Raises TimeoutError where no line comes in that time.
+        seconds: to wait, None for any time. Raises TimeoutError where no line comes in that time.
         """
         try:
             return self._lines.get(timeout=seconds)
@@ -63,7 +61,7 @@ class ProgramProcess:
             raise TimeoutError from None
 
     def end(self) -> tuple[int, str]:
-        """The return code of a program that ends by itself, and the end of its stderr."""
+        """The return code of a program, when it has ended, and the end of its stderr."""
         code = self.process.wait()
         self._stderr.seek(max(0, self._stderr.seek(0, 2) - TAIL))
         return code, self._stderr.read().decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Case, a sequence that a model reads; Observation, a number that was measured with it; and what a journal keeps."""
+"""Cases, the sequences that a model reads; observations, the numbers measured with them; and the lines of a journal."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class Case:
     """A sequence of tokens that every row reads, and the tokens of it that are predicted.
 
-    measure: its name. column: tokens of the sequence, or what else the table has its columns by. document: number of
-    the text that it is from. window: number of the place, or of the sample; cases of different columns with the same
-    document, window and depth have the same targets. ids: int32 [tokens]. targets: rising indices into `ids`, from 1
-    on. depth: where a fact stands, from 0 (the beginning) to 1; None for measures without one. answer: what
-    the targets say, of measures that can be run by generating; empty for others. generate: how many tokens are
-    generated behind those before the first target, instead of one pass over all; 0 for the pass.
+    measure: its name. column: the length in tokens, or another number that heads a column. document: number of the
+    text. window: number of the place or sample in it; cases of different columns with the same document, window and
+    depth have the same targets. ids: int32 [tokens]. targets: rising indices into `ids`, from 1 on. depth: place of a
+    fact, from 0 (the beginning) to 1; None for measures without one. answer: the text of the targets, for measures that
+    can generate; otherwise empty. generate: tokens to generate before the first target, instead of one pass over all; 0
+    for the pass.
     """
 
     measure: str
@@ -69,12 +69,12 @@ class Observation:
 
     @property
     def pair(self) -> tuple[object, ...]:
-        """What two rows have to share for their numbers to be paired."""
+        """The key by which the numbers of two rows are paired."""
         return self.measure, self.metric, self.column, self.document, self.window, self.depth
 
 
 class EvalLine(Line, frozen=True):
-    """One case for one row, in the journal. seconds: it took. observations: what was measured.
+    """One case for one row, in the journal. seconds: the time of the pass.
 
     Document and window of an observation are numbers of the run that wrote it; another run with more texts has others.
     """
@@ -90,7 +90,7 @@ EVAL = JournalKind("eval", 3, EvalLine)
 class Metric:
     """A kind of number.
 
-    title: in tables and plots. decimals: that are shown. factor: that is shown per unit. unit: behind a number in
+    title: in tables and plots. decimals: shown. factor: multiplies a number for display. unit: after a number in
     sentences. share: whether it is a share of answers, with Wilson's interval. rising: whether more is better.
     """
 
@@ -106,13 +106,13 @@ class Metric:
         return f"{self.factor * number:.{self.decimals}f}"
 
     def difference(self, number: float) -> str:
-        """A difference with its sign; +0 for one that is rounded to nothing."""
+        """A difference with its sign; +0 for one that rounds to 0."""
         return f"{self.factor * number:+.{self.decimals}f}"
 
     def error(self, number: float) -> str:
-        """A standard error, with one digit that counts where it would be rounded to nothing."""
-        shown = self.factor * number
-        return f"{shown:.1g}" if 0 < shown < 0.5 * 10**-self.decimals else self.value(number)
+        """A standard error, with one significant digit where it would round to 0."""
+        error = self.factor * number
+        return f"{error:.1g}" if 0 < error < 0.5 * 10**-self.decimals else self.value(number)
 
 
 METRICS = {
@@ -124,7 +124,7 @@ METRICS = {
 
 
 def metric_of(name: str) -> Metric:
-    """The metric of a name; one that is not known is shown under its name, and more is taken as better."""
+    """The metric of a name; an unknown one has its name as title, and more is better."""
     return METRICS.get(name) or Metric(name)
 
 
@@ -133,9 +133,9 @@ class EvaluationSizes:
     """The sizes of an evaluation.
 
     lengths: of the sequences, in tokens, rising. trained: the trained context in tokens. windows: sequences of each
-    length. targets: tokens at the end of each that are predicted. depths: places of a fact in a text. seed: of random
-    choices. stride: tokens by which a sliding window moves. generate: whether answers are generated instead of
-    compared token by token. chat: whether questions are put as messages in the chat template of the model.
+    length. targets: tokens predicted at the end of each. depths: places of a fact in a text. seed: of random choices.
+    stride: tokens by which a sliding window moves. generate: generate answers instead of comparing tokens. chat: ask
+    questions in the chat template of the model.
     """
 
     lengths: tuple[int, ...]
@@ -166,12 +166,12 @@ class EvaluationSizes:
 def parse_lengths(text: str, trained: int) -> tuple[int, ...]:
     """`"1/4T,1T,2T"` or `"8k,32k"` as lengths in tokens, rising and each once; T is the trained context.
 
-    text: as on the command line. trained: in tokens. Raises UsageError and RecipeError for anything else.
+    Raises UsageError and RecipeError for other texts.
     """
-    found = set()
+    lengths = set()
     for part in (piece.strip() for piece in text.split(",")):
         if not part.endswith("T"):
-            found.add(parse_tokens(part))
+            lengths.add(parse_tokens(part))
             continue
         over, _, under = part[:-1].partition("/")
         try:
@@ -180,12 +180,12 @@ def parse_lengths(text: str, trained: int) -> tuple[int, ...]:
             raise UsageError(
                 f"{part!r} is not a length; write it like 1/4T, 2T (T is the trained context) or 32k"
             ) from None
-        found.add(parse_tokens(str(length)))
-    return tuple(sorted(found))
+        lengths.add(parse_tokens(str(length)))
+    return tuple(sorted(lengths))
 
 
 def in_trained(length: int, trained: int) -> str:
-    """A length beside the trained context: `"2T"` for twice that, else as `format_tokens` has it. Both in tokens."""
+    """A length in trained contexts, such as `"2T"`, otherwise as `format_tokens` writes it. Both in tokens."""
     whole, rest = divmod(length, trained)
     if not rest:
         return f"{whole}T"

@@ -27,13 +27,13 @@ from .result import Result
 from .row import Row, parse_rows
 from .run import (
     EvaluationUnit,
-    Measured,
     Measurer,
     Refusal,
     RunOutcome,
+    UnitResult,
     all_cases,
-    measured_here,
     plan_units,
+    run_here,
     run_units,
 )
 from .runners.opening import open_runner
@@ -116,17 +116,17 @@ def probes(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
     ]
 
 
-def what_fits(cases: Sequence[Case], costs: Costs, asked: EvaluationSizes, budget: float) -> str:
+def what_fits(cases: Sequence[Case], costs: Costs, sizes: EvaluationSizes, budget: float) -> str:
     """Options with which cases stay within a budget in seconds, for a message."""
     total = sum(cost_of(case, costs) for case in cases)
-    windows = int(asked.windows * budget / total)
+    windows = int(sizes.windows * budget / total)
     if windows >= 1:
         return f"--windows {windows}"
-    for length in reversed(asked.lengths[:-1]):
+    for length in reversed(sizes.lengths[:-1]):
         shorter = sum(cost_of(case, costs) for case in cases if len(case.ids) <= length)
-        if shorter and shorter / asked.windows <= budget:
-            fewer = min(asked.windows, int(asked.windows * budget / shorter))
-            return f"--windows {fewer} and --lengths up to {in_trained(length, asked.trained)}"
+        if shorter and shorter / sizes.windows <= budget:
+            fewer = min(sizes.windows, int(sizes.windows * budget / shorter))
+            return f"--windows {fewer} and --lengths up to {in_trained(length, sizes.trained)}"
     return "a smaller model, or a GPU"
 
 
@@ -148,12 +148,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def within(budget: float, found: Estimate, cases: Sequence[Case], asked: EvaluationSizes) -> None:
+def within(budget: float, found: Estimate, cases: Sequence[Case], sizes: EvaluationSizes) -> None:
     """Raises UsageError, with what fits, for an evaluation that takes longer than its budget in seconds; 0 for none."""
     if budget and found.seconds > budget:
         raise UsageError(
             f"this takes about {duration(found.seconds)}, and --budget is {duration(budget)}; what fits: "
-            f"{what_fits(cases, found.costs, asked, budget)}"
+            f"{what_fits(cases, found.costs, sizes, budget)}"
         )
 
 
@@ -189,7 +189,7 @@ class Evaluation:
     @property
     def measurer(self) -> Measurer:
         """What runs the units."""
-        return self.workers or partial(measured_here, runner=self.runner)
+        return self.workers or partial(run_here, runner=self.runner)
 
     def estimate(self, journal: Journal[EvalLine] | None = None) -> Estimate:
         """The cost of what the journal does not have, after its first sequences; these are kept in the journal.
@@ -248,7 +248,7 @@ class Evaluation:
 
     def _announced(
         self, units: Sequence[EvaluationUnit], note: Callable[[str], None]
-    ) -> Generator[Measured, None, None]:
+    ) -> Generator[UnitResult, None, None]:
         """Runs units, and notes how long the others take, once two lengths of each measure were timed."""
         timings, announced = dict[str, list[tuple[int, float]]](), False
         names = {unit.measure.name for unit in units if not unit.measure.runs_model}

@@ -1,4 +1,4 @@
-"""Result: what an evaluation leaves, with every cell of its table and how it was measured; and the file of it."""
+"""Result, with every cell of the tables of an evaluation and how they were measured; its file, and its tables."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def margin(error: float | None, clusters: int) -> float | None:
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One number of the table, with its standard error.
 
-    row, measure, metric, column, depth: what it is; depth is None for the mean over depths, and for measures without.
-    value: the mean over windows. error: its standard error; None for a single window. low, high: Wilson's interval of
+    depth: None for the mean over depths, and for measures without. value: the mean over windows. error: its standard
+    error; None for a single window. low, high: Wilson's interval of
     95 %, for shares only. difference: minus the first row's, paired by window; None in that row. difference_error: its
     standard error. margin: how far from 0 the difference has to be to be significant; None where that cannot be tested.
     windows, documents: how many it is from. clusters: how many of them are taken as independent.
@@ -107,13 +107,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a row is, and what follows from its cells.
+    """A row, and what follows from its cells.
 
-    name: in tables. recipe: of the method; None for the model as it is. refused: why it was not run; empty where it
-    was. price: loss at the trained length minus the first row's, in nats per token, and price_error: its standard
-    error; None in the first row, and where that length was not measured. holds_to: the longest length at which the loss
-    is not significantly above the row's best; None where growth was not measured at the trained length, or in fewer
-    than four windows.
+    recipe: of the method; None for the unchanged model. refused: why it was not run; empty where it was. price: loss at
+    the trained length minus the first row's, in nats per token, and price_error: its standard error; None in the first
+    row, and where that length was not measured. holds_to: the longest length at which the loss is not significantly
+    above the row's best; None where growth was not measured at the trained length, or in fewer than four windows.
     """
 
     name: str
@@ -127,10 +126,9 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
 class Result(Summary, msgspec.Struct, frozen=True, kw_only=True):
     """An evaluation.
 
-    source: how the user named the model. identity: what tells it from others. runtime, device, dtype: which computed
-    it. trained: the trained context in tokens. lengths: that were measured, in tokens. measures: their names. texts:
-    names of the documents. tokens_sha256: over the tokens of all of them. seed: of random choices. seconds: that the
-    cases took. rows: in the order of the table. cells: of all measures. notes: sentences that belong to the table.
+    source: the model as the user named it. identity: a digest of it. trained: the trained context in tokens. lengths:
+    in tokens. measures: names. texts: names of the documents. tokens_sha256: over the tokens of all of them. seed: of
+    random choices. seconds: of all cases. notes: sentences below the tables.
     """
 
     source: str
@@ -152,34 +150,34 @@ class Result(Summary, msgspec.Struct, frozen=True, kw_only=True):
     ropeconv: str = ""
 
     def cell(self, row: str, measure: str, metric: str, column: int) -> Cell | None:
-        """The cell over all depths of a row, a measure, a metric and a column; None where it was not measured."""
-        wanted = (row, measure, metric, column, None)
-        return next((c for c in self.cells if (c.row, c.measure, c.metric, c.column, c.depth) == wanted), None)
+        """The cell over all depths; None where it was not measured."""
+        key = (row, measure, metric, column, None)
+        return next((c for c in self.cells if (c.row, c.measure, c.metric, c.column, c.depth) == key), None)
 
     def summary(self) -> dict[str, str]:
-        """What is shown, by name: of each row its cells over all depths."""
-        shown = {"source": self.source, "runtime": f"{self.runtime}, {self.device}, {self.dtype}"}
+        """The facts to print: of each row its cells over all depths."""
+        facts = {"source": self.source, "runtime": f"{self.runtime}, {self.device}, {self.dtype}"}
         for row in self.rows:
             cells = [c for c in self.cells if c.row == row.name and c.depth is None]
             numbers = (f"{c.measure} @{c.column} {c.value:.4g}" for c in cells)
-            shown[row.name] = f"refused: {row.refused}" if row.refused else ", ".join(numbers)
-        return shown
+            facts[row.name] = f"refused: {row.refused}" if row.refused else ", ".join(numbers)
+        return facts
 
     def to_dict(self) -> JsonObject:
-        """The result as JSON-ready data, with every key."""
-        found: JsonObject = msgspec.to_builtins(self)
-        return found
+        """JSON-ready data, with every key."""
+        data: JsonObject = msgspec.to_builtins(self)
+        return data
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Writes a result as JSON. path: of the file, which is replaced. Raises OSError."""
+    """Write a result as JSON, in place of a file that is there. Raises OSError."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
 
 
 def read_result(path: Path) -> Result:
     """The result in a file that `write_result` wrote.
 
-    Raises UsageError for a file that is not there, and BadSource for one that is no result, or of a later version.
+    Raises UsageError for a missing file, and BadSource for one that is not a result, or of a later version.
     """
     try:
         text = read_text(path, str(path))
@@ -190,7 +188,7 @@ def read_result(path: Path) -> Result:
     data = jsontext.parse(text, str(path), LONGEST)
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
-        raise BadSource(f"{path} is of a later ropeconv than {__version__}; upgrade this one")
+        raise BadSource(f"{path} is of a later ropeconv than {__version__}; upgrade ropeconv")
     if "cells" not in data or "rows" not in data:
         raise BadSource(f"{path} is not the result of an evaluation; give a file that `ropeconv eval -o` wrote")
     result = typed(data, Result, str(path))
@@ -198,7 +196,7 @@ def read_result(path: Path) -> Result:
     for cell in result.cells:
         numbers = (cell.value, cell.error or 0.0, cell.difference or 0.0, cell.difference_error or 0.0)
         if cell.row not in names or not all(map(math.isfinite, numbers)):
-            raise BadSource(f"{path} has a cell of {cell.row} that no evaluation writes; run `ropeconv eval` again")
+            raise BadSource(f"{path} has a wrong cell of {cell.row}; run `ropeconv eval` again")
     return result
 
 
@@ -237,23 +235,23 @@ def tables(result: Result, most: int = 10_000) -> list[Table]:
 
 
 def measures_of(result: Result) -> list[str]:
-    """The measures with numbers, in the order that was asked for."""
-    found = dict.fromkeys(cell.measure for cell in result.cells)
-    return [name for name in dict.fromkeys([*result.measures, *found]) if name in found]
+    """The measures with numbers, in the order of --measure."""
+    measured = dict.fromkeys(cell.measure for cell in result.cells)
+    return [name for name in dict.fromkeys([*result.measures, *measured]) if name in measured]
 
 
 def headline(result: Result, measure: str) -> str:
     """The metric of a measure that tables and pictures show."""
-    found = list(dict.fromkeys(cell.metric for cell in result.cells if cell.measure == measure))
-    wanted = REGISTRY[measure].metrics if measure in REGISTRY else ()
-    return next((name for name in wanted if name in found), found[0])
+    measured = list(dict.fromkeys(cell.metric for cell in result.cells if cell.measure == measure))
+    known = REGISTRY[measure].metrics if measure in REGISTRY else ()
+    return next((name for name in known if name in measured), measured[0])
 
 
 def headlines(result: Result, measure: str) -> list[str]:
     """The metrics of a measure that tables have: the headline, and other shares of answers."""
-    found = dict.fromkeys(cell.metric for cell in result.cells if cell.measure == measure)
+    measured = dict.fromkeys(cell.metric for cell in result.cells if cell.measure == measure)
     first = headline(result, measure)
-    return [first, *(name for name in found if name != first and metric_of(name).share)]
+    return [first, *(name for name in measured if name != first and metric_of(name).share)]
 
 
 def columns_of(result: Result, measure: str) -> list[int]:
@@ -266,15 +264,17 @@ def _table(result: Result, measure: str, name: str, most: int) -> Table:
     if measure == POSITION:
         columns = _thinned(columns, most, result.trained)
     metric, growth = metric_of(name), measure == GROWTH
-    cells = {(cell.row, cell.column): cell for cell in result.cells if _shown(cell, measure, name)}
-    run = [row for row in result.rows if any((row.name, column) in cells for column in columns)]
+    key = (measure, name, None)
+    cells = {(cell.row, cell.column): cell for cell in result.cells if (cell.measure, cell.metric, cell.depth) == key}
+    rows = [row for row in result.rows if any((row.name, column) in cells for column in columns)]
     lines = []
-    for row in run:
-        found = [cells.get((row.name, column)) for column in columns]
-        shown = [NOTHING if cell is None else _entry(cell, metric) for cell in found]
-        lines.append((row.name, (*shown, *(derived(row, result) if growth else ()))))
-    headings = [f"{one:,}" if measure == POSITION else in_trained(one, result.trained) for one in columns]
-    minus = f", then minus {run[0].name}" if len(run) > 1 else ""
+    for row in rows:
+        entries = [
+            _entry(cells[row.name, column], metric) if (row.name, column) in cells else NOTHING for column in columns
+        ]
+        lines.append((row.name, (*entries, *(derived(row, result) if growth else ()))))
+    headings = [f"{column:,}" if measure == POSITION else in_trained(column, result.trained) for column in columns]
+    minus = f", then minus {rows[0].name}" if len(rows) > 1 else ""
     minus = ", 95 % interval" if metric.share else minus
     more = ("price", "holds to") if growth else ()
     title = f"{measure}: {metric.title}{minus}; {sample_size(cells.values())}"
@@ -285,10 +285,6 @@ def sample_size(cells: Iterable[Cell | MeasuredRecord]) -> str:
     """How many independent windows or texts numbers are from, such as `"n = 8"` or `"n = 6 to 8"`."""
     counts = sorted({cell.clusters for cell in cells})
     return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-
-
-def _shown(cell: Cell, measure: str, metric: str) -> bool:
-    return (cell.measure, cell.metric, cell.depth) == (measure, metric, None)
 
 
 def _thinned(columns: Sequence[int], most: int, trained: int) -> list[int]:
@@ -321,29 +317,28 @@ def derived(row: RowResult, result: Result) -> tuple[Entry, Entry]:
 
 
 def record(result: Result, rows: Sequence[Row]) -> list[Path]:
-    """Writes what was measured of outputs into their receipts, and returns the paths of these outputs.
+    """Write the numbers of outputs into their receipts, and return the paths of these outputs.
 
-    result: of the evaluation. rows: of it; those with a path are outputs, and those without a receipt are left out.
-    Raises OSError where a receipt cannot be written.
+    Rows without a path are not outputs; outputs without a receipt are left out. Raises OSError.
     """
-    written = []
+    paths = []
     for row in rows:
-        found = recorded(result, row.name)
-        if row.path is None or not found.measured:
+        evaluation = recorded(result, row.name)
+        if row.path is None or not evaluation.measured:
             continue
         try:
             receipt = read_receipt(row.path)
         except BadSource:
             continue
-        add_evaluation(row.path, receipt, found)
-        written.append(row.path)
-    return written
+        add_evaluation(row.path, receipt, evaluation)
+        paths.append(row.path)
+    return paths
 
 
 def recorded(result: Result, name: str) -> EvaluationRecord:
-    """The headline numbers of a row. name: of the row."""
+    """The headline numbers of the row with a name."""
     cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
-    row = next(one for one in result.rows if one.name == name)
+    row = next(row for row in result.rows if row.name == name)
     measured = tuple(
         MeasuredRecord(
             measure=cell.measure, metric=cell.metric, length=cell.column, value=cell.value, error=cell.error,

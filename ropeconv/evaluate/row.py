@@ -1,4 +1,4 @@
-"""Row: one line of an evaluation, which is a method on the source, a saved recipe, or an output of `apply`."""
+"""Rows of an evaluation: a method on the source, a saved recipe, or an output of `apply`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ DEFAULT = "base,yarn:4,mixed:4,ntk:4"
 
 @dataclass(frozen=True)
 class Row:
-    """One line of an evaluation.
+    """A row of an evaluation.
 
-    name: in tables. recipe: the extension that is patched into the source; None for the model as it is. path: an output
-    that is loaded by itself, or that the server runs; None for the source. url: of the server that runs it; empty for
-    none.
+    recipe: the extension to patch into the source; None for the unchanged model. path: an output to load, or that the
+    server runs; None for the source. url: of the server that runs it; empty for none.
     """
 
     name: str
@@ -47,8 +46,8 @@ class Row:
 def parse_rows(text: str) -> list[Row]:
     """`"base,yarn:4,mixed:128k,recipe:FILE"` as rows.
 
-    A method has its value behind a colon, and settings and modifiers behind further ones: `yarn:4:beta_fast=16`. Raises
-    UsageError and RecipeError for unknown methods, wrong values and a row that is there twice.
+    A colon separates a method from its value, its settings and modifiers: `yarn:4:beta_fast=16`. Raises UsageError and
+    RecipeError for unknown methods, wrong values and a row that is there twice.
     """
     rows = [_row(part.strip()) for part in text.split(",") if part.strip()]
     names = [row.name for row in rows]
@@ -69,31 +68,31 @@ def _row(text: str) -> Row:
         return Row(text, read_recipe(path))
     kind = REGISTRY.get(name)
     if kind is None or kind.value is Value.FILE:
-        known = ", ".join(one.name for one in REGISTRY.values() if one.value is not Value.FILE)
-        raise UsageError(f"{text!r} names no method; known here: base, recipe:FILE, {known} (with a value: yarn:4)")
+        known = ", ".join(method.name for method in REGISTRY.values() if method.value is not Value.FILE)
+        raise UsageError(f"{text!r} is not a method; choose base, recipe:FILE, {known} (with a value: yarn:4)")
     return _method_row(kind, values, text)
 
 
 def _method_row(kind: type[Method], values: list[str], text: str) -> Row:
-    """A row of a method. values: what stands behind its name. text: the whole, for messages and the name of the row."""
+    """A row of a method. values: the parts after its name. text: the whole row."""
     settings = _settings([part for part in values if "=" in part], text)
     plain = _plain_value(kind, [part for part in values if "=" not in part], text)
     modifiers = {key: settings.pop(key) for key in list(settings) if key in MODIFIERS}
-    first, *own = [item.name for item in dataclasses.fields(kind)] or [""]
+    first, *others = [item.name for item in dataclasses.fields(kind)] or [""]
     if first in settings and plain is not None:
         raise UsageError(f"{text!r} gives {first} twice; leave one of them out")
-    unknown = settings.keys() - {*own, first}
+    unknown = settings.keys() - {*others, first}
     if unknown:
-        taken = ", ".join((*own, *MODIFIERS))
-        raise UsageError(f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has {taken}")
-    if "at" in own and settings.get("at") is None:
+        known = ", ".join((*others, *MODIFIERS))
+        raise UsageError(f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has {known}")
+    if "at" in others and settings.get("at") is None:
         raise UsageError(f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k")
-    given = {} if plain is None else {first: _value(kind, plain)}
-    return Row(text, Recipe(kind(**given, **settings), **modifiers))
+    value = {} if plain is None else {first: _value(kind, plain)}
+    return Row(text, Recipe(kind(**value, **settings), **modifiers))
 
 
 def _plain_value(kind: type[Method], plain: list[str], row: str) -> str | None:
-    """The value behind the name of a method; None for a method that takes none."""
+    """The value of a method; None for a method without one."""
     if kind.value is Value.TEXT and plain:
         return ":".join(plain)  # dynamic:yarn:4
     if kind.value is Value.SWITCH:
@@ -102,7 +101,7 @@ def _plain_value(kind: type[Method], plain: list[str], row: str) -> str | None:
         return None
     if len(plain) != 1:
         example = f"{kind.name}:4" if kind.value is Value.FACTOR else f"{kind.name}:VALUE"
-        raise UsageError(f"{row!r} needs one value behind the method; write it like {example}")
+        raise UsageError(f"{row!r} needs one value after the method; write it like {example}")
     return plain[0]
 
 

@@ -1,4 +1,4 @@
-"""Runs an evaluation: every case for every row, through the journal."""
+"""Runs the cases of an evaluation for every row, and keeps them in the journal."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ from .texts import Texts, Tokenizer
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why something was not measured.
-
-    row: its name. reason: in a sentence. measure: that could not be run; empty for all. column: of its table; None for
-    all.
-    """
+    """Why a row was not measured. reason: a sentence. measure: empty for all. column: of its table; None for all."""
 
     row: str
     reason: str
@@ -37,10 +33,10 @@ class Refusal:
 
 @dataclass
 class RunOutcome:
-    """What was measured.
+    """The observations of a run.
 
-    observations: by the name of the row. refusals: what was not run, and why. seconds: that the cases took, also in
-    earlier runs. cases: how many were run or found in the journal. stopped: whether it was stopped before the end.
+    observations: by the name of the row. seconds: of all cases, also in earlier runs. cases: how many were run or found
+    in the journal. stopped: whether it was stopped before the end.
     """
 
     observations: dict[str, list[Observation]]
@@ -50,24 +46,22 @@ class RunOutcome:
     stopped: bool = False
 
     def refused(self, row: str, measure: str = "", column: int | None = None) -> str:
-        """Why a row, a measure of it, or a column of that was not run; empty where nothing was refused.
+        """Why a row, a measure of it, or a column of that was not run; empty where it was.
 
-        row: its name. measure, column: as in Refusal; a refusal of the whole row counts for its measures too.
+        A refusal of the whole row is also one of its measures.
         """
-        for one in self.refusals:
-            if one.row == row and one.measure in ("", measure) and one.column in (None, column):
-                return one.reason
+        for refusal in self.refusals:
+            if refusal.row == row and refusal.measure in ("", measure) and refusal.column in (None, column):
+                return refusal.reason
         return ""
 
     def sentences(self, trained: int, rows: Sequence[str] = ()) -> list[str]:
-        """What was refused, once for each reason. trained: context in tokens. rows: names that are left out where the
-        whole row was refused.
-        """
+        """The refusals, once for each reason, without those of whole `rows`. trained: context in tokens."""
         places: dict[tuple[str, str, str], list[str]] = {}
-        for one in self.refusals:
-            if one.measure or one.row not in rows:
-                lengths = places.setdefault((one.row, one.measure, one.reason.rstrip(".")), [])
-                lengths += [] if one.column is None else [in_trained(one.column, trained)]
+        for refusal in self.refusals:
+            if refusal.measure or refusal.row not in rows:
+                lengths = places.setdefault((refusal.row, refusal.measure, refusal.reason.rstrip(".")), [])
+                lengths += [] if refusal.column is None else [in_trained(refusal.column, trained)]
         return [
             f"{row}{measure and f', {measure}'}{' at ' * bool(lengths)}{', '.join(lengths)}: {reason}."
             for (row, measure, reason), lengths in places.items()
@@ -76,7 +70,7 @@ class RunOutcome:
 
 @dataclass(frozen=True)
 class EvaluationUnit:
-    """A case to run for a row. key: of both and of what computes them, in the journal."""
+    """A case to run for a row. key: in the journal; of both, and of what computes them."""
 
     row: Row
     measure: Measure
@@ -84,25 +78,22 @@ class EvaluationUnit:
     key: str
 
 
-def all_cases(measures: Sequence[Measure], texts: Texts, asked: EvaluationSizes) -> list[tuple[Measure, Case]]:
+def all_cases(measures: Sequence[Measure], texts: Texts, sizes: EvaluationSizes) -> list[tuple[Measure, Case]]:
     """The cases of all measures, in turn, so that a run that is stopped early has some of each."""
-    streams = [(measure, list(measure.cases(texts, asked))) for measure in measures]
+    streams = [(measure, list(measure.cases(texts, sizes))) for measure in measures]
     longest = max(len(cases) for _, cases in streams)
     places = [
         ((index + 0.5) * longest / len(cases), number, measure, case)
         for number, (measure, cases) in enumerate(streams)
         for index, case in enumerate(cases)
     ]
-    return [(measure, case) for _, _, measure, case in sorted(places, key=lambda found: found[:2])]
+    return [(measure, case) for _, _, measure, case in sorted(places, key=lambda place: place[:2])]
 
 
 def plan_units(
     rows: Sequence[Row], cases: Sequence[tuple[Measure, Case]], runner: Runner, outcome: RunOutcome
 ) -> list[EvaluationUnit]:
-    """All units in the order in which they are run. What cannot be run is noted in `outcome.refusals`.
-
-    rows: of the evaluation. cases: as `all_cases` gives them. runner: of the rows. outcome: where refusals are noted.
-    """
+    """All units in the order in which they are run. What cannot be run is added to `outcome.refusals`."""
     needs = {measure.name: (measure, measure.needs(case)) for measure, case in reversed(cases)}
     possible: list[tuple[Row, str, set[str]]] = []
     for row in rows:
@@ -129,10 +120,10 @@ def plan_units(
     return [unit(r, d, m, c) for r, d, without in possible for m, c in cases if m.name not in without]
 
 
-Measured = tuple[int, EvalLine | Refusal | None]
-"""The index of a unit and what it gave; None where it was left out after another one of its column had failed."""
-Measurer = Callable[[Sequence[EvaluationUnit]], Generator[Measured, None, None]]
-"""Runs units, one or several at a time. Where the generator is closed, what has not started is dropped."""
+UnitResult = tuple[int, EvalLine | Refusal | None]
+"""The index of a unit and its result; None where it was left out after another one of its column had failed."""
+Measurer = Callable[[Sequence[EvaluationUnit]], Generator[UnitResult, None, None]]
+"""Runs units, one or several at a time. Closing the generator drops those that have not started."""
 
 
 def run_units(
@@ -144,9 +135,8 @@ def run_units(
 ) -> None:
     """Runs units that the journal does not have, and adds what was measured to `outcome`.
 
-    A column of a measure that fails for a row is refused for that row alone, and has no cell, not even from the windows
-    that did run. units: as `plan_units` gives them. measurer: runs them. journal: of finished units. progress:
-    callbacks; the total is in tokens. outcome: where observations and refusals are added.
+    A column of a measure that fails for a row is refused for that row, and has no cell, not even from the windows that
+    did run. progress: its total is in tokens.
     """
     missing = [unit for unit in units if unit.key not in journal.lines]
     tokens = sum(len(unit.case.ids) for unit in units)
@@ -171,16 +161,13 @@ def run_units(
         line = journal.lines.get(unit.key)
         if line is not None and not outcome.refused(unit.row.name, unit.measure.name, unit.case.column):
             observations: list[Observation] = outcome.observations.setdefault(unit.row.name, [])
-            observations += [unit.measure.placed(unit.case, one) for one in line.observations]
+            observations += [unit.measure.placed(unit.case, observation) for observation in line.observations]
             outcome.seconds += line.seconds
             outcome.cases += 1
 
 
 class UnitRunner:
-    """Runs units one after the other; the engine of a row is let go before that of another one is loaded.
-
-    runner: of the rows.
-    """
+    """Runs units one after the other, with the engine of one row at a time."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -188,14 +175,14 @@ class UnitRunner:
         self._loaded: tuple[Row, Engine] | None = None
 
     def run(self, unit: EvaluationUnit) -> EvalLine | Refusal:
-        """What a unit gave, or why it gave nothing: of its whole row where that has no engine, else of its column."""
+        """Run a unit; a refusal is of its whole row where that has no engine, otherwise of its column."""
         name = unit.row.name
         try:
             engine = self._engine(unit.row)
         except RopeconvError as problem:
             return Refusal(name, str(problem))
         try:
-            return measured(unit, engine, self.runner.tokenizer)
+            return run_unit(unit, engine, self.runner.tokenizer)
         except RopeconvError as problem:
             return Refusal(name, str(problem), unit.measure.name, unit.case.column)
 
@@ -206,13 +193,13 @@ class UnitRunner:
         return self._loaded[1]
 
     def close(self) -> None:
-        """Lets the engine go."""
+        """Free the engine."""
         self._loaded = None
         self._stack.close()
 
 
-def measured_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[Measured, None, None]:
-    """Runs units in this process, as a `Measurer`. runner: of the rows."""
+def run_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[UnitResult, None, None]:
+    """Run units in this process, as a `Measurer`."""
     failed: set[tuple[str, str, int | None]] = set()
     with closing(UnitRunner(runner)) as running:
         for index, unit in enumerate(units):
@@ -226,29 +213,25 @@ def measured_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[
             yield index, result
 
 
-def measured(
+def run_unit(
     unit: EvaluationUnit,
     engine: Engine,
     tokenizer: Tokenizer,
     clock: Callable[[], float] = time.perf_counter,
 ) -> EvalLine:
-    """Runs one unit, and returns its line for the journal.
-
-    unit: to run. engine: of its row. tokenizer: of the model. clock: in seconds. Raises NotFinite where a loss is NaN
-    or infinite.
-    """
+    """Run a unit, and return its line for the journal. Raises NotFinite where a loss is NaN or infinite."""
     case, start = unit.case, clock()
     if unit.measure.runs_model:
-        found = unit.measure.observe_model(case, engine, tokenizer)
+        observations = unit.measure.observe_model(case, engine, tokenizer)
     elif case.generate:
-        said = engine.generate(case.ids[: case.targets[0]].tolist(), case.generate)
-        found = unit.measure.observe_text(case, tokenizer.decode(said))
+        tokens = engine.generate(case.ids[: case.targets[0]].tolist(), case.generate)
+        observations = unit.measure.observe_text(case, tokenizer.decode(tokens))
     else:
         losses: TokenLosses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
         if not np.isfinite(losses.loss).all():
             raise _not_finite(unit, engine, losses)
-        found = unit.measure.observe(case, losses)
-    return EvalLine(unit.key, clock() - start, list(found))
+        observations = unit.measure.observe(case, losses)
+    return EvalLine(unit.key, clock() - start, observations)
 
 
 def _not_finite(unit: EvaluationUnit, engine: Engine, losses: TokenLosses) -> NotFinite:

@@ -1,4 +1,4 @@
-"""Documents and Texts: what a model reads, as tokens."""
+"""The texts that a model reads, as tokens, and its tokenizer."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 
 class Tokenizer(ABC):
-    """The tokenizer of a model.
-
-    prefix: the tokens that it puts before every text, such as a beginning-of-text token.
-    """
+    """The tokenizer of a model. prefix: the tokens that it puts before every text."""
 
     prefix: tuple[int, ...] = ()
 
@@ -48,15 +45,12 @@ class Tokenizer(ABC):
         """The text of tokens."""
 
     def chat(self) -> tuple[list[int], list[int]]:
-        """The tokens before and behind the message of a user whom the model answers next.
-
-        Raises UsageError where the tokenizer has no chat template.
-        """
+        """The tokens before and after the message of a user. Raises UsageError without a chat template."""
         raise UsageError("this tokenizer has no chat template; leave --chat out")
 
 
 def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, ...]:
-    """The tokens before a text. with_special: tokens of it as a model reads it. plain: those of the text alone."""
+    """The tokens before a text. with_special: its tokens as a model reads it. plain: without special tokens."""
     count = len(with_special) - len(plain)
     before = next((k for k in range(count + 1) if list(with_special[k : k + len(plain)]) == list(plain)), 0)
     return tuple(with_special[:before])
@@ -64,7 +58,7 @@ def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, .
 
 @dataclass(frozen=True, eq=False)
 class TextDocument:
-    """One text. name: of its file, or a number in a dataset. ids: its tokens, without a prefix, int32."""
+    """A text. name: of its file, or a number in a dataset. ids: its tokens, without a prefix, int32."""
 
     name: str
     ids: NDArray[np.int32]
@@ -72,9 +66,7 @@ class TextDocument:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """All texts of an evaluation. documents: at least one. tokenizer: of the model. notes: on texts that measure
-    little.
-    """
+    """All texts of an evaluation. documents: at least one. notes: on texts that measure little."""
 
     documents: tuple[TextDocument, ...]
     tokenizer: Tokenizer
@@ -86,12 +78,9 @@ class Texts:
         return self.tokenizer.prefix
 
     def window(self, document: int, end: int, length: int) -> NDArray[np.int32]:
-        """A sequence of `length` tokens: the prefix, and the tokens of a document before `end`.
-
-        document: its number. end: index into its tokens, behind the last one.
-        """
-        own = self.documents[document].ids[end - (length - len(self.prefix)) : end]
-        return np.concatenate([np.array(self.prefix, np.int32), own])
+        """A sequence of `length` tokens: the prefix, and the tokens of a document that end before index `end`."""
+        tokens = self.documents[document].ids[end - (length - len(self.prefix)) : end]
+        return np.concatenate([np.array(self.prefix, np.int32), tokens])
 
     @cached_property
     def sha256(self) -> str:
@@ -110,8 +99,8 @@ TRUST = "HF_DATASETS_TRUST_REMOTE_CODE"
 def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
     """Names and contents of the first rows of a dataset, which are streamed.
 
-    name: owner/name, owner/name:SPLIT, or owner/name:CONFIG:SPLIT; `test` where no split is given. field: the column
-    with the text. Raises BadSource where the dataset does not load or has no such column.
+    name: owner/name, owner/name:SPLIT (by default test), or owner/name:CONFIG:SPLIT. field: the column with the text.
+    Raises BadSource where the dataset does not load or has no such column.
     """
     require("datasets", "--dataset")
     import datasets
@@ -124,48 +113,45 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
         setattr(datasets.config, TRUST, False)
     try:
         rows = datasets.load_dataset(repository, parts[0] if len(parts) == 2 else None, split=split, streaming=True)
-        found = [row[field] for row in rows.take(MOST)]
+        texts = [row[field] for row in rows.take(MOST)]
     except KeyError:
         raise BadSource(f"{name} has no column {field!r}; name the one with the text with --field") from None
     except (OSError, ValueError, RuntimeError) as problem:
-        said = str(problem).splitlines() or [type(problem).__name__]
+        lines = str(problem).splitlines() or [type(problem).__name__]
         raise BadSource(
-            f"the dataset {name} does not load ({said[0]}); correct --dataset (owner/name:CONFIG:SPLIT), or give --text"
+            f"--dataset {name} does not load ({lines[0]}); write it as owner/name:CONFIG:SPLIT, or give --text"
         ) from None
-    pairs = [(f"{repository} {n}", text) for n, text in enumerate(found) if isinstance(text, str) and text.strip()]
+    pairs = [(f"{repository} {n}", text) for n, text in enumerate(texts) if isinstance(text, str) and text.strip()]
     if not pairs:
         raise BadSource(f"{name} has no text in {field!r}; name another column with --field")
     return pairs
 
 
 SEEN = 1 << 20
-"""Characters that are looked at."""
+"""Characters that are tested."""
 REPETITIVE = 0.12
-"""Size by zlib at which a text is taken to repeat itself; prose has 0.35 to 0.45, source code 0.25."""
+"""Share of its size to which zlib compresses a text that repeats itself; prose has 0.35 to 0.45, source code 0.25."""
 ENCODED = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 LEAST = 2000
-"""Characters below which nothing is said."""
+"""Characters below which a text is not tested."""
 
 
 def remark(name: str, text: str) -> str:
-    """What to know of the numbers that a text gives, in a sentence; empty for an ordinary text.
-
-    name: of the text. Raises BadSource for a text with many control characters, which is no text.
-    """
+    """A warning about the losses of a text; empty for an ordinary one. Raises BadSource for a binary file."""
     part = text[:SEEN]
     if len(CONTROL.findall(part)) > len(part) / 100:
         raise BadSource(f"{name} is a binary file; give another --text")
     if len(part) < LEAST:
         return ""
     if sum(map(len, ENCODED.findall(part))) > len(part) / 2:
-        return f"{name} looks encoded, as in base64 or hexadecimal, so its losses say nothing of language."
+        return f"{name} looks encoded (base64 or hexadecimal), so its losses are not those of language."
     data = part.encode("utf-8", "surrogatepass")
     ratio = len(zlib.compress(data)) / len(data)
     if ratio < REPETITIVE:
         return (
-            f"{name} repeats itself (zlib makes {100 * ratio:.0f} % of it), so its tokens can be copied from nearby, "
-            "and losses beyond the trained context look better than on other texts."
+            f"{name} repeats itself (zlib compresses it to {100 * ratio:.0f} %), so losses beyond the trained context "
+            "are lower than on other texts."
         )
     return ""
 
@@ -177,20 +163,17 @@ MOST_BYTES = 256 << 20
 def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
     """Names and contents of text files.
 
-    names: paths, patterns such as essays/*.txt, or - for standard input. Raises BadSource where a file is not UTF-8 or
-    is binary, and UsageError where no name is given or a pattern has no file.
+    names: paths, patterns such as essays/*.txt, or - for standard input. Raises BadSource for a file that is not UTF-8,
+    and UsageError where no name is given or a pattern matches no file.
     """
-    files = [pair for given in names for pair in _files(given)]
+    files = [pair for name in names for pair in _files(name)]
     if not files:
         raise UsageError("no text is given; name a file with --text (a book, or several essays)")
     return files
 
 
 def tokenized(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
-    """Texts as tokens.
-
-    files: names and contents. tokenizer: of the model. Raises BadSource for one that is binary, or has no two tokens.
-    """
+    """Texts as tokens. files: names and contents. Raises BadSource for a binary or empty one."""
     documents, notes = [], []
     for name, text in files:
         notes.append(remark(name, text))
@@ -201,14 +184,14 @@ def tokenized(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
     return Texts(tuple(documents), tokenizer, tuple(filter(None, notes)))
 
 
-def _files(given: str) -> list[tuple[str, str]]:
-    if given == "-":
+def _files(name: str) -> list[tuple[str, str]]:
+    if name == "-":
         return [("standard input", _decoded(sys.stdin.buffer.read(MOST_BYTES + 1), "standard input"))]
-    paths = [Path(given)] if Path(given).is_file() else sorted(map(Path, glob.glob(given, recursive=True)))
+    paths = [Path(name)] if Path(name).is_file() else sorted(map(Path, glob.glob(name, recursive=True)))
     files = [path for path in paths if path.is_file()]
     if not files:
         raise UsageError(
-            f"--text {given} names no file; give a text file, or a pattern in quotes such as 'essays/*.txt'"
+            f"--text {name} names no file; give a text file, or a pattern in quotes such as 'essays/*.txt'"
         )
     contents = []
     for path in files:
@@ -231,35 +214,34 @@ def _decoded(data: bytes, name: str) -> str:
 
 def long_enough(texts: Texts, length: int) -> list[int]:
     """Numbers of the documents that fill a sequence of `length` tokens. Raises BadSource where there is none."""
-    found = [
-        number for number, document in enumerate(texts.documents) if len(document.ids) + len(texts.prefix) >= length
-    ]
-    if not found:
-        most = max(len(document.ids) for document in texts.documents) + len(texts.prefix)
+    sizes = [len(document.ids) + len(texts.prefix) for document in texts.documents]
+    numbers = [number for number, size in enumerate(sizes) if size >= length]
+    if not numbers:
+        most = max(sizes)
         raise BadSource(
             f"the longest text has {most:,} tokens, and sequences of {length:,} are asked for; give a longer --text, "
             f"or --lengths up to {format_tokens(most)}"
         )
-    return found
+    return numbers
 
 
-def window_ends(texts: Texts, asked: EvaluationSizes, apart: int) -> list[tuple[int, int]]:
+def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[int, int]]:
     """(document, end) of windows of the longest length, in turn from all documents that are long enough.
 
     In each document they are spread evenly, and end at least `apart` tokens from each other; so there are fewer than
-    `asked.windows` where the texts are short. texts: to choose from. asked: sizes. apart: in tokens.
+    `sizes.windows` where the texts are short.
     """
-    room = asked.longest - len(texts.prefix)
-    documents = long_enough(texts, asked.longest)
+    room = sizes.longest - len(texts.prefix)
+    documents = long_enough(texts, sizes.longest)
     ends: dict[int, list[int]] = {}
     for place, number in enumerate(documents):
-        wanted = asked.windows // len(documents) + (place < asked.windows % len(documents))
+        share = sizes.windows // len(documents) + (place < sizes.windows % len(documents))
         size = len(texts.documents[number].ids)
-        count = min(wanted, 1 + (size - room) // apart)
+        count = min(share, 1 + (size - room) // apart)
         step = (size - room) / max(count - 1, 1)
         ends[number] = [size - int(index * step) for index in reversed(range(count))]
-    turns = max(map(len, ends.values()))
-    return [(number, found[turn]) for turn in range(turns) for number, found in ends.items() if turn < len(found)]
+    most = max(map(len, ends.values()))
+    return [(number, places[turn]) for turn in range(most) for number, places in ends.items() if turn < len(places)]
 
 
 MESSAGE = "ropeconv-message"
@@ -293,10 +275,7 @@ json.dump(answer, sys.stdout)
 
 
 class CheckpointTokenizer(Tokenizer):
-    """The tokenizer in the folder of a checkpoint.
-
-    folder: the checkpoint. trust: run its tokenization file. Raises BadSource as `load_tokenizer` does.
-    """
+    """The tokenizer of a checkpoint. trust: run its tokenization file. Raises BadSource as `load_tokenizer` does."""
 
     def __init__(self, folder: Path, trust: bool = False) -> None:
         self.folder, self.tokenizer = folder, load_tokenizer(folder, trust)
@@ -314,18 +293,18 @@ class CheckpointTokenizer(Tokenizer):
 
         if not self.tokenizer.chat_template:
             return super().chat()
-        message = [{"role": "user", "content": MESSAGE}]
+        messages = [{"role": "user", "content": MESSAGE}]
         if type(self.tokenizer).apply_chat_template is PreTrainedTokenizerBase.apply_chat_template:
-            text = self._rendered(message)
+            text = self._rendered(messages)
         else:  # mistral-common, and code that the user trusts
-            text = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        before, found, after = text.partition(MESSAGE)
-        if not found:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        before, message, after = text.partition(MESSAGE)
+        if not message:
             raise BadSource(f"the chat template of {self.folder} leaves out the message of the user; leave --chat out")
         return self.encode(before), self.encode(after)
 
     def _rendered(self, messages: list[dict[str, str]]) -> str:
-        """The chat template with messages. Raises BadSource where it has none for a chat, or it does not render."""
+        """The chat template with messages. Raises BadSource where it does not render."""
         try:
             template, variables = self.tokenizer.get_chat_template(), self.tokenizer.special_tokens_map
             return rendered(template, messages, variables)
@@ -336,17 +315,17 @@ class CheckpointTokenizer(Tokenizer):
 
 
 def rendered(template: str, messages: list[dict[str, str]], variables: Mapping[str, object]) -> str:
-    """The text of a chat template, rendered in a process of its own with limits of time and memory.
+    """Render a chat template in a process with limits of time and memory.
 
-    template: in Jinja. messages: of the chat, with `role` and `content`. variables: further ones, such as `bos_token`.
-    Raises ValueError, with the reason, for a template that fails or is beyond a limit.
+    template: in Jinja. messages: with `role` and `content`. variables: further ones, such as `bos_token`. Raises
+    ValueError, with the reason, for a template that fails or exceeds a limit.
     """
     limits = {"cpu": CPU, "memory": MEMORY, "letters": LETTERS}
-    asked = {"template": template, "messages": messages, "variables": dict(variables), **limits}
+    request = {"template": template, "messages": messages, "variables": dict(variables), **limits}
     command, late = [sys.executable, "-P", "-c", PROGRAM], f"it takes more than {CPU} seconds"
     try:
         done = subprocess.run(
-            command, input=json.dumps(asked, default=str), capture_output=True, text=True, env=without_secrets(),
+            command, input=json.dumps(request, default=str), capture_output=True, text=True, env=without_secrets(),
             timeout=LONGEST, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -361,7 +340,7 @@ def rendered(template: str, messages: list[dict[str, str]], variables: Mapping[s
 
 
 class GgufTokenizer(Tokenizer):
-    """The tokenizer in a GGUF file, in a process that has its vocabulary alone. process: that process."""
+    """The tokenizer of a GGUF file. process: has loaded its vocabulary only."""
 
     def __init__(self, process: Process) -> None:
         self.process, self.prefix = process, process.loaded.prefix
@@ -375,13 +354,13 @@ class GgufTokenizer(Tokenizer):
 
 @contextmanager
 def gguf_tokenizer(path: Path) -> Iterator[GgufTokenizer]:
-    """The tokenizer of a file, while it is entered. Raises RopeconvError where llama.cpp does not read it."""
+    """The tokenizer of a file, while it is entered. Raises RopeconvError where llama.cpp cannot load it."""
     with Process(Load(path=str(path), vocabulary_only=True)) as process:
         yield GgufTokenizer(process)
 
 
 class ServerTokenizer(Tokenizer):
-    """The tokenizer that a server answers with. server: that runs a model. Raises RopeconvError where it has none."""
+    """The tokenizer of a server. Raises RopeconvError where it has none."""
 
     def __init__(self, server: Server) -> None:
         self.server = server

@@ -12,7 +12,7 @@ from ..engines.transformers.load import out_of_memory
 from ..errors import UsageError
 from ..evaluate.cases import EvalLine
 from ..evaluate.evaluation import Evaluation, Sizes, open_evaluation
-from ..evaluate.run import EvaluationUnit, Measured, Refusal, UnitRunner
+from ..evaluate.run import EvaluationUnit, UnitResult, Refusal, UnitRunner
 from ..evaluate.runners.runner import RunnerRequest
 from ..formats.files import expanded
 from ..rope.errors import RopeconvError
@@ -54,7 +54,7 @@ class EvalWorker:
         return result
 
 
-def _measured(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[Measured, None, None]:
+def _measured(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResult, None, None]:
     """Runs units on workers, as a `Measurer`."""
     with closing(pool.run([unit.key for unit in units])) as results:
         for index, result in results:

@@ -19,7 +19,7 @@ MOST_COLUMNS = 6
 """Of a measure by position; --json and --report have all."""
 STYLES = {True: "bold", False: "bright_black", None: ""}
 MARK = "*"
-LEVEL = f"p < {ALPHA:.4f} (Student's t over n windows or texts)"
+LEVEL = f"p < {ALPHA:.4f} (Student's t)"
 
 
 def show_result(result: Result, sheet: Sheet) -> None:

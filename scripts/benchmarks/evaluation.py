@@ -81,10 +81,12 @@ def swap(model: Path, folder: Path) -> dict[str, Any]:
 
 def estimate(model: Path, folder: Path) -> dict[str, Any]:
     """The estimate before a run, and what the run took."""
-    with opened(model, "base,yarn:4", lengths="1/4T,1T,2T", windows=3) as found:
-        with Journal(folder / "estimate", EVAL, "a") as journal:
-            estimated = found.estimate(journal).seconds
-            taken = seconds(lambda: found.run(journal))
+    with (
+        opened(model, "base,yarn:4", lengths="1/4T,1T,2T", windows=3) as found,
+        Journal(folder / "estimate", EVAL, "a") as journal,
+    ):
+        estimated = found.estimate(journal).seconds
+        taken = seconds(lambda: found.run(journal))
     return {"estimate, s": estimated, "run, s": taken, "ratio": estimated / taken}
 
 

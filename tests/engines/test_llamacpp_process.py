@@ -18,7 +18,7 @@ from ropeconv.engines import llamacpp as loading
 from ropeconv.engines.engine import Progress, TokenLosses
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.llamacpp_process import last_words
-from ropeconv.evaluate.runners.llamacpp import HowToRun
+from ropeconv.evaluate.runners.llamacpp import LlamaCppSettings
 from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
@@ -44,7 +44,7 @@ def test_threads_are_those_of_openmp(monkeypatch: pytest.MonkeyPatch, variable: 
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
     load = LlamaCppEngine(Path("model.gguf")).load
     assert load.threads == (threads or len(os.sched_getaffinity(0)))
-    how = HowToRun.of(RunnerRequest("model.gguf", [], threads=7), offloads=False)
+    how = LlamaCppSettings.of(RunnerRequest("model.gguf", [], threads=7), offloads=False)
     assert how.engine(Path("model.gguf")).load.threads == 7, "--threads is stronger"
 
 

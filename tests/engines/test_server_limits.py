@@ -72,7 +72,7 @@ def test_an_endless_answer_ends_at_the_size_that_was_asked_for() -> None:
         while True:
             connection.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
 
-    with serving(endless) as url, pytest.raises(RopeconvError, match="more than 10,000 bytes"):
+    with serving(endless) as url, pytest.raises(RopeconvError, match="longer than the allowed 10,000 bytes"):
         asked(url)
 
 
@@ -100,7 +100,7 @@ def test_answers_of_other_types_are_a_sentence(body: bytes, said: str) -> None:
 @pytest.mark.parametrize(
     ("status", "head", "said"),
     [
-        (301, b"Location: http://elsewhere/\r\n", "sends /v1/models on to http://elsewhere/"),
+        (301, b"Location: http://elsewhere/\r\n", "redirects /v1/models to http://elsewhere/"),
         (401, b"", "wants a key"), (500, b"", "refuses .500.: it is tired"), (204, b"", "refuses .204."),
     ],
 )  # fmt: skip

@@ -76,7 +76,7 @@ REFUSED = {
         "sliding:0": "only sliding",
     },
     parse_rows: {
-        "": "no method", "base,base": "base twice", "base:2": "write base", "yern:4": "names no method",
+        "": "no method", "base,base": "base twice", "base:2": "write base", "yern:4": "is not a method",
         "yarn": "write it like yarn:4", "yarn:4:8": "needs one value", "yarn:x": "128k",
         "yarn:4:factor=8": "gives factor twice", "yarn:4:beta_fast=1:beta_fast=2": "a setting twice",
         "yarn:4:gamma=1": "setting gamma, which yarn does not have; it has beta_fast, ",

@@ -49,7 +49,7 @@ class Timed(Computed):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(running.measured, "__defaults__", (clock,))
+    monkeypatch.setattr(running.run_unit, "__defaults__", (clock,))
     return clock
 
 

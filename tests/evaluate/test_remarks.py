@@ -21,7 +21,7 @@ ORDINARY = (PROSE, Path(base64.__file__).read_text(), "长上下文的位置编�
     ("text", "said"),
     [
         *((text, "") for text in ORDINARY),
-        ("The grass is green. The sky is blue. " * 500, "x.txt repeats itself (zlib makes 1 % of it)"),
+        ("The grass is green. The sky is blue. " * 500, "x.txt repeats itself (zlib compresses it to 1 %)"),
         (base64.encodebytes(DATA).decode(), "looks encoded"),
     ],
     ids=lambda text: text[:12],

@@ -34,8 +34,8 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     [
         ({"schema": 99}, {}, "later ropeconv"),
         ({"trained": "many"}, {}, "trained"),
-        ({}, {"value": float("nan")}, "no evaluation writes"),
-        ({}, {"row": "another"}, "cell of another"),
+        ({}, {"value": float("nan")}, "a wrong cell of base"),
+        ({}, {"row": "another"}, "a wrong cell of another"),
     ],
 )
 def test_a_changed_result_is_refused(tmp_path: Path, change: dict[str, Any], cell: dict[str, Any], said: str) -> None:

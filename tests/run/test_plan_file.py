@@ -56,7 +56,7 @@ def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
         (plan_text("validate"), "validate needs the outputs that apply writes; add apply to tasks"),
         (plan_text("eval"), r"tasks has eval and there is no \[eval\]; add it, with text = "),
         (plan_text("apply", recipes='"base"'), "recipes has base, .* leave it out"),
-        (plan_text("apply", recipes='"yarm:4"'), "'yarm:4' names no method; known here: base"),
+        (plan_text("apply", recipes='"yarm:4"'), "'yarm:4' is not a method; choose base"),
         (plan_text("apply", recipes='"yarn:4", "yarn:4"'), "recipes has yarn:4 twice; name each row once"),
         (plan_text("apply", "[[targets]]\n[[targets]]\n"), "targets have the name '' twice; give each its own"),
         (plan_text("apply", '[limits]\nbytes = "many"\n'), "limits.bytes is 'many'; write it like 200GB"),

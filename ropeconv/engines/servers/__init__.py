@@ -17,9 +17,9 @@ PROTOCOLS: tuple[type[Server], ...] = (Vllm, Sglang, LlamaServer)
 def connect(url: str, model: str = "", prefer: str = "") -> Server:
     """The server at a URL as an engine.
 
-    url: of its OpenAI-compatible API, with or without /v1. model: which of several that it runs, empty for the only
-    one. prefer: which of several, where it is one of them. Raises RopeconvError where nothing answers there, it does
-    not run `model`, or it is none of the known servers.
+    url: of its OpenAI-compatible API, with or without /v1. model: one of several models that it runs, empty for the
+    only one. prefer: the same, without an error where it does not run it. Raises RopeconvError where nothing answers,
+    it does not run `model`, or it is not a known server.
     """
     require("httpx2", "--server")
     import httpx2 as httpx
@@ -40,8 +40,7 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
         if protocol.owner == entry.owned_by:
             return protocol(client, entry)
     raise RopeconvError(
-        f"the server at {base} ({entry.owned_by or 'unnamed'}) gives no log-probabilities of a prompt by token id, as "
-        "far as is known here; run vLLM, SGLang or llama-server"
+        f"the server at {base} ({entry.owned_by or 'unnamed'}) is not supported; run vLLM, SGLang or llama-server"
     )
 
 
@@ -51,13 +50,13 @@ def _choose(entries: list[ModelEntry], model: str, prefer: str, base: str) -> Mo
     names = [entry.id for entry in entries]
     if model and model not in names:
         raise RopeconvError(f"the server at {base} does not run {model}; it runs {', '.join(names)[:300]}")
-    wanted = model or (prefer if prefer in names else "")
-    if not wanted and len(entries) > 1:
+    name = model or (prefer if prefer in names else "")
+    if not name and len(entries) > 1:
         raise RopeconvError(
             f"the server at {base} runs several models; name one with --model (of `eval`: --server NAME={base}): "
             f"{', '.join(names)[:300]}"
         )
-    return entries[names.index(wanted) if wanted else 0]
+    return entries[names.index(name) if name else 0]
 
 
 __all__ = ["ServedModel", "Server", "connect"]

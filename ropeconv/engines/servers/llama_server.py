@@ -10,8 +10,9 @@ from typing import ClassVar
 
 import msgspec
 
+from ...formats.jsontext import JsonObject
 from ..engine import LogProbs, Output, Progress
-from .protocol import TOP, Count, ModelEntry, Name, ServedModel, Server, TokenList, for_prompt
+from .protocol import TOP, Count, ModelEntry, ModelMeta, Name, ServedModel, Server, TokenList, for_prompt
 
 BIAS = 1e6
 
@@ -37,7 +38,7 @@ class LlamaText(msgspec.Struct, frozen=True):
 
 
 class LlamaTokenRecord(msgspec.Struct, frozen=True):
-    """What is said of a token."""
+    """A token with its log-probability."""
 
     id: Count
     logprob: float
@@ -45,7 +46,7 @@ class LlamaTokenRecord(msgspec.Struct, frozen=True):
 
 
 class LlamaCompletion(msgspec.Struct, frozen=True):
-    """The answer to /completion. tokens_evaluated: of the prompt, None where it is not said. tokens: that follow it."""
+    """The answer to /completion. tokens_evaluated: of the prompt, None if not reported. tokens: generated."""
 
     truncated: bool = False
     tokens_evaluated: Count | None = None
@@ -59,28 +60,26 @@ class LlamaServer(Server):
     gives = frozenset({"top_log_probs", "tokens"})
     lacks: ClassVar[Mapping[Output, str]] = {
         "token_losses": "does not return log-probabilities of prompts, so losses cannot be measured there; measure "
-        "passkey with --generate, or evaluate its GGUF file itself"
+        "passkey with --generate, or evaluate its GGUF file"
     }
     owner = "llamacpp"
     title = "llama-server"
     computes_in = "float16"  # its cache of keys and values, unless started with -ctk f32 -ctv f32
     unchecked = (
         "which types its cache of keys and values has (16 bits by default)",
-        "tokens past the likeliest that it names",
+        "tokens other than the likeliest ones",
     )
 
     def describe(self, entry: ModelEntry) -> ServedModel:
-        known, slot, meta = self.get("/props", Props), 0, entry.meta
-        if known.default_generation_settings is not None:
-            slot = known.default_generation_settings.n_ctx
-        slot = slot or (meta.n_ctx if meta else 0)
-        runtime = f"llama-server {known.build_info or ''}".strip()
-        return ServedModel(entry.id, runtime, slot, known.model_path or "", meta.n_vocab if meta else 0)
+        props, meta = self.get("/props", Props), entry.meta or ModelMeta()
+        slot = props.default_generation_settings or Slot()
+        runtime = f"llama-server {props.build_info or ''}".strip()
+        return ServedModel(entry.id, runtime, slot.n_ctx or meta.n_ctx, props.model_path or "", meta.n_vocab)
 
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
-        found, done = [], 0
+        log_probs, done = [], 0
         plain = self.encode("a")
         if not plain:
             raise self.misread("token for a letter")
@@ -88,20 +87,21 @@ class LlamaServer(Server):
             rows = self._after(ids[: k + 1], ids[k + 1]) or self._after(ids[: k + 1], plain[-1])
             if not rows:
                 raise self.misread("completion_probabilities")
-            found.append({entry.id: entry.logprob for entry in rows})
+            log_probs.append({entry.id: entry.logprob for entry in rows})
             (progress or Progress()).advance(k + 1 - done)
             done = k + 1
-        return found
+        return log_probs
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
-        asked = {"n_predict": count, "temperature": 0, "cache_prompt": True, "return_tokens": True}
-        body = {"model": self.served.model, "prompt": list(ids), **asked}
-        said = self.post("/completion", body, LlamaCompletion, for_prompt(count))
-        self._whole(said, ids)
-        if said.tokens is None:
+        body = {
+            "model": self.served.model, "prompt": list(ids), "n_predict": count, "temperature": 0, "cache_prompt": True,
+            "return_tokens": True,
+        }  # fmt: skip
+        completion = self._complete(body, ids, count)
+        if completion.tokens is None:
             raise self.misread("tokens")
-        return said.tokens
+        return completion.tokens
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         return self.post(
@@ -112,17 +112,17 @@ class LlamaServer(Server):
         return self.post("/detokenize", {"tokens": list(ids)}, LlamaText, for_prompt(len(ids))).content
 
     def _after(self, prefix: Sequence[int], generated: int) -> tuple[LlamaTokenRecord, ...]:
-        """Entries with the log-probabilities of the likeliest tokens after `prefix`, and of `generated`, by a bias."""
+        """The log-probabilities of the likeliest tokens after `prefix`, and of `generated`, by a bias."""
         body = {
             "model": self.served.model, "prompt": list(prefix), "n_predict": 1, "n_probs": TOP, "temperature": -1,
             "id_slot": 0, "cache_prompt": True, "logit_bias": [[generated, BIAS]],
         }  # fmt: skip
-        said = self.post("/completion", body, LlamaCompletion, for_prompt(TOP + 1))
-        self._whole(said, prefix)
-        entries = said.completion_probabilities
+        entries = self._complete(body, prefix, TOP + 1).completion_probabilities
         return (*entries[0].top_logprobs, entries[0]) if entries else ()
 
-    def _whole(self, said: LlamaCompletion, prompt: Sequence[int]) -> None:
-        """Raises RopeconvError where the server has left out a part of a prompt."""
-        if said.truncated or said.tokens_evaluated not in (None, len(prompt)):
+    def _complete(self, body: JsonObject, prompt: Sequence[int], entries: int) -> LlamaCompletion:
+        """The completion of a prompt. Raises RopeconvError where the server has left out a part of it."""
+        completion = self.post("/completion", body, LlamaCompletion, for_prompt(entries))
+        if completion.truncated or completion.tokens_evaluated not in (None, len(prompt)):
             raise self.misread(f"whole prompt of {len(prompt)} tokens")
+        return completion

@@ -1,10 +1,7 @@
-"""Server, the base class of protocols, and how requests are sent and failures reported.
+"""Server, the base class of protocols, and requests within limits of time and size.
 
-Sends a request to a server and reads the answer, within limits of time and size.
-
-A long prompt is computed for minutes before the first byte comes, so the beginning of an answer may take long. What
-comes after it is there already, so the rest has to come without delay. No request lasts longer than both together,
-whatever a server sends in between.
+A server computes a long prompt for minutes before the first byte of its answer, so the head of an answer may take long.
+The rest is ready then and has to come without delay. No request takes longer than both limits together.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Limits:
-    """What an answer may take. seconds: until its head is there. size: of its body, in bytes."""
+    """The limits of an answer. seconds: until its head. size: of its body, in bytes."""
 
     seconds: float
     size: int
@@ -47,7 +44,7 @@ PROMPT_SECONDS = 3600.0
 
 
 def for_prompt(entries: int) -> Limits:
-    """Limits for an answer with log-probabilities. entries: how many of them are asked for."""
+    """Limits for an answer with that many log-probabilities."""
     return Limits(PROMPT_SECONDS, (1 << 20) + 256 * entries)
 
 
@@ -61,34 +58,29 @@ class Response:
 
 
 class TooLarge(RopeconvError):
-    """The body has more bytes than it may."""
+    """The body exceeds the limit."""
 
 
 def send(
     client: httpx.Client, method: Literal["GET", "POST"], path: str, limits: Limits, body: object = None
 ) -> Response:
-    """The response to a request.
-
-    client: of the server. method, path: of the request. limits: for the response. body: what is sent as JSON. Raises
-    RopeconvError where none comes within the limits.
-    """
+    """The response to a request with a JSON body. Raises RopeconvError where none comes within the limits."""
     reports: queue.Queue[Response | BaseException | None] = queue.Queue()
-    asked = (client, method, path, limits, body, reports)
-    threading.Thread(target=_read, args=asked, daemon=True).start()  # httpx limits the single read, not the whole
+    arguments = (client, method, path, limits, body, reports)
+    threading.Thread(target=_read, args=arguments, daemon=True).start()  # httpx limits the single read, not the whole
     url = str(client.base_url)
-    rest = REST + limits.size / RATE
-    for seconds in (limits.seconds + CONNECT, rest):
+    for seconds in (limits.seconds + CONNECT, REST + limits.size / RATE):
         try:
-            found = reports.get(timeout=seconds)
+            report = reports.get(timeout=seconds)
         except queue.Empty:
             raise RopeconvError(
                 f"the server at {url} does not answer {path} within {seconds:,.0f} seconds; restart it, or lower "
                 "--length"
             ) from None
-        if isinstance(found, Response):
-            return found
-        if isinstance(found, BaseException):
-            raise _sentence(found, url, path, limits) from None
+        if isinstance(report, Response):
+            return report
+        if isinstance(report, BaseException):
+            raise _sentence(report, url, path, limits) from None
     raise AssertionError("a report follows the head of a response")
 
 
@@ -100,7 +92,7 @@ def _read(
     body: object,
     reports: queue.Queue[Response | BaseException | None],
 ) -> None:
-    """Reads a response, and reports None at its head and then the whole; or what went wrong."""
+    """Read a response, and report None at its head and then the whole, or the exception."""
     import httpx2 as httpx
 
     within = httpx.Timeout(limits.seconds, connect=CONNECT)
@@ -115,7 +107,7 @@ def _read(
                     raise TooLarge
                 parts.append(part)
             if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise httpx.DecodingError("it compresses its answers, which it was asked not to")
+                raise httpx.DecodingError("it compresses its answers though the request excludes that")
             location = response.headers.get("Location", "") if response.is_redirect else ""
             reports.put(Response(response.status_code, b"".join(parts), location))
     except Exception as problem:
@@ -125,16 +117,16 @@ def _read(
 def _sentence(problem: BaseException, url: str, path: str, limits: Limits) -> RopeconvError:
     if isinstance(problem, TooLarge):
         return RopeconvError(
-            f"the answer of the server at {url} to {path} has more than {limits.size:,} bytes, too many for what was "
-            "asked; correct --server"
+            f"the answer of the server at {url} to {path} is longer than the allowed {limits.size:,} bytes; correct "
+            "--server"
         )
     why = str(problem) or type(problem).__name__
     return RopeconvError(f"the server at {url} does not answer ({why[:300]}); start it, or correct --server")
 
 
 T = TypeVar("T")
-TOP = 20  # likeliest tokens asked for at a position: what vLLM gives by default
-WORDS = 1 << 12  # bytes of an error that are looked at
+TOP = 20  # likeliest tokens requested at a position, which is the default limit of vLLM
+WORDS = 1 << 12  # bytes of an error that are read
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Name = Annotated[str, msgspec.Meta(max_length=1000)]
 
@@ -146,7 +138,7 @@ class TokenList(msgspec.Struct, frozen=True):
 
 
 class ModelMeta(msgspec.Struct, frozen=True):
-    """What llama-server says of a model: tokens of its vocabulary and of its context."""
+    """A model of llama-server: tokens of its vocabulary and of its context."""
 
     n_vocab: Count = 0
     n_ctx: Count = 0
@@ -155,8 +147,8 @@ class ModelMeta(msgspec.Struct, frozen=True):
 class ModelEntry(msgspec.Struct, frozen=True):
     """A model in /v1/models.
 
-    id: its name. owned_by: by which the protocol is recognised. max_model_len: tokens that it accepts. root: path of
-    its files. meta: of llama-server alone. None where a server does not say.
+    id: its name. owned_by: tells the protocol. max_model_len: tokens that it accepts. root: path of its files. meta: of
+    llama-server only. None where a server does not report it.
     """
 
     id: Name
@@ -191,10 +183,9 @@ class ServedModel:
 class Server(Engine):
     """A running server with one of its models, through one protocol.
 
-    owner: `owned_by` in the server's list of models, by which the protocol is recognised. title: for messages. piece:
-    positions whose losses are asked for in one request. computes_in: the precision
-    that limits it for weights in float32; empty where that is float32 too. served: the model. client: for requests.
-    entry: of the model in that list.
+    owner: `owned_by` in the server's list of models, which tells the protocol. title: for messages. piece: positions
+    whose losses are requested at a time. computes_in: the precision that limits it for weights in float32; empty for
+    float32. entry: of the model in that list.
     """
 
     gives = frozenset({"top_log_probs", "token_losses", "tokens"})
@@ -215,24 +206,21 @@ class Server(Engine):
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
         """Log-probabilities of the `top` likeliest next tokens, and of the actual one, for each index in `kept`.
 
-        ids: all tokens. kept: rising indices into `ids`, without the last. Raises RopeconvError with the server's own
-        message where it refuses, and where its answer has another shape.
+        kept: rising indices into `ids`, without the last. Raises RopeconvError with the server's message where it
+        refuses, and where its answer has another shape.
         """
         raise NotImplementedError(self.owner)
 
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
-        """As in `Engine`, the actual next token included. ids, kept, progress: as there."""
+        """As in `Engine`, and with the actual next token."""
         rows = self.log_probs(ids, kept, TOP)
         (progress or Progress()).advance(len(ids))
         return rows
 
     def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
-        """As in `Engine`, from the log-probability of each target and of the likeliest token at its place.
-
-        ids, targets, progress: as there. A later request finds what comes before in the server's cache of prefixes.
-        """
+        """As in `Engine`, in requests for a piece each, whose prefix the server has cached."""
         import numpy as np
 
         if "token_losses" not in self.gives:
@@ -246,19 +234,19 @@ class Server(Engine):
             start = stop
         for target, row in zip(targets, rows, strict=True):
             if ids[target] not in row:
-                raise self.misread(f"log-probability of token {target} itself")
-        own = np.array([row[ids[target]] for target, row in zip(targets, rows, strict=True)], float)
+                raise self.misread(f"log-probability of token {target}")
+        actual = np.array([row[ids[target]] for target, row in zip(targets, rows, strict=True)], float)
         (progress or Progress()).advance(len(ids))
-        return TokenLosses(-own, own == [max(row.values()) for row in rows])
+        return TokenLosses(-actual, actual == [max(row.values()) for row in rows])
 
     def misread(self, what: str) -> RopeconvError:
         """The error for an answer that lacks a part of the protocol. what: the missing part."""
         return RopeconvError(
-            f"the answer of {self.title} has no {what}, so its version is not known here; run the model another way"
+            f"the answer of {self.title} has no {what}, so this version is not supported; run the model another way"
         )
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        """The tokens of a text. special: with those that the server puts before and behind every text."""
+        """The tokens of a text. special: with those that the server adds to every text."""
         body = {"model": self.served.model, "prompt": text, "add_special_tokens": special}
         return self.post("/tokenize", body, TokenList, for_prompt(len(text))).tokens
 
@@ -276,14 +264,11 @@ class Server(Engine):
             )
 
     def post(self, path: str, body: JsonObject, kind: type[T], limits: Limits = SHORT) -> T:
-        """Posts JSON, and returns the answer.
-
-        path: of the request. body: to send. kind: of the answer. limits: for it. Raises RopeconvError as `ask`.
-        """
+        """Post JSON, and return the answer. Raises RopeconvError as `ask`."""
         return ask(self.client, "POST", path, kind, limits, body)
 
     def get(self, path: str, kind: type[T]) -> T:
-        """Gets the answer at a path. kind: of the answer. Raises RopeconvError as `ask`."""
+        """Get the answer at a path. Raises RopeconvError as `ask`."""
         return ask(self.client, "GET", path, kind)
 
 
@@ -295,18 +280,14 @@ def ask(
     limits: Limits = SHORT,
     body: object = None,
 ) -> T:
-    """The answer to a request, decoded and checked.
-
-    client: of the server. method, path: of the request. kind: of the answer. limits: for it. body: what is sent as
-    JSON. Raises RopeconvError for no response, an error, no JSON, and an answer of another kind.
-    """
+    """The decoded answer to a request. Raises RopeconvError for no response, an error, or another kind."""
     url = str(client.base_url)
     response = send(client, method, path, limits, body)
     if response.status in (401, 403):
         raise RopeconvError(f"the server at {url} wants a key ({response.status}); set OPENAI_API_KEY")
     if response.location:
         raise RopeconvError(
-            f"the server at {url} sends {path} on to {response.location[:300]}; give the URL of the API"
+            f"the server at {url} redirects {path} to {response.location[:300]}; give the URL of the API"
         )
     if response.status != 200:
         raise RopeconvError(f"the server at {url} refuses ({response.status}): {_words(response.body)}")
@@ -322,11 +303,11 @@ def ask(
 
 
 def _words(body: bytes) -> str:
-    """What a server says of an error, in a few words."""
+    """The message in an error."""
     text = body[:WORDS].decode("utf-8", "replace")
     try:
-        found: object = msgspec.json.decode(body)
+        content: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return text[:300]
-    error = found.get("error", found) if isinstance(found, dict) else found
+    error = content.get("error", content) if isinstance(content, dict) else content
     return str(error.get("message", error) if isinstance(error, dict) else error)[:300]

@@ -13,7 +13,7 @@ from ...rope.errors import RopeconvError
 from ..engine import LogProbs
 from .protocol import Count, ModelEntry, Name, ServedModel, Server, for_prompt
 
-Said = tuple[float | None, Count, str | None]
+TokenRecord = tuple[float | None, Count, str | None]
 """Log-probability, token id and text. The first token of a prompt has no log-probability."""
 
 
@@ -25,14 +25,14 @@ class Info(msgspec.Struct, frozen=True):
 
 
 class MetaInfo(msgspec.Struct, frozen=True):
-    """Per token of the prompt, from `logprob_start_len` on, what is said of itself and of the likeliest."""
+    """The records of each token of the prompt from `logprob_start_len` on, and of the likeliest ones at its place."""
 
-    input_token_logprobs: list[Said] | None = None
-    input_top_logprobs: list[list[Said] | None] | None = None
+    input_token_logprobs: list[TokenRecord] | None = None
+    input_top_logprobs: list[list[TokenRecord] | None] | None = None
 
 
 class SglangGeneration(msgspec.Struct, frozen=True):
-    """The answer to /generate. output_ids: of the tokens that follow the prompt."""
+    """The answer to /generate. output_ids: generated tokens."""
 
     meta_info: MetaInfo
     output_ids: list[Count] | None = None
@@ -45,30 +45,28 @@ class SglangText(msgspec.Struct, frozen=True):
 
 
 class Sglang(Server):
-    """A running `sglang serve`, asked for the log-probabilities of a prompt, from a position on."""
+    """A running `sglang serve`, which gives log-probabilities of a prompt from a position on."""
 
     owner = "sglang"
     title = "SGLang"
-    piece = 2048  # SGLang keeps the logits of all positions that are asked for
-    unchecked = ("which precision and attention kernel it runs", "tokens past the likeliest that it names")
+    piece = 2048  # SGLang keeps the logits of all requested positions
+    unchecked = ("which precision and attention kernel it runs", "tokens other than the likeliest ones")
 
     def describe(self, entry: ModelEntry) -> ServedModel:
         try:
-            known = self.get("/server_info", Info)
+            info = self.get("/server_info", Info)
         except RopeconvError:  # its name before SGLang 0.5
-            known = self.get("/get_server_info", Info)
-        runtime = f"SGLang {known.version}".strip()
-        return ServedModel(entry.id, runtime, entry.max_model_len or 0, known.model_path or "")
+            info = self.get("/get_server_info", Info)
+        runtime = f"SGLang {info.version}".strip()
+        return ServedModel(entry.id, runtime, entry.max_model_len or 0, info.model_path or "")
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
-        asked = {"sampling_params": {"max_new_tokens": count, "temperature": 0}}
-        found = self.post(
-            "/generate", {"input_ids": list(ids), **asked}, SglangGeneration, for_prompt(count)
-        ).output_ids
-        if found is None:
+        body = {"input_ids": list(ids), "sampling_params": {"max_new_tokens": count, "temperature": 0}}
+        tokens = self.post("/generate", body, SglangGeneration, for_prompt(count)).output_ids
+        if tokens is None:
             raise self.misread("output_ids")
-        return found
+        return tokens
 
     def decode(self, ids: Sequence[int]) -> str:
         body = {"model": self.served.model, "tokens": list(ids), "skip_special_tokens": False}
@@ -84,15 +82,15 @@ class Sglang(Server):
             "top_logprobs_num": top,
         }
         limits = for_prompt((len(ids) - first) * (top + 1))
-        said = self.post("/generate", body, SglangGeneration, limits).meta_info
-        rows, own = said.input_top_logprobs, said.input_token_logprobs
-        if rows is None or own is None or not len(rows) == len(own) == len(ids) - first:
+        meta = self.post("/generate", body, SglangGeneration, limits).meta_info
+        rows, actual = meta.input_top_logprobs, meta.input_token_logprobs
+        if rows is None or actual is None or not len(rows) == len(actual) == len(ids) - first:
             raise self.misread("input_top_logprobs for every token")
-        found = []
+        log_probs = []
         for k in kept:
-            entries = [*(rows[k + 1 - first] or ()), own[k + 1 - first]]
-            known = {token: value for value, token, _ in entries if value is not None}
-            if len(known) != len({token for _, token, _ in entries}):
+            records = [*(rows[k + 1 - first] or ()), actual[k + 1 - first]]
+            row = {token: value for value, token, _ in records if value is not None}
+            if len(row) != len({token for _, token, _ in records}):
                 raise self.misread(f"log-probability for token {k + 1}")
-            found.append(known)
-        return found
+            log_probs.append(row)
+        return log_probs

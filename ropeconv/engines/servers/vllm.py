@@ -11,15 +11,7 @@ import msgspec
 
 from ...formats.jsontext import JsonObject
 from ..engine import LogProbs
-from .protocol import (
-    Count,
-    Limits,
-    ModelEntry,
-    Name,
-    ServedModel,
-    Server,
-    for_prompt,
-)
+from .protocol import Count, Limits, ModelEntry, Name, ServedModel, Server, for_prompt
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -29,13 +21,13 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class VllmTokenRecord(msgspec.Struct, frozen=True):
-    """What is said of one token at a position."""
+    """A token at a position."""
 
     logprob: float
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A completion. prompt_logprobs: per token of the prompt, by id; None for the first. token_ids: that follow it."""
+    """A completion. prompt_logprobs: per token of the prompt, by id; None for the first. token_ids: generated."""
 
     prompt_logprobs: list[dict[Count, VllmTokenRecord] | None] | None = None
     token_ids: list[Count] | None = None
@@ -54,15 +46,14 @@ class VllmText(msgspec.Struct, frozen=True):
 
 
 class Vllm(Server):
-    """A running `vllm serve`, asked for the log-probabilities of a prompt in one request.
+    """A running `vllm serve`, which gives the log-probabilities of a whole prompt in one request.
 
-    It computes them for the whole prompt: its logits take tokens x vocabulary x 4 bytes twice for as many tokens as it
-    reads at a time (--max-num-batched-tokens).
+    Its logits take twice tokens x vocabulary x 4 bytes, for the tokens of a batch (--max-num-batched-tokens).
     """
 
     owner = "vllm"
     title = "vLLM"
-    unchecked = ("which precision and attention kernel it runs", "tokens past the likeliest that it names")
+    unchecked = ("which precision and attention kernel it runs", "tokens other than the likeliest ones")
 
     def describe(self, entry: ModelEntry) -> ServedModel:
         version = self.get("/version", Version).version
@@ -70,31 +61,31 @@ class Vllm(Server):
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
-        asked = {"max_tokens": count, "return_token_ids": True, "skip_special_tokens": False}
-        found = self._complete(ids, asked, for_prompt(count)).token_ids
-        if found is None:
-            raise self.misread("token_ids, which it has from 0.10.2 on")
-        return found
+        fields = {"max_tokens": count, "return_token_ids": True, "skip_special_tokens": False}
+        tokens = self._complete(ids, fields, for_prompt(count)).token_ids
+        if tokens is None:
+            raise self.misread("token_ids, which vLLM 0.10.2 or newer has")
+        return tokens
 
     def decode(self, ids: Sequence[int]) -> str:
         body = {"model": self.served.model, "tokens": list(ids)}
         return self.post("/detokenize", body, VllmText, for_prompt(len(ids))).prompt
 
-    def _complete(self, ids: Sequence[int], asked: JsonObject, limits: Limits) -> Choice:
-        """The completion of a prompt. asked: the other fields of the request. limits: for the answer."""
-        body = {"model": self.served.model, "prompt": list(ids), "temperature": 0, **asked}
+    def _complete(self, ids: Sequence[int], fields: JsonObject, limits: Limits) -> Choice:
+        """The completion of a prompt. fields: others of the request."""
+        body = {"model": self.served.model, "prompt": list(ids), "temperature": 0, **fields}
         choices = self.post("/v1/completions", body, VllmCompletion, limits).choices
         return choices[0] if choices else Choice()
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
-        asked = {"max_tokens": 1, "prompt_logprobs": top}
-        rows = self._complete(ids, asked, for_prompt(len(ids) * (top + 1))).prompt_logprobs
+        fields = {"max_tokens": 1, "prompt_logprobs": top}
+        rows = self._complete(ids, fields, for_prompt(len(ids) * (top + 1))).prompt_logprobs
         if rows is None or len(rows) != len(ids):
             raise self.misread("prompt_logprobs for every token")
-        found = []
+        log_probs = []
         for k in kept:
             row = rows[k + 1]
             if not row:
                 raise self.misread(f"prompt_logprobs for token {k + 1}")
-            found.append({token: said.logprob for token, said in row.items()})
-        return found
+            log_probs.append({token: record.logprob for token, record in row.items()})
+        return log_probs

@@ -1,4 +1,4 @@
-"""lm-eval:TASK: a named task of lm-evaluation-harness, on the model that is loaded and patched already.
+"""lm-eval:TASK: a task of lm-evaluation-harness on the loaded and patched model.
 
 https://github.com/EleutherAI/lm-evaluation-harness
 """
@@ -58,34 +58,34 @@ class LmEval(Measure):
             task, self.checksum = named[1], zlib.crc32(text.encode()) >> 1
         self.task, self.name = task, f"{LM_EVAL}{task}"  # type: ignore[misc]
 
-    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         # its tokens come from the task: these tell tasks, seeds and numbers of documents apart in the journal
-        ids, count = np.full(asked.longest, asked.seed, np.int32), min(asked.windows, asked.longest - 1)
+        ids, count = np.full(sizes.longest, sizes.seed, np.int32), min(sizes.windows, sizes.longest - 1)
         ids[0] += self.checksum
-        yield Case(self.name, asked.longest, 0, asked.seed, ids, np.arange(1, count + 1, dtype=np.int32))
+        yield Case(self.name, sizes.longest, 0, sizes.seed, ids, np.arange(1, count + 1, dtype=np.int32))
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         raise NotImplementedError(self.name)
 
     def observe_model(self, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
         if not isinstance(engine, TransformersEngine) or not isinstance(tokenizer, CheckpointTokenizer):
-            raise RopeconvError(f"{self.name} runs models in transformers, and not in {engine.runtime}; leave it out")
+            raise RopeconvError(f"{self.name} runs in transformers and not in {engine.runtime}; leave it out")
         tasks = self._samples(engine.model, tokenizer.tokenizer, case)
-        found = [
+        observations = [
             Observation(
-                self.name, _named(metric, sample), case.column, int(sample["doc_id"]), place, float(sample[metric])
+                self.name, _metric(name, sample), case.column, int(sample["doc_id"]), place, float(sample[name])
             )
             for place, task in enumerate(sorted(tasks))
             for sample in tasks[task]
-            for metric in sample.get("metrics", ())
-            if isinstance(sample.get(metric), (bool, int, float, np.number))
+            for name in sample.get("metrics", ())
+            if isinstance(sample.get(name), (bool, int, float, np.number))
         ]  # fmt: skip
-        if not found:
+        if not observations:
             raise RopeconvError(f"the task {self.task} does not give a number for each document; choose another task")
-        return found
+        return observations
 
-    def placed(self, case: Case, found: Observation) -> Observation:
-        return found  # its documents are those of the task
+    def placed(self, case: Case, observation: Observation) -> Observation:
+        return observation  # its documents are those of the task
 
     def _samples(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, case: Case
@@ -103,9 +103,9 @@ class LmEval(Measure):
                     ready, tasks=[self.task], limit=len(case.targets), bootstrap_iters=0, random_seed=case.window, **own
                 )
         except (KeyError, ValueError, OSError, ImportError) as problem:
-            said = str(problem).splitlines()
+            lines = str(problem).splitlines()
             raise RopeconvError(
-                f"lm_eval does not run the task {self.task} ({said[0] if said else type(problem).__name__}); "
+                f"lm_eval does not run the task {self.task} ({lines[0] if lines else type(problem).__name__}); "
                 "`lm_eval ls tasks` lists the tasks"
             ) from None
         samples: dict[str, list[JsonObject]] = (found or {}).get("samples") or {}
@@ -131,7 +131,7 @@ def _silent() -> Iterator[None]:
         logging.disable(before)
 
 
-def _named(metric: str, sample: JsonObject) -> str:
-    """The name of a metric, with the filter of answers that it is from where the task has several."""
+def _metric(name: str, sample: JsonObject) -> str:
+    """The name of a metric, with its filter of answers where the task has several."""
     kind = sample.get("filter", "none")
-    return metric if kind == "none" else f"{metric},{kind}"
+    return name if kind == "none" else f"{name},{kind}"

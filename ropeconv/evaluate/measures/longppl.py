@@ -31,13 +31,13 @@ class LongPpl(Growth):
     name = "longppl"
     summary = "loss of the tokens that need a long context, by the first row inside the trained context"
 
-    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
-        if asked.trained not in asked.lengths[1:]:
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        if sizes.trained not in sizes.lengths[1:]:
             raise UsageError(
-                f"--measure longppl needs the trained length, {asked.trained:,} tokens, and a shorter one; give "
+                f"--measure longppl needs the trained length, {sizes.trained:,} tokens, and a shorter one; give "
                 "--lengths 1/4T,1T,4T"
             )
-        return super().cases(texts, asked)
+        return super().cases(texts, sizes)
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         (mean,) = super().observe(case, losses)

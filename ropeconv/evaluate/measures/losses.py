@@ -23,27 +23,26 @@ BLOCKS = 32
 
 @register
 class Position(Measure):
-    """The mean loss of each block of positions. Read it as a difference to the first row: a text has easy places."""
+    """The mean loss of each block of positions. Compare rows only, since a text has easy places."""
 
     name = "position"
     summary = "loss by position in one pass, as a difference to the first row"
 
-    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         first = max(len(texts.prefix), 1)
-        for window, (document, end) in enumerate(window_ends(texts, asked, asked.longest)):
-            ids = texts.window(document, end, asked.longest)
+        for window, (document, end) in enumerate(window_ends(texts, sizes, sizes.longest)):
+            ids = texts.window(document, end, sizes.longest)
             targets = np.arange(first, len(ids), dtype=np.int32)
-            yield Case(self.name, asked.longest, document, window, ids, targets)
+            yield Case(self.name, sizes.longest, document, window, ids, targets)
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         edges = np.linspace(0, len(case.ids), min(BLOCKS, len(case.targets)) + 1).round().astype(int)
-        found = []
-        for first, last in pairwise(edges):
-            inside = (case.targets >= first) & (case.targets < last)
-            if inside.any():
-                loss = float(losses.loss[inside].mean())
-                found.append(Observation(self.name, "loss", int(last), case.document, case.window, loss))
-        return found
+        blocks = [(int(last), (case.targets >= first) & (case.targets < last)) for first, last in pairwise(edges)]
+        return [
+            Observation(self.name, "loss", last, case.document, case.window, float(losses.loss[inside].mean()))
+            for last, inside in blocks
+            if inside.any()
+        ]
 
 
 @register
@@ -57,13 +56,13 @@ class Growth(Measure):
     summary = "loss of the same tokens under a growing context"
     sizes = frozenset({"targets"})
 
-    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
-        shortest = asked.lengths[0] - len(texts.prefix)
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        shortest = sizes.lengths[0] - len(texts.prefix)
         if shortest < 2:
-            raise UsageError(f"a length of {asked.lengths[0]} tokens leaves nothing to predict; give longer --lengths")
-        count = min(asked.targets, shortest - 1)
-        for window, (document, end) in enumerate(window_ends(texts, asked, count)):
-            for length in asked.lengths:
+            raise UsageError(f"a length of {sizes.lengths[0]} tokens leaves nothing to predict; give longer --lengths")
+        count = min(sizes.targets, shortest - 1)
+        for window, (document, end) in enumerate(window_ends(texts, sizes, count)):
+            for length in sizes.lengths:
                 ids = texts.window(document, end, length)
                 targets = np.arange(length - count, length, dtype=np.int32)
                 yield Case(self.name, length, document, window, ids, targets)
@@ -84,22 +83,22 @@ class Sliding(Measure):
     name = "sliding"
     summary = "loss with a window that moves by --stride (sliding:256), each token predicted once"
 
-    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
-        room = asked.lengths[0] - len(texts.prefix)
-        if asked.stride > room:
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        room = sizes.lengths[0] - len(texts.prefix)
+        if sizes.stride > room:
             raise UsageError(
-                f"a stride of {asked.stride:,} leaves out tokens between sequences of {asked.lengths[0]:,}; give "
+                f"a stride of {sizes.stride:,} leaves out tokens between sequences of {sizes.lengths[0]:,}; give "
                 f"sliding:N with N up to {room:,}"
             )
-        for document in long_enough(texts, asked.longest)[: asked.windows]:
-            for length in asked.lengths:
-                yield from self._windows(texts, document, length, asked)
+        for document in long_enough(texts, sizes.longest)[: sizes.windows]:
+            for length in sizes.lengths:
+                yield from self._windows(texts, document, length, sizes)
 
-    def _windows(self, texts: Texts, document: int, length: int, asked: EvaluationSizes) -> Iterator[Case]:
+    def _windows(self, texts: Texts, document: int, length: int, sizes: EvaluationSizes) -> Iterator[Case]:
         before, room = len(texts.prefix), length - len(texts.prefix)
-        total, done = asked.longest - before, 0
-        for number, end in enumerate(_ends(total, room, asked.stride)):
-            ids = texts.window(document, end, end - number * asked.stride + before)
+        total, done = sizes.longest - before, 0
+        for number, end in enumerate(_ends(total, room, sizes.stride)):
+            ids = texts.window(document, end, end - number * sizes.stride + before)
             targets = np.arange(max(len(ids) - (end - done), max(before, 1)), len(ids), dtype=np.int32)
             done = end
             yield Case(self.name, length, document, number, ids, targets)
@@ -112,5 +111,4 @@ class Sliding(Measure):
 
 def _ends(total: int, room: int, stride: int) -> list[int]:
     """Ends of the windows over `total` tokens of a text: the first at `room`, each later one `stride` further."""
-    ends = list(range(min(room, total), total, stride))
-    return [*ends, total]
+    return [*range(min(room, total), total, stride), total]

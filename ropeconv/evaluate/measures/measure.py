@@ -1,4 +1,4 @@
-"""Measure, the interface of what can be measured, and REGISTRY."""
+"""Measure, the interface of a measure, and REGISTRY."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ M = TypeVar("M", bound="type[Measure]")
 
 
 class Measure(ABC):
-    """Something that can be measured with sequences of tokens, the same ones for all rows.
+    """A measure, which has the same sequences of tokens for all rows.
 
-    name: on the command line. summary: a phrase for help and docs. metrics: what it yields, the headline first.
-    runs_model: whether it runs the model of a row itself. sizes: fields of `EvaluationSizes` that change its sequences,
-    besides lengths, windows and seed, which all measures read.
+    name: on the command line. summary: a phrase for help and docs. metrics: the headline first. runs_model: whether it
+    runs the model itself. sizes: fields of `EvaluationSizes` that change its sequences, besides lengths, windows and
+    seed, which all measures read.
     """
 
     name: ClassVar[str]
@@ -30,7 +30,7 @@ class Measure(ABC):
     sizes: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
-    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         """The sequences, in an order in which a run that is stopped early has something of every length.
 
         Raises BadSource where the texts are too short.
@@ -38,20 +38,17 @@ class Measure(ABC):
 
     @abstractmethod
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        """What a row's losses at the targets of a case say."""
+        """The observations from the losses of a row at the targets of a case."""
 
     def needs(self, case: Case) -> Output | None:
-        """What an engine has to give for a case; None for a model that is run here."""
+        """The output that an engine has to give for a case; None for a model that the measure runs."""
         if self.runs_model:
             return None
         return "tokens" if case.generate else "token_losses"
 
-    def placed(self, case: Case, found: Observation) -> Observation:
-        """An observation from the journal with the place that its case has in this run.
-
-        case: with the same tokens as the one that was measured. found: what was measured.
-        """
-        return replace(found, document=case.document, window=case.window, depth=case.depth)
+    def placed(self, case: Case, observation: Observation) -> Observation:
+        """An observation from the journal with the place of its case in this run."""
+        return replace(observation, document=case.document, window=case.window, depth=case.depth)
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
         """Change the observations of all rows, where these depend on each other; return why it has none, or empty.
@@ -61,14 +58,11 @@ class Measure(ABC):
         return ""
 
     def observe_text(self, case: Case, text: str) -> list[Observation]:
-        """What the text that a row generated behind a case says; only for measures with an answer."""
+        """The observations from a generated text; for measures with an answer."""
         raise NotImplementedError(self.name)
 
     def observe_model(self, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
-        """What a measure that runs the model itself found.
-
-        case: of this measure. engine: of the row. tokenizer: of the model. Raises RopeconvError where it cannot run.
-        """
+        """The observations of a measure that runs the model itself. Raises RopeconvError where it cannot run."""
         raise NotImplementedError(self.name)
 
 
@@ -76,6 +70,6 @@ REGISTRY: Registry[Measure] = Registry("measure", __package__ or "")
 
 
 def register(cls: M) -> M:
-    """Class decorator: adds a measure to REGISTRY under its name."""
+    """Class decorator: add a measure to REGISTRY under its name."""
     REGISTRY.add(cls.name, cls(), cls.__module__)
     return cls

@@ -1,18 +1,18 @@
-"""Retrieval, the common part of measures that hide facts in the user's own texts and ask for them.
+"""Retrieval: measures that hide facts in the user's texts and ask for them.
 
 passkey: a number hidden in a text (Mohtashami and Jaggi 2023, https://arxiv.org/abs/2305.16300).
 
-The sentences are those of https://github.com/epfml/landmark-attention, which jquesnelle/yarn measures with too. The
-text around them is the user's, and not the same five sentences again and again.
+The sentences are those of https://github.com/epfml/landmark-attention, which jquesnelle/yarn uses too. The text around
+them is the user's, where these repeat five sentences.
 """
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 
 import numpy as np
 
@@ -23,15 +23,15 @@ from ..texts import Texts
 from .measure import Measure, register
 
 WORDS_FROM = 20_000
-"""Tokens of a text among which words are looked for."""
+"""Tokens of a text from which words are drawn."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is asked of a text.
+    """A question about a text.
 
-    task: at the beginning. question: behind the text. lead: the beginning of the answer, which is given. answer: what
-    is predicted. facts: (place, text) in the order of the places, from 0, before the haystack, to 1, behind it.
+    task: before the text. question: after it. lead: the given beginning of the answer. answer: to predict. facts:
+    (place, text) by rising place, from 0 (before the haystack) to 1 (after it).
     """
 
     task: str
@@ -44,8 +44,8 @@ class Prompt:
 class Haystack:
     """A place in the texts from which sequences of all lengths are made.
 
-    texts: of the user. document, start: the place. chat: whether the question is put as a message of a chat. The text
-    goes on into the next document where one ends, and from the last into the first.
+    document, start: the place; at the end of a document the next one follows, and the first after the last. chat: put
+    the question as a message of a chat.
     """
 
     def __init__(self, texts: Texts, document: int, start: int, chat: bool = False) -> None:
@@ -54,23 +54,23 @@ class Haystack:
         self._tokens: dict[str, list[int]] = {}
 
     def tokens(self, text: str) -> list[int]:
-        """The tokens of a text by itself."""
+        """The tokens of a text."""
         if text not in self._tokens:
             self._tokens[text] = self.texts.tokenizer.encode(text) if text else []
         return self._tokens[text]
 
     def hay(self, count: int) -> list[int]:
         """`count` tokens of the texts."""
-        found: list[int] = []
+        tokens: list[int] = []
         document, start = self.document, self.start
-        while len(found) < count:
-            found += self.texts.documents[document].ids[start : start + count - len(found)].tolist()
+        while len(tokens) < count:
+            tokens += self.texts.documents[document].ids[start : start + count - len(tokens)].tolist()
             document, start = (document + 1) % len(self.texts.documents), 0
-        return found
+        return tokens
 
     @cached_property
     def vocabulary(self) -> list[str]:
-        """The words in lower case behind the place, sorted."""
+        """The words in lower case after the place, sorted."""
         size = min(WORDS_FROM, sum(len(document.ids) for document in self.texts.documents))
         words = set(self.texts.tokenizer.decode(self.hay(size)).split())
         return sorted(word for word in words if word.isalpha() and word == word.lower() and 3 <= len(word) <= 12)
@@ -80,20 +80,19 @@ class Haystack:
         if len(self.vocabulary) < count:
             name = self.texts.documents[self.document].name
             raise BadSource(
-                f"the texts have {len(self.vocabulary)} different words from {name} on, and questions need {count}; "
-                "give a longer --text"
+                f"the texts have {len(self.vocabulary)} different words after {name}, and questions need {count}; give "
+                "a longer --text"
             )
         return [str(word) for word in draw.permutation(self.vocabulary)[:count]]
 
     def sequence(self, prompt: Prompt, length: int, name: str) -> tuple[list[int], list[int]]:
         """A sequence of exactly `length` tokens, and the indices of the answer's tokens.
 
-        prompt: what is asked. length: in tokens. name: of the measure, for the message. Raises UsageError where the
-        length is too short for the prompt.
+        name: of the measure. Raises UsageError where the length is too short for the prompt.
         """
         tail, targets = self._tail(prompt)
-        own = [prompt.task, *(text for _, text in prompt.facts)]
-        room = length - len(self.before) - sum(len(self.tokens(text)) for text in own) - len(tail)
+        texts = [prompt.task, *(text for _, text in prompt.facts)]
+        room = length - len(self.before) - sum(len(self.tokens(text)) for text in texts) - len(tail)
         if room < 0:
             raise UsageError(f"{name} needs sequences of at least {length - room:,} tokens; give longer --lengths")
         hay, ids, done = self.hay(room), [*self.before, *self.tokens(prompt.task)], 0
@@ -110,16 +109,13 @@ class Haystack:
         front = [] if not self.after else self.tokens(prompt.question) + self.after
         text = prompt.lead.lstrip() if self.after else prompt.question + prompt.lead
         tail = self.tokens(f"{text} {prompt.answer}")
-        targets = range(len(self.tokens(text)), len(tail))
-        said = [index for index in targets if self.texts.tokenizer.decode([tail[index]]).strip()]
-        return front + tail, [len(front) + index for index in said]
+        answer = range(len(self.tokens(text)), len(tail))
+        targets = [index for index in answer if self.texts.tokenizer.decode([tail[index]]).strip()]
+        return front + tail, [len(front) + index for index in targets]
 
 
 def haystacks(texts: Texts, count: int, seed: int, chat: bool = False) -> list[Haystack]:
-    """Places for samples, in turn from all documents.
-
-    texts: of the user. count: of samples. seed: of the places. chat: as in Haystack.
-    """
+    """Places for `count` samples, in turn from all documents. seed: of the places. chat: as in Haystack."""
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(texts.documents))
     turns = (int(order[index % len(order)]) for index in range(count))
@@ -129,19 +125,19 @@ def haystacks(texts: Texts, count: int, seed: int, chat: bool = False) -> list[H
 
 
 def different_numbers(count: int, digits: int, draw: np.random.Generator) -> list[str]:
-    """`count` different numbers of so many digits, without a leading zero."""
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[str(draw.integers(10 ** (digits - 1), 10**digits))] = None
-    return list(islice(found, count))
+    """`count` different numbers with as many digits, without a leading zero."""
+    numbers: dict[str, None] = {}
+    while len(numbers) < count:
+        numbers[str(draw.integers(10 ** (digits - 1), 10**digits))] = None
+    return list(numbers)
 
 
 SPARE = 16
-"""Tokens that a model may generate beyond those of the answer: it may begin with a few words of its own."""
+"""Tokens that a model may generate beyond those of the answer, since it may begin with words of its own."""
 
 
 class Retrieval(Measure):
-    """A question whose answer stands in the sequence.
+    """A question whose answer is in the sequence.
 
     The answer is part of the sequence, so that one forward pass says how likely each of its tokens is, and nothing is
     generated. `accuracy` is the share of them that were the likeliest, `exact` whether all of them were, and `log_prob`
@@ -155,24 +151,20 @@ class Retrieval(Measure):
 
     @abstractmethod
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
-        """What is asked.
+        """The question. depth: of the fact, from 0 to 1. draw: random numbers; the first decide question and answer."""
 
-        haystack: where the sequence is from. depth: of the fact, from 0 to 1. draw: random numbers, of which the first
-        ones decide question and answer.
-        """
-
-    def cases(self, texts: Texts, asked: EvaluationSizes) -> Iterator[Case]:
-        depths = [float(depth) for depth in np.linspace(0, 1, asked.depths)] if asked.depths > 1 else [0.5]
-        for window, haystack in enumerate(haystacks(texts, asked.windows, asked.seed, asked.chat)):
-            for length in asked.lengths:
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        depths = [float(depth) for depth in np.linspace(0, 1, sizes.depths)] if sizes.depths > 1 else [0.5]
+        for window, haystack in enumerate(haystacks(texts, sizes.windows, sizes.seed, sizes.chat)):
+            for length in sizes.lengths:
                 for number, depth in enumerate(depths):
-                    draw = np.random.default_rng((asked.seed, window, number))
+                    draw = np.random.default_rng((sizes.seed, window, number))
                     prompt = self.prompt(haystack, depth, draw)
                     ids, targets = haystack.sequence(prompt, length, self.name)
                     yield Case(
                         self.name, length, haystack.document, window, np.array(ids, np.int32),
                         np.array(targets, np.int32), depth, prompt.answer,
-                        len(ids) - targets[0] + SPARE if asked.generate else 0,
+                        len(ids) - targets[0] + SPARE if sizes.generate else 0,
                     )  # fmt: skip
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
@@ -191,13 +183,8 @@ class Retrieval(Measure):
 
 
 def _occurs(answer: str, text: str) -> bool:
-    """Whether an answer stands in a text as a whole word or number."""
-    before, found, after = text.partition(answer)
-    while found:
-        if not before[-1:].isalnum() and not after[:1].isalnum():
-            return True
-        before, found, after = after.partition(answer)
-    return False
+    """Whether a text has an answer as a whole word or number."""
+    return re.search(rf"(?<![^\W_]){re.escape(answer)}(?![^\W_])", text) is not None
 
 
 NEEDLES = 4

@@ -1,4 +1,4 @@
-"""Patched: one loaded checkpoint in transformers, whose rotary modules are patched for each row."""
+"""A checkpoint in transformers, whose rotary modules are patched for each row."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from ..texts import CheckpointTokenizer
 from .runner import Runner, memory_sentence
 
 
-class TwoLists(Engine):
-    """A loaded checkpoint that has one list of frequencies for each sequence, in whatever chunks that is read.
+class TwoListEngine(Engine):
+    """A loaded checkpoint with a long and a short list of frequencies, which are chosen for whole sequences.
 
-    transformers decides at every forward pass, so that the first chunks of a long sequence would have the short list.
-    loaded: the checkpoint. schedule: with two lists. patch: makes the checkpoint compute a schedule, and returns a
-    function that undoes it.
+    transformers chooses at every forward pass, so that the first chunks of a long sequence would have the short list.
+    patch: makes the checkpoint compute a schedule, and returns a function that undoes it.
     """
 
     gives = frozenset({"token_losses", "tokens"})
@@ -65,15 +64,17 @@ class TwoLists(Engine):
 
 
 class CheckpointRunner(Runner):
-    """Rows with a recipe, on one load of the source in the installed transformers; another row takes milliseconds."""
+    """Rows with a recipe, on one load of the source in transformers; patching another row takes milliseconds."""
 
     swaps = True
 
-    def __init__(self, source: Source, folder: Path, seen: ConfigInspection, at: DeviceSpec, chunk: int = 4096) -> None:
+    def __init__(
+        self, source: Source, folder: Path, inspection: ConfigInspection, at: DeviceSpec, chunk: int = 4096
+    ) -> None:
         self.source = source.identity
-        self.inspection, self.family, self.at = seen, source.family, at
-        self.mscale = mscale_of_config(source.config(), seen)
-        self.trained = seen.spec.unscaled().original_context
+        self.inspection, self.family, self.at = inspection, source.family, at
+        self.mscale = mscale_of_config(source.config(), inspection)
+        self.trained = inspection.spec.unscaled().original_context
         self.tokenizer = CheckpointTokenizer(folder, at.pickles)
         self.folder, self.chunk = folder, chunk
         self.runtime, self.device, self.dtype = f"transformers {stock_version()}", at.device_map or at.device, at.dtype
@@ -85,19 +86,19 @@ class CheckpointRunner(Runner):
 
     def schedule(self, row: Row) -> Schedule:
         if row.path is not None or row.url:
-            raise UsageError(f"{row.name} is not a method on the source; evaluate it by itself")
+            raise UsageError(f"{row.name} is not a method on the source; run `ropeconv eval` on it")
         if row.recipe is None:
             return self.inspection.spec.current()
         if self.inspection.refuse:
-            found = self.inspection
-            raise UnsupportedBake("a context extension", found.display_name, found.refuse, "or choose another model")
+            name, reason = self.inspection.display_name, self.inspection.refuse
+            raise UnsupportedBake("a context extension", name, reason, "or choose another model")
         recipe = inherit_mscale(row.recipe, self.mscale)
         basis = self.inspection.basis(recipe)
         return recipe.schedule(recipe.start(basis), basis)
 
     @property
     def unscaled(self) -> RopeSpec:
-        """The RoPE that recipes start from: that before any bake, without scaling."""
+        """The RoPE that recipes start from: the first one, without scaling."""
         first = self.inspection.first_spec
         return first.unscaled() if first.scaled else first
 
@@ -121,7 +122,7 @@ class CheckpointRunner(Runner):
     def patched(self, schedule: Schedule) -> Iterator[Engine]:
         """The engine that computes a schedule, while it is entered."""
         if schedule.short_inv_freq is not None:
-            yield TwoLists(self.loaded, schedule, self._patch)
+            yield TwoListEngine(self.loaded, schedule, self._patch)
             return
         undo = self._patch(schedule)
         try:

@@ -1,4 +1,4 @@
-"""LlamaCppRunner: the rows of a GGUF file in llama.cpp, each by what `apply` would write for it."""
+"""The rows of a GGUF file in llama.cpp, each as `apply` writes it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ from .runner import Runner, RunnerRequest, memory_sentence
 KINDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "str"}
 BATCH = 512
 LONGEST = 127
-"""Bytes of a string that can be given at loading."""
+"""Bytes of the longest string that can be given at loading."""
 
 
 @dataclass(frozen=True)
-class HowToRun:
-    """How llama.cpp runs a file. gpu: all layers on a GPU. exact: keys, values and attention in float32. batch: tokens
-    that are read at a time. threads: of the CPU.
+class LlamaCppSettings:
+    """How llama.cpp runs a file.
+
+    gpu: all layers on a GPU. exact: keys, values and attention in float32. batch: tokens read at a time. threads: of
+    the CPU.
     """
 
     gpu: bool = False
@@ -51,22 +53,22 @@ class HowToRun:
         return "gpu" if self.gpu else "cpu"
 
     @classmethod
-    def of(cls, asked: RunnerRequest, offloads: bool) -> HowToRun:
-        """How to run what a user named. offloads: whether llama.cpp was built for a GPU.
+    def of(cls, request: RunnerRequest, offloads: bool) -> LlamaCppSettings:
+        """The settings of a request. offloads: whether llama.cpp was built for a GPU.
 
-        Raises UsageError for a device that it cannot use, and for a precision that its cache does not have.
+        Raises UsageError for a device or a precision that it does not support.
         """
-        if asked.dtype not in ("auto", "float16", "float32"):
+        if request.dtype not in ("auto", "float16", "float32"):
             raise UsageError(
-                f"--dtype {asked.dtype} is not for llama.cpp's cache; give float16 or float32, or leave it out"
+                f"llama.cpp has no {request.dtype} cache; give --dtype float16 or float32, or leave it out"
             )
-        if asked.device not in ("auto", "cpu") and not offloads:
+        if request.device not in ("auto", "cpu") and not offloads:
             raise UsageError(
-                f"the installed llama.cpp was built without a GPU, so --device {asked.device} is not there; install "
-                "llama-cpp-python again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
+                f"--device {request.device}: the installed llama.cpp was built without a GPU; install llama-cpp-python "
+                "again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
             )
-        gpu = asked.device != "cpu" and offloads
-        return cls(gpu, asked.dtype == "float32", min(asked.chunk, BATCH), asked.threads)
+        gpu = request.device != "cpu" and offloads
+        return cls(gpu, request.dtype == "float32", min(request.chunk, BATCH), request.threads)
 
     def engine(self, path: Path, overrides: Mapping[str, Override] | None = None) -> LlamaCppEngine:
         """The engine of a file. overrides: metadata keys that are given at loading."""
@@ -82,12 +84,9 @@ class HowToRun:
 
 
 class LlamaCppRunner(Runner):
-    """Rows with a recipe, on one GGUF file. Those that metadata keys express are given at loading, others in a copy.
+    """Rows with a recipe, on one GGUF file: as metadata keys at loading where they express it, otherwise as a copy."""
 
-    source: the file. tokenizer: of it. how: llama.cpp runs it.
-    """
-
-    def __init__(self, source: GgufSource, tokenizer: Tokenizer, how: HowToRun) -> None:
+    def __init__(self, source: GgufSource, tokenizer: Tokenizer, how: LlamaCppSettings) -> None:
         self.file, self.how, self.tokenizer = source, how, tokenizer
         self.source, self.inspection = source.identity, inspect_gguf(source)
         self.trained = self.inspection.spec.unscaled().original_context
@@ -107,9 +106,9 @@ class LlamaCppRunner(Runner):
 
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:
-        given = None if row.recipe is None else given_at_loading(self.plan(row).edit, self.file)
-        if row.recipe is None or given is not None:
-            with self.how.engine(self.file.path, given).opened() as engine:
+        overrides = None if row.recipe is None else overrides_of(self.plan(row).edit, self.file)
+        if row.recipe is None or overrides is not None:
+            with self.how.engine(self.file.path, overrides).opened() as engine:
                 yield engine
             return
         with scratch() as folder, self.how.engine(self._copy(row, folder)).opened() as engine:
@@ -118,10 +117,10 @@ class LlamaCppRunner(Runner):
     def _refuse_other(self, row: Row) -> None:
         """Raises UsageError for a row that is not on this file."""
         if row.path is not None or row.url:
-            raise UsageError(f"{row.name} is not a method on the source; evaluate it by itself")
+            raise UsageError(f"{row.name} is not a method on the source; run `ropeconv eval` on it")
 
     def plan(self, row: Row) -> GgufPlan:
-        """What `apply` would write for a row, planned once. Raises what `make_plan` raises."""
+        """The plan of `apply` for a row, made once. Raises what `make_plan` raises."""
         if row.name not in self.plans:
             self.plans[row.name] = self._plan(row)
         return self.plans[row.name]
@@ -130,7 +129,7 @@ class LlamaCppRunner(Runner):
         self._refuse_other(row)
         hosts = arch_of(self.file.file).carriers if row.recipe and row.recipe.log_n else ()
         problems = []
-        for host in ("", *hosts):  # architectures that scale queries by position, where this one does not
+        for host in ("", *hosts):  # some architectures scale queries by position
             try:
                 return self._plan_in(row, host, out)
             except UnsupportedBake as problem:
@@ -138,16 +137,16 @@ class LlamaCppRunner(Runner):
         raise problems[-1]
 
     def _plan_in(self, row: Row, host: str, out: Path | None) -> GgufPlan:
-        """The plan of a row. host: the architecture that carries it, empty for its own. out: of the file."""
+        """The plan of a row. host: the architecture that carries it, empty for its own."""
         assert row.recipe is not None
         keeps = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
         replaces = self.inspection.extended and not keeps
-        found = make_plan(self.file, row.recipe, Target(out=out, carrier=host or None, replace=replaces))
-        assert isinstance(found, GgufPlan)
-        return found
+        plan = make_plan(self.file, row.recipe, Target(out=out, carrier=host or None, replace=replaces))
+        assert isinstance(plan, GgufPlan)
+        return plan
 
     def _copy(self, row: Row, folder: Path) -> Path:
-        """A copy of the file with the row in it, which shares the blocks of the weights where the disk can do that."""
+        """A copy of the file with the row, which shares the blocks of the weights where the disk supports it."""
         plan = self._plan(row, folder / "row.gguf")
         needed, free = sum(file.size for file in plan.files), free_bytes(folder)
         if needed > free and not same_blocks(self.file.path, folder):
@@ -158,13 +157,10 @@ class LlamaCppRunner(Runner):
         return apply(plan, fsync=False, check=False).path
 
 
-def given_at_loading(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
-    """The metadata keys of an edit as overrides; None where it changes more of a file than these.
-
-    edit: as a plan has it, with a receipt. source: the file.
-    """
-    own = source.file.header.values
-    if replace(edit, values={}, dropped=frozenset()) != Edit() or edit.dropped & own.keys():
+def overrides_of(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
+    """The metadata keys of the edit of a plan as overrides; None where it changes more of a file than these."""
+    keys = source.file.header.values.keys()
+    if replace(edit, values={}, dropped=frozenset()) != Edit() or edit.dropped & keys:
         return None
     values = {key: value.decode() for key, value in edit.values.items() if key != RECEIPT}
     if any(type(value) not in KINDS or len(str(value).encode()) > LONGEST for value in values.values()):

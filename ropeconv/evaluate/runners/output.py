@@ -1,4 +1,4 @@
-"""Baked: an output of `apply` as stock transformers or llama.cpp loads it, and its source before it."""
+"""An output of `apply` as stock transformers or llama.cpp loads it, and its source."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from ...validate.checks import needs_trust
 from ...validate.comparison import Comparison
 from ..row import BASE, Row
 from ..texts import CheckpointTokenizer, Tokenizer, gguf_tokenizer
-from .llamacpp import HowToRun
+from .llamacpp import LlamaCppSettings
 from .runner import Runner, RunnerRequest
 
 
 @dataclass(frozen=True)
 class OutputModel:
-    """A model that is loaded as it is. row: of it. identity: what tells it from others. opened: loads it."""
+    """An unpatched model. identity: a digest of it. opened: loads it."""
 
     row: Row
     identity: str
@@ -45,10 +45,7 @@ class OutputModel:
 
 
 class OutputRunner(Runner):
-    """Models that are loaded as they are, one at a time.
-
-    models: in the order of the table. receipt: of the output. tokenizer: of it. runtime, device, dtype: as in Runner.
-    """
+    """Unpatched models, one at a time. models: in the order of the table. receipt, tokenizer: of the output."""
 
     def __init__(
         self,
@@ -63,7 +60,7 @@ class OutputRunner(Runner):
         self.source, self.trained = models[0].identity, receipt.schedule.original_context
         self.tokenizer, self.runtime, self.device, self.dtype = tokenizer, runtime, device, dtype
         if not self.trained:
-            raise BadSource("its receipt does not state the trained context; name the source with --against")
+            raise BadSource("the receipt has no trained context; name the source with --against")
 
     def digest(self, row: Row) -> str:
         return self.models[row.name].identity
@@ -75,17 +72,17 @@ class OutputRunner(Runner):
 
 
 @contextmanager
-def open_baked(asked: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
+def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     """The runner of an output, and its rows: the source, where it is named or found, and the output.
 
-    Raises BadSource where it is no output of ropeconv, and where `asked.against` is not its source.
+    Raises BadSource for another model than an output, and where `request.against` is not its source.
     """
-    baked = Path(asked.model)
-    receipt = read_receipt(baked)
-    comparison = Comparison.open(baked, asked.against) if asked.against else _found(baked, receipt)
-    opener = _in_llamacpp if baked.suffix == ".gguf" else _in_transformers
+    output = Path(request.model)
+    receipt = read_receipt(output)
+    comparison = Comparison.open(output, request.against) if request.against else _comparison(output, receipt)
+    opener = _in_llamacpp if output.suffix == ".gguf" else _in_transformers
     with ExitStack() as stack:
-        runner = opener(baked, receipt, comparison, asked, stack)
+        runner = opener(output, receipt, comparison, request, stack)
         if comparison is None:
             runner.note = (
                 f"Its source ({receipt.source.name}) was not found; name it with --against to compare with it."
@@ -94,26 +91,26 @@ def open_baked(asked: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
 
 
 def _in_transformers(
-    baked: Path, receipt: Receipt, comparison: Comparison | None, asked: RunnerRequest, stack: ExitStack
+    output: Path, receipt: Receipt, comparison: Comparison | None, request: RunnerRequest, stack: ExitStack
 ) -> OutputRunner:
     """The runner of a folder."""
-    trust = needs_trust(baked, asked.trust_remote_code)
-    config = jsontext.parse(read_text(baked / "config.json", "config.json"), "config.json")
-    at = asked.place(config, comparison.stands_for if comparison is not None else "")
+    trust = needs_trust(output, request.trust_remote_code)
+    config = jsontext.parse(read_text(output / "config.json", "config.json"), "config.json")
+    at = request.place(config, comparison.stands_for if comparison is not None else "")
     models = []
     if comparison is not None:
         two = comparison.spec.current().short_inv_freq is not None
-        models.append(_folder(Row(BASE), two, comparison.checkpoint, at, chunk=asked.chunk))
+        models.append(_folder(Row(BASE), two, comparison.checkpoint, at, chunk=request.chunk))
     two = receipt.schedule.short_inv_freq is not None
-    models.append(_folder(Row(baked.name, path=baked), two, FolderSource(baked), at, trust, asked.chunk))
-    tokenizer, where = CheckpointTokenizer(baked, trust or at.pickles), at.device_map or at.device
+    models.append(_folder(Row(output.name, path=output), two, FolderSource(output), at, trust, request.chunk))
+    tokenizer, where = CheckpointTokenizer(output, trust or at.pickles), at.device_map or at.device
     return OutputRunner(models, receipt, tokenizer, f"transformers {stock_version()}", where, at.dtype)
 
 
 def _folder(
     row: Row, two_lists: bool, source: Source, at: DeviceSpec, trust: bool = False, chunk: int = 4096
 ) -> OutputModel:
-    """A checkpoint in transformers, which takes one of two lists anew for every chunk and so reads them at once."""
+    """A checkpoint in transformers; with two lists, which it chooses for every chunk, it reads sequences at once."""
     if two_lists:
         chunk = MOST_TOKENS
 
@@ -126,30 +123,32 @@ def _folder(
 
 
 def _in_llamacpp(
-    baked: Path, receipt: Receipt, comparison: Comparison | None, asked: RunnerRequest, stack: ExitStack
+    output: Path, receipt: Receipt, comparison: Comparison | None, request: RunnerRequest, stack: ExitStack
 ) -> OutputRunner:
-    """The runner of a GGUF file. Parameters are those of `_in_transformers`."""
-    file = GgufSource(baked)
+    """The runner of a GGUF file."""
+    file = GgufSource(output)
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
-    how = HowToRun.of(asked, tokenizer.process.loaded.offloads)
+    how = LlamaCppSettings.of(request, tokenizer.process.loaded.offloads)
     models = []
     if comparison is not None:
         source = comparison.source
-        made = _file(Row(BASE), source, how) if isinstance(source, GgufSource) else _exported(source, receipt, how)
-        models.append(made)
-    models.append(_file(Row(baked.stem, path=baked), file, how))
+        if isinstance(source, GgufSource):
+            models.append(_file(Row(BASE), source, how))
+        else:
+            models.append(_exported(source, receipt, how))
+    models.append(_file(Row(output.stem, path=output), file, how))
     return OutputRunner(models, receipt, tokenizer, runtime(), how.device, how.dtype(file))
 
 
-def _file(row: Row, file: GgufSource, how: HowToRun) -> OutputModel:
+def _file(row: Row, file: GgufSource, how: LlamaCppSettings) -> OutputModel:
     """A GGUF file in llama.cpp."""
     return OutputModel(row, file.identity, lambda: how.engine(file.file.path).opened())
 
 
-def _exported(source: Source, receipt: Receipt, how: HowToRun) -> OutputModel:
-    """A checkpoint as a GGUF file with weights of the same type as an output, which is there while it runs."""
-    written = receipt.target
-    target = Target(to="gguf", outtype=written.outtype, pre=written.pre) if written else Target(to="gguf")
+def _exported(source: Source, receipt: Receipt, how: LlamaCppSettings) -> OutputModel:
+    """A checkpoint as a temporary GGUF file with weights of the same type as an output."""
+    options = receipt.target
+    target = Target(to="gguf", outtype=options.outtype, pre=options.pre) if options else Target(to="gguf")
 
     @contextmanager
     def opened() -> Iterator[Engine]:
@@ -161,17 +160,17 @@ def _exported(source: Source, receipt: Receipt, how: HowToRun) -> OutputModel:
     return OutputModel(Row(BASE), text_digest(source.identity, f"{target.outtype} {target.pre}"), opened)
 
 
-def _found(baked: Path, receipt: Receipt) -> Comparison | None:
-    """The comparison with the source that a receipt names, on the Hub or beside `baked`; None without it."""
-    named = receipt.source
-    beside = [baked.parent / name for name in (named.name, f"{named.name}.gguf")]
-    places = [str(path) for path in beside if path.exists() and path.resolve() != baked.resolve()]
-    if named.repository:
-        file = (named.reference or "").split("@")[0].removeprefix(named.repository)
-        places.insert(0, f"{named.repository}@{named.commit}{file if named.kind == 'gguf' else ''}")
+def _comparison(output: Path, receipt: Receipt) -> Comparison | None:
+    """The comparison with the source in a receipt, on the Hub or beside the output; None where it is not found."""
+    source = receipt.source
+    siblings = [output.parent / name for name in (source.name, f"{source.name}.gguf")]
+    places = [str(path) for path in siblings if path.exists() and path.resolve() != output.resolve()]
+    if source.repository:
+        file = (source.reference or "").split("@")[0].removeprefix(source.repository)
+        places.insert(0, f"{source.repository}@{source.commit}{file if source.kind == 'gguf' else ''}")
     for place in places:
         try:
-            return Comparison.open(baked, place)
+            return Comparison.open(output, place)
         except RopeconvError:
             continue
     return None

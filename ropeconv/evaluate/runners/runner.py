@@ -1,4 +1,4 @@
-"""Runner, the interface to what runs the rows of an evaluation."""
+"""Runner, which runs the rows of an evaluation, and the request of a user."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from ..texts import Tokenizer
 
 
 def memory_sentence(weights: int, cache: KvCache | None, tokens: int, width: int) -> str:
-    """The memory that a run takes.
+    """The memory of a run.
 
     weights: bytes of the weights. cache: of the model, None where it is not known. tokens: of the longest sequence.
     width: bytes of a number in the cache.
     """
-    said = f"The weights take {human(weights)} of memory"
+    memory = f"The weights take {human(weights)} of memory"
     if cache is None:
-        return f"{said}."
+        return f"{memory}."
     size = next(iter(cache.bytes(tokens).values())) * width // cache.dtypes[0].size
-    return f"{said}, keys and values of {tokens:,} tokens {human(size)}."
+    return f"{memory}, keys and values of {tokens:,} tokens {human(size)}."
 
 
 class Runner(ABC):
     """Runs the rows of an evaluation, one at a time.
 
-    swaps: whether another row costs much less than another sequence, so that every sequence is read by all rows before
-    the next one. runtime: name and version. device, dtype: where and in which precision it computes, for the result.
-    source: identity of the model, for the journal. trained: context of the unscaled model, in tokens. tokenizer: of the
-    model. note: a sentence that belongs to the table, or empty.
+    swaps: whether changing the row is cheap, so that all rows read a sequence before the next one. runtime: name and
+    version. device, dtype: for the result. source: identity of the model, for the journal. trained: context of the
+    unscaled model, in tokens. note: a sentence below the tables, or empty.
     """
 
     swaps: ClassVar[bool] = False
@@ -50,17 +49,17 @@ class Runner(ABC):
 
     @abstractmethod
     def digest(self, row: Row) -> str:
-        """What decides the numbers of a row besides source, runtime and sequence: for the journal.
+        """The part of the journal's key that tells rows apart.
 
         Raises RopeconvError where this model cannot have the row.
         """
 
     def lacks(self, row: Row, output: Output | None) -> str:
-        """Why the engine of a row does not give an output, in a sentence; empty where it does, or is not known yet."""
+        """Why the engine of a row does not give an output; empty where it does, or is not known yet."""
         return ""
 
     def memory(self, tokens: int) -> str:
-        """A sentence on the memory that a sequence of `tokens` tokens takes; empty where it is not known."""
+        """A sentence on the memory of a sequence; empty where it is not known."""
         return ""
 
     @contextmanager
@@ -73,12 +72,12 @@ class Runner(ABC):
 
 @dataclass(frozen=True)
 class RunnerRequest:
-    """What the user named.
+    """The model and the rows that a user named.
 
-    model: a checkpoint, a GGUF file, or an output of `apply`. rows: from --methods; empty where that is not given.
-    against: the source of an output. servers: URLs, or NAME=URL. device, dtype, device_map: as in `device_spec`. chunk:
-    tokens that a model reads at a time. family: that the model is of, whatever its model_type. trust_remote_code: run
-    code of a checkpoint that ropeconv has not written, and load pickled weights. threads: of the CPU; None for
+    model: a checkpoint, a GGUF file, or an output of `apply`. rows: of --methods, or empty. against: the source of
+    an output. servers: URLs, or NAME=URL. device, dtype, device_map: as in `device_spec`. chunk: tokens that a model
+    reads at a time. family: in place of that of the model_type. trust_remote_code: run code of a checkpoint that is not
+    of ropeconv, and load pickled weights. threads: of the CPU; None for
     OMP_NUM_THREADS or the cores.
     """
 

@@ -1,4 +1,4 @@
-"""TuningResult: what a search leaves, which is a recipe with its evidence; and the file of it."""
+"""TuningResult, a recipe with its evidence, its file, and the candidates of a search."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ...version import __version__
 from ..row import BASE
 
 FORMAT = 1
-"""Of the file, under the key `ropeconv_tune`, by which `--recipe` knows it."""
+"""The version of the file, under the key `ropeconv_tune`, by which `--recipe` recognises it."""
 
 
 class WindowMeasurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,11 +44,11 @@ class WindowMeasurement(msgspec.Struct, frozen=True, kw_only=True):
         return self.difference is not None and self.margin is not None and abs(self.difference) > self.margin
 
 
-class TunedRow(msgspec.Struct, frozen=True, kw_only=True):
+class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule on the held-out windows.
 
-    name: in tables. recipe: None for the model as it is. beyond, inside, needle: losses beyond and inside the trained
-    context, and of hidden numbers, None where there are none. total: `beyond + price * inside + needles * needle`.
+    recipe: None for the unchanged model. beyond, inside, needle: losses beyond and inside the trained context, and of
+    hidden numbers, None without these. total: `beyond + price * inside + needles * needle`.
     curve: loss by position, at `positions`, in nats per token.
     """
 
@@ -103,26 +103,26 @@ class TuningResult(msgspec.Struct, frozen=True, kw_only=True):
     formula_divisors: list[float]
     attention_factor: float
     positions: list[int]
-    rows: list[TunedRow]
+    rows: list[TuningRow]
     notes: list[str] = []
     ropeconv_tune: int = FORMAT
     ropeconv: str = __version__
 
 
 def write_tuned(tuned: TuningResult, path: Path) -> None:
-    """Writes a result as JSON, which `--recipe` takes. path: of the file."""
+    """Write a result as JSON, for `--recipe`."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(tuned)) + b"\n")
 
 
 FORMULAS = ("linear", "ntk", "ntk-old", "ntk-fixed", "mixed", "by-parts", "yarn")
-"""Methods that are compared before a search, each with the factor that reaches the context."""
+"""Methods that are compared before a search, with the factor that reaches the context."""
 DIGITS = 9
-"""Of the numbers in a recipe that was found: float32 has fewer."""
+"""Digits of the numbers in a tuned recipe; float32 has fewer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A recipe. name: for tables. recipe: None for the model as it is. schedule: what it computes."""
+    """A recipe with its schedule. name: in tables. recipe: None for the unchanged model."""
 
     name: str
     recipe: Recipe | None
@@ -130,16 +130,13 @@ class Candidate:
 
     @property
     def method(self) -> str:
-        """The name of its method; empty for the model as it is."""
+        """The name of its method; empty for the unchanged model."""
         return self.recipe.method.name if self.recipe else ""
 
 
 @dataclass(frozen=True)
 class Start:
-    """The model that recipes are for.
-
-    spec: its unscaled RoPE. context: tokens to reach. schedule: of a recipe for this model.
-    """
+    """A model to tune. spec: its unscaled RoPE. context: tokens to reach. schedule: of a recipe for this model."""
 
     spec: RopeSpec
     context: int
@@ -156,18 +153,18 @@ class Start:
         return base_inv_freq(self.spec.rope_theta, self.spec.rotary_dim)[: self.spec.rotating_pairs]
 
     def candidate(self, recipe: Recipe, name: str = "") -> Candidate:
-        """A recipe with its schedule. name: for tables. Raises RecipeError where it does not fit the model."""
+        """A recipe with its schedule. Raises RecipeError where it does not fit the model."""
         return Candidate(name, recipe, self.schedule(recipe))
 
     def formula(self, method: str) -> Candidate:
-        """A method with the factor that reaches the context. method: its name."""
-        made = REGISTRY[method].reaching(self.spec, self.context)
-        if made is None:
+        """The method of that name with the factor that reaches the context."""
+        reaching = REGISTRY[method].reaching(self.spec, self.context)
+        if reaching is None:
             raise RecipeError(f"{method} has no single number that reaches a length")
-        return self.candidate(Recipe(made, context=self.context), f"{method} {self.factor:.6g}")
+        return self.candidate(Recipe(reaching, context=self.context), f"{method} {self.factor:.6g}")
 
     def unscaled(self) -> Candidate:
-        """The model without any extension."""
+        """The model without an extension."""
         return Candidate(BASE, None, replace(self.spec.current(), context=self.context))
 
     def formulas(self) -> list[Candidate]:
@@ -175,14 +172,11 @@ class Start:
         return [self.formula(name) for name in FORMULAS]
 
     def divisors(self, schedule: Schedule) -> Vector:
-        """theta_i / inv_freq_i of the pairs that rotate, float64. schedule: of this model."""
+        """theta_i / inv_freq_i of the pairs that rotate, float64."""
         return np.asarray(self.base / schedule.inv_freq[: len(self.base)], dtype=np.float64)
 
     def factors(self, divisors: Sequence[float] | Vector, attention_factor: float, name: str = "") -> Candidate:
-        """A list of divisors as a recipe, rounded to what a file keeps.
-
-        divisors: of the pairs that rotate. attention_factor: multiplies cos and sin. name: for tables.
-        """
+        """A recipe of the divisors of the pairs that rotate, rounded to DIGITS."""
         rounded = tuple(float(f"{value:.{DIGITS}g}") for value in divisors)
         recipe = Recipe(
             LongRopeMethod(rounded), context=self.context, attention_factor=float(f"{attention_factor:.{DIGITS}g}")

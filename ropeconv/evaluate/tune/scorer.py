@@ -1,8 +1,7 @@
-"""Scorer: what schedules lose on windows of text, each read once, and races between two of them.
+"""Losses of schedules on windows of text, and races between two schedules.
 
-What a search has read is kept in a journal, so that a killed search goes on where it was. A search with a seed is the
-same each time, as long as the losses and gradients that it sees are: so it is begun again, and what the journal has is
-not computed.
+All passes are kept in a journal. A search with a seed always takes the same steps, so a killed one begins again and
+reads the passes from the journal.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,10 +24,10 @@ from ...rope.lengths import format_tokens
 from ...rope.schedule import Schedule
 from ..cases import Case, EvaluationSizes, Observation
 from ..measures.retrieval import Passkey
-from ..result import margin
+from ..result import FEWEST, margin
 from ..statistics import differences
 from ..texts import TextDocument, Texts, window_ends
-from .result import Candidate, TunedRow, WindowMeasurement
+from .result import Candidate, TuningRow, WindowMeasurement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,16 +47,15 @@ TUNE = JournalKind("tune", 2, PassLine)
 
 @dataclass(frozen=True)
 class Passes:
-    """What passes gave. journal: that keeps them; None for none. by: what computes, such as runtime and precision."""
+    """The passes of a search. journal: of earlier ones, or None. by: what computes, such as runtime and precision."""
 
     journal: Journal[PassLine] | None = None
     by: str = ""
 
     def line(self, what: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
-        """Return a pass when it is on the disk.
+        """The pass of a key, computed unless the journal has it; then it is on the disk.
 
-        what: is computed, in names and digests. compute: called where the journal does not have it; gives finite
-        numbers.
+        what: the parts of the key. compute: gives finite numbers.
         """
         key = text_digest(self.by, *what)
         line = self.journal.lines.get(key) if self.journal is not None else None
@@ -70,15 +68,11 @@ class Passes:
         return line
 
 
-FEWEST = 4
-"""Windows before a race may end."""
-
-
 @dataclass(frozen=True)
 class Price:
-    """What a loss is made of: `beyond + inside * inside_loss + needle * needle_loss`, in nats per token.
+    """The weights of `beyond + inside * inside_loss + needle * needle_loss`, in nats per token.
 
-    inside: weight of the loss inside the trained context. needle: weight of the loss of hidden numbers.
+    inside: of the loss inside the trained context. needle: of the loss of hidden numbers.
     """
 
     inside: float = 0.3
@@ -87,10 +81,10 @@ class Price:
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """What a schedule loses on one window, in nats.
+    """The losses of a schedule on one window, in nats.
 
-    tokens: of each target of the text, float64. beyond: index of the first one beyond the trained context. needle: the
-    mean over the digits of the hidden number; 0 without one.
+    tokens: of each target, float64. beyond: index of the first one beyond the trained context. needle: the mean over
+    the digits of the hidden number; 0 without one.
     """
 
     tokens: NDArray[np.float64]
@@ -108,16 +102,16 @@ class Losses:
         return float(self.tokens[self.beyond :].mean())
 
     def value(self, price: Price) -> float:
-        """The loss that is searched for the least of. price: of its parts."""
+        """The loss to minimise."""
         return self.beyond_loss + price.inside * self.inside_loss + price.needle * self.needle
 
 
 @dataclass
 class Scorer:
-    """Reads windows with schedules, and remembers what it has read.
+    """Reads windows with schedules, each once.
 
-    runner: patches a schedule into the model. windows: at least one. price: of the parts of a loss. passes: of earlier
-    runs. seen: what was read. seconds: of each pass.
+    runner: patches a schedule into the model. windows: at least one. seen: losses by schedule and number of the window.
+    seconds: of each pass.
     """
 
     runner: CheckpointRunner
@@ -128,7 +122,7 @@ class Scorer:
     seconds: list[float] = field(default_factory=list)
 
     def losses(self, schedule: Schedule, count: int | None = None) -> list[Losses]:
-        """What a schedule loses on the first `count` windows, by default on all of them."""
+        """The losses of a schedule on the first `count` windows, by default on all of them."""
         numbers = range(len(self.windows) if count is None else min(count, len(self.windows)))
         missing = [number for number in numbers if (schedule.digest, number) not in self.seen]
         if missing:
@@ -143,28 +137,25 @@ class Scorer:
         return [self.seen[schedule.digest, number] for number in numbers]
 
     def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
-        """The losses that are searched for the least of, per window; infinite where the model gives no number.
-
-        schedule: to read with. count: of windows, by default all.
-        """
-        return np.array([one.value(self.price) for one in self.losses(schedule, count)])
+        """The loss to minimise on each of the first `count` windows, by default on all of them."""
+        return np.array([losses.value(self.price) for losses in self.losses(schedule, count)])
 
     def race(self, schedule: Schedule, best: Schedule) -> Difference:
-        """How a schedule compares with the best one so far. It ends early where it is worse beyond its error."""
+        """The difference of a schedule to the best one so far. It ends early where it is significantly worse."""
         for count in range(min(FEWEST, len(self.windows)), len(self.windows) + 1):
-            found = Difference(self.values(schedule, count) - self.values(best, count))
-            if found.mean > 0 and found.decided:
+            difference = Difference(self.values(schedule, count) - self.values(best, count))
+            if difference.mean > 0 and difference.decided:
                 break
-        return found
+        return difference
 
 
 def _read(engine: Engine, window: TextWindow) -> list[float]:
     """The losses of the targets of a window, then that of its hidden number, 0 without one."""
-    case, needle = window.text, 0.0
-    tokens = engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
-    if window.needle is not None:
-        asked = window.needle
-        needle = float(engine.token_losses(asked.ids.tolist(), asked.targets.tolist()).loss.mean())
+
+    def losses(case: Case) -> NDArray[np.float64]:
+        return engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
+
+    tokens, needle = losses(window.text), 0.0 if window.needle is None else float(losses(window.needle).mean())
     if not (np.isfinite(tokens).all() and math.isfinite(needle)):
         raise NotFinite("the model gives NaN or infinite logits; give --dtype float32 or bfloat16")
     return [*np.asarray(tokens, np.float64).tolist(), needle]
@@ -172,13 +163,13 @@ def _read(engine: Engine, window: TextWindow) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """Paired differences of losses, one per window, in nats per token: below 0 is better. values: float64 [windows]."""
+    """Paired differences of losses, one per window, in nats per token; below 0 is better. values: float64 [windows]."""
 
     values: NDArray[np.float64]
 
     @property
     def mean(self) -> float:
-        """Their mean."""
+        """The mean."""
         return float(self.values.mean())
 
     @cached_property
@@ -199,29 +190,28 @@ BLOCKS = 16
 Part = Callable[[Losses], float]
 
 
-def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: int) -> list[TunedRow]:
-    """Rows of candidates.
+def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: int) -> list[TuningRow]:
+    """Rows of candidates with different names.
 
-    scorer: of held-out windows. candidates: with different names. reference: name of the one that others are compared
-    with. seed: of the bootstrap between documents.
+    scorer: of held-out windows. reference: name of the candidate that the others are compared with. seed: of the
+    bootstrap between documents.
     """
-    losses = {one.name: scorer.losses(one.schedule) for one in candidates}
-    price = scorer.price
+    losses = {candidate.name: scorer.losses(candidate.schedule) for candidate in candidates}
     parts: dict[str, Part] = {
-        "beyond": lambda one: one.beyond_loss,
-        "inside": lambda one: one.inside_loss,
-        "total": lambda one: one.value(price),
+        "beyond": lambda losses: losses.beyond_loss,
+        "inside": lambda losses: losses.inside_loss,
+        "total": lambda losses: losses.value(scorer.price),
     }
     if scorer.windows[0].needle is not None:
-        parts["needle"] = lambda one: one.needle
+        parts["needle"] = lambda losses: losses.needle
     edges = blocks(scorer.windows[0])
     return [
-        TunedRow(
+        TuningRow(
             name=row.name,
             recipe=row.recipe.to_dict() if row.recipe else None,
-            curve=[float(np.mean([one.tokens[a:b].mean() for one in losses[row.name]])) for a, b in edges],
+            curve=[float(np.mean([window.tokens[a:b].mean() for window in losses[row.name]])) for a, b in edges],
             **{
-                part: measured(scorer.windows, losses[row.name], losses[reference], of, seed, row.name == reference)
+                part: measurement(scorer.windows, losses[row.name], losses[reference], of, seed, row.name == reference)
                 for part, of in parts.items()
             },
         )
@@ -230,7 +220,9 @@ def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: 
 
 
 def blocks(window: TextWindow) -> list[tuple[int, int]]:
-    """First and last + 1 of the targets of each point of a curve, on one side of the trained context each."""
+    """First and last + 1 of the targets of each point of a curve; no point has targets on both sides of the trained
+    context.
+    """
     count, split = len(window.text.targets), window.beyond
     edges = [
         *np.linspace(0, split, BLOCKS // 2 + 1).astype(int),
@@ -239,7 +231,7 @@ def blocks(window: TextWindow) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
 
 
-def measured(
+def measurement(
     windows: Sequence[TextWindow],
     own: Sequence[Losses],
     reference: Sequence[Losses],
@@ -249,40 +241,43 @@ def measured(
 ) -> WindowMeasurement:
     """A part of the losses of a row, and its paired difference to the reference.
 
-    windows: that were read. own, reference: losses of both. part: of them. seed: of the bootstrap. itself: whether the
-    row is the reference.
+    seed: of the bootstrap. itself: whether the row is the reference.
     """
     ours, theirs = (_observations(windows, losses, part) for losses in (own, reference))
-    mean = float(np.mean([one.value for one in ours]))
+    mean = float(np.mean([observation.value for observation in ours.values()]))
     if itself:
         return WindowMeasurement(value=mean)
-    found = differences({one.pair: one for one in ours}, {one.pair: one for one in theirs}, seed)
-    assert found is not None
+    sample = differences(ours, theirs, seed)
+    assert sample is not None
     return WindowMeasurement(
-        value=mean, difference=found.mean, error=found.error, margin=margin(found.error, found.count),
-        clusters=found.count,
+        value=mean, difference=sample.mean, error=sample.error, margin=margin(sample.error, sample.count),
+        clusters=sample.count,
     )  # fmt: skip
 
 
-def _observations(windows: Sequence[TextWindow], losses: Sequence[Losses], part: Part) -> list[Observation]:
-    return [
-        Observation("tune", "loss", window.text.column, window.text.document, window.text.window, part(one))
-        for window, one in zip(windows, losses, strict=True)
+def _observations(
+    windows: Sequence[TextWindow], losses: Sequence[Losses], part: Part
+) -> dict[tuple[object, ...], Observation]:
+    cases = [window.text for window in windows]
+    observations = [
+        Observation("tune", "loss", case.column, case.document, case.window, part(tokens))
+        for case, tokens in zip(cases, losses, strict=True)
     ]
+    return {observation.pair: observation for observation in observations}
 
 
 HELD_OUT = 3
-"""One text of so many, or one part of a text, is kept from the search."""
+"""One of so many texts, or of so many parts of a text, is held out."""
 DEPTHS = 5
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a search reads.
+    """The sizes of the windows of a search.
 
-    context: tokens of a window. trained: the trained context in tokens. windows: how many. targets: tokens that are
-    predicted in each, inside the trained context and beyond it alike. needles: whether each window also has a number
-    hidden in the text, which is asked for. seed: of places and numbers.
+    context: tokens of a window. trained: the trained context in tokens. windows: how many. targets: tokens predicted in
+    each, inside the trained context and as many beyond it. needles: whether each window also has a hidden number. seed:
+    of places and numbers.
     """
 
     context: int
@@ -295,10 +290,10 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class TextWindow:
-    """A piece of text.
+    """A window of text.
 
-    text: the sequence with its targets. beyond: index of the first of them beyond the trained context. needle: the same
-    length of text with a hidden number, whose digits are the targets; None without.
+    text: the sequence with its targets. beyond: index of the first target beyond the trained context. needle: a
+    sequence of the same length with a hidden number, whose digits are the targets; None without.
     """
 
     text: Case
@@ -307,35 +302,35 @@ class TextWindow:
 
     @property
     def digest(self) -> str:
-        """Of everything that is read and predicted."""
+        """The digest of both sequences."""
         return f"{self.text.digest} {self.needle.digest if self.needle else ''}"
 
 
 def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
-    """Texts to search with, texts that are held out, and a sentence about the latter.
+    """Texts to search with, held-out texts, and a note about these.
 
-    With enough texts of `context` tokens every third one is held out, else the last third of each. texts: all. context:
-    tokens of a window. Raises BadSource where there is not enough text for both.
+    With enough texts of `context` tokens every third one is held out, otherwise the last third of each. Raises
+    BadSource where there is not enough text for both.
     """
     room = context - len(texts.prefix)
     long = [document for document in texts.documents if len(document.ids) >= room]
     if len(long) >= HELD_OUT:
         held = long[HELD_OUT - 1 :: HELD_OUT]
-        rest = [document for document in long if document not in held]
-        return _of(texts, rest), _of(texts, held), f"{len(held)} of {len(long)} texts are held out"
+        others = [document for document in long if document not in held]
+        return _of(texts, others), _of(texts, held), f"{len(held)} of {len(long)} texts are held out"
     parts = [_cut(document) for document in texts.documents]
     search, held = [first for first, _ in parts], [last for _, last in parts]
     most = max(len(document.ids) for document in held)
     if most < room:
         raise BadSource(
-            f"a third of the text is held out, and has {most:,} tokens of the {room:,} of a window; give a longer "
+            f"the held-out third of the text has {most:,} tokens, and a window {room:,}; give a longer "
             f"--text, {HELD_OUT} texts of that length, or a --context up to {format_tokens(most + len(texts.prefix))}"
         )
     fits = [len(document.ids) >= room for document in held]
     return (
-        _of(texts, [one for one, fit in zip(search, fits, strict=True) if fit]),
-        _of(texts, [one for one, fit in zip(held, fits, strict=True) if fit]),
-        "the last third of the text is held out, so that errors do not say how other texts differ",
+        _of(texts, list(compress(search, fits))),
+        _of(texts, list(compress(held, fits))),
+        "the last third of the text is held out, so errors do not cover the difference between texts",
     )
 
 
@@ -349,20 +344,20 @@ def _of(texts: Texts, documents: Sequence[TextDocument]) -> Texts:
 
 
 def windows(texts: Texts, size: Size) -> list[TextWindow]:
-    """The windows of texts. size: how many, and of what. There may be fewer in short texts."""
-    asked = EvaluationSizes(
+    """The windows of texts, of which there may be fewer in short texts."""
+    sizes = EvaluationSizes(
         (size.context,), size.trained, size.windows, max(1, size.targets), 1 + (DEPTHS - 1) * size.needles, size.seed
     )
     first, split = max(len(texts.prefix), 1), min(size.trained, size.context)
     inside, beyond = (_spread(*ends, size.targets) for ends in ((first, split), (split, size.context)))
     targets = np.concatenate([inside, beyond])
-    needles = list(Passkey().cases(texts, asked)) if size.needles else []
-    found = []
-    for number, (document, end) in enumerate(window_ends(texts, asked, size.context)):
+    needles = list(Passkey().cases(texts, sizes)) if size.needles else []
+    result = []
+    for number, (document, end) in enumerate(window_ends(texts, sizes, size.context)):
         text = Case("tune", size.context, document, number, texts.window(document, end, size.context), targets)
         needle = needles[number * DEPTHS + number % DEPTHS] if needles else None
-        found.append(TextWindow(text, len(inside), needle))
-    return found
+        result.append(TextWindow(text, len(inside), needle))
+    return result
 
 
 def _spread(first: int, last: int, count: int) -> np.ndarray:

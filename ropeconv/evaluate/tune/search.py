@@ -1,4 +1,4 @@
-"""Factors per pair by gradient: the loss on long windows, differentiated through cos and sin."""
+"""Search for a divisor per pair by the gradient of the loss on long windows through cos and sin."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from .result import Candidate, Start
 from .scorer import Difference, PassLine, Scorer, TextWindow
 
 RATE = 0.04
-"""Largest change of a log divisor in one step, of pairs that turn at most once within the trained context."""
+"""Largest change of a log divisor in one step, for pairs with at most one period within the trained context."""
 BATCH = 4
 CHECKED = 10
-"""Steps between two looks at all windows."""
+"""Steps between two evaluations on all windows."""
 PATIENCE = 3
-"""Looks without a better schedule, beyond its standard error, after which a search ends."""
+"""Evaluations after which a search ends if no schedule was better by more than its standard error."""
 TUNED = "tuned factors"
-"""The name of what is found, in tables."""
+"""The name of the result in tables."""
 
 
 @dataclass
 class Task:
-    """What a search works on.
+    """A search and its state.
 
-    start: the model and the context. model: of transformers, loaded. source: its RoPE as it is. scorer: reads windows.
-    formulas: that it may begin with, the one to begin with first. steps: at most. attention_factor: where it is not to
-    be searched for. regularise: weight of the squared distance of log divisors to the first formula. seed: of random
-    choices. progress: callbacks; advance counts steps. trace: loss on the windows after each step, minus that of the
-    first formula, in nats per token. best: candidate so far. improved: the step in which it became better by more than
-    its standard error.
+    model: of transformers, loaded. source: its unpatched RoPE. formulas: the one to begin with first. steps: at most.
+    attention_factor: None to search for it. regularise: weight of the squared distance of log divisors to the first
+    formula. seed: of random choices. progress: advance counts steps. trace: loss on the windows after each step, minus
+    that of the first formula, in nats per token. best: the best candidate. improved: the step in which it became better
+    by more than its standard error.
     """
 
     start: Start
@@ -57,7 +56,7 @@ class Task:
 
     @property
     def first(self) -> Candidate:
-        """The formula that a search begins with."""
+        """The formula to begin with."""
         return self.formulas[0]
 
     @property
@@ -68,22 +67,23 @@ class Task:
         return [*np.log(self.start.divisors(schedule)).tolist(), math.log(factor)]
 
     def gain(self, candidate: Candidate) -> Difference:
-        """How a candidate compares with the first formula on the windows of the search."""
+        """The difference of a candidate to the first formula on the windows of the search."""
         return Difference(self.scorer.values(candidate.schedule) - self.scorer.values(self.first.schedule))
 
-    def offer(self, found: Candidate) -> None:
-        """Takes a candidate as the best one where it loses less on all windows."""
-        raced = self.scorer.race(found.schedule, self.best.schedule)
-        if raced.mean < 0:
-            self.best = found
-            if -raced.mean > raced.error:
-                self.improved = len(self.trace)
-                gain = self.gain(found)
-                said = f"Step {len(self.trace) + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token on these windows"
-                self.progress.note(f"{said}, against {self.first.name}.")
+    def offer(self, candidate: Candidate) -> None:
+        """Keep a candidate as the best one if it loses less on all windows."""
+        difference = self.scorer.race(candidate.schedule, self.best.schedule)
+        if difference.mean < 0:
+            self.best = candidate
+            if -difference.mean > difference.error:
+                self.improved, gain = len(self.trace), self.gain(candidate)
+                self.progress.note(
+                    f"Step {len(self.trace) + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token on these windows, "
+                    f"against {self.first.name}."
+                )
 
     def ended(self) -> bool:
-        """Notes the end of a step, and returns whether it is the last one."""
+        """Count a step, and return whether it is the last one."""
         self.trace.append(self.gain(self.best).mean)
         self.progress.advance(1)
         return self.progress.stopped() or len(self.trace) > self.improved + PATIENCE * CHECKED
@@ -92,8 +92,8 @@ class Task:
 def search(task: Task) -> Candidate:
     """Return the best candidate, which may be a formula, after Adam on the logarithms of divisors and attention factor.
 
-    A pair that turns n times within the trained context learns at 1/n of the rate, since its phase at a distance moves
-    n times as fast: phases of all pairs move alike then. All weights are frozen.
+    A pair with n periods within the trained context learns at 1/n of the rate, since its phase at a distance changes n
+    times as fast. All weights are frozen.
     """
     import torch
 
@@ -132,7 +132,7 @@ def search(task: Task) -> Candidate:
 
 
 def gradient(task: Task, at: Sequence[float], window: TextWindow) -> PassLine:
-    """The pass of `slopes`, from the journal where that has it."""
+    """The pass of `slopes`, which the journal may have."""
     scorer = task.scorer
     what = ("gradient", task.first.schedule.digest, np.array(at).tobytes().hex(), repr(scorer.price), window.digest)
     return scorer.passes.line(what, lambda: slopes(task, at, window))
@@ -141,8 +141,8 @@ def gradient(task: Task, at: Sequence[float], window: TextWindow) -> PassLine:
 def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
     """The gradient of the loss of a window with respect to `at`, in nats per token.
 
-    task: with the model. at: logarithms of the divisors of the pairs that rotate, and of the attention factor. window:
-    to read. Raises RopeconvError where no finite gradient arrives.
+    at: logarithms of the divisors of the pairs that rotate, and of the attention factor. Raises RopeconvError where the
+    gradient is not finite.
     """
     import torch
 
@@ -156,22 +156,18 @@ def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
         engine.use(torch.nn.functional.pad(inv_freq, (0, padding)), point[-1].exp())
         loss(engine, task.scorer, window).backward()
     if point.grad is None or not torch.isfinite(point.grad).all():
-        raise RopeconvError("no finite gradient arrives at the frequencies of this model, so it cannot be tuned")
-    found: list[float] = point.grad.tolist()
-    return found
+        raise RopeconvError("the frequencies of this model have no finite gradient, so it cannot be tuned")
+    slope: list[float] = point.grad.tolist()
+    return slope
 
 
 def loss(engine: Any, scorer: Scorer, window: TextWindow) -> Any:
-    """The loss of a window as a tensor with a gradient, in nats per token.
-
-    engine: `Differentiable`. scorer: with the price of its parts. window: to read.
-    """
-    price, case = scorer.price, window.text
+    """The loss of a window as a tensor with a gradient, in nats per token. engine: `Differentiable`."""
+    price, case, needle = scorer.price, window.text, window.needle
     tokens = engine.losses(case.ids.tolist(), case.targets.tolist())
-    found = tokens[window.beyond :].mean()
+    total = tokens[window.beyond :].mean()
     if price.inside and window.beyond:
-        found = found + price.inside * tokens[: window.beyond].mean()
-    if price.needle and window.needle is not None:
-        asked = window.needle
-        found = found + price.needle * engine.losses(asked.ids.tolist(), asked.targets.tolist()).mean()
-    return found
+        total = total + price.inside * tokens[: window.beyond].mean()
+    if price.needle and needle is not None:
+        total = total + price.needle * engine.losses(needle.ids.tolist(), needle.targets.tolist()).mean()
+    return total

@@ -1,4 +1,4 @@
-"""Tuning: formulas, a search, and the verdict of held-out text."""
+"""Tuning: formulas, a search from the best one, and a test on held-out text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ...engines.engine import Progress
 from ...errors import UsageError
@@ -25,17 +26,17 @@ from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
 from ..texts import Texts, read_files, tokenized
-from .result import FORMULAS, Candidate, Start, TunedRow, TuningResult
+from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow
 from .scorer import TUNE, Passes, Price, Scorer, Size, blocks, rows, split, windows
 from .search import BATCH, CHECKED, Task, gradient, search
 
 
 @dataclass(frozen=True)
 class SearchSettings(TuneOptions):
-    """What is searched for, as users write it: the fields are those of `TuneOptions` in ropeconv/options.py."""
+    """The settings of a search, as users write them; the fields are those of `TuneOptions` in ropeconv/options.py."""
 
     def check(self) -> None:
-        """Raises UsageError and RecipeError for values that cannot be taken."""
+        """Raise UsageError and RecipeError for wrong values."""
         parse_tokens(self.context)
         for name in ("windows", "targets", "steps"):
             if getattr(self, name) < 1:
@@ -46,7 +47,7 @@ class SearchSettings(TuneOptions):
         if self.attention_factor is not None and positive(self.attention_factor):
             raise UsageError(f"--attention-factor is {self.attention_factor}; give a positive number")
         if self.start and self.start not in FORMULAS:
-            raise UsageError(f"--start {self.start} is not a formula to begin with; choose {', '.join(FORMULAS)}")
+            raise UsageError(f"--start {self.start} is not one of the formulas; choose {', '.join(FORMULAS)}")
         if (self.held_windows or self.windows) < FEWEST:
             raise UsageError(f"the test on held-out text needs at least {FEWEST} windows; give --held-windows {FEWEST}")
 
@@ -95,11 +96,7 @@ class SearchCost:
 
 @dataclass
 class Tuning:
-    """A search with its surroundings.
-
-    model: as the user named it. runner: with the model loaded. texts: all of them. context: tokens to reach. wanted: as
-    the user wrote it. passes: of earlier runs. progress: callbacks.
-    """
+    """A search and all that it needs. model: as the user named it. runner: with the model. context: tokens to reach."""
 
     model: str
     runner: CheckpointRunner
@@ -129,7 +126,7 @@ class Tuning:
 
     @cached_property
     def start(self) -> Start:
-        """The model that recipes are for."""
+        """The model to tune."""
         return Start(self.runner.unscaled, self.context, lambda recipe: self.runner.schedule(Row("", recipe)))
 
     @cached_property
@@ -149,12 +146,12 @@ class Tuning:
 
     def run(self) -> TuningResult:
         """Searches, and measures the result on held-out windows."""
-        wanted, heard, scorer, judge = self.wanted, self.progress, self.scorer, self.judge
+        wanted, progress, scorer, judge = self.wanted, self.progress, self.scorer, self.judge
         task = self._task(self._ranked())
-        heard.total(wanted.steps)
+        progress.total(wanted.steps)
         best = search(task)
-        heard.note(f"Reading {len(judge.windows)} held-out windows.")
-        by_loss = sorted(self.formulas, key=lambda one: float(judge.values(one.schedule).mean()))
+        progress.note(f"Reading {len(judge.windows)} held-out windows.")
+        by_loss = sorted(self.formulas, key=lambda formula: float(judge.values(formula.schedule).mean()))
         reference = by_loss[0]
         shown = [self.start.unscaled(), *by_loss, *([] if best in by_loss else [best])]
         table = rows(judge, shown, reference.name, wanted.seed)
@@ -169,8 +166,8 @@ class Tuning:
             source=self.model, identity=self.runner.source, runtime=self.runner.runtime, device=self.runner.device,
             dtype=self.runner.dtype, trained=self.runner.trained, context=self.context,
             steps=len(task.trace), seed=wanted.seed, regularise=wanted.regularise,
-            price=wanted.inside, needles=wanted.needles, texts=[one.name for one in self.searched.documents],
-            held_out=[one.name for one in self.held.documents], tokens_sha256=self.texts.sha256,
+            price=wanted.inside, needles=wanted.needles, texts=[document.name for document in self.searched.documents],
+            held_out=[document.name for document in self.held.documents], tokens_sha256=self.texts.sha256,
             windows=len(scorer.windows), held_windows=len(judge.windows), searched=gain.mean, trace=task.trace,
             divisors=self.start.divisors(best.schedule).tolist(),
             formula_divisors=self.start.divisors(reference.schedule).tolist(),
@@ -180,30 +177,35 @@ class Tuning:
         )  # fmt: skip
 
     def _ranked(self) -> list[Candidate]:
-        """The formulas, the one to begin with first: that of --start, else the one that loses least."""
-        wanted, formulas, heard, scorer = self.wanted, self.formulas, self.progress, self.scorer
+        """The formulas, the one to begin with first: that of --start, otherwise the best one."""
+        wanted, formulas, progress, scorer = self.wanted, self.formulas, self.progress, self.scorer
         size = f"{len(scorer.windows)} windows of {format_tokens(self.context)} tokens"
         if wanted.start:
-            heard.note(f"Searching from {formulas[0].name} on {size}.")
+            progress.note(f"Searching from {formulas[0].name} on {size}.")
             return formulas
-        heard.note(f"Reading {size} with {len(formulas)} formulas.")
-        formulas = sorted(formulas, key=lambda one: float(scorer.values(one.schedule).mean()))
-        heard.note(f"{formulas[0].name} loses least; searching from it.")
+        progress.note(f"Reading {size} with {len(formulas)} formulas.")
+        formulas = sorted(formulas, key=lambda formula: float(scorer.values(formula.schedule).mean()))
+        progress.note(f"{formulas[0].name} has the lowest loss; searching from it.")
         return formulas
 
-    def _verdict(self, best: Candidate, reference: Candidate, table: Sequence[TunedRow]) -> tuple[Candidate, bool, str]:
-        """What to bake, whether that is what was found, and a sentence."""
-        total = next(one for one in table if one.name == best.name).total
+    def _verdict(
+        self, best: Candidate, reference: Candidate, table: Sequence[TuningRow]
+    ) -> tuple[Candidate, bool, str]:
+        """The candidate to bake, whether it is the result of the search, and a sentence."""
+        total = next(row for row in table if row.name == best.name).total
         if best in self.formulas:
-            said = f"The search found nothing better than {best.name}"
             also = "" if best is reference else f", and on held-out text {reference.name} is as good or better"
-            return reference, False, f"{said}{also}; the recipe is {reference.name}."
+            words = f"The search found nothing better than {best.name}{also}; the recipe is {reference.name}."
+            return reference, False, words
         assert total.difference is not None
         errors = f" ± {total.error:.4f}" if total.error is not None else ""
-        said = f"{total.difference:+.4f}{errors} nat per token against {reference.name} on held-out text"
+        words = (
+            f"{total.difference:+.4f}{errors} nat per token against {reference.name} on held-out text "
+            f"(n = {total.clusters})"
+        )
         if total.difference < 0 and total.decided:
-            return best, True, f"{best.name} is better: {said} (n = {total.clusters})."
-        return reference, False, f"{best.name} is not significantly better: {said} (n = {total.clusters}), the recipe."
+            return best, True, f"{best.name} is better: {words}."
+        return reference, False, f"{best.name} is not significantly better: {words}; the recipe is {reference.name}."
 
 
 def tune_model(
@@ -212,14 +214,21 @@ def tune_model(
     wanted: SearchSettings,
     progress: Progress | None = None,
     journal: str | os.PathLike[str] | None = None,
-    **options: str | bool | int,
+    **options: Any,
 ) -> TuningResult:
-    """Looks for frequencies that lose less on a text than every formula does.
+    """Search for frequencies with a lower loss on a text than every formula.
 
-    model: a checkpoint. texts: files or patterns; a part of them is held out of the search, and decides. wanted: what
-    is searched for. progress: callbacks; total and advance count steps. journal: the file of finished passes, by
-    default in the cache. options: other fields of `RunnerRequest`, such as device. Raises UsageError for values that
-    cannot be taken, BadSource where a model or a text cannot be read.
+    Args:
+        model: A checkpoint.
+        texts: Files or patterns. A part of them is held out of the search for the test.
+        wanted: The settings of the search.
+        progress: Callbacks; total and advance count steps.
+        journal: The file of finished passes, by default in the cache.
+        options: Other fields of `RunnerRequest`, such as device.
+
+    Raises:
+        UsageError: For wrong settings.
+        BadSource: If the model or a text cannot be read.
     """
     path = None if journal is None else Path(journal)
     with open_tuning(str(model), read_files(list(map(str, texts))), wanted, progress, path, **options) as tuning:
@@ -235,7 +244,7 @@ def open_tuning(
     journal: Path | None = None,
     fresh: bool = False,
     keep: bool = True,
-    **options: str | bool | int,
+    **options: Any,
 ) -> Iterator[Tuning]:
     """A search that can be estimated and run while it is entered.
 
@@ -243,14 +252,14 @@ def open_tuning(
     written. model, wanted, progress, journal, options: as in `tune_model`, and it raises as that does.
     """
     wanted.check()
-    heard = progress or Progress()
+    progress = progress or Progress()
     if model.endswith(".gguf"):
         raise UsageError(
             f"{model} is a GGUF file, which cannot be searched; tune the checkpoint that it was made of, and bake the "
             "recipe into the file with `ropeconv apply FILE.gguf --recipe`"
         )
     with ExitStack() as stack:
-        opening = RunnerRequest(model, [Row(BASE)], **options)  # type: ignore[arg-type]
+        opening = RunnerRequest(model, [Row(BASE)], **options)
         runner, _ = stack.enter_context(open_runner(opening))
         assert isinstance(runner, CheckpointRunner)
         context = parse_tokens(wanted.context)
@@ -263,8 +272,8 @@ def open_tuning(
             path = journal or default_path(runner.source, "tune")
             opened = stack.enter_context(Journal(path, TUNE, runner.source, fresh))
             for sentence in opened.notes:
-                heard.note(sentence)
+                progress.note(sentence)
             if opened.lines:
-                heard.note(f"{counted(len(opened.lines), 'pass is', 'passes are')} in the journal, {opened.path}.")
+                progress.note(f"{counted(len(opened.lines), 'pass is', 'passes are')} in the journal, {opened.path}.")
             passes = Passes(opened, f"{runner.runtime} {runner.device} {runner.dtype}")
-        yield Tuning(model, runner, texts, context, wanted, passes, heard)
+        yield Tuning(model, runner, texts, context, wanted, passes, progress)

@@ -32,7 +32,7 @@ def test_of_few_texts_the_last_third_of_each_is_held_out() -> None:
     assert [len(one.ids) for one in search.documents] == [200]
     assert [one.ids[[0, -1]].tolist() for one in held.documents] == [[200, 299]]
     assert "do not say how other texts differ" in said
-    with pytest.raises(BadSource, match=r"a third of the text is held out, and has 30 tokens of the 64 .*--context"):
+    with pytest.raises(BadSource, match=r"the held-out third of the text has 30 tokens, and a window 64; .*--context"):
         split(texts(90), 64)
 
 

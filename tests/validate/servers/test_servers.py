@@ -74,7 +74,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("does not run other; it runs model", {}, {"model": "other"}),
     (r"runs several models; name one with --model .*: a, b$", {"names": ("a", "b")}, {}),
     ("lists no models", {"names": ()}, {}),
-    ("gives no log-probabilities of a prompt by token id", {"owner": "openai"}, {}),
+    ("is not supported; run vLLM", {"owner": "openai"}, {}),
     ("accepts 128 tokens", {"length": 128}, {"length": 512}),
     ("is made for 1024 tokens", {"length": 4096}, {"length": 2048}),
     ("greater than max allowed", {"allowed": 5}, {}),

@@ -26,16 +26,16 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
         return
     formats = tuple(name for name in rows[0].writings if any(row.writings[name].verdicts for row in rows))
     extra = ("loss", "price", "holds to") if ranking else ()
-    columns = ("method", *extra, "without training", *formats, "evidence", "effective", "outside")
+    titles = ("runtimes",) if len(formats) == 1 else formats
+    columns = ("method", *extra, "without training", *titles, "evidence", "effective", "outside")
     sheet.table(
         f"{advice.source}: {seen.spec.context:,} -> {advice.context:,} tokens", columns,
         [_row(row, formats, ranking) for row in rows],
-        optional=("outside", "effective", *formats[:0:-1], *((*formats[:1], "without training") if ranking else ())),
+        optional=("outside", "effective", *titles[:0:-1], *((*titles[:1], "without training") if ranking else ())),
         right=("effective", "outside", *extra),
     )  # fmt: skip
-    for reason, flags in _refusals(rows).items():
-        short = reason.partition(": with ")[0]
-        sheet.say(f"No {short}." if len(flags) == len(rows) else f"No {short}: {', '.join(flags)}.")
+    for reason, flags in _refusals(rows, short=True).items():
+        sheet.say(f"No {reason}." if len(flags) == len(rows) else f"No {reason}: {', '.join(flags)}.")
     if seen.kv_cache:
         sheet.say(seen.kv_cache.short(advice.context, seen.spec.context))
     first = rows[0]
@@ -93,13 +93,14 @@ def _evidence(row: Advice) -> Iterator[str]:
         yield f"{study.factor:g} times{tuned}, {study.unit}: {values}. {study.model}, {study.n}: {study.source}."
 
 
-def _refusals(rows: list[Advice]) -> dict[str, list[str]]:
-    """The reasons why a format cannot hold methods, with the flags of these methods."""
+def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
+    """The reasons why a format cannot hold methods, with the flags of these methods. short: without each encoding."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         for name, writing in row.writings.items():
             if writing.reason:
-                reasons.setdefault(f"{name}: {writing.reason}", []).append(row.flags)
+                reason = writing.reason.partition(": with ")[0] if short else writing.reason
+                reasons.setdefault(f"{name}: {reason}", []).append(row.flags)
     return reasons
 
 
@@ -107,20 +108,21 @@ def _row(advice: Advice, formats: tuple[str, ...], ranking: Ranking | None) -> t
     at = advice.profile.reach
     windowed = not at.count and at.length < advice.schedule.context  # no layer sees further
     effective = "any" if at.automatic or windowed else f"{at.searched - 1:,}+" if at.first_violation is None else ""
-    unit = " runtimes" if len(formats) == 1 else ""
     return (
         advice.flags,
         *(ranking.cells(advice) if ranking else ()),
         "yes" if advice.works_untuned else "no",
-        *(f"{_supported(advice.writings[name])}{unit}" if advice.writings[name].verdicts else "-" for name in formats),
+        *(_supported(advice.writings[name]) for name in formats),
         advice.basis,
         effective or f"{at.effective_length:,}",
-        f"{advice.profile.outside} of {2 * len(advice.schedule.inv_freq)}",
+        f"{advice.profile.outside} of {2 * (len(advice.schedule.inv_freq) - advice.profile.not_rotating)}",
     )
 
 
 def _supported(writing: FormatAdvice) -> str:
     """How many runtimes support an output in their newest version, of those that can load the model."""
+    if not writing.verdicts:
+        return "-"
     newest = [rows[-1].status for rows in by_runtime(writing.verdicts).values()]
     loading = [status for status in newest if status not in UNREAD]
     return f"{sum(status in GOOD for status in loading)} of {len(loading)}"
@@ -135,7 +137,7 @@ def explain_columns(advice: RankedMethods) -> Iterator[str]:
         yield "Price: increase of the loss at the trained length, measured."
         yield "Holds to: longest length whose loss is within three errors of its best, measured."
     yield "Without training: known to work at this factor without fine-tuning."
-    yield "Safetensors, gguf: runtimes that support the output, of those that can load the model."
+    yield "Runtimes, safetensors, gguf: runtimes that support the output, of those that can load the model."
     yield "Evidence: a recommendation, or of how many methods that were measured beside it this one is better."
     yield "Effective: longest distance up to which sum cos(m theta_i) is not negative (Men et al. 2024)."
     yield "Outside: dimensions that reach angles never seen in training."

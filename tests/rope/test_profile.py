@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from ropeconv.rope.bound.reach import profile
-from ropeconv.rope.forms import Plain, base_inv_freq
+from ropeconv.rope.bound.reach import profile, reach
+from ropeconv.rope.forms import Llama3, Plain, base_inv_freq
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
@@ -79,3 +79,28 @@ def test_a_profile_by_hand() -> None:
     assert (changed.largest_change, changed.largest_change_at, changed.fast_change, changed.outside) == (4.0, 3, 2.0, 2)
     windowed = profile(Schedule(SMALL, 1.0, 16384, 4096), spec(layers=("global",), windows=(32,)))
     assert (windowed.outside, windowed.critical_dimension) == (0, 2)
+
+
+def test_a_trained_scaling_is_what_a_profile_compares_with() -> None:
+    """Llama 3.1 was trained with its frequencies and 131,072 tokens: nothing is new there, and a longer context is."""
+    llama = RopeSpec(128, 128, Llama3(5e5, 8.0, 8192), 8192, 131072)
+    unchanged = profile(llama.current(), llama)
+    assert (unchanged.outside, unchanged.largest_change, unchanged.fast_change) == (0, 1.0, 1.0)
+    by_hand = 131072 * llama.current().inv_freq >= math.tau
+    assert (
+        unchanged.critical_dimension
+        == 2 * by_hand.sum()
+        > profile(llama.current(), llama.unscaled()).critical_dimension
+    )
+    longer = Recipe(REGISTRY["theta"](5e5), context=262144, on_top=True).schedule(llama)
+    assert profile(longer, llama).outside == 128 - unchanged.critical_dimension
+
+
+@pytest.mark.parametrize("still", [0, 40, 64, 100])
+def test_pairs_that_stand_still_are_counted_beside_the_others(still: int) -> None:
+    """A frequency of 0 adds 1 at every distance, so that its pair may as well be a dimension that does not rotate."""
+    inv_freq = np.where(np.arange(128) < 128 - still, base_inv_freq(1e3, 256), 0.0)
+    known, same = reach(inv_freq, 0.0, 20_000), reach(inv_freq[: 128 - still], float(still), 20_000)
+    assert (known.first_violation, known.count, known.automatic) == (same.first_violation, same.count, still >= 64)
+    sums = np.cos(np.multiply.outer(np.arange(1, 20_000), inv_freq)).sum(axis=1)
+    assert known.count == np.count_nonzero(sums < 0)

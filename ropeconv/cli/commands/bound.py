@@ -39,7 +39,7 @@ def show_reach(spec: RopeSpec, found: dict[str, tuple[Schedule, Reach]], output:
         for label, (_, at) in found.items()
     ]
     columns = ("", "effective length", "distances with a negative sum", "where")
-    output.table(f"{spec.rotary_dim} of {spec.head_dim} dimensions rotate", columns, table)
+    output.table(f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions rotate", columns, table)
 
 
 def effective(at: Reach) -> str:

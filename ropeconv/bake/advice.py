@@ -36,7 +36,7 @@ from ..rope.on_top import total_factor
 from ..rope.recipe import Recipe, flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.grouping import grouped
+from ..runtimes.groups import grouped
 from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import WRONG
 from ..runtimes.verdict import Verdict

@@ -27,7 +27,7 @@ from ..models.schema import DUAL_CHUNK
 from ..models.source import CARD, SINGLE, SOURCE_CARD, Source
 from ..rope.errors import RecipeError
 from ..rope.recipe import Recipe
-from ..runtimes.grouping import find
+from ..runtimes.groups import find
 from ..runtimes.verdict import switching
 from .plan import Plan, PlannedFile, source_record, steps_of
 from .start import begin, first_inspection, mscale_of_config

@@ -20,7 +20,7 @@ from ..rope.methods.interpolation import Ntk
 from ..rope.registry import Registry
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.grouping import ALL, find, newest
+from ..runtimes.groups import ALL, find, newest
 from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, SILENT, Runtime, runtimes
 from ..runtimes.verdict import judge_all, without_config
 from .config_edit import RopeSetting, bake_config

@@ -11,7 +11,7 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import EXACT, QueryScaling, Schedule
 from ..runtimes.gguf_readers import find_any, reader_names
-from ..runtimes.grouping import canonical
+from ..runtimes.groups import canonical
 from ..runtimes.runtime import GOOD, LLAMA_CPP, VersionRange
 from ..runtimes.verdict import Verdict
 

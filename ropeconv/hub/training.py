@@ -17,7 +17,7 @@ from ..models.gguf import GgufSource
 from ..models.registry import by_name
 from ..models.source import Source
 from ..rope.errors import RopeconvError, shown
-from ..runtimes.grouping import newest
+from ..runtimes.groups import newest
 from ..runtimes.read_config import rope_dict, rope_type
 from ..runtimes.runtime import RUNS, runtimes
 

@@ -29,7 +29,7 @@ from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Yarn
 from ..rope.lazy import Vector
 from ..rope.spec import RopeSpec
 from ..runtimes.evidence import stated_key
-from ..runtimes.grouping import find, newest
+from ..runtimes.groups import find, newest
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
 from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
 from ..runtimes.runtime import runtimes

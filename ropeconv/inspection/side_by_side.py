@@ -16,7 +16,7 @@ from ..rope.forms import DynamicNtk, LongRope
 from ..rope.lazy import Vector
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.grouping import newest
+from ..runtimes.groups import newest
 from ..runtimes.llamacpp.archs import arch_table, find_arch
 from ..runtimes.llamacpp.read_header import read_file
 from ..runtimes.runtime import runtimes

@@ -11,7 +11,7 @@ import msgspec
 
 from ..formats.package_data import package_data, package_files
 from .evidence import Evidence
-from .grouping import canonical, find
+from .groups import canonical, find
 from .runtime import Status, VersionRange, choose, version_key
 from .verdict import Verdict
 

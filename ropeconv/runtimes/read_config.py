@@ -31,7 +31,7 @@ from ..rope.forms import (
 )
 from ..rope.schedule import QueryScaling
 from ..rope.spec import ContextSource, Proportional, RopeSpec, rotating_share
-from .grouping import newest
+from .groups import newest
 from .runtime import RuleSet, Runtime, TypeRules
 
 

@@ -18,7 +18,7 @@ from ..rope.lazy import Vector
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
 from .evidence import Evidence, evidence, executed_types, stated_key, unknown_key
-from .grouping import newest
+from .groups import newest
 from .read_config import read_spec, rope_dict, rope_type
 from .runtime import RuleSet, Runtime, Status, TypeRules, VersionRange, before, runtimes, version_key, within
 

@@ -9,7 +9,7 @@ from ..bake.advice import Advice, FormatAdvice, MatrixCell, counts, leaders, let
 from ..evaluate.ranking import RankedMethods, Ranking
 from ..formats.jsontext import JsonObject
 from ..rope.lengths import format_tokens
-from ..runtimes.grouping import UNREAD
+from ..runtimes.groups import UNREAD
 from ..runtimes.runtime import GOOD, Runtime
 from .sheet import RUNTIMES, Sheet, legend
 from .support import by_runtime

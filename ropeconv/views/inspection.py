@@ -18,7 +18,7 @@ from ..rope.errors import counted
 from ..rope.lengths import format_tokens
 from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
-from ..runtimes.grouping import grouped
+from ..runtimes.groups import grouped
 from ..runtimes.verdict import describe
 from .results import evaluation_table
 from .sheet import Sheet

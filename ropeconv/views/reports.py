@@ -17,7 +17,7 @@ from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.writer import changed_keys, facts_of
 from ..rope.lengths import format_tokens
 from ..rope.methods.method import Method
-from ..runtimes.grouping import grouped
+from ..runtimes.groups import grouped
 from ..validate.validation import Validation
 from ..version import __version__
 from .evaluation_plots import evaluation_figure, evaluation_pictures

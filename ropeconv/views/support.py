@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from ..rope.errors import counted
-from ..runtimes.grouping import VERSIONS, VerdictLike
+from ..runtimes.groups import VERSIONS, VerdictLike
 from .sheet import legend
 
 POPULAR = (

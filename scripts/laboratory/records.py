@@ -11,7 +11,7 @@ import msgspec
 
 from ropeconv.models.config import text_part
 from ropeconv.runtimes.evidence import LabModel, ModelRecord, Record
-from ropeconv.runtimes.grouping import newest
+from ropeconv.runtimes.groups import newest
 from ropeconv.runtimes.read_config import rope_dict, rope_type
 
 from .cells import Cell

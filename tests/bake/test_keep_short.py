@@ -13,7 +13,7 @@ from ropeconv.bake.plan import Plan
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.grouping import find, newest
+from ropeconv.runtimes.groups import find, newest
 
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan

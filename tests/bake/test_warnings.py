@@ -21,7 +21,7 @@ from ropeconv.models.schema import DUAL_CHUNK
 from ropeconv.models.source import Source
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.grouping import find, newest
+from ropeconv.runtimes.groups import find, newest
 
 from ..conftest import CONFIGS
 from ..support.baking import make_plan

@@ -17,7 +17,7 @@ from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement, UnsupportedBake
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.grouping import find
+from ropeconv.runtimes.groups import find
 from ropeconv.validate.checks import compare, ulp_distance
 
 from ..support.baking import make_plan, replaced

@@ -13,7 +13,7 @@ from ropeconv.models.registry import by_name
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
-from ropeconv.runtimes.grouping import find
+from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.runtime import GOOD, runtimes
 from ropeconv.runtimes.verdict import Verdict, without_config
 

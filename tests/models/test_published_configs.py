@@ -13,7 +13,7 @@ from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.grouping import find, newest
+from ropeconv.runtimes.groups import find, newest
 from ropeconv.runtimes.read_config import read_spec
 
 from ..conftest import CONFIGS

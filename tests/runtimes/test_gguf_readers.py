@@ -21,7 +21,7 @@ from ropeconv.runtimes.gguf_readers import (
     judge_readers,
     reader_names,
 )
-from ropeconv.runtimes.grouping import find
+from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.llamacpp.read_header import rope_tensors
 
 from ..support.gguf_files import plain_tensors, write

@@ -13,7 +13,7 @@ import pytest
 from ropeconv.bake.advice import counts, matrix
 from ropeconv.models.registry import by_model_type
 from ropeconv.runtimes.evidence import Record, records
-from ropeconv.runtimes.grouping import newest
+from ropeconv.runtimes.groups import newest
 from ropeconv.runtimes.runtime import runtimes
 from scripts.laboratory.agree import disagreements
 from scripts.laboratory.cells import Cell, cells, sources

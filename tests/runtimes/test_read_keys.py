@@ -13,7 +13,7 @@ from ropeconv.models.config import detect
 from ropeconv.models.registry import by_model_type, packaged
 from ropeconv.models.suggest import config_keys
 from ropeconv.runtimes.evidence import read_keys, understood, unknown_key
-from ropeconv.runtimes.grouping import find
+from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import runtimes
 from ropeconv.runtimes.verdict import Verdict, judge, without_config

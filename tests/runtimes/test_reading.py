@@ -14,7 +14,7 @@ from ropeconv.errors import Disagreement
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.grouping import find
+from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.validate.checks import compare
 

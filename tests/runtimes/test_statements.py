@@ -15,7 +15,7 @@ from ropeconv.models.registry import by_name
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.grouping import find
+from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import runtimes, version_key
 from ropeconv.runtimes.verdict import judge_all

@@ -13,7 +13,7 @@ from ropeconv.rope.forms import InterpolatedForm, LongRope, Plain
 from ropeconv.rope.schedule import QueryScaling, Schedule
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.evidence import Evidence
-from ropeconv.runtimes.grouping import canonical, grouped
+from ropeconv.runtimes.groups import canonical, grouped
 from ropeconv.runtimes.runtime import Runtime, VersionRange, before, choose, row_from, version_key, within
 from ropeconv.runtimes.verdict import Verdict, difference, judge
 

@@ -177,7 +177,7 @@ def runtimes_command(
 ) -> None:
     """List the runtimes, and how many model families each was tested with."""
     from ...bake.advice import matrix as all_cells
-    from ...runtimes.grouping import find
+    from ...runtimes.groups import find
     from ...runtimes.runtime import runtimes
     from ...views.advice import newest_of, show_matrix, show_runtimes, summary
 

@@ -54,45 +54,35 @@ if TYPE_CHECKING:
     from .validate.server import validate_server
     from .verbs import Output, apply, compare, evaluate, inspect, patch, restore, validate
 
-_LAZY = {
-    "AppliedPlan": ("bake.apply", "AppliedPlan"),
-    "Comparison": ("validate.comparison", "Comparison"),
-    "Inspection": ("inspection.inspection", "Inspection"),
-    "METHODS": ("rope.methods.method", "REGISTRY"),
-    "Output": ("verbs", "Output"),
-    "Plan": ("bake.plan", "Plan"),
-    "Receipt": ("inspection.receipts.receipt", "Receipt"),
-    "Recipe": ("rope.recipe", "Recipe"),
-    "Result": ("evaluate.result", "Result"),
-    "RopeSpec": ("rope.spec", "RopeSpec"),
-    "Schedule": ("rope.schedule", "Schedule"),
-    "Settings": ("validate.comparison", "Settings"),
-    "Sizes": ("evaluate.evaluation", "Sizes"),
-    "Target": ("convert.target", "Target"),
-    "TuningResult": ("evaluate.tune.result", "TuningResult"),
-    "SearchSettings": ("evaluate.tune.tuning", "SearchSettings"),
-    "advise": ("bake.advice", "advise"),
-    "apply": ("verbs", "apply"),
-    "bound": ("rope.bound.answer", "bound"),
-    "compare": ("verbs", "compare"),
-    "evaluate": ("verbs", "evaluate"),
-    "evaluate_model": ("evaluate.evaluation", "evaluate_model"),
-    "inspect": ("verbs", "inspect"),
-    "inspect_source": ("inspection.inspection", "inspect_source"),
-    "make_plan": ("bake.apply", "make_plan"),
-    "open_source": ("models.open", "open_source"),
-    "patch": ("verbs", "patch"),
-    "reach": ("rope.bound.reach", "reach"),
-    "read_receipt": ("inspection.receipts.reader", "read_receipt"),
-    "restore": ("verbs", "restore"),
-    "restore_plan": ("bake.restore", "restore_plan"),
-    "side_by_side": ("inspection.side_by_side", "side_by_side"),
-    "tune_model": ("evaluate.tune.tuning", "tune_model"),
-    "validate": ("verbs", "validate"),
-    "validate_checkpoint": ("validate.checkpoint", "validate_checkpoint"),
-    "validate_gguf": ("validate.gguf", "validate_gguf"),
-    "validate_server": ("validate.server", "validate_server"),
+_MODULES = {
+    "bake.advice": "advise",
+    "bake.apply": "AppliedPlan make_plan",
+    "bake.plan": "Plan",
+    "bake.restore": "restore_plan",
+    "convert.target": "Target",
+    "evaluate.evaluation": "Sizes evaluate_model",
+    "evaluate.result": "Result",
+    "evaluate.tune.result": "TuningResult",
+    "evaluate.tune.tuning": "SearchSettings tune_model",
+    "inspection.inspection": "Inspection inspect_source",
+    "inspection.receipts.reader": "read_receipt",
+    "inspection.receipts.receipt": "Receipt",
+    "inspection.side_by_side": "side_by_side",
+    "models.open": "open_source",
+    "rope.bound.answer": "bound",
+    "rope.bound.reach": "reach",
+    "rope.methods.method": "METHODS",
+    "rope.recipe": "Recipe",
+    "rope.schedule": "Schedule",
+    "rope.spec": "RopeSpec",
+    "validate.checkpoint": "validate_checkpoint",
+    "validate.comparison": "Comparison Settings",
+    "validate.gguf": "validate_gguf",
+    "validate.server": "validate_server",
+    "verbs": "Output apply compare evaluate inspect patch restore validate",
 }
+"""The names of the API by their modules, which are imported on first use."""
+_LAZY = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "METHODS",
@@ -148,11 +138,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports on first use, so that the command line starts without numpy."""
+    """Import a name on first use, so that the command line starts without numpy."""
     if name not in _LAZY:
         raise AttributeError(f"module 'ropeconv' has no attribute {name!r}")
-    module, attribute = _LAZY[name]
-    return getattr(import_module(f".{module}", __name__), attribute)
+    return getattr(import_module(f".{_LAZY[name]}", __name__), "REGISTRY" if name == "METHODS" else name)
 
 
 def __dir__() -> list[str]:
@@ -160,7 +149,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """The module, whose verbs stay where the package of the same name (`ropeconv.validate`) is imported."""
+    """The module, whose verbs are not replaced by imported packages of the same name (`ropeconv.validate`)."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _LAZY and isinstance(value, ModuleType)):

@@ -1,4 +1,4 @@
-"""Packages that not every user has: which extra of ropeconv brings them, and the sentence where one is missing."""
+"""Optional packages: the extra of ropeconv that installs each, and the message about a missing one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ EXTRAS = {
     "datasets": "datasets", "ray": "ray", "grpc": "ray", "submitit": "slurm", "gradio": "ui",
     "starlette": "ui", "fastapi": "ui", "uvicorn": "ui",
 }  # fmt: skip
-"""Packages that are imported late, by the extra that brings them."""
+"""The extra that installs each package that is imported late."""
 
 
 def require(package: str, what: str, extra: str = "") -> None:
-    """Raises RopeconvError where a package is not installed.
+    """Raise RopeconvError if a package is not installed.
 
-    package: as it is imported. what: needs it, for the message. extra: that brings it, by default as in `EXTRAS`.
+    package: as it is imported. what: needs it, for the message. extra: that installs it, by default as in `EXTRAS`.
     """
     if not installed(package):
         raise missing(package, what, extra)
@@ -35,7 +35,7 @@ def installed(package: str) -> bool:
 
 
 def missing(package: str, what: str = "this", extra: str = "") -> RopeconvError:
-    """The error for a package that is not installed. Parameters are those of `require`."""
+    """Return the error for a package that is not installed. Parameters as in `require`."""
     extra = extra or EXTRAS.get(package, "")
     install = f"ropeconv[{extra}]" if extra else package
     return RopeconvError(f"{what} needs {package}, which is not installed; pip install '{install}'")
@@ -43,16 +43,16 @@ def missing(package: str, what: str = "this", extra: str = "") -> RopeconvError:
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY")
 SHORTEST = 8
-"""Characters of the shortest value that is looked for; a shorter one would be found in ordinary words."""
+"""Characters of the shortest secret to redact; a shorter one may be part of ordinary words."""
 
 
 def without_secrets() -> dict[str, str]:
-    """The environment for a process that needs none of them."""
+    """Return the environment for a process that needs no secrets."""
     return {name: value for name, value in os.environ.items() if name not in SECRETS}
 
 
 def redacted(text: str) -> str:
-    """The text without the values of these variables and the stored token, which an answer may hold."""
+    """Return a text without the values of secrets and the stored token."""
     for value in (*(os.environ.get(name, "") for name in SECRETS), stored_token()):
         if len(value) >= SHORTEST:
             text = text.replace(value, "***")
@@ -60,7 +60,7 @@ def redacted(text: str) -> str:
 
 
 def stored_token() -> str:
-    """The token that `hf auth login` stored, or empty.
+    """Return the token that `hf auth login` stored, or an empty string.
 
     https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
     """

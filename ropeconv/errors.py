@@ -1,4 +1,4 @@
-"""The failures that a user can meet, all subclasses of RopeconvError. Each message is a sentence with the repair."""
+"""Errors for users, all subclasses of RopeconvError. Each message says what is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 TOO_MANY = "ropeconv reads no more, so report it if this is of a real model"
-"""The repair of a file that is beyond a limit of ropeconv and may be in order."""
+"""The advice for a file that exceeds a limit of ropeconv and may be intact."""
 
 
 class UsageError(RopeconvError):
@@ -37,11 +37,11 @@ class BadSource(RopeconvError):
 
 
 class UnknownModelType(BadSource):
-    """A config whose `model_type` no family has, and that is not refused for a reason either. Exit code 1."""
+    """A config with an unknown `model_type`. Exit code 1."""
 
 
 class DamagedPackage(RopeconvError):
-    """A data file of ropeconv itself does not fit its schema. The message has the file and the field. Exit code 1."""
+    """A data file of ropeconv does not match its schema. The message has the file and the field. Exit code 1."""
 
 
 class UnsupportedBake(RopeconvError):
@@ -56,7 +56,7 @@ class UnsupportedBake(RopeconvError):
 
 
 class Disagreement(RopeconvError):
-    """A check ran, and the runtime computes something else than the schedule. Exit code 3."""
+    """A check ran, and the runtime does not compute the schedule. Exit code 3."""
 
     exit_code = 3
 
@@ -66,7 +66,7 @@ class NotFinite(RopeconvError):
 
 
 class Interrupted(RopeconvError):
-    """A run was stopped with Ctrl-C. The message says what remains on disk, and how to go on. Exit code 130."""
+    """A run was stopped with Ctrl-C. The message says what remains on disk, and how to continue. Exit code 130."""
 
     exit_code = 130
 
@@ -74,43 +74,43 @@ class Interrupted(RopeconvError):
 class Stopped(KeyboardInterrupt):
     """A signal asks a run to end.
 
-    CPython remembers a plain KeyboardInterrupt that leaves an `exec` of a string, as libraries use them while they are
-    imported, and `python -m` then kills itself with SIGINT in place of its exit code, also where it was caught:
-    https://github.com/python/cpython/blob/3.11/Python/pythonrun.c (run_eval_code_obj). It looks for that class alone.
+    If a plain KeyboardInterrupt leaves an `exec` of a string, as in imports of libraries, CPython remembers it, and
+    `python -m` kills itself with SIGINT in place of its exit code, even if it was caught. It tests for exactly that
+    class: https://github.com/python/cpython/blob/3.11/Python/pythonrun.c (run_eval_code_obj).
     """
 
 
 # by class name, so that huggingface_hub is not imported to name its errors
 ERRORS = {
-    "MemoryError": "there is not enough memory for this: close other programs, or take a larger machine",
-    "RecursionError": "the input is nested too deeply to be read: it is damaged or hostile, take another",
-    "UnicodeEncodeError": "a name has characters that cannot be written here: set PYTHONUTF8=1, or rename it",
+    "MemoryError": "there is not enough memory: close other programs, or use a larger machine",
+    "RecursionError": "the input is nested too deeply: it is damaged or hostile, use another file",
+    "UnicodeEncodeError": "a name has characters that this terminal cannot print: set PYTHONUTF8=1, or rename it",
     "GatedRepoError": "the repository is gated: accept its terms on the Hub, then `hf auth login` or set HF_TOKEN",
     "RepositoryNotFoundError": "there is no such repository, or it is private: check the id, then `hf auth login`",
-    "RevisionNotFoundError": "the repository has no such revision: check what stands behind the @",
-    "EntryNotFoundError": "the repository lacks a file that its listing names: try again later",
+    "RevisionNotFoundError": "the repository has no such revision: check the name after the @",
+    "EntryNotFoundError": "the repository has no such file, although its list names it: try again later",
     "LocalEntryNotFoundError": "cannot reach the Hub, and a file is not cached; go online, or unset HF_HUB_OFFLINE",
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and this needs the Hub: unset it, or download the checkpoint once",
     "HfHubHTTPError": "the Hub answered with an error: try again later",
-    "FileMetadataError": "the Hub tells no commit or hash of a file: check HF_ENDPOINT, or give a local folder",
+    "FileMetadataError": "the Hub gave no commit or hash for a file: check HF_ENDPOINT, or give a local folder",
     "HTTPError": "cannot reach the Hub; check your connection or HF_ENDPOINT, or give a local folder",
     "BrokenPipeError": "another process or server closed its connection too early: check it, and run again",
     "ConnectionError": "cannot reach the Hub; check your connection or HF_ENDPOINT, or give a local folder",
     "UncompletedJobError": "the time limit of the job on Slurm ended: give [executor] a longer timeout",
-    "HFValidationError": "that is not a Hub id: write owner/name",
+    "HFValidationError": "this is not a Hub id: write owner/name",
 }
 STATUSES = {
     401: "the Hub does not know this login: `hf auth login`, or set HF_TOKEN to a valid token",
-    403: "this login may not do that on the Hub: take a token that may, or another repository",
-    429: "the Hub has had too many requests: wait some minutes and run again",
+    403: "this login has no permission for that on the Hub: use another token, or another repository",
+    429: "the Hub received too many requests: wait some minutes and run again",
 }
-"""What is said of answers with these statuses where the error itself has no sentence of its own."""
+"""Messages for answers with these statuses, if the error has no message in `ERRORS`."""
 
 LATE = {name.partition(".")[0] for name in EXTRAS}
 
 
 def sentence(problem: BaseException) -> str:
-    """What a failure means for the user, with the repair; empty for one that nobody expected."""
+    """Return the message about a failure, with its fix; empty for an unexpected one."""
     if isinstance(problem, RopeconvError):
         return str(problem)
     names = [kind.__name__ for kind in type(problem).__mro__]
@@ -129,5 +129,5 @@ def sentence(problem: BaseException) -> str:
 
 
 def reason(problem: BaseException) -> str:
-    """The sentence on a failure, also on one that nobody expected."""
+    """Return the message about a failure, also about an unexpected one."""
     return sentence(problem) or f"unexpected {type(problem).__name__}: {problem}"

@@ -1,4 +1,4 @@
-"""Summary: objects that Python and notebooks show in a few lines."""
+"""Summary: results that Python and notebooks show in a few lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Summary:
         cls.__repr__ = Summary.__repr__  # type: ignore[method-assign]  # dataclass() would make another one
 
     def summary(self) -> dict[str, str]:
-        """What is shown, by name."""
+        """Return what is shown, by name."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

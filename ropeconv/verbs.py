@@ -52,7 +52,7 @@ class Output(AppliedPlan):
     against: str = ""
 
     def summary(self) -> dict[str, str]:
-        """What is shown, by name."""
+        """Return what is shown, by name."""
         checked = "transformers computes the schedule" if self.check else self.reason
         planned = self.plan.summary() if self.plan else {}
         return {"path": str(self.path), **{k: v for k, v in planned.items() if k != "out"}, "check": checked}
@@ -86,8 +86,8 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
     if isinstance(model, Plan):
         plan = model
         if keywords or recipe is not None:
-            given = "recipe" if recipe is not None else next(iter(keywords))
-            raise UsageError(f"apply() of a plan takes no {given}, which the plan has decided; pass it to make_plan")
+            name = "recipe" if recipe is not None else next(iter(keywords))
+            raise UsageError(f"apply() of a plan does not accept {name}; pass it to make_plan")
     else:
         names = {one.parameter: one for one in options(OutputPlace, TargetOptions)}
         keywords |= {"runtime": keywords.pop("runtimes")} if "runtimes" in keywords else {}
@@ -142,15 +142,17 @@ def validate(output: object, against: object = None, **keywords: Any) -> Validat
 
 
 def inspect(model: object, family: str = "") -> Inspection:
-    """The RoPE of a checkpoint, what each runtime does with it, and its problems, as `ropeconv inspect` shows them.
+    """Inspect the RoPE of a checkpoint, its runtime support and its problems, as `ropeconv inspect` does.
 
-    model: a path, an id on the Hub, a loaded model, or a source. family: that it is of, whatever its model_type.
+    Args:
+        model: A path, an id on the Hub, a loaded model, or a source.
+        family: The family to treat it as, in place of that of its model_type.
     """
     return model if isinstance(model, Inspection) else inspect_source(_source("inspect", model, family))
 
 
 def compare(first: object, second: object, family: str = "") -> RopeDifference:
-    """The RoPE of two models side by side, as `ropeconv compare` shows it. first, second, family: as in `inspect`."""
+    """Compare the RoPE of two models, as `ropeconv compare` does. first, second, family: as in `inspect`."""
     return side_by_side(inspect(first, family), inspect(second, family))
 
 
@@ -163,7 +165,7 @@ def patch(model: Any, recipe: object = None, **keywords: Any) -> Undo:
     """
     if not _is_loaded(model):
         raise UsageError(
-            f"patch() takes a loaded model, and got {_described(model)}; load it with "
+            f"patch() needs a loaded model, and got {_described(model)}; load it with "
             "AutoModelForCausalLM.from_pretrained, or pass a path to apply()"
         )
     if isinstance(recipe, Plan) and not keywords:
@@ -234,21 +236,21 @@ def restore(
 
 
 def _screen() -> Screen:
-    """Where progress goes: to stderr, where that is a terminal."""
+    """Return the output for progress: stderr, if that is a terminal."""
     from .cli.output import Output as Screen
 
     return Screen(as_json=True)
 
 
 def _recipe_names() -> list[str]:
-    """The keywords of a recipe: methods, their settings, and modifiers."""
+    """Return the keywords of a recipe: methods, their settings, and modifiers."""
     from .cli.options import method_settings, variable
 
     return [*map(variable, REGISTRY), *method_settings(), *MODIFIERS]
 
 
 def _known(verb: str, keywords: Iterable[str], names: Iterable[str]) -> None:
-    """Raises UsageError for a keyword that is not among `names`."""
+    """Raise UsageError for a keyword that is not in `names`."""
     names = sorted(names)
     for name in keywords:
         if name not in names:
@@ -259,24 +261,24 @@ def _known(verb: str, keywords: Iterable[str], names: Iterable[str]) -> None:
 
 
 def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
-    """The recipe of a verb. Raises UsageError for none and for several methods, RecipeError for wrong values."""
+    """Return the recipe of a verb. Raises UsageError unless there is one method, RecipeError for wrong values."""
     from .cli.options import build_recipe, chosen_methods
 
-    given = {name: value for name, value in keywords.items() if value is not None}
+    values = {name: value for name, value in keywords.items() if value is not None}
     if isinstance(recipe, Recipe):
-        if given:
-            raise UsageError(f"{verb}() got a recipe and {next(iter(given))}; give it to the recipe, or leave one out")
+        if values:
+            raise UsageError(f"{verb}() got a recipe and {next(iter(values))}; give it to the recipe, or leave one out")
         return recipe
     if recipe is not None and not isinstance(recipe, str | os.PathLike):
-        raise UsageError(f"{verb}() takes a Recipe or the path of one, and got {_described(recipe)}; or pass yarn=4")
-    if recipe is None and not chosen_methods(given):
+        raise UsageError(f"{verb}() needs a Recipe or the path of one, and got {_described(recipe)}; or pass yarn=4")
+    if recipe is None and not chosen_methods(values):
         raise UsageError(f"{verb}() needs a method, such as yarn=4 (`ropeconv list methods` lists them)")
-    given = {name: _recipe_value(name, value) for name, value in given.items()}
-    return build_recipe(given | ({} if recipe is None else {"recipe_file": os.fspath(recipe)}))
+    values = {name: _recipe_value(name, value) for name, value in values.items()}
+    return build_recipe(values | ({} if recipe is None else {"recipe_file": os.fspath(recipe)}))
 
 
 def _recipe_value(name: str, value: Any) -> Any:
-    """The value of a keyword as the command line has it. Raises UsageError for one of a wrong type."""
+    """Return the value of a keyword as the command line has it. Raises UsageError for a wrong type."""
     from .cli.options import LENGTHS, variable
 
     kinds = {variable(method): kind.value for method, kind in REGISTRY.items()} | dict.fromkeys(SWITCHES, Value.SWITCH)
@@ -292,59 +294,59 @@ def _recipe_value(name: str, value: Any) -> Any:
 
 
 def _values(kind: type, keywords: dict[str, Any]) -> dict[str, Any]:
-    """The keywords that are fields of a dataclass. Raises UsageError for values of another type."""
+    """Return the keywords that are fields of a dataclass. Raises UsageError for a wrong type."""
     hints = get_type_hints(kind)
-    found = {name: value for name, value in keywords.items() if name in hints}
-    for name, value in found.items():
+    values = {name: value for name, value in keywords.items() if name in hints}
+    for name, value in values.items():
         if get_origin(hints[name]) is not tuple and not isinstance(value, hints[name]):
             words = {bool: "True or False", str: "a text"}.get(hints[name], "a whole number")
             raise UsageError(f"{name}={value!r} is not {words}")
-    return found
+    return values
 
 
 def _target(keywords: dict[str, Any]) -> Target:
-    """The target of an output. Raises UsageError for values of a wrong type."""
+    """Return the target of an output. Raises UsageError for a wrong type."""
     from .cli.output_options import build_target
 
-    for one in options(OutputPlace, TargetOptions):
-        value = keywords.get(one.parameter)
+    for option in options(OutputPlace, TargetOptions):
+        value = keywords.get(option.parameter)
         if value is None:
             continue
-        if one.many:
-            keywords[one.parameter] = _names(one.parameter, value)
-        elif not isinstance(value, str | os.PathLike if one.kind is Path else one.kind):
-            again = "; call apply() once for each" if one.repeatable and isinstance(value, list | tuple) else ""
-            kind = "True or False" if one.kind is bool else "a path" if one.kind is Path else "a text"
-            raise UsageError(f"{one.parameter}={value!r} is not {kind}{again}")
+        if option.many:
+            keywords[option.parameter] = _names(option.parameter, value)
+        elif not isinstance(value, str | os.PathLike if option.kind is Path else option.kind):
+            again = "; call apply() once for each" if option.repeatable and isinstance(value, list | tuple) else ""
+            kind = "True or False" if option.kind is bool else "a path" if option.kind is Path else "a text"
+            raise UsageError(f"{option.parameter}={value!r} is not {kind}{again}")
     return build_target(keywords)
 
 
 def _names(name: str, value: object) -> list[str]:
-    """A text or several of them as a list. name: of the keyword, for the message."""
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, Iterable) or not all(isinstance(one, str) for one in found):
+    """Return one or several texts as a list. name: of the keyword, for the message."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
         raise UsageError(f"{name}={value!r} is not a text, or a list of these")
-    return list(found)
+    return list(texts)
 
 
 def _is_loaded(model: Any) -> bool:
-    """Whether something is a model of transformers."""
+    """Whether an object is a model of transformers."""
     return hasattr(getattr(model, "config", None), "to_dict") and hasattr(model, "named_modules")
 
 
 def _described(thing: object) -> str:
-    """The kind of a wrong argument, for a message."""
+    """Describe a wrong argument, for a message."""
     return repr(thing) if isinstance(thing, str | int | float) or thing is None else f"a {type(thing).__name__}"
 
 
 def _reference(verb: str, model: Any) -> str:
-    """What `open_source` opens for an argument. Raises UsageError where it names no model."""
+    """Return the reference of an argument for `open_source`. Raises UsageError if it is not a model."""
     if isinstance(model, Inspection):
         model = model.source
     if isinstance(model, Source | GgufSource):
         return model.reference
     if isinstance(model, FilePlan):
-        raise UsageError(f"{verb}() takes a model, and got a plan, which is not written yet; apply() it first")
+        raise UsageError(f"{verb}() needs a model, and got a plan, which is not written yet; apply() it first")
     if _is_loaded(model):
         if not model.config._name_or_path:
             raise UsageError(f"the model does not say what it was loaded from; pass its path to {verb}()")
@@ -352,12 +354,12 @@ def _reference(verb: str, model: Any) -> str:
     if isinstance(model, str | os.PathLike) and isinstance(os.fspath(model), str) and os.fspath(model):
         return str(os.fspath(model))
     raise UsageError(
-        f"{verb}() takes a path, an id on the Hub, a loaded model or a source, and got {_described(model)}"
+        f"{verb}() needs a path, an id on the Hub, a loaded model or a source, and got {_described(model)}"
     )
 
 
 def _source(verb: str, model: Any, family: str = "") -> Source | GgufSource:
-    """The source that an argument stands for. Raises UsageError where it is none."""
+    """Return the source of an argument. Raises UsageError if it is not a model."""
     if not isinstance(family, str):
         raise UsageError(f"family={family!r} is not a text")
     if isinstance(model, Source | GgufSource) and not family:
@@ -367,9 +369,9 @@ def _source(verb: str, model: Any, family: str = "") -> Source | GgufSource:
 
 
 def _against(output: object, baked: Path, against: object) -> str:
-    """The source of an output: as given, else as `apply` or the receipt knows it.
+    """Return the source of an output: the given one, else that of `apply` or of the receipt.
 
-    Raises UsageError where the receipt does not say where it is.
+    Raises UsageError if the receipt does not say where it is.
     """
     if against is not None:
         return _reference("validate", against)
@@ -377,7 +379,7 @@ def _against(output: object, baked: Path, against: object) -> str:
         return output.against
     from .cli.execution import source_of
 
-    if found := source_of(baked):
-        return found
+    if reference := source_of(baked):
+        return reference
     name = read_receipt(baked).source.name
-    raise UsageError(f"the receipt of {baked} names {name}, a local model, without its place; pass against='PATH'")
+    raise UsageError(f"the receipt of {baked} names {name}, a local model that is not beside it; pass against='PATH'")

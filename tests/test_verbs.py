@@ -51,18 +51,18 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "apply, a wrong number": (lambda m, _: ropeconv.apply(m, theta="1e6"), "theta='1e6' is not a number"),
     "apply, a wrong switch": (lambda m, _: ropeconv.apply(m, as_is=1), "as_is=1 is not True or False"),
     "apply, a wrong context": (lambda m, _: ropeconv.apply(m, yarn=4, context={}), "context={} is not a number"),
-    "apply, a wrong recipe": (lambda m, _: ropeconv.apply(m, {"yarn": 4}), "takes a Recipe or the path of one"),
+    "apply, a wrong recipe": (lambda m, _: ropeconv.apply(m, {"yarn": 4}), "needs a Recipe or the path of one"),
     "apply, a recipe and more": (lambda m, _: ropeconv.apply(m, Recipe(METHODS["yarn"](4.0)), context=9), "got a rec"),
     "apply, two formats": (lambda m, _: ropeconv.apply(m, yarn=4, to=["gguf"]), "call apply\\(\\) once for each"),
     "apply, a wrong runtime": (lambda m, _: ropeconv.apply(m, yarn=4, runtime=7), "runtime=7 is not a text"),
-    "apply, None": (lambda *_: ropeconv.apply(None, yarn=4), "takes a path, an id on the Hub, .* and got None"),
+    "apply, None": (lambda *_: ropeconv.apply(None, yarn=4), "needs a path, an id on the Hub, .* and got None"),
     "apply of a plan with a method": (
-        lambda m, _: ropeconv.apply(ropeconv.apply(m, yarn=4, dry_run=True), yarn=2), "of a plan takes no yarn"
+        lambda m, _: ropeconv.apply(ropeconv.apply(m, yarn=4, dry_run=True), yarn=2), "of a plan does not accept yarn"
     ),
     "inspect, a number": (lambda *_: ropeconv.inspect(7), "and got 7"),
     "inspect, a plan": (lambda m, _: ropeconv.inspect(ropeconv.apply(m, yarn=4, dry_run=True)), "not written yet"),
     "compare, a list": (lambda m, _: ropeconv.compare(m, [m]), "and got a list"),
-    "patch, a path": (lambda m, _: ropeconv.patch(str(m), yarn=4), "patch\\(\\) takes a loaded model, and got '"),
+    "patch, a path": (lambda m, _: ropeconv.patch(str(m), yarn=4), "patch\\(\\) needs a loaded model, and got '"),
     "patch, nothing": (lambda _, loaded: ropeconv.patch(loaded), "patch\\(\\) needs a method"),
     "patch, an output option": (lambda _, loaded: ropeconv.patch(loaded, yarn=4, out="x"), "no keyword out"),
     "restore, a source": (lambda m, _: ropeconv.restore(m), "ropeconv.json"),

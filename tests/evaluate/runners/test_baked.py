@@ -85,7 +85,7 @@ def test_foreign_code_in_an_output_runs_with_permission_alone(made: Path, tmp_pa
     baked(made / "source", "linear:4:log_n=clamped", folder)
     code = next(folder.glob("*.py"))
     code.write_text(code.read_text() + "\n# changed\n")
-    assert "brings code that is not what ropeconv writes" in refusal(folder, against=against)
+    assert "has code that ropeconv did not write" in refusal(folder, against=against)
     assert list(losses_of(folder, against=against, trust_remote_code=True)) == ["base", "foreign"]
 
 

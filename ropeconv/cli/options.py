@@ -14,7 +14,7 @@ import typer
 
 from ..errors import UsageError
 from ..options import option
-from ..rope.lengths import format_tokens, parse_factor, parse_tokens
+from ..rope.lengths import format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, Recipe
 from ..views.sheet import sentence
@@ -226,12 +226,7 @@ def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
         from ..rope.methods.vectors import from_file
 
         return from_file(method, read_lists(Path(value)))
-    first = dataclasses.fields(method)[0].name
-    if method.value is Value.TOKENS:
-        value = parse_tokens(value)
-    elif method.value is Value.FACTOR:
-        value = parse_factor(value, method.flag())
-    return method(**{first: value}, **extras)
+    return method(**{dataclasses.fields(method)[0].name: method.parse(value)}, **extras)
 
 
 def _read_tokens(extras: dict[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from .errors import RecipeError, RopeconvError, shown
 from .forms import LongRope, base_inv_freq, count_zero, divisors, temperature_attention_factor
 from .lazy import np
+from .lengths import parse_tokens
 from .methods.method import REGISTRY, Method, Value, positive, tokens
 from .methods.vectors import AsIs
 from .on_top import on_top, schedule_of
@@ -210,6 +212,54 @@ class Recipe:
 
 MODIFIERS = tuple(item.name for item in dataclasses.fields(Recipe) if item.name != "method")
 SWITCHES = ("on_top", "keep_short")
+
+
+def parse_recipe(text: str) -> Recipe:
+    """Return the recipe of a text: a method with its value, settings and modifiers, as in `yarn:4:beta_fast=16`.
+
+    Raises RecipeError for unknown methods and settings, and for wrong values.
+    """
+    name, *parts = text.split(":")
+    kind = REGISTRY.get(name)
+    if kind is None or kind.value is Value.FILE:
+        known = ", ".join(method.name for method in REGISTRY.values() if method.value is not Value.FILE)
+        raise RecipeError(f"{text!r} is not a method; choose base, recipe:FILE, {known} (with a value: yarn:4)")
+    pairs = [_setting(part, text) for part in parts if "=" in part]
+    settings, values = dict(pairs), [part for part in parts if "=" not in part]
+    if len(settings) < len(pairs):
+        raise RecipeError(f"{text!r} gives a setting twice; leave one of them out")
+    if kind.value is Value.SWITCH and values:
+        raise RecipeError(f"{kind.name} has no value, so {text!r} is not a recipe; write {kind.name}")
+    values = [":".join(values)] if kind.value is Value.TEXT and values else values  # dynamic:yarn:4
+    if kind.value is not Value.SWITCH and len(values) != 1:
+        example = f"{kind.name}:4" if kind.value is Value.FACTOR else f"{kind.name}:VALUE"
+        raise RecipeError(f"{text!r} needs one value after the method; write it like {example}")
+    modifiers = {key: settings.pop(key) for key in list(settings) if key in MODIFIERS}
+    first, *others = [item.name for item in dataclasses.fields(kind)] or [""]
+    if first in settings and values:
+        raise RecipeError(f"{text!r} gives {first} twice; leave one of them out")
+    unknown = settings.keys() - {*others, first}
+    if unknown:
+        known = ", ".join((*others, *MODIFIERS))
+        raise RecipeError(f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has {known}")
+    if "at" in others and settings.get("at") is None:
+        raise RecipeError(f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k")
+    value = {first: kind.parse(values[0])} if values else {}
+    return Recipe(kind(**value, **settings), **modifiers)
+
+
+def _setting(part: str, text: str) -> tuple[str, Any]:
+    """The name and value of a setting, `beta_fast=16`. text: the whole recipe, for the message."""
+    key, _, value = part.partition("=")
+    key = key.replace("-", "_")
+    if key == "at" or key.endswith(("context", "length")):
+        return key, parse_tokens(value)
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        if value.isalpha():
+            return key, value
+        raise RecipeError(f"{text!r} sets {key} to {value!r}; write a number, true, false or a word") from None
 
 
 def flags(recipe: Recipe) -> list[str] | None:

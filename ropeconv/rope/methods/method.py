@@ -14,7 +14,16 @@ from typing import Any, ClassVar, TypeGuard, TypeVar
 
 from ..errors import RecipeError, shown
 from ..forms import Form
-from ..lengths import MOST_TOKENS, Factor, factor_over, format_tokens, is_length, length_of
+from ..lengths import (
+    MOST_TOKENS,
+    Factor,
+    factor_over,
+    format_tokens,
+    is_length,
+    length_of,
+    parse_factor,
+    parse_tokens,
+)
 from ..registry import Registry
 from ..schedule import Schedule
 from ..spec import RopeSpec
@@ -132,6 +141,22 @@ class Method:
     def flag(cls) -> str:
         """The command-line flag that chooses this method."""
         return f"--{cls.name}"
+
+    @classmethod
+    def parse(cls, text: str | float) -> Any:
+        """Return the value of the flag, from its text. Raises RecipeError for a text that is not such a value."""
+        if cls.value is Value.TOKENS:
+            return parse_tokens(str(text))
+        if cls.value is Value.FACTOR:
+            return parse_factor(str(text), cls.flag())
+        if cls.value is Value.TEXT:
+            return text
+        try:
+            return float(text)
+        except ValueError:
+            raise RecipeError(
+                f"{cls.flag()} needs a number, and {text!r} is not one; write it like {cls.name}:1000000"
+            ) from None
 
     @classmethod
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:

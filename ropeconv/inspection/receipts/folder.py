@@ -31,7 +31,7 @@ LONGEST = 240  # bytes of a name; filesystems have 255, and drafts of files have
 
 
 def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Raises BadSource where a record names files outside the folder, or such as no bake writes.
+    """Raise BadSource if a record names files outside the folder, or such as no bake writes.
 
     record: from the receipt. files: names of those in the output. reference: of the output, for the message.
     """
@@ -52,7 +52,7 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
 
 
 def _check_twice(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Raises BadSource where two files get one name, or a file that of a folder."""
+    """Raise BadSource if two files get one name, or a file that of a folder."""
     texts = [text.name for text in record.texts]
     gone = {RECEIPT, *record.added, *texts}
     names = [*texts, *(record.renamed.get(name, name) for name in files if name not in gone)]
@@ -77,7 +77,7 @@ def _untrue(reference: str, what: str) -> BadSource:
 
 
 def stated(source: Source) -> Receipt | None:
-    """The receipt of a checkpoint; None where it has none that can be read, or its config.json is another one now."""
+    """The receipt of a checkpoint; None if it has none that can be read, or its config.json is another one now."""
     try:
         text = source.text(RECEIPT)
         receipt = None if text is None else parse_receipt(text, RECEIPT)
@@ -89,7 +89,7 @@ def stated(source: Source) -> Receipt | None:
 def original_source(source: Source) -> OriginalSource:
     """A checkpoint that ropeconv wrote, as its first source was.
 
-    Raises BadSource where it has no receipt, where files were changed since, and where weights were rounded.
+    Raises BadSource if it has no receipt, where files were changed since, and where weights were rounded.
     """
     text = source.text(RECEIPT)
     if text is None:
@@ -121,7 +121,7 @@ def original_source(source: Source) -> OriginalSource:
 def first_source(source: Source) -> Source:
     """What `--replace` starts from: the first source of an output of ropeconv, and any other source itself.
 
-    Raises BadSource where an output cannot be taken back, as `original_source`. Receipts without an original count as
+    Raises BadSource if an output cannot be taken back, as `original_source`. Receipts without an original count as
     none.
     """
     text = source.text(RECEIPT)
@@ -131,7 +131,7 @@ def first_source(source: Source) -> Source:
 
 
 def first_spec(source: Source, receipt: Receipt) -> RopeSpec | None:
-    """The RoPE of the first source of an output; None where the receipt does not have a config.json that says it."""
+    """The RoPE of the first source of an output; None if the receipt does not have a config.json that says it."""
     record = receipt.original.folder if receipt.original else None
     if record is None:
         return None
@@ -285,7 +285,7 @@ class OriginalSource(Source):
 
 
 def _edited(source: Source, receipt: Receipt, names: tuple[str, ...]) -> str:
-    """The first of some files that is not as the receipt says; empty where all are."""
+    """The first of some files that is not as the receipt says; empty if all are."""
     known, present = {file.name: file for file in receipt.files}, {file.name for file in source.files()}
     for name in names:
         file = known.get(name)
@@ -353,7 +353,7 @@ def first_record(source: Source, own: SourceRecord) -> SourceRecord:
 
 
 def _earlier(source: Source) -> FolderRecord:
-    """What the receipt of a source says about its own first source; empty where it says nothing."""
+    """What the receipt of a source says about its own first source; empty if it says nothing."""
     if isinstance(source, OriginalSource):
         return FolderRecord(skipped=source.record.skipped)
     receipt = stated(source)
@@ -422,7 +422,7 @@ def write_divided(
     """Copies a shard and divides its tensors.
 
     shard: gives its local path. scaled: what to divide. target: the new file. advance: called with the bytes written
-    since the last call. Raises BadSource where the division would not be exact.
+    since the last call. Raises BadSource if the division would not be exact.
     """
     copy_file(shard(), target, advance)
     header = read_header(target)

@@ -35,13 +35,13 @@ KEY = 0xFFFF  # bytes, as llama.cpp reads them
 
 
 def check_gguf(record: GgufRecord, file: GgufFile) -> None:
-    """Raises BadSource where a record says what no ropeconv writes. record: from the receipt of the file."""
+    """Raise BadSource if a record says what no ropeconv writes. record: from the receipt of the file."""
     for what in _untrue(record, file):
         raise BadSource(f"the receipt of {file.name} {what}; do not trust it, take the source again")
 
 
 def value_of(record: ValueRecord) -> GgufValue:
-    """A value from a receipt. Raises ValueError where its bytes are not those of its kind."""
+    """A value from a receipt. Raises ValueError if its bytes are not those of its kind."""
     if not record.raw:
         if record.kind != STRING:
             raise ValueError(f"no bytes for a value of kind {record.kind}")
@@ -143,7 +143,7 @@ class Earlier:
 
 
 def gguf_stated(file: GgufFile, spec: RopeSpec) -> Receipt | None:
-    """The receipt of a file; None where it has none that can be read, or computes another RoPE by now.
+    """The receipt of a file; None if it has none that can be read, or computes another RoPE by now.
 
     spec: the RoPE of the file as it is.
     """
@@ -160,7 +160,7 @@ def gguf_stated(file: GgufFile, spec: RopeSpec) -> Receipt | None:
 
 
 def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
-    """The RoPE of the first source of a file; None where the receipt does not say it."""
+    """The RoPE of the first source of a file; None if the receipt does not say it."""
     try:
         before = earlier(file, receipt)
         return read(before.header, before.vectors, arch_of_header(before.header)).spec
@@ -171,7 +171,7 @@ def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
 def first_gguf(file: GgufFile, spec: RopeSpec) -> tuple[Receipt, Earlier] | None:
     """What `--replace` starts from: the first source of a file that ropeconv wrote, None for other files.
 
-    spec: the RoPE of the file as it is. Raises BadSource where the file cannot be taken back. Receipts without an
+    spec: the RoPE of the file as it is. Raises BadSource if the file cannot be taken back. Receipts without an
     original count as none.
     """
     receipt = gguf_stated(file, spec)
@@ -229,7 +229,7 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
 
 
 def refuse_other(head: bytes, record: GgufRecord, file: GgufFile, receipt: Receipt) -> None:
-    """Raises BadSource where a header that is brought back is not the one that the first source had."""
+    """Raise BadSource if a header that is brought back is not the one that the first source had."""
     if record.sha256 and hashlib.sha256(head).hexdigest() != record.sha256:
         first = receipt.first.described
         raise BadSource(

@@ -1,4 +1,4 @@
-"""Reads the receipt of an output, and the validation results of GGUF files."""
+"""Read the receipt of an output, and the validation results of GGUF files."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
-    """The receipt of an output: of a folder from ropeconv.json, of a GGUF file from its keys and its results file.
+    """Return the receipt of an output: from ropeconv.json in a folder, or from the keys and results of a GGUF file.
 
-    baked: the folder or GGUF file. Raises BadSource where there is no receipt, or it cannot be parsed.
+    Raises BadSource if there is no receipt, or it cannot be parsed.
     """
     baked = Path(baked)
     if baked.suffix == ".gguf":
@@ -51,12 +51,12 @@ def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
 
 
 def receipt_of(source: Source | GgufSource) -> Receipt:
-    """The receipt of a model that is opened, also on the Hub. Raises as `read_receipt` does."""
+    """Return the receipt of an opened model, also on the Hub. Raises as `read_receipt` does."""
     if isinstance(source, GgufSource):
         return _in_keys(source, {} if isinstance(source, HubGguf) else validations(source.path))
     text = source.text(RECEIPT)
     if text is None:
-        raise BadSource(f"{source.reference} has no {RECEIPT}, so it is not an output of ropeconv; give one that is")
+        raise BadSource(f"{source.reference} has no {RECEIPT}, so it is not an output of ropeconv; give an output")
     return parse_receipt(text, source.reference)
 
 
@@ -75,10 +75,9 @@ def has_receipt(baked: str | os.PathLike[str]) -> bool:
 
 
 def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> Receipt:
-    """A receipt from its JSON.
+    """Return a receipt from its JSON. Raises BadSource for other text, and for another schema.
 
-    text: the JSON. name: of the file, for messages. validated: the fields of RESULTS where they are stored apart.
-    Raises BadSource for other text, and for another schema.
+    name: of the file, for messages. validated: the fields of RESULTS if they are in another file.
     """
     data = jsontext.parse(text, name)
     _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
@@ -95,22 +94,22 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
 
 
 def validations_path(gguf: Path) -> Path:
-    """The path of the validation results of a GGUF file, which are in a file beside it."""
+    """Return the path of the validation results of a GGUF file, a file beside it."""
     return gguf.with_name(f"{gguf.name}.validation.json")
 
 
 def validations(gguf: Path) -> JsonObject:
-    """The fields of RESULTS of a GGUF file, as JSON-ready data; empty where its size has changed since."""
+    """Return the fields of RESULTS of a GGUF file, as JSON-ready data; empty if its size has changed."""
     path = validations_path(gguf)
     data = jsontext.parse(read_text(path, path.name), path.name) if path.is_file() else {}
-    found = typed(data, Results, path.name)
-    if found.size != gguf.stat().st_size:
+    results = typed(data, Results, path.name)
+    if results.size != gguf.stat().st_size:
         return {}
-    return {key: msgspec.to_builtins(value) for key in RESULTS if (value := getattr(found, key))}
+    return {key: msgspec.to_builtins(value) for key in RESULTS if (value := getattr(results, key))}
 
 
 def _check_numbers(data: object, name: str) -> None:
-    """Raises BadSource for numbers that no receipt has, such as NaN, with which every comparison would be False."""
+    """Raise BadSource for numbers that no receipt has, such as NaN, for which every comparison is False."""
     level = [data]
     while level:
         for item in level:
@@ -127,9 +126,9 @@ def _check_numbers(data: object, name: str) -> None:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe in a file: a saved one, a tuned one, or that of the receipt of an output, also given by its folder.
+    """Return the recipe in a file: a saved or tuned one, or that of a receipt. path: the file, or a folder with one.
 
-    Raises UsageError for a file that cannot be read, RecipeError for one that is no recipe.
+    Raises UsageError for a file that cannot be read, RecipeError for one that is not a recipe.
     """
     if path.is_dir():
         path = path / "ropeconv.json"
@@ -148,14 +147,15 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def described(recipe: JsonObject) -> str:
-    """A recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
+    """Return a recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
     return ": ".join(filter(None, (str(recipe.get("method", "")), described_settings(recipe))))
 
 
 def described_settings(recipe: JsonObject) -> str:
-    """The settings of a recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
-    given = {**recipe.get("parameters", {}), **{k: v for k, v in recipe.items() if k not in ("method", "parameters")}}
-    return ", ".join(f"{name.replace('_', '-')} {_short(value)}" for name, value in given.items())
+    """Return the settings of a recipe for display, lists by their length."""
+    modifiers = {name: value for name, value in recipe.items() if name not in ("method", "parameters")}
+    settings = {**recipe.get("parameters", {}), **modifiers}
+    return ", ".join(f"{name.replace('_', '-')} {_short(value)}" for name, value in settings.items())
 
 
 def _short(value: object) -> str:
@@ -170,20 +170,20 @@ CHECKED = (".json", ".py", ".safetensors")
 
 
 def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
-    """Raises BadSource where a file is missing, or differs from the receipt in size or (where known) sha256.
+    """Raise BadSource if a file is missing, or differs from the receipt in size or (if known) sha256.
 
-    baked: the output. receipt: of it. weights: whether the sha256 of weights is compared too, which takes long.
+    weights: whether the sha256 of weights is compared too, which is slow.
     """
     for file in receipt.files:
         if not safe_name(file.name):
-            raise BadSource(f"the receipt of {baked} lists {shown(file.name)}, outside of it; do not trust it")
+            raise BadSource(f"the receipt of {baked} lists {shown(file.name)}, outside it; do not trust it")
         path = baked / file.name
         if path.suffix not in CHECKED:
             continue
         if not path.is_file():
-            raise BadSource(f"{path} is not there any more; run apply again")
-        known = file.sha256 if weights or path.suffix != ".safetensors" else None
-        if path.stat().st_size != file.size or (known and sha256(path) != known):
+            raise BadSource(f"{path} no longer exists; run apply again")
+        digest = file.sha256 if weights or path.suffix != ".safetensors" else None
+        if path.stat().st_size != file.size or (digest and sha256(path) != digest):
             raise BadSource(
                 f"{path} is not the file that ropeconv wrote; run apply again, or pass --ignore-receipt if it was "
                 "edited on purpose"

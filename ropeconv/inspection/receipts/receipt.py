@@ -1,8 +1,6 @@
 """Receipt: how an output was made, with the same fields for folders and GGUF files.
 
-OriginalRecord: what the first source of an output had where the output has something else, for `restore`.
-
-It is carried along through every bake: the original of a bake over an output is that of the output.
+OriginalRecord: the parts of the first source that the output changes, for `restore`. Every further bake keeps it.
 """
 
 from __future__ import annotations
@@ -19,11 +17,10 @@ from ...version import SCHEMA
 
 
 class BeforeRecord(msgspec.Struct, frozen=True):
-    """The RoPE of the source. All but `after` are its own.
+    """The RoPE of the source.
 
-    rope: its form, and after: that of the output, as `describe` has them. context: declared tokens. original_context:
-    those it was trained for. effective_length: as in the receipt, of the source. reach: the same, looked for as far as
-    the context of the output.
+    rope: its form. after: the form of the output. context: declared tokens. original_context: trained tokens.
+    effective_length: of the source. reach: the same, up to the context of the output.
     """
 
     rope: str
@@ -37,9 +34,9 @@ class BeforeRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class TargetRecord(TargetOptions):
-    """The target of an output, with which its plan can be made again from the recipe and the source.
+    """The target of an output, which makes its plan again, together with the recipe and the source.
 
-    The options are as they were asked for: an encoding may be "auto". to: the format of the output.
+    The options are those of the user: an encoding may be "auto". to: the format of the output.
     """
 
     to: Format = field()
@@ -107,17 +104,19 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_what(self) -> tuple[str, ...]:
-        """What an evaluation is replaced by: one of the same text in the same runtime and precision."""
+        """The text, runtime and precision: a newer evaluation of the same replaces this one."""
         return self.runtime, self.dtype, self.tokens_sha256, self.against
 
     def joined(self, older: EvaluationRecord) -> EvaluationRecord:
-        """This evaluation, with the measures that only an older one of the same kind has. older: that one."""
-        own = {one.measure for one in self.measured}
-        kept = tuple(one for one in older.measured if one.measure not in own)
-        found = msgspec.structs.replace(self, measured=(*kept, *self.measured))
-        if self.holds_to is not None or self.price is not None or not kept:
-            return found
-        return msgspec.structs.replace(found, price=older.price, price_error=older.price_error, holds_to=older.holds_to)
+        """Return this evaluation, with the measures that only an older one of the same kind has."""
+        names = {cell.measure for cell in self.measured}
+        others = tuple(cell for cell in older.measured if cell.measure not in names)
+        joined = msgspec.structs.replace(self, measured=(*others, *self.measured))
+        if self.holds_to is not None or self.price is not None or not others:
+            return joined
+        return msgspec.structs.replace(
+            joined, price=older.price, price_error=older.price_error, holds_to=older.holds_to
+        )
 
     @property
     def described_texts(self) -> str:
@@ -129,8 +128,8 @@ class SourceRecord(msgspec.Struct, frozen=True):
     """The source of an output.
 
     name: the first part of the default name of outputs. kind: "folder", "hub", "meta", "config" or "gguf". reference:
-    how the user named it, None for local ones. commit: on the Hub, None for local ones. family: the name of that which
-    it was treated as, by the word of the user; empty where its model_type says it.
+    as the user named it, None for local ones. commit: on the Hub, None for local ones. family: that the user gave;
+    empty for that of its model_type.
     """
 
     name: str
@@ -141,14 +140,14 @@ class SourceRecord(msgspec.Struct, frozen=True):
 
     @property
     def repository(self) -> str:
-        """`owner/name` on the Hub; empty for models from elsewhere."""
+        """`owner/name` on the Hub; empty for other models."""
         if self.kind not in ("hub", "gguf", "meta") or not self.commit:
             return ""
         return "/".join((self.reference or "").split("@")[0].split("/")[:2])
 
     @property
     def described(self) -> str:
-        """The source for a sentence: `owner/name at commit 0123456`, or its name where it was a local one."""
+        """The source for a sentence: `owner/name at commit 0123456`, or the name of a local one."""
         if self.reference and self.commit:
             return f"{self.reference} at commit {self.commit}"
         return self.reference or f"the local {'file' if self.kind == 'gguf' else 'folder'} {self.name!r}"
@@ -157,8 +156,8 @@ class SourceRecord(msgspec.Struct, frozen=True):
 class TextRecord(msgspec.Struct, frozen=True):
     """A text file of the source that an output has with other contents.
 
-    name: of the file. sha256: of its contents in the source. text: those contents, between the first `prefix` and the
-    last `suffix` bytes of the file in the output, which are the same in both.
+    sha256: of its contents in the source. text: those contents, between the first `prefix` and the last `suffix` bytes
+    of the file in the output, which are the same in both.
     """
 
     name: str
@@ -168,7 +167,7 @@ class TextRecord(msgspec.Struct, frozen=True):
     suffix: int = 0
 
     def splice(self, size: int) -> Splice:
-        """What turns the file in the output into that of the source. size: of the former, in bytes."""
+        """Return the splice from the file in the output to that of the source. size: of the former, in bytes."""
         return Splice(self.prefix, max(self.prefix, size - self.suffix), self.text.encode())
 
 
@@ -181,11 +180,11 @@ class ScaledRecord(msgspec.Struct, frozen=True):
 
 
 class FolderRecord(msgspec.Struct, frozen=True):
-    """What a checkpoint folder had.
+    """The parts of a checkpoint folder that an output changes.
 
-    texts: files with other contents. added: names of files that it did not have. renamed: its names of files, by those
-    in the output. skipped: names of its files that the output lacks. scaled: tensors multiplied by powers of two.
-    rounded: names of tensors that were multiplied by other factors.
+    texts: files with other contents. added: names of files of the output only. renamed: its names of files, by those in
+    the output. skipped: names of files that the output lacks. scaled: tensors multiplied by powers of two. rounded:
+    names of tensors that were multiplied by other factors.
     """
 
     texts: tuple[TextRecord, ...] = ()
@@ -205,12 +204,12 @@ class ValueRecord(msgspec.Struct, frozen=True):
 
 
 class GgufRecord(msgspec.Struct, frozen=True):
-    """What a GGUF file had.
+    """The parts of a GGUF file that an output changes.
 
     keys: names of its keys, in their order. values: those that the output lacks, or has with other values. added: names
-    of tensors that it did not have. contents: of small tensors that changed, in base64. interleaved: names of tensors
+    of tensors of the output only. contents: of small tensors that changed, in base64. interleaved: names of tensors
     whose rows were reordered, head_dim rows at a time. changed: names of other tensors that changed. sha256: of its
-    header up to data_start, empty where no such file was written, or its header cannot be laid out again byte for byte.
+    header up to data_start, empty if no such file was written, or its header cannot be laid out again byte for byte.
     version, data_start, tail: as in `Layout`; data_start is 0 where no such file was written.
     """
 
@@ -228,9 +227,9 @@ class GgufRecord(msgspec.Struct, frozen=True):
 
 
 class OriginalRecord(msgspec.Struct, frozen=True):
-    """The first source of an output. folder, gguf: what it had; None for the other format.
+    """The first source of an output. folder, gguf: its changed parts; None for the other format.
 
-    steps: the bakes that led from it to the source of the output; empty where that is the first source itself.
+    steps: the bakes from it to the source of the output; empty if that is the first source.
     """
 
     source: SourceRecord
@@ -245,8 +244,8 @@ Action = Literal["write", "copy", "convert", "patch"]
 class FoldRecord(msgspec.Struct, frozen=True):
     """A fold of factors into weights.
 
-    fold_into: rows of queries, of keys, or both. tensors: names of those that changed. expected_kl: KL in nats that
-    rounding them costs.
+    fold_into: rows of queries, of keys, or both. tensors: names of those that changed. expected_kl: KL in nats of
+    rounding them.
     """
 
     fold_into: Literal["q", "k", "qk"]
@@ -255,7 +254,7 @@ class FoldRecord(msgspec.Struct, frozen=True):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True):
-    """The factors in config.json itself, without those folded into weights. written_as: the encoding of the config."""
+    """The factors in config.json, without those folded into weights. written_as: the encoding of the config."""
 
     written_as: str
     attention_factor: float
@@ -274,7 +273,7 @@ class LogNRecord(msgspec.Struct, frozen=True):
 class ScheduleRecord(msgspec.Struct, frozen=True):
     """The schedule, as `Schedule.to_dict` has it.
 
-    inv_freq: radians per token, [rotary_dim / 2]. context, original_context: in tokens; 0 where it is not known.
+    inv_freq: radians per token, [rotary_dim / 2]. context, original_context: in tokens; 0 if unknown.
     """
 
     digest: str
@@ -305,15 +304,14 @@ class RuntimeRecord(msgspec.Struct, frozen=True):
 
     @property
     def grade(self) -> str:
-        """How it is known, as in `Verdict`."""
+        """The kind of evidence, as in `Verdict`."""
         return self.evidence
 
 
 class FileRecord(msgspec.Struct, frozen=True):
     """A file of the output.
 
-    action: how it was made. size: in bytes. sha256: None where it is not known. origin: its name in the source, None
-    where that is the same.
+    action: how it was made. size: in bytes. sha256: None if unknown. origin: another name in the source, or None.
     """
 
     name: str
@@ -327,8 +325,8 @@ class CheckRecord(msgspec.Struct, frozen=True):
     """The check of an output by the installed transformers, when it was written.
 
     transformers: its version. max_ulp: largest distance of a frequency from the schedule, in ulp of float32.
-    attention_factor: that it computed. read_as: the model type that was put in the place of one that it does not have;
-    without that, it does not load the output. Empty for others.
+    attention_factor: that it computed. read_as: the model type that replaced one that it does not have, and without
+    which it does not load the output; empty for others.
     """
 
     transformers: str
@@ -340,12 +338,11 @@ class CheckRecord(msgspec.Struct, frozen=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """How an output was made.
 
-    ropeconv: the version that made it. family: of the model, or its GGUF architecture. recipe: as `Recipe.to_dict` has
-    it. before: the RoPE of the source. encoding: how the schedule is written. fold, in_config, log_n_approximation:
-    None where the encoding has none. effective_length: in tokens, None where it is the whole context. runtimes: the
-    verdicts. files: of a folder; empty for a GGUF file. check: None where it was not run. validation, servers: results
-    of `ropeconv validate`, as `Validation.to_dict` has them, the latter by runtime. evaluations: headlines of `ropeconv
-    eval`. original: what `restore` brings back, None for nothing. target: what was asked for.
+    ropeconv: its version. family: of the model, or its GGUF architecture. recipe: as `Recipe.to_dict` has it. encoding:
+    how the schedule is written. fold, in_config, log_n_approximation: None if the encoding has none. effective_length:
+    in tokens, None if it is the whole context. runtimes: the verdicts. files: of a folder; empty for a GGUF file.
+    check: None if it was not run. validation, servers: results of `ropeconv validate`, as `Validation.to_dict` has
+    them, the latter by runtime. evaluations: headlines of `ropeconv eval`. original: for `restore`, or None.
     """
 
     schema: int = SCHEMA
@@ -376,21 +373,21 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first(self) -> SourceRecord:
-        """The source of the first bake that led to the output."""
+        """The source of the first bake of the output."""
         return self.original.source if self.original else self.source
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
-        """The bakes that led from the first source to the output, this one last."""
+        """The bakes from the first source to the output, this one last."""
         earlier = self.original.steps if self.original else ()
         return (*earlier, StepRecord(self.recipe, self.target, self.before))
 
     @property
     def extension(self) -> StepRecord:
-        """The last of the steps that changed the RoPE; the last one where none did."""
+        """The last step that changed the RoPE, or the last step if none did."""
         return next((step for step in reversed(self.steps) if step.method != "as-is"), self.steps[-1])
 
     def to_dict(self) -> JsonObject:
-        """The receipt as JSON-ready data, with every key."""
-        found: JsonObject = msgspec.to_builtins(self)
-        return found
+        """Return the receipt as JSON-ready data, with every key."""
+        data: JsonObject = msgspec.to_builtins(self)
+        return data

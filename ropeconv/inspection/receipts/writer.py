@@ -1,4 +1,4 @@
-"""Writes receipts into folders and GGUF keys, and validation results into or beside them."""
+"""Write receipts into folders and GGUF keys, and validation results into or beside them."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
 DRAFT = f".{RECEIPT}.new"
 PAUSE = 0.01  # seconds between two attempts to write a draft
 MOST_EVALUATIONS = 8
-"""That a receipt keeps: those of different texts and runtimes, the newest last."""
+"""The most evaluations in a receipt: of different texts and runtimes, the newest last."""
 ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def write_receipt(folder: Path, receipt: Receipt, fsync: bool = True) -> None:
-    """Writes ropeconv.json into a folder, replacing an earlier one atomically.
+    """Write ropeconv.json into a folder, replacing an earlier one atomically.
 
-    folder: the output. It is drafted beside that, so that a kill leaves nothing new in it, and inside where it cannot
-    be beside, as with a mounted folder. receipt: to write. fsync: wait until it is on the disk. Raises OSError.
+    The draft is beside the folder, so that a kill leaves nothing new in it, or inside if that fails, as for a mounted
+    folder. fsync: wait until it is on the disk. Raises OSError.
     """
     folder, data = folder.resolve(), receipt.to_dict()
     beside, inside = _drafts(folder)
@@ -57,15 +57,15 @@ def write_receipt(folder: Path, receipt: Receipt, fsync: bool = True) -> None:
 
 
 def embedded(receipt: Receipt) -> str:
-    """A receipt as JSON on one line, for a key of a GGUF file."""
+    """Return a receipt as JSON on one line, for a key of a GGUF file."""
     return json.dumps(receipt.to_dict())
 
 
 def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: str = "") -> None:
-    """Writes a validation result into the receipt of a folder, or into a file beside a GGUF file.
+    """Write a validation result into the receipt of a folder, or into a file beside a GGUF file.
 
-    baked: the folder or GGUF file. receipt: as read from it. result: as `Validation.to_dict` has it. server: the
-    runtime of a server, for the field `servers`; empty for the field `validation`.
+    receipt: as read from the output. result: as `Validation.to_dict` has it. server: the runtime of a server, for the
+    field `servers`; empty for the field `validation`.
     """
     if server:
         _add(baked, receipt, "servers", {**receipt.servers, server: result})
@@ -74,12 +74,11 @@ def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: st
 
 
 def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> None:
-    """Writes the headlines of an evaluation into the receipt of a folder, or into a file beside a GGUF file.
+    """Write the headlines of an evaluation into the receipt of a folder, or into a file beside a GGUF file.
 
-    baked: the folder or GGUF file. receipt: as read from it. record: takes the place of an earlier one of the same text
-    in the same runtime.
+    receipt: as read from the output. record: replaces an earlier one of the same text in the same runtime.
     """
-    others = [one for one in receipt.evaluations if one.of_what != record.of_what]
+    others = [other for other in receipt.evaluations if other.of_what != record.of_what]
     for older in receipt.evaluations:
         record = record.joined(older) if older.of_what == record.of_what else record
     _add(baked, receipt, "evaluations", (*others[1 - MOST_EVALUATIONS :], record))
@@ -89,15 +88,15 @@ def _add(baked: Path, receipt: Receipt, field: str, value: object) -> None:
     if baked.suffix != ".gguf":
         write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
         return
-    found = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
-    _replace(validations_path(baked), _results_draft(baked), {**found, field: msgspec.to_builtins(value)})
+    results = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
+    _replace(validations_path(baked), _results_draft(baked), {**results, field: msgspec.to_builtins(value)})
 
 
 def clear_drafts(baked: Path) -> None:
-    """Removes the drafts that killed processes left of a receipt, or of the results beside a GGUF file.
+    """Remove the drafts that killed processes left of a receipt, or of the results beside a GGUF file.
 
-    baked: the folder or GGUF file, which need not exist. What another process is writing stays, and what cannot be
-    removed.
+    baked: the folder or GGUF file, which need not exist. Drafts that another process is writing stay, and those that
+    cannot be removed.
     """
     for draft in (_results_draft(baked),) if baked.suffix == ".gguf" else _drafts(baked.resolve()):
         with suppress(OSError):
@@ -108,7 +107,7 @@ def clear_drafts(baked: Path) -> None:
 
 
 def _drafts(folder: Path) -> tuple[Path, Path]:
-    """Where a receipt is drafted: beside its folder, and inside where it cannot be beside."""
+    """Return the paths of drafts of a receipt: beside its folder, and inside if that fails."""
     return folder.with_name(f".{folder.name}.{RECEIPT}.new"), folder / DRAFT
 
 
@@ -136,7 +135,7 @@ def _replace(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -> N
 
 
 def _opened(draft: Path) -> BinaryIO:
-    """A draft that this process alone writes, after others have moved theirs to its name. Raises OSError."""
+    """Open a draft that only this process writes, after others have renamed theirs. Raises OSError."""
     while True:
         file = draft.open("ab")
         try:
@@ -152,10 +151,10 @@ def _opened(draft: Path) -> BinaryIO:
 
 
 def commands(receipt: Receipt) -> list[str]:
-    """The `ropeconv apply` of each bake that led from the first source to the output of a receipt, in order.
+    """Return the `ropeconv apply` of each bake from the first source to the output of a receipt, in order.
 
-    Local sources have the names that the receipts keep, without their folders. A recipe with lists of numbers is taken
-    from the receipt itself, `--recipe ropeconv.json`.
+    Local sources have their names in the receipts, without folders. A recipe with lists of numbers is read from the
+    receipt, `--recipe ropeconv.json`.
     """
     first, lines = receipt.first, list[str]()
     is_gguf = first.kind == "gguf"
@@ -171,38 +170,41 @@ def commands(receipt: Receipt) -> list[str]:
 
 
 def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") -> list[str]:
-    """The words of the `ropeconv apply` that makes a bake, without its place.
+    """Return the words of the `ropeconv apply` of a bake, without its output.
 
-    name: of the source. step: the bake. is_gguf: whether the source is a GGUF file. family: that it was said to be of.
+    name: of the source. is_gguf: whether the source is a GGUF file. family: that the user gave.
     """
-    of_family, recipe = ["--family", family] if family else [], None
+    family_flag, recipe = ["--family", family] if family else [], None
     with suppress(RopeconvError):  # of another version
         recipe = flags(Recipe.from_dict(step.recipe))
     recipe = ["--recipe", RECEIPT] if recipe is None else recipe
-    return ["ropeconv", "apply", name, *of_family, *recipe, *_target(step.target, is_gguf)]
+    return ["ropeconv", "apply", name, *family_flag, *recipe, *_target(step.target, is_gguf)]
 
 
 def _target(target: TargetRecord, was_gguf: bool) -> list[str]:
-    """The options of a target. was_gguf: whether its source is a GGUF file."""
+    """Return the options of a target. was_gguf: whether its source is a GGUF file."""
     words = ["--to", target.to] if was_gguf != (target.to == "gguf") else []
-    for one in options(TargetRecord):
-        value = getattr(target, one.name)
-        if one.many:
-            words += [word for each in value for word in (one.flag, each)]
-        elif value != one.default:
-            words += [one.flag] if value is True else [one.flag, value]
+    for option in options(TargetRecord):
+        value = getattr(target, option.name)
+        if option.many:
+            words += [word for item in value for word in (option.flag, item)]
+        elif value != option.default:
+            words += [option.flag] if value is True else [option.flag, value]
     return words
 
 
 def facts_of(receipt: Receipt) -> dict[str, str]:
-    """What the receipt says of the method, for display."""
+    """Return the facts on the method in a receipt, for display."""
     method, before, schedule = REGISTRY.get(receipt.method), receipt.before, receipt.schedule
-    found = {"Method": f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method}
-    found["Settings"] = described_settings(receipt.recipe)
-    found["Frequencies"] = f"{before.rope}, then {before.after}"
-    found["Context"] = f"{before.context:,} tokens, then {schedule.context:,}"
-    found["Attention factor"] = f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}"
-    return {name: value for name, value in (found | {"Encoding": receipt.encoding}).items() if value}
+    facts = {
+        "Method": f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method,
+        "Settings": described_settings(receipt.recipe),
+        "Frequencies": f"{before.rope}, then {before.after}",
+        "Context": f"{before.context:,} tokens, then {schedule.context:,}",
+        "Attention factor": f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}",
+        "Encoding": receipt.encoding,
+    }
+    return {name: value for name, value in facts.items() if value}
 
 
 LONGEST = 100
@@ -211,7 +213,7 @@ LONGEST = 100
 
 @dataclass(frozen=True)
 class ChangedKey:
-    """A key with its values as text. name: with dots between levels. before, after: empty where it is absent."""
+    """A key with its values as text. name: with dots between levels. before, after: empty if it is absent."""
 
     name: str
     before: str
@@ -219,11 +221,7 @@ class ChangedKey:
 
 
 def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
-    """The keys that an output has otherwise than its first source.
-
-    baked: the folder or GGUF file. receipt: of it. None of them where the receipt does not tell the source's own, as
-    where that had another format.
-    """
+    """Return the keys that differ between an output and its first source; none if that had another format."""
     try:
         before, after = _both(open_source(str(baked)), receipt)
     except (RopeconvError, OSError):
@@ -233,7 +231,7 @@ def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
 
 
 def _both(source: Source | GgufSource, receipt: Receipt) -> tuple[dict[str, str], dict[str, str]]:
-    """The keys of the first source and of an output. Raises RopeconvError where the receipt does not tell them."""
+    """Return the keys of the first source and of an output. Raises RopeconvError if the receipt lacks them."""
     if isinstance(source, GgufSource):
         return _header(earlier(source.file, receipt).header), _header(source.file.header)
     record = receipt.original.folder if receipt.original else None
@@ -244,12 +242,12 @@ def _both(source: Source | GgufSource, receipt: Receipt) -> tuple[dict[str, str]
 
 
 def _header(header: GgufHeader) -> dict[str, str]:
-    """The keys of a GGUF file but the receipt; arrays by their bytes, since vocabularies are long."""
-    found = {}
-    for name, value in header.values.items():
-        if name != RECEIPT:
-            found[name] = f"{value.count()} values" if value.count() > 8 else _shown(value.decode())
-    return found
+    """Return the keys of a GGUF file except the receipt; long arrays, such as vocabularies, by their length."""
+    return {
+        name: f"{value.count()} values" if value.count() > 8 else _shown(value.decode())
+        for name, value in header.values.items()
+        if name != RECEIPT
+    }
 
 
 def _flat(data: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:

@@ -51,7 +51,7 @@ def test_a_file_that_was_edited_is_not_the_one_that_was_written(out: Path, name:
         with nullcontext() if name == "model.safetensors" and not weights else pytest.raises(BadSource, match=said):
             check_files(out, one, weights)
     (out / name).unlink()
-    with pytest.raises(BadSource, match=f"{name} is not there any more; run apply again"):
+    with pytest.raises(BadSource, match=f"{name} no longer exists; run apply again"):
         check_files(out, one, weights=False)
 
 

@@ -38,7 +38,7 @@ from ..validate.checks import compare
 from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
-from .plan import GgufOutput, Plan
+from .plan import Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -86,33 +86,13 @@ class OutputCheck:
             return None
         if result.family.origin and answer.get("error", "").startswith("LookupError: it has no model type"):
             origin = result.family.origin
-            self.reason = f"transformers {version} has no such model type, so nothing was compared with {origin}"
+            self.reason = f"transformers {version} does not have this model type, so nothing was compared with {origin}"
             return None
         try:
             self.record = compare(answer, result.in_config, self.plan.before, result.written_as)
         except Disagreement as problem:
             raise Disagreement(f"{problem}; nothing was kept") from None
         return self.record
-
-
-@dataclass
-class DecodingCheck:
-    """The check of a converted file by the installed llama.cpp, called with its folder. reason: why it was skipped, or
-    empty.
-    """
-
-    plan: GgufOutput
-    reason: str = ""
-
-    def __call__(self, folder: Path) -> None:
-        """Raise RopeconvError where llama.cpp does not load the file or does not decode a few tokens with it."""
-        if available():
-            problem, self.reason = why_not_run(folder / self.plan.files[0].name)
-            if problem:
-                raise RopeconvError(
-                    f"llama.cpp cannot run the conversion: {problem}; convert it with llama.cpp and patch that, or "
-                    "keep safetensors; nothing was kept"
-                )
 
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
@@ -205,8 +185,19 @@ def apply(
     if isinstance(plan, GgufPlan) and plan.target.in_place:
         return AppliedPlan(change_in_place(plan.source, plan.edit, plan.target.allow_hard_links))
     if isinstance(plan, ExportPlan) and check:
-        decoding = DecodingCheck(plan)
-        return AppliedPlan(execute_plan(plan, options, decoding, advance), reason=decoding.reason)
+        reasons = list[str]()
+
+        def decode(folder: Path) -> None:
+            if available():
+                problem, reason = why_not_run(folder / plan.files[0].name)
+                reasons.append(reason)
+                if problem:
+                    raise RopeconvError(
+                        f"llama.cpp cannot run the conversion: {problem}; convert it with llama.cpp and patch that, or "
+                        "keep safetensors; nothing was kept"
+                    )
+
+        return AppliedPlan(execute_plan(plan, options, decode, advance), reason="".join(reasons))
     if not isinstance(plan, CheckpointPlan) or not check:
         return AppliedPlan(execute_plan(plan, options, advance=advance))
     started = Probe() if probe is None and Probe.available() else None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..convert.encoding import CheckpointResult, EncodeRequest, select
 from ..convert.fold import NEGLIGIBLE, Fold
-from ..convert.fold_files import dtype_notes, folded_shards, grown_index
+from ..convert.fold_files import FoldedShard, folded_shards, grown_index
 from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
@@ -29,10 +29,11 @@ from ..rope.errors import RecipeError
 from ..rope.recipe import Recipe
 from ..runtimes.groups import find
 from ..runtimes.verdict import switching
-from .plan import Plan, PlannedFile, source_record, steps_of
+from .plan import Plan, PlannedFile, source_record
 from .start import begin, first_inspection, mscale_of_config
 from .warnings import warnings
 
+DTYPE_NOTE = "the scaled norms are stored in float32; a program that loads the model in 16 bits rounds them"
 SHARD = "model-rope.safetensors"
 RENAMED = "model-00001-of-00001.safetensors"
 
@@ -54,7 +55,7 @@ def extra_shard(
         write_stream(target, header, (np.ascontiguousarray(data, "<f4").data for data in tensors.values()))
         advance(size)
 
-    index, renamed = source.text(INDEX), {}
+    index, renamed = source.text(INDEX), dict[str, str]()
     if index is None:
         total = sum(tensor.stop - tensor.start for tensor in source.tensors.values())
         index, renamed = index_text(total, dict.fromkeys(source.tensors, RENAMED)), {SINGLE: RENAMED}
@@ -129,7 +130,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             *(() if target.dual_chunk else chunked[:1]),
             *result.notes,
             *source.conversion_notes(),
-            *dtype_notes(target.fold_dtype or "stored"),
+            *([DTYPE_NOTE] if target.fold_dtype == "f32" else []),
         ),
         notes=tuple(notes),
         kv_cache=seen.kv_cache,
@@ -164,8 +165,7 @@ def _no_weights(source: Source) -> BadSource:
     if any(name.endswith(".safetensors") and "-of-" in name for name in names):
         return BadSource(f"{source.reference} has shards and no {INDEX} to say what they hold; download that file too")
     return BadSource(
-        f"{source.reference} has no safetensors weights; "
-        "give the complete folder, or its config.json alone to bake only that"
+        f"{source.reference} has no safetensors weights; give the complete folder, or only its config.json to bake that"
     )
 
 
@@ -193,7 +193,7 @@ def _files(
     texts |= raised_texts | dict(result.texts)
     generated = {item.name: item for item in source.generated_files()}
     files, new_texts, renamed = extra_shard(source, result.added)
-    folded = {}
+    folded = dict[str, FoldedShard]()
     if result.fold is not None:
         dtype = target.fold_dtype or "stored"
         folded = {shard.name: shard for shard in folded_shards(source, result.fold, dtype)}
@@ -247,10 +247,10 @@ def with_readme(
     names, and for a config.json without weights.
 
     Args:
-        plan: Of a folder, without the README.md.
+        plan: A plan of a folder, without the README.md.
         make: Writes the file.
         size: Its approximate size in bytes.
-        sha256: Of its content, where that is known.
+        sha256: The hash of its content, where that is known.
     """
     if plan.source.kind == "config":
         return plan
@@ -294,7 +294,9 @@ def original_of_folder(
     scaled, rounded = _scalings(fold, source.tensors) if fold is not None else ((), ())
     splices = {file.name: file.splice for file in files if file.splice is not None}
     record = folder_record(source, texts, added, renamed, skipped, scaled, rounded, splices)
-    return OriginalRecord(first_record(source, source_record(source)), folder=record, steps=steps_of(stated(source)))
+    earlier = stated(source)
+    first = first_record(source, source_record(source))
+    return OriginalRecord(first, folder=record, steps=earlier.steps if earlier else ())
 
 
 def _scalings(fold: Fold, tensors: Mapping[str, Tensor]) -> tuple[tuple[ScaledRecord, ...], tuple[str, ...]]:

@@ -119,7 +119,7 @@ def refuse_early(plan: FilePlan, force: bool) -> None:
 
     Files of an interrupted run are not judged, nor is a folder that does not exist yet.
     """
-    if plan.out.parent.is_dir() and not HiddenFolder.beside(plan.out).root.exists():
+    if plan.out.parent.is_dir() and not HiddenFolder(plan.out).root.exists():
         refuse_place(plan)
         refuse_occupied(plan, force)
 
@@ -186,7 +186,7 @@ def _sentences(plan: FilePlan) -> Iterator[None]:
 
 def _kept(plan: FilePlan) -> str:
     """A sentence on the finished files that an error leaves beside the output; empty without any."""
-    root = HiddenFolder.beside(plan.out).root
+    root = HiddenFolder(plan.out).root
     return f". {root} has the finished files: the same command continues; else remove it" if root.is_dir() else ""
 
 

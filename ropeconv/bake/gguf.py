@@ -40,7 +40,7 @@ from ..rope.recipe import Recipe
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
-from .plan import GgufOutput, PlannedFile, receipt_of, source_record, steps_of
+from .plan import GgufOutput, PlannedFile, receipt_of, source_record
 from .start import Start, begin, first_inspection, mscale_of_config, mscale_of_gguf
 from .warnings import list_notes, modelfile_notes, warnings
 
@@ -228,7 +228,7 @@ def original_of_gguf(source: GgufSource, spec: RopeSpec, edit: Edit, replaced: b
         return OriginalRecord(source_record(source), gguf=record_of_file(source.file, edit))
     known = receipt.original.gguf
     record = record_of_output(source.file, known, earlier(source.file, receipt), edit, replaced)
-    return OriginalRecord(receipt.original.source, gguf=record, steps=() if replaced else steps_of(receipt))
+    return OriginalRecord(receipt.original.source, gguf=record, steps=() if replaced else receipt.steps)
 
 
 def original_of_export(source: Source, exported: GgufExport, edit: Edit) -> OriginalRecord:
@@ -239,4 +239,5 @@ def original_of_export(source: Source, exported: GgufExport, edit: Edit) -> Orig
         return b"".join(converted(tensors[name]))
 
     record = record_of_export(exported.unlabelled, exported.model.header, read, edit, bool(exported.quantised))
-    return OriginalRecord(first_record(source, source_record(source)), gguf=record, steps=steps_of(stated(source)))
+    receipt, first = stated(source), first_record(source, source_record(source))
+    return OriginalRecord(first, gguf=record, steps=receipt.steps if receipt else ())

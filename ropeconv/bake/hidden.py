@@ -14,16 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from ..errors import BadSource
-from ..formats.disk import (
-    TAKEN,
-    FileIdentity,
-    exchange,
-    free_bytes,
-    human,
-    rename_new,
-    same_blocks,
-    sync_folder,
-)
+from ..formats.disk import TAKEN, FileIdentity, exchange, free_bytes, human, rename_new, same_blocks, sync_folder
 from ..formats.files import try_lock
 from ..formats.gguf.header import read_header
 from ..formats.journal import decoded, encoded
@@ -130,31 +121,16 @@ def _names(root: Path) -> Iterator[str]:
             yield Path(folder, name).relative_to(root).as_posix()
 
 
-@dataclass(frozen=True)
 class HiddenFolder:
-    """The hidden folder of an output.
+    """The hidden folder of an output, which need not exist.
 
-    It has the files `lock` and `journal`, and the folders `drafts`, `new` (files of the output), and `old` (files that
-    are being replaced, where a system cannot exchange two names).
+    It has the files `lock` and `journal`, and the folders `drafts` (incomplete files), `new` (finished ones), and `old`
+    (files that are being replaced, where a system cannot exchange two names).
     """
 
-    out: Path
-    root: Path
-
-    @classmethod
-    def beside(cls, out: Path) -> HiddenFolder:
-        """Return the hidden folder of an output, which need not exist."""
-        return cls(out, out.parent / f".{out.name}.ropeconv-partial")
-
-    @property
-    def journal(self) -> Path:
-        """The path of the journal."""
-        return self.root / "journal"
-
-    @property
-    def drafts(self) -> Path:
-        """The folder of incomplete files."""
-        return self.root / "drafts"
+    def __init__(self, out: Path) -> None:
+        self.out, self.root = out, out.parent / f".{out.name}.ropeconv-partial"
+        self.journal, self.drafts = self.root / "journal", self.root / "drafts"
 
     def new(self, name: str = "") -> Path:
         """Return the path of a finished file or folder, or the folder of all."""
@@ -179,7 +155,7 @@ def discard(out: Path) -> None:
 
     Raises RopeconvError where another process is writing the output.
     """
-    if HiddenFolder.beside(out).root.is_dir():
+    if HiddenFolder(out).root.is_dir():
         with locked(out) as hidden:
             hidden.clear()
 
@@ -190,7 +166,7 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
 
     Raises RopeconvError where another process has it and where it cannot be removed, OSError where it cannot be made.
     """
-    hidden = HiddenFolder.beside(out)
+    hidden = HiddenFolder(out)
     if hidden.root.is_symlink():
         raise RopeconvError(f"{hidden.root} is a link, and ropeconv writes there; remove it")
     lock = _lock(hidden)

@@ -24,7 +24,7 @@ from ..inspection.document import (
 )
 from ..inspection.kv_cache import KvCache
 from ..inspection.receipts import receipt as records
-from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord, StepRecord
+from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord
 from ..models.source import Origin
 from ..options import copied
 from ..rope.bound.reach import effective_length, source_reach
@@ -43,11 +43,6 @@ def source_record(source: Origin) -> SourceRecord:
     return SourceRecord(source.name, source.kind, reference, source.commit, source.treat_as)
 
 
-def steps_of(receipt: Receipt | None) -> tuple[StepRecord, ...]:
-    """Return the earlier bakes that led to a source with this receipt; empty without one."""
-    return () if receipt is None else receipt.steps
-
-
 def receipt_of(
     source: Origin,
     target: Target,
@@ -59,7 +54,10 @@ def receipt_of(
     original: OriginalRecord | None = None,
 ) -> Receipt:
     """Return the receipt of a planned output, without its files and check. before: the RoPE of the source."""
-    approximation, fold, in_config = result.log_n_approximation, None, None
+    approximation, fold, in_config, log_n = result.log_n_approximation, None, None, None
+    if approximation is not None:
+        gain = approximation.gain
+        log_n = records.LogNRecord(approximation.beta, approximation.length, gain, result.deviation)
     if isinstance(result, CheckpointResult):
         scales = result.in_config
         in_config = records.ConfigRecord(result.written_as, scales.attention_factor, scales.softmax_scale)
@@ -82,8 +80,7 @@ def receipt_of(
         encoding=result.encoding,
         fold=fold,
         in_config=in_config,
-        log_n_approximation=approximation
-        and records.LogNRecord(approximation.beta, approximation.length, approximation.gain, result.deviation),
+        log_n_approximation=log_n,
         schedule=records.ScheduleRecord(**schedule.to_dict()),
         effective_length=effective_length(schedule, before),
         runtimes=tuple(
@@ -181,11 +178,11 @@ class FileDocument(Document, frozen=True, kw_only=True):
 
 
 class PlanDocument(Document, frozen=True, kw_only=True):
-    """What `apply` will do: `Plan.to_dict`.
+    """The work of `apply`: `Plan.to_dict`.
 
     recipe: `method`, `parameters`, and the modifiers that are set. fold, in_config, log_n_approximation: null where the
     encoding has none. effective_length: in tokens, null where it is the whole context. out: path of the output.
-    considered: the encodings that "auto" looked at. skipped: names of files that are not copied. bytes: of the output.
+    considered: the encodings that "auto" tried. skipped: names of files that are not copied. bytes: of the output.
     """
 
     schema: int = SCHEMA

@@ -67,7 +67,7 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
         if seen.spec.scaled:
             raise RopeconvError(
                 f"{seen.source.reference} is scaled already {has}; pass --replace to start from its unscaled RoPE, "
-                "--on-top to go on from its scaling, or --as-is to keep the scaling it has"
+                "--on-top to extend its scaling, or --as-is to keep the scaling it has"
             )
         raise RopeconvError(
             f"{seen.source.reference} was extended by ropeconv already {has}; pass --replace to start from its first "
@@ -150,7 +150,7 @@ def _on_top(recipe: Recipe, source: RopeSpec) -> str:
     over = f"{factor:.6g} = {source.context * factor:,.0f} / {source.context:,} declared tokens"
     product = total_factor(recipe.method, source)
     if product is None:
-        return f"{kept}, and {recipe.method.name} goes on top of it with factor {over}"
+        return f"{kept}, and {recipe.method.name} is applied on top of it with factor {over}"
     return f"{kept} with factor {product[0] * factor:.6g} = {product[0]:.6g} x {factor:.6g} ({over})"
 
 

@@ -74,8 +74,7 @@ def repairs_of(source: Source | GgufSource, seen: Inspection) -> tuple[Problem, 
 
 
 def repairs(config: Config, seen: ConfigInspection) -> Iterator[Problem]:
-    """Yield a problem for the newest row of each runtime that computes a checkpoint wrong, if another config would
-    help.
+    """Yield a problem for the newest row of each runtime that is wrong, if another config would help.
 
     config: the whole config.json. Weights are not read.
     """
@@ -145,9 +144,7 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None) -> list[
 
 
 def modelfile_of(plan: Plan) -> Path:
-    """Return the path of the Modelfile of an output. Raises UsageError for folders, RopeconvError where another one
-    exists.
-    """
+    """Return the path of the Modelfile of an output. Raises UsageError for folders, RopeconvError if another exists."""
     if not isinstance(plan, GgufOutput):
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")

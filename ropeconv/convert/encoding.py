@@ -264,8 +264,7 @@ def _with_reasons(
 
 
 def furthest(request: EncodeRequest) -> CheckpointResult:
-    """Return the result of only config.json that all named runtimes compute exactly and that has the most exact
-    verdicts.
+    """Return the result of only config.json with the most exact verdicts, if all named runtimes compute it exactly.
 
     Raises UnsupportedBake where there is none.
     """
@@ -308,7 +307,7 @@ def _conflict(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> lis
     alone = {row.display_name: [result.encoding for result in results if result.suits((row,))] for row in rows}
     if len(rows) < 2 or not all(alone.values()):
         return []
-    named = (f"{name} alone would get {' or '.join(encodings)}" for name, encodings in alone.items())
+    named = (f"{name} on its own would get {' or '.join(encodings)}" for name, encodings in alone.items())
     return [f"they conflict: {', '.join(named)}"]
 
 
@@ -336,7 +335,7 @@ def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
     if len(request.runtimes) > 1:
         return f"{base}name one of them, and bake a second output for the others"
     if any(result.status_of(best) == "exact" for result in results):
-        return f"{base}name a runtime that reads it (--runtime {best.name} does)"
+        return f"{base}name a runtime that computes it (--runtime {best.name} does)"
     return f"{base}choose another method"
 
 
@@ -364,7 +363,7 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int]:
     """Return lengths (M, O), M a little above `context`, with `sqrt(1 + ln(M/O) / ln O)` = A.
 
     The equation is `ln M / ln O = A^2`. O is too coarse, so M grows by up to 4096 tokens until the formula gives A
-    within 1e-7, and 1e-6 is accepted. Raises UnsupportedBake for A < 1, and where no such pair exists.
+    within 1e-7, and 1e-6 is accepted. Raises UnsupportedBake for A < 1, and where no pair fits.
     """
     if abs(attention_factor - 1) < TOLERANCE:
         return context, context

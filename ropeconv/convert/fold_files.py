@@ -202,13 +202,6 @@ def grown_index(source: Source, fold: Fold, dtype: FoldDtype) -> dict[str, str]:
     return {INDEX: with_size(text, sum(grown))}
 
 
-def dtype_notes(dtype: FoldDtype) -> tuple[str, ...]:
-    """Return the note for the user about scaled tensors that are stored in another type."""
-    if dtype == "stored":
-        return ()
-    return ("the scaled norms are stored in float32; a program that loads the model in 16 bits rounds them",)
-
-
 def _wide(header: Header, scalings: list[Scaling]) -> frozenset[str]:
     for scaling in scalings:
         if len(header.tensors[scaling.tensor].shape) > 1:

@@ -389,7 +389,7 @@ NOTE = (
 def carry(model: GgufModel, to: str) -> Edit:
     """Return the edit that turns a model into the architecture `to`, with its RoPE unchanged.
 
-    Raises UnsupportedBake where the table of llama.cpp's architectures names no such carrier.
+    Raises UnsupportedBake where the table of llama.cpp's architectures does not name this carrier.
     """
     arch = arch_of_header(model)
     if to not in arch.carriers:
@@ -397,7 +397,7 @@ def carry(model: GgufModel, to: str) -> Edit:
         raise UnsupportedBake(
             "this schedule",
             f"{arch.name} as {to or 'another architecture'}",
-            "no such carrier is known",
+            "this carrier is not known",
             f"take {known}" if known else "theta, linear and yarn fit into its keys",
         )
     changes = {} if arch.pairs == arch_table().arch[to].pairs else _interleaved(model)

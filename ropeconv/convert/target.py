@@ -30,7 +30,14 @@ class Target(TargetOptions, OutputPlace):
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
         """Raise UsageError for options that contradict each other, or have no effect with the others."""
         to_gguf = (from_gguf and self.to is None) or self.to == "gguf"
-        self._check_values()
+        for option in options(Target):
+            value = getattr(self, option.name)
+            if option.choices and option.name != "encoding" and value is not None and value not in option.choices:
+                raise UsageError(f"{option.flag} {value} is not known; choose {', '.join(option.choices)}")
+        if isinstance(self.runtimes, str):
+            raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
+        for name in self.runtimes:
+            find_any(name)
         if self.replace and isinstance(recipe.method, AsIs):
             raise UsageError("--as-is keeps the scaling that --replace would take away; give one of them")
         if self.replace and recipe.on_top:
@@ -63,20 +70,10 @@ class Target(TargetOptions, OutputPlace):
             if value is not None and not folded:
                 raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
 
-    def _check_values(self) -> None:
-        for option in options(Target):
-            value = getattr(self, option.name)
-            if option.choices and option.name != "encoding" and value is not None and value not in option.choices:
-                raise UsageError(f"{option.flag} {value} is not known; choose {', '.join(option.choices)}")
-        if isinstance(self.runtimes, str):
-            raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
-        for name in self.runtimes:
-            find_any(name)
-
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
         for flag, value in (("--outtype", self.outtype), ("--pre", self.pre), ("--quantized-by", self.quantized_by)):
             if from_gguf and value is not None:
-                raise UsageError(f"a GGUF file stays as it is quantised, so {flag} has no effect; leave it out")
+                raise UsageError(f"a GGUF file keeps its quantisation, so {flag} has no effect; leave it out")
         known = (LLAMA_CPP, *reader_names())
         others = [name for name in self.runtimes if canonical(name).partition("@")[0] not in known]
         if others:
@@ -147,9 +144,7 @@ class EncodeResult:
 
 
 def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
-    """Return the verdict on a log-n approximation: "approximate" for "exact" and "rounded" if the deviation exceeds
-    1e-3.
-    """
+    """Return the verdict on a log-n approximation: "approximate" for a good one if the deviation exceeds 1e-3."""
     if verdict.status not in GOOD or deviation <= EXACT:
         return verdict
     reason = "; ".join(filter(None, [f"log-n in steps, up to {deviation:.1%} off", verdict.reason]))
@@ -157,9 +152,7 @@ def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
 
 
 def refuse_approximate(result: EncodeResult, schedule: Schedule, otherwise: str) -> None:
-    """Raise UnsupportedBake for a log-n approximation with a deviation. otherwise: the alternative to
-    `--allow-approximate`.
-    """
+    """Raise UnsupportedBake for a deviation from log-n. otherwise: the alternative to `--allow-approximate`."""
     if result.deviation > EXACT:
         raise UnsupportedBake(
             f"--log-n {schedule.log_n.kind if schedule.log_n else ''}",

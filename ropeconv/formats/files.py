@@ -58,9 +58,7 @@ def read_bytes(path: Path, name: str) -> bytes:
 
 
 def read_text(path: Path, name: str) -> str:
-    """Return the text of a small file with its line ends. Raises BadSource where it is not regular, too long, or not
-    UTF-8.
-    """
+    """Return the text of a small file with its line ends. Raises BadSource as `read_bytes`, and for non-UTF-8."""
     try:
         return read_bytes(path, name).decode()
     except UnicodeDecodeError:

@@ -34,9 +34,7 @@ L = TypeVar("L", bound=Line)
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The first line. journal: the command that writes it. format: of the lines. source: identity of the model, or
-    empty.
-    """
+    """The first line. journal: the command that writes it. source: identity of the model, or empty."""
 
     journal: str
     format: int
@@ -45,9 +43,7 @@ class Head(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class JournalKind(Generic[L]):
-    """A kind of journal. format: journals of another number are not read. elsewhere: the repair that names another
-    place.
-    """
+    """A kind of journal. format: others are not read. elsewhere: the repair that names another place."""
 
     command: str
     format: int

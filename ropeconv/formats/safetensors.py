@@ -228,7 +228,7 @@ def safe_name(name: str) -> bool:
 
 T = TypeVar("T")
 SHARD_BYTES = 5_000_000_000
-"""Of the data of a file, as transformers cuts checkpoints for the Hub."""
+"""Bytes of data per file, as in checkpoints that transformers writes for the Hub."""
 
 
 def grouped(items: Iterable[T], size: Callable[[T], int], limit: int = SHARD_BYTES) -> list[tuple[T, ...]]:
@@ -252,7 +252,5 @@ def shard_names(count: int) -> list[str]:
 
 
 def index_text(total: int, weight_map: dict[str, str]) -> str:
-    """Return the text of model.safetensors.index.json. total: bytes of all tensors. weight_map: the file of each
-    tensor.
-    """
+    """Return the text of model.safetensors.index.json. total: bytes of all tensors. weight_map: their files."""
     return jsontext.dump({"metadata": {"total_size": total}, "weight_map": weight_map})

@@ -31,7 +31,7 @@ STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", 
 def read_lists(path: Path) -> dict[str, list[float]]:
     """Return the lists of numbers in a file, by name; a single unnamed list gets every name that methods search for.
 
-    Raises UsageError when the file cannot be read or has no such list.
+    Raises UsageError when the file cannot be read or has no list of numbers.
     """
     try:
         data = READERS.get(path.suffix, _read_json)(path)

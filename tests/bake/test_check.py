@@ -95,7 +95,8 @@ def test_a_model_type_that_transformers_should_have_is_missed(plan: CheckpointPl
     checking = OutputCheck(replace(plan, result=replace(plan.result, family=copied)), lambda place: answer)
     assert checking(folder) is None
     assert checking.reason == (
-        f"transformers {transformers.__version__} has no such model type, so nothing was compared with the model card"
+        f"transformers {transformers.__version__} does not have this model type, so nothing was compared with the "
+        "model card"
     )
     with pytest.raises(Disagreement):
         OutputCheck(checking.plan, lambda place: {**answer, "error": "ValueError: x"})(folder)

@@ -46,10 +46,10 @@ def folder(root: Path, *names: str, weights: bool = False, **config: Any) -> Pat
     [
         (
             ("pytorch_model.bin.index.json",),
-            "no safetensors weights; give the complete folder, or its config.json alone",
+            "no safetensors weights; give the complete folder, or only its config.json",
         ),
         (("model-00001-of-00002.safetensors",), r"has shards and no model\.safetensors\.index\.json to say what they"),
-        (("LICENSE", "x-of-y.txt"), "no safetensors weights; give the complete folder, or its config.json alone"),
+        (("LICENSE", "x-of-y.txt"), "no safetensors weights; give the complete folder, or only its config.json"),
     ],
 )
 def test_a_folder_without_weights_that_can_be_read(tmp_path: Path, names: tuple[str, ...], words: str) -> None:

@@ -112,7 +112,7 @@ TAKEN_AWAY = (
         (LLAMA_3_1, "llama3", "512k", {"on_top": True},
          (f"{KEPT} with factor 32 = 8 x 4 (4 = 524,288 / 131,072 declared tokens)",)),
         (LLAMA_3_1, "ntk", 2.0, {"on_top": True},
-         (f"{KEPT}, and ntk goes on top of it with factor 2 = 262,144 / 131,072 declared tokens",)),
+         (f"{KEPT}, and ntk is applied on top of it with factor 2 = 262,144 / 131,072 declared tokens",)),
         (LLAMA_3_1, "theta", 1e6, {"on_top": True}, (KEPT,)),
     ],
 )  # fmt: skip

@@ -50,7 +50,7 @@ def test_an_extension_of_a_common_model_has_no_warnings(name: str) -> None:
     ("path", "said"),
     [
         (MORE / "CohereForAI--c4ai-command-r7b-12-2024.json", "the 24 layers that rotate see 4,096 tokens"),
-        (MISTRAL, "every layer that rotates sees 4,096 tokens"),
+        (MISTRAL, "every layer that rotates sees only 4,096 tokens"),
     ],
 )
 def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(path: Path, said: str) -> None:

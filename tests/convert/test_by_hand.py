@@ -122,7 +122,7 @@ def setting(schedule: Schedule, family: str = "llama", of: RopeSpec | None = Non
         (of_form(Yarn(1e4, 4.0, 64), FORMULA, short_inv_freq=np.ones(4)), "phi3", spec(),
          "give one list: leave --keep-short out"),
         (of_form(Llama3(1e4, 4.0, 64), 1.1), "llama", spec(), "rope_type llama3.* no such"),
-        (of_form(Plain(1e4), 1.1), "llama", spec(), "it has no such key"),
+        (of_form(Plain(1e4), 1.1), "llama", spec(), "it has no key for that"),
         (of_form(InterpolatedForm(1e4, 4.0), 1.1), "llama", spec(), "factor 1.1 .*rope_type linear.* no such"),
         (of_form(Proportional(1e4, 1.0, 0.5)), "llama", spec(rotary_dim=4), "another meaning there"),
         (of_form(Proportional(1e4, 1.0, 0.5)), "phi", spec(), "another meaning there"),

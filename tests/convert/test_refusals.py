@@ -78,7 +78,7 @@ def test_stored_frequencies_have_classes_and_settings_of_their_own() -> None:
     assert (made.written_as, made.context, list(made.texts)) == ("buffers", 256, [f"{module}.py"])
     assert list(made.added) == [TENSOR]
     assert made.added[TENSOR].dtype == np.float32
-    assert made.notes == (f"needs trust_remote_code: it comes with {module}.py, about a screen of code, which people "
+    assert made.notes == (f"needs trust_remote_code: it comes with {module}.py, about a screen of code, which users "
                           "will want to read",)  # fmt: skip
     assert {one.runtime.partition("@")[0] for one in made.verdicts if one.status == "exact"} >= {"transformers"}
 

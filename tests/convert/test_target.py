@@ -42,7 +42,7 @@ LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
         (YARN, False, {"runtimes": ("ollama",)}, "--runtime ollama reads GGUF; add --to gguf"),
         (YARN, False, {"to": "gguf", "carrier": "llama", "encoding": "keys"}, "--carrier is an encoding of its own"),
         (LOG_N, False, {"to": "gguf", "encoding": "keys"}, "log-n needs a rope tensor"),
-        (YARN, True, {"outtype": "q8_0"}, "stays as it is quantised, so --outtype has no effect"),
+        (YARN, True, {"outtype": "q8_0"}, "keeps its quantisation, so --outtype has no effect"),
         (YARN, True, {"in_place": True, "out": Path("x.gguf")}, "leave -o out"),
         (YARN, True, {"allow_hard_links": True}, "--allow-hard-links goes with --in-place"),
     ],

@@ -13,7 +13,17 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats import disk
-from ropeconv.formats.disk import TAKEN, copy_file, copy_part, exchange, link_file, pieces_of, rename_new, same_blocks
+from ropeconv.formats.disk import (
+    TAKEN,
+    copy_file,
+    copy_part,
+    exchange,
+    human,
+    link_file,
+    pieces_of,
+    rename_new,
+    same_blocks,
+)
 
 from .conftest import fails
 
@@ -154,6 +164,21 @@ def test_links_resolve_symlinks_where_they_can_be_made(tmp_path: Path, monkeypat
     for number in (errno.EXDEV, errno.EMLINK, errno.EPERM):
         monkeypatch.setattr(os, "link", fails(number))
         assert link_file(tmp_path / "source", tmp_path / "target") is False
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0.0 B"),
+        (999, "999.0 B"),
+        (1000, "1.0 kB"),
+        (7_340_000_000, "7.3 GB"),
+        (10**12, "1.0 TB"),
+        (10**15, "1000.0 TB"),
+    ],
+)
+def test_sizes_in_messages_have_decimal_units(size: int, text: str) -> None:
+    assert human(size) == text
 
 
 # Renames

@@ -115,9 +115,7 @@ class GgufCheck:
         same = {name: info for name, info in ours.tensors.items() if info.type == planned.tensors[name].type}
         self._small(self.file.path, same, ours.data_start, 0)
         outtype = plan.exported.outtype
-        return self.findings.unverified.append(
-            f"to compare the types of tensors, {outtype} would have to be made again"
-        )
+        return self.findings.unverified.append(f"to compare the types of tensors, {outtype} must be made again")
 
     def _keys(self, clauses: Iterable[tuple[str, str]]) -> None:
         for key, what in clauses:

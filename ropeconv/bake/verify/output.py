@@ -62,15 +62,13 @@ def plan_again(comparison: Comparison) -> Plan:
     finally:
         source.name = name
     raise BadSource(
-        f"{source.reference} and the recipe of {comparison.baked} give no such output ({problem}); name the source it "
-        "was made from"
+        f"{source.reference} and the recipe of {comparison.baked} do not give this output ({problem}); name the source "
+        "it was made from"
     )
 
 
 def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
-    """Return the keys of a receipt that differ from its plan. Paths of the source and texts of other versions may
-    differ.
-    """
+    """Return the keys of a receipt that differ from its plan, except for paths and for texts of other versions."""
     text = embedded(plan.receipt())
     if isinstance(plan, GgufOutput):
         text = str(plan.edit.values[RECEIPT].decode())
@@ -102,24 +100,22 @@ def _plain(receipt: Receipt) -> JsonObject:
 
 def _targets(comparison: Comparison) -> Iterator[Target]:
     """The target that the receipt records, and the same with the encoding that was chosen."""
-    receipt, said = comparison.receipt, comparison.receipt.target
-    target = copied(Target, said, to=None if isinstance(comparison.source, GgufSource) else said.to)
+    receipt, recorded = comparison.receipt, comparison.receipt.target
+    target = copied(Target, recorded, to=None if isinstance(comparison.source, GgufSource) else recorded.to)
     yield target
-    if said.encoding == "auto":
+    if recorded.encoding == "auto":
         yield replace(target, encoding=receipt.encoding)  # tables of runtimes grow
 
 
 def verify_output(
-    comparison: Comparison,
-    options: Options | None = None,
-    advance: Advance = lambda done: None,
+    comparison: Comparison, options: Options | None = None, advance: Advance = lambda done: None
 ) -> Verification:
     """Compare every file of an output with the one that its recipe and its source give. Nothing in the output is run.
 
     advance: called with the bytes of weights that were compared since the last call.
 
     Raises BadSource where files are not those of the receipt, where the output brings foreign code, and where recipe
-    and source give no such output; Disagreement where a file differs, or cannot be compared.
+    and source do not give this output; Disagreement where a file differs, or cannot be compared.
     """
     options, baked = options or Options(), comparison.baked
     findings = Findings(options)
@@ -147,9 +143,7 @@ def verify_output(
 
 
 def earlier_output(plan: Plan) -> Comparison | None:
-    """Return the existing output at the place of a plan, if its receipt is that of the plan. Its files are not
-    compared.
-    """
+    """Return the existing output at the place of a plan, if its receipt is that of the plan; no files are compared."""
     try:
         receipt = read_receipt(plan.out) if plan.out.exists() else None
     except BadSource:

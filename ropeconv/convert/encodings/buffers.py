@@ -1,4 +1,4 @@
-"""Encoding `buffers`: frequencies as a tensor of the checkpoint, and a modelling file that reads it.
+"""Encoding `buffers`: frequencies as a tensor of the checkpoint, and a modelling file that loads it.
 
 The only encoding that carries log-n as its formula, and the only one that needs trust_remote_code. It has its own model
 type: under that of the family, runtimes that do not run the file would load the checkpoint and ignore it.

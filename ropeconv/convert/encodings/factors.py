@@ -62,11 +62,10 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
 
 
 def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.float32]:
-    """Return divisors f, float32, shape [rotary_dim / 2], for which float32 `1 / (f * theta^x)` is nearest to
-    `inv_freq`.
+    """Return divisors f for which float32 `1 / (f * theta^x)` is nearest to `inv_freq`: float32 [rotary_dim / 2].
 
     The runtimes round three times: theta^x, the product, the quotient. From the float32 neighbours of the exact ratio,
-    the one with the nearest result is chosen: usually at most 1 ulp off, where the ratio alone would be 2. Where
+    the one with the nearest result is chosen: usually at most 1 ulp off, where the ratio itself would be 2. Where
     theta^x is so near the middle of two floats that a runtime may round it to either, both are held within 2 ulp.
 
     inv_freq: radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite. theta: the base.

@@ -72,7 +72,9 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     elif isinstance(form, LongRope):
         return _longrope(rope, form, schedule, family)
     if not isinstance(form, Yarn) and abs(schedule.attention_factor - 1) > SAME:
-        raise UnsupportedBake(f"attention_factor {schedule.attention_factor:g}", kind, "it has no such key", OTHER_WAYS)
+        raise UnsupportedBake(
+            f"attention_factor {schedule.attention_factor:g}", kind, "it has no key for that", OTHER_WAYS
+        )
     return RopeSetting(rope, form.theta, schedule.context)
 
 

@@ -157,8 +157,7 @@ SPECIAL = ("bos", "eos", "padding")
 
 
 def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Config:
-    """Return the config.json of a GGUF model. spec: the RoPE that llama.cpp computes. dtype: of the weights, as in
-    torch.
+    """Return the config.json of a GGUF model. spec: the RoPE that llama.cpp computes. dtype: of the weights.
 
     Raises UnsupportedBake for a key or a RoPE that has no counterpart in the config of the family.
     """
@@ -214,7 +213,7 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
         is_idle = name in rules.idle and file.get(key) == rules.idle[name]
         if prefix == rules.arch and name not in read and not is_idle and not ROPE.match(name):
             checkpoint = f"a checkpoint of {family.display_name}"
-            raise UnsupportedBake(f"{key} = {file.get(key)!r}", checkpoint, "its config has no such setting", TAKE)
+            raise UnsupportedBake(f"{key} = {file.get(key)!r}", checkpoint, "its config has no setting for it", TAKE)
 
 
 def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:

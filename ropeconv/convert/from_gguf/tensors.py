@@ -32,9 +32,7 @@ Shape = tuple[int, ...]
 
 
 def shape_before(how: str, results: Sequence[Shape]) -> Shape | None:
-    """Return the shape before a conversion, from the shapes of its results (slowest dimension first); None where it is
-    not known.
-    """
+    """Return the shape before a conversion, from the shapes of its results (slowest first); None if unknown."""
     if how in BEFORE:
         return BEFORE[how](results)
     return results[0] if len(results) == 1 else None
@@ -177,7 +175,7 @@ def _parts(out: OutTensor) -> Iterator[tuple[int, Part]]:
 
 
 def _regions(tensor: Tensor, parts: list[Part]) -> tuple[Region, ...]:
-    """The regions of a tensor: packed parts alone, others together with those that they overlap."""
+    """The regions of a tensor: each packed part, and others together with those that they overlap."""
     groups: list[list[Part]] = []
     edges = [0]  # where regions end
     for part in sorted(parts, key=lambda part: part.at):

@@ -52,9 +52,7 @@ def value_of(config: Config, text: str) -> Any:
 
 
 def count(config: Config, text: str) -> int:
-    """Return the value of an expression as a whole number of 32 bits. Raises BadSource where it is absent, or another
-    value.
-    """
+    """Return the value of an expression as a whole number of 32 bits. Raises BadSource where it is not one."""
     value = value_of(config, text)
     if value is None:
         raise BadSource(f"config.json has no {text}, which GGUF needs; add it")

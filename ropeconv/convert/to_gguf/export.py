@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import BadSource, UsageError
 from ...formats.files import read_bytes, scratch
 from ...formats.gguf.header import GgufHeader
-from ...formats.gguf.values import BF16, F16, F32, Q8_0, TYPES, GgufValue
+from ...formats.gguf.values import BF16, F16, F32, Q8_0, TYPES
 from ...models.family import Family
 from ...models.source import Source
 from ...options import TargetOptions
@@ -64,8 +64,7 @@ class GgufExport:
 
 
 def export(source: Source, family: Family, spec: RopeSpec, label: str, options: TargetOptions) -> GgufExport:
-    """Convert a checkpoint with an unscaled RoPE to GGUF, without writing it. label: of the method, for names, or
-    empty.
+    """Convert a checkpoint with an unscaled RoPE to GGUF, without writing it. label: of the method, for names.
 
     Raises BadSource and UnsupportedBake for a checkpoint that cannot be converted, UsageError for an unknown outtype.
     """
@@ -88,7 +87,10 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     name = TYPES[kind].name
     with scratch() as folder:
         _copy_small(source, folder)
-        size = _parameters(tensors, values)
+        elements = sum(tensor.elements for tensor in tensors)
+        experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
+        count = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
+        size = Parameters(elements, experts // (count or 1), count if experts else 0)
         repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
         described, unlabelled_description = (
             describe(folder, source.name, repository, text, size) for text in (label, "")
@@ -126,12 +128,6 @@ def _rope_freqs(spec: RopeSpec, family: Family) -> list[OutTensor]:
     plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)
     data = divisors(plain, spec.form.inv_freq(spec.rotary_dim)).astype("<f4").tobytes()
     return [OutTensor(FREQS, (spec.rotary_dim // 2,), F32, (), data=data)]
-
-
-def _parameters(tensors: list[OutTensor], values: dict[str, GgufValue]) -> Parameters:
-    experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
-    count = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
-    return Parameters(sum(tensor.elements for tensor in tensors), experts // (count or 1), count if experts else 0)
 
 
 def _kind(outtype: str, dtypes: list[str]) -> int:

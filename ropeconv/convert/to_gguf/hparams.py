@@ -60,9 +60,7 @@ def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
 
 @computed
 def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
-    """One size, or one for each layer: Gemma 3n lists them, Gemma 4 may double it in layers that use other layers'
-    keys.
-    """
+    """One size, or one per layer: Gemma 3n lists them, Gemma 4 may double it in layers with shared keys."""
     part = sizes.config
     size, shared = part.get("intermediate_size"), count(part, "num_kv_shared_layers")
     if isinstance(size, list):

@@ -110,9 +110,7 @@ class TokenizerConfig(msgspec.Struct, frozen=True):
 
 
 def read(path: Path, kind: type[T]) -> T | None:
-    """Return a file as a typed value; None where it is absent. Raises BadSource where it is too large or has other
-    types.
-    """
+    """Return a file as a typed value; None where it is absent. Raises BadSource where it is too large or wrong."""
     if not path.is_file():
         return None
     return decoded(read_bytes(path, path.name), kind, path.name)
@@ -191,7 +189,7 @@ COMPOSED = frozenset([Normalizer("NFC")])
 SPACES = frozenset(
     [Normalizer("Prepend", prepend=SPACE), Normalizer("Replace", pattern=Pattern(String=" "), content=SPACE)]
 )
-"""What the SentencePiece tokenizer of llama.cpp does by itself."""
+"""Normalizers that llama.cpp's SentencePiece tokenizer applies anyway."""
 
 
 def composes(normalizer: Normalizer | None) -> bool:

@@ -96,7 +96,7 @@ def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
             place += part.extent
     else:
         for piece in _pieces(tensor, place):
-            yield lambda piece=piece: write_at(file, _array(piece).data, piece.place)  # type: ignore[misc]
+            yield partial(_convert, piece, file)
 
 
 def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
@@ -108,6 +108,10 @@ def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
             count = min(step, part.rows - first)
             yield Piece(tensor, part.part(first, count), place)
             place += count * part.columns // kind.block * kind.size
+
+
+def _convert(piece: Piece, target: int) -> int:
+    return write_at(target, _array(piece).data, piece.place)
 
 
 def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
@@ -197,9 +201,7 @@ sys.exit(llama.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), 
 
 
 def quantise(source: Path, target: Path, outtype: str) -> None:
-    """Quantise a GGUF file to a new file; outtype is a key of FTYPES. Raises RopeconvError where llama.cpp is absent or
-    fails.
-    """
+    """Quantise a GGUF file to a new one; outtype is a key of FTYPES. Raises RopeconvError where llama.cpp fails."""
     require("llama_cpp", f"--outtype {outtype}")
     command = [sys.executable, "-P", "-c", PROGRAM, str(source), str(target), str(FTYPES[outtype][0])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_secrets())

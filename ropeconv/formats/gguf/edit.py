@@ -64,9 +64,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Layout:
-    """The exact places of an earlier file, for an edit that restores it. tail: number of zero bytes after its last
-    tensor.
-    """
+    """The exact places of an earlier file, to restore it. tail: number of zero bytes after its last tensor."""
 
     version: int
     data_start: int
@@ -130,9 +128,7 @@ class RewrittenHeader:
         return max((info.offset + info.size for info in self.tensors.values()), default=0)
 
     def moves(self, header: GgufHeader) -> list[tuple[int, int, int]]:
-        """Return the runs of data that remains: place before and after the edit, from the beginning of the data, and
-        size.
-        """
+        """Return the runs of data that remains: place before and after the edit, within the data, and size."""
         runs: list[tuple[int, int, int]] = []
         for name, info in self.tensors.items():
             old = header.tensors.get(name)
@@ -170,8 +166,7 @@ class RewrittenHeader:
         return bare + bytes(-len(bare) % self.alignment)
 
     def place(self, before: int) -> bytes:
-        """Return the header with a reserve, of `before` bytes plus a multiple of 64 KiB, so that the data can share
-        blocks.
+        """Return the header with a reserve, of `before` bytes plus a multiple of 64 KiB: then data can share blocks.
 
         before: bytes before the data in the original file, 0 for a new one. Another length where that is not aligned.
         """

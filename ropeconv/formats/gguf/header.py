@@ -190,7 +190,7 @@ class _Reader:
     def _take(self, length: int) -> bytes:
         stop = self.at + length
         if stop > self.size:
-            raise self._bad(f"is cut off: its header goes on beyond the {self.size} bytes there are")
+            raise self._bad(f"is cut off: its header continues beyond its {self.size} bytes")
         self._reach(stop)
         data = self.view[self.at : stop]
         self.at = stop

@@ -8,7 +8,7 @@ The file is locked all the time. Before anything changes, all bytes that will be
 beside it, which is removed when the new bytes are on the disk. `recover` restores a file from its journal:
 `"ropeconv journal 2\\n" | sha256 of the rest | u64 inode | u64 size | i64 shift | u64 count | entries`, each entry
 `u64 place | u64 length | bytes`. An extended attribute, which all hard links of the file share, names the journal.
-Where the system or the filesystem has no such attributes, only the changed name leads to the journal.
+Where the system or the filesystem lacks these attributes, only the changed name leads to the journal.
 """
 
 from __future__ import annotations

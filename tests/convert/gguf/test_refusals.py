@@ -33,9 +33,9 @@ def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) ->
         ("cogvlm", LINEAR, {}, "with the base 10000 whatever the file has; extend the checkpoint instead"),
         ("hunyuan-moe", YARN, {}, "it normalises queries and keys after the rotation"),
         ("qwen2", YARN, {"encoding": "nope"}, "--encoding nope is not for GGUF; choose auto, keys, tensor or carrier"),
-        ("starcoder2", MIXED, {"encoding": "carrier"}, "starcoder2 as another architecture: no such carrier is known; "
+        ("starcoder2", MIXED, {"encoding": "carrier"}, "starcoder2 as another architecture: this carrier is not known; "
          "theta, linear and yarn fit into its keys"),
-        ("qwen3", MIXED, {"carrier": "llama"}, "qwen3 as llama: no such carrier is known; theta, linear and yarn fit "
+        ("qwen3", MIXED, {"carrier": "llama"}, "qwen3 as llama: this carrier is not known; theta, linear and yarn fit "
          "into its keys"),
         ("llama", MIXED, {"encoding": "keys"}, "nothing names an arbitrary frequency vector; use --encoding tensor"),
         ("llama", recipe("llama3", 4.0), {"encoding": "keys"}, "llama3 cannot be baked for GGUF metadata"),

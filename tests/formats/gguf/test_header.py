@@ -209,6 +209,13 @@ def test_values_larger_than_any_vocabulary_are_refused(tmp_path: Path, element: 
         read_header(tmp_path / "x")
 
 
+def test_data_begin_at_the_alignment_that_the_file_declares(tmp_path: Path) -> None:
+    declared = key(4, struct.pack("<I", 256), ALIGNMENT)
+    (tmp_path / "x").write_bytes(made(declared, infos=(info(b"a", (1,)),), data=4, alignment=256))
+    header = read_header(tmp_path / "x")
+    assert (header.alignment, header.data_start) == (256, 256)
+
+
 def found(tmp_path: Path, data: bytes) -> GgufHeader:
     (tmp_path / "x").write_bytes(data)
     return read_header(tmp_path / "x")

@@ -148,7 +148,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a name that another file has": (record(renamed={"model.safetensors": "other.safetensors"}), "gives 'other.safet"),
     "a file twice": (lambda receipt: receipt["files"].append(receipt["files"][0]), "lists a file twice"),
     "an infinite factor": (scaled(factor=1e300), "not a power of two"),
-    "another text": (first_config(lambda config: config.clear(), agrees=False), "no longer gives config.json as"),
+    "another text": (first_config(lambda config: config.clear(), agrees=False), "no longer restores config.json"),
 }
 """Through the whole of `restore` and `apply --replace`; tests/inspection/receipts/test_checks.py has every rule."""
 

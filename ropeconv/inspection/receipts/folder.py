@@ -1,4 +1,4 @@
-"""OriginalSource: a checkpoint that ropeconv wrote, presented as its first source was."""
+"""OriginalSource: a checkpoint that ropeconv wrote, presented as its first source."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .reader import parse_receipt
 from .receipt import FolderRecord, Receipt, ScaledRecord, SourceRecord, TextRecord
 
 WEIGHTS = ".safetensors"
-"""Of all files, only those of weights and the README.md are ever renamed."""
+"""The suffix of weights. Only these files and README.md are renamed."""
 LONGEST = 240  # bytes of a name; filesystems have 255, and drafts of files have longer names
 
 
 def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Raise BadSource if a record names files outside the folder, or such as no bake writes.
+    """Raise BadSource if a record names files outside the folder, or files that no bake writes.
 
     record: from the receipt. files: names of those in the output. reference: of the output, for the message.
     """
@@ -52,12 +52,12 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
 
 
 def _check_twice(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Raise BadSource if two files get one name, or a file that of a folder."""
+    """Raise BadSource if two files get the same name, or a file gets that of a folder."""
     texts = [text.name for text in record.texts]
     gone = {RECEIPT, *record.added, *texts}
     names = [*texts, *(record.renamed.get(name, name) for name in files if name not in gone)]
-    for given in (names, list(record.renamed.values())):
-        twice = [name for name, count in Counter(given).items() if count > 1]
+    for listed in (names, list(record.renamed.values())):
+        twice = [name for name, count in Counter(listed).items() if count > 1]
         if twice:
             raise _untrue(reference, f"gives {twice[0]!r} twice")
     folders = {str(folder) for name in names for folder in PurePosixPath(name).parents}
@@ -66,7 +66,7 @@ def _check_twice(record: FolderRecord, files: Iterable[str], reference: str) -> 
 
 
 def _plain(name: str) -> bool:
-    """Whether a name is inside its folder, not hidden, and spelt as a listing of the folder would."""
+    """Whether a name is inside its folder, not hidden, and in its usual spelling."""
     path = PurePosixPath(name)
     usual = str(path) == name and not any(part.startswith(".") for part in path.parts)
     return safe_name(name) and usual and max(len(part.encode()) for part in path.parts) <= LONGEST
@@ -77,7 +77,7 @@ def _untrue(reference: str, what: str) -> BadSource:
 
 
 def stated(source: Source) -> Receipt | None:
-    """The receipt of a checkpoint; None if it has none that can be read, or its config.json is another one now."""
+    """Return the receipt of a checkpoint; None if it has no readable one, or its config.json was changed."""
     try:
         text = source.text(RECEIPT)
         receipt = None if text is None else parse_receipt(text, RECEIPT)
@@ -87,9 +87,9 @@ def stated(source: Source) -> Receipt | None:
 
 
 def original_source(source: Source) -> OriginalSource:
-    """A checkpoint that ropeconv wrote, as its first source was.
+    """Return a checkpoint that ropeconv wrote, as its first source.
 
-    Raises BadSource if it has no receipt, where files were changed since, and where weights were rounded.
+    Raises BadSource if it has no receipt, files were changed later, or weights were rounded.
     """
     text = source.text(RECEIPT)
     if text is None:
@@ -119,10 +119,9 @@ def original_source(source: Source) -> OriginalSource:
 
 
 def first_source(source: Source) -> Source:
-    """What `--replace` starts from: the first source of an output of ropeconv, and any other source itself.
+    """Return the source for `--replace`: the first source of an output of ropeconv, or the given source.
 
-    Raises BadSource if an output cannot be taken back, as `original_source`. Receipts without an original count as
-    none.
+    Receipts without an original count as none. Raises BadSource as `original_source` does.
     """
     text = source.text(RECEIPT)
     if text is None or parse_receipt(text, RECEIPT).original is None:
@@ -131,7 +130,7 @@ def first_source(source: Source) -> Source:
 
 
 def first_spec(source: Source, receipt: Receipt) -> RopeSpec | None:
-    """The RoPE of the first source of an output; None if the receipt does not have a config.json that says it."""
+    """Return the RoPE of the first source of an output; None if the receipt has no config.json with it."""
     record = receipt.original.folder if receipt.original else None
     if record is None:
         return None
@@ -143,10 +142,10 @@ def first_spec(source: Source, receipt: Receipt) -> RopeSpec | None:
 
 
 class OriginalSource(Source):
-    """A checkpoint that ropeconv wrote, as its first source was: its texts, its names of files, its tensors.
+    """A checkpoint that ropeconv wrote, with the texts, names of files and tensors of its first source.
 
-    inner: the checkpoint. receipt: of it. record: what the first source had. Raises BadSource for a record with names
-    of files that no bake writes, and where texts are not as they were.
+    inner: the checkpoint. record: the changed parts of the first source. Raises BadSource for a record with names of
+    files that no bake writes, and if texts cannot be recovered.
     """
 
     def __init__(self, inner: Source, receipt: Receipt, record: FolderRecord) -> None:
@@ -163,28 +162,29 @@ class OriginalSource(Source):
         self._inner_names = {original: now for now, original in record.renamed.items()}
 
     def files(self) -> tuple[SourceFile, ...]:
-        gone = {RECEIPT, *self.record.added, *self._texts}
-        found = []
+        omitted = {RECEIPT, *self.record.added, *self._texts}
+        files = []
         for file in self.inner.files():
             if file.name in self._spliced:
                 splice, digest = self._spliced[file.name]
-                found.append(SourceFile(file.name, splice.size(file.size), digest))
-            elif file.name not in gone:
-                found.append(SourceFile(self.record.renamed.get(file.name, file.name), file.size, file.sha256))
-        found += [SourceFile(name, len(text.encode())) for name, text in self._texts.items()]
-        return tuple(sorted(found, key=lambda file: file.name))
+                files.append(SourceFile(file.name, splice.size(file.size), digest))
+            elif file.name not in omitted:
+                files.append(SourceFile(self.record.renamed.get(file.name, file.name), file.size, file.sha256))
+        files += [SourceFile(name, len(text.encode())) for name, text in self._texts.items()]
+        return tuple(sorted(files, key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
-        """The local path of a file. Raises BadSource for one that has to be written first, or that is not there."""
-        now = self._inner_names.get(name, name)
-        if name in self._texts or name in self._spliced or (now.endswith(WEIGHTS) and now in self._scaled):
+        """Return the local path of a file. Raises BadSource for a missing one, and one that must be written first."""
+        inner_name = self._inner_names.get(name, name)
+        is_scaled = inner_name.endswith(WEIGHTS) and inner_name in self._scaled
+        if name in self._texts or name in self._spliced or is_scaled:
             raise BadSource(
                 f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore` first, and start "
                 "from the folder that it writes"
             )
-        if all(file.name != now for file in self.inner.files()):
-            raise BadSource(f"{self.reference} has no {now}; take the source again, {self.first}")
-        return self.inner.path(now)
+        if all(file.name != inner_name for file in self.inner.files()):
+            raise BadSource(f"{self.reference} has no {inner_name}; take the source again, {self.first}")
+        return self.inner.path(inner_name)
 
     @cached_property
     def identity(self) -> str:
@@ -204,11 +204,11 @@ class OriginalSource(Source):
             yield from super().stream(name)
             return
         splice, digest = self._spliced[name]
-        found = hashlib.sha256()
+        sha = hashlib.sha256()
         for block in splice.applied(self.inner.stream(name)):
-            found.update(block)
+            sha.update(block)
             yield block
-        if found.hexdigest() != digest:
+        if sha.hexdigest() != digest:
             raise self._lost(name)
 
     def text(self, name: str) -> str | None:
@@ -220,7 +220,7 @@ class OriginalSource(Source):
         return tuple(self._texts)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
-        """Large text files, and shards with tensors that were multiplied by powers of two; fetched when written."""
+        """Return large text files, and shards with tensors that were multiplied by powers of two."""
         scaled = self._scaled
         sizes = {file.name: file.size for file in self.files()}
         found = [
@@ -235,46 +235,46 @@ class OriginalSource(Source):
 
     @cached_property
     def _scaled(self) -> dict[str, list[ScaledRecord]]:
-        """What to divide, by the name of the shard in the output, from headers alone."""
-        found: dict[str, list[ScaledRecord]] = {}
+        """The tensors to divide, by the name of their shard in the output."""
+        by_shard: dict[str, list[ScaledRecord]] = {}
         if not self.record.scaled:
-            return found
+            return by_shard
         shards = {tensor: name for name, header in self.inner.headers.items() for tensor in header.tensors}
-        for one in self.record.scaled:
-            if one.tensor not in shards:
-                raise BadSource(f"{self.reference} has no {one.tensor}; take the source again, {self.first}")
-            shard = shards[one.tensor]
-            check_scaled(one, self.inner.headers[shard].tensors[one.tensor])
-            found.setdefault(shard, []).append(one)
-        return found
+        for record in self.record.scaled:
+            if record.tensor not in shards:
+                raise BadSource(f"{self.reference} has no {record.tensor}; take the source again, {self.first}")
+            shard = shards[record.tensor]
+            check_scaled(record, self.inner.headers[shard].tensors[record.tensor])
+            by_shard.setdefault(shard, []).append(record)
+        return by_shard
 
     @property
     def headers(self) -> dict[str, Header]:
-        """The headers of the first source's safetensors files, by its names of them."""
-        found = {self.record.renamed.get(name, name): header for name, header in self.inner.headers.items()}
-        missing = [name for name in self.weights() if name not in found]
+        """The headers of the safetensors files of the first source, by its names."""
+        headers = {self.record.renamed.get(name, name): header for name, header in self.inner.headers.items()}
+        missing = [name for name in self.weights() if name not in headers]
         if missing:
             raise BadSource(f"{self.reference} has no weights in {missing[0]}; take the source again, {self.first}")
-        return {name: found[name] for name in self.weights()}
+        return {name: headers[name] for name in self.weights()}
 
     def tensor_names(self) -> tuple[str, ...] | None:
         index = self.text(INDEX)
         if index is not None:
             return tensors(index)
-        known = self.inner.tensor_names()
-        return None if known is None else tuple(name for header in self.headers.values() for name in header.tensors)
+        if self.inner.tensor_names() is None:
+            return None
+        return tuple(name for header in self.headers.values() for name in header.tensors)
 
     def _restored(self, record: TextRecord) -> str:
-        now = (self.inner.text(record.name) or "").encode() if record.prefix or record.suffix else b""
-        was = b"".join(record.splice(len(now)).applied((now,)))
-        if hashlib.sha256(was).hexdigest() != record.sha256:
+        text = (self.inner.text(record.name) or "").encode() if record.prefix or record.suffix else b""
+        original = b"".join(record.splice(len(text)).applied((text,)))
+        if hashlib.sha256(original).hexdigest() != record.sha256:
             raise self._lost(record.name)
-        return was.decode()
+        return original.decode()
 
     def _lost(self, name: str) -> BadSource:
         return BadSource(
-            f"the receipt of {self.inner.reference} no longer gives {name} as it was; take the source again, "
-            f"{self.first}"
+            f"the receipt of {self.inner.reference} no longer restores {name}; take the source again, {self.first}"
         )
 
     @property
@@ -285,10 +285,10 @@ class OriginalSource(Source):
 
 
 def _edited(source: Source, receipt: Receipt, names: tuple[str, ...]) -> str:
-    """The first of some files that is not as the receipt says; empty if all are."""
-    known, present = {file.name: file for file in receipt.files}, {file.name for file in source.files()}
+    """Return the first of some files that differs from the receipt; empty if none does."""
+    records, present = {file.name: file for file in receipt.files}, {file.name for file in source.files()}
     for name in names:
-        file = known.get(name)
+        file = records.get(name)
         if file is None or name not in present or (file.sha256 and sha256(source.path(name)) != file.sha256):
             return name
     return ""
@@ -308,31 +308,31 @@ def folder_record(
     rounded: tuple[str, ...],
     spliced: Mapping[str, Splice] = MappingProxyType({}),
 ) -> FolderRecord:
-    """The record of an output folder, which includes what the receipt of its source already says.
+    """Return the record of an output folder, which includes that in the receipt of its source.
 
     source: of the output. written: its new texts, by name. made: names of its other files that are not copies. renamed:
     names in the source, by those in the output. skipped: names of files of the source that are left out. scaled:
-    tensors multiplied by powers of two, rounded: names of those multiplied by others. spliced: what changes in large
-    text files, by name.
+    tensors multiplied by powers of two. rounded: names of tensors multiplied by others. spliced: changes of large text
+    files, by name.
     """
     record = _earlier(source)
-    here = {file.name: file for file in source.files()}
+    files = {file.name: file for file in source.files()}
     moved = set(renamed.values())
-    new = {name for name in (*written, *made) if name not in here or name in moved}
-    added = {name for name in record.added if name in here} | new
+    new = {name for name in (*written, *made) if name not in files or name in moved}
+    added = {name for name in record.added if name in files} | new
     texts = {text.name: text for text in record.texts}
     for name, text in written.items():
         if name in new or name in record.added:
             continue
-        was = (source.text(name) or "").encode()
+        original = (source.text(name) or "").encode()
         if name in texts:
-            was = b"".join(texts[name].splice(len(was)).applied((was,)))
-        if was != text.encode():
-            texts[name] = _difference(name, was, text.encode())
+            original = b"".join(texts[name].splice(len(original)).applied((original,)))
+        if original != text.encode():
+            texts[name] = _difference(name, original, text.encode())
         else:
             texts.pop(name, None)
     for name, splice in spliced.items():
-        texts[name] = _spliced(source, here[name], splice, texts.get(name))
+        texts[name] = _spliced(source, files[name], splice, texts.get(name))
     names = dict(record.renamed)
     for now, origin in renamed.items():
         names[now] = names.pop(origin, origin)
@@ -347,13 +347,13 @@ def folder_record(
 
 
 def first_record(source: Source, own: SourceRecord) -> SourceRecord:
-    """The first source of what is made from `source`: that of its receipt, or itself. own: the record of `source`."""
+    """Return the first source of an output of `source`: that in its receipt, or itself. own: the record of `source`."""
     receipt = source.receipt if isinstance(source, OriginalSource) else stated(source)
     return own if receipt is None or receipt.original is None else receipt.original.source
 
 
 def _earlier(source: Source) -> FolderRecord:
-    """What the receipt of a source says about its own first source; empty if it says nothing."""
+    """Return the record of the first source in the receipt of a source, or an empty one."""
     if isinstance(source, OriginalSource):
         return FolderRecord(skipped=source.record.skipped)
     receipt = stated(source)
@@ -361,18 +361,18 @@ def _earlier(source: Source) -> FolderRecord:
     return FolderRecord() if original is None or original.folder is None else original.folder
 
 
-def _difference(name: str, was: bytes, now: bytes) -> TextRecord:
-    digest = hashlib.sha256(was).hexdigest()
+def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
+    digest = hashlib.sha256(old).hexdigest()
     if name in WHOLE:
-        return TextRecord(name, digest, was.decode())
-    shorter = min(len(was), len(now))
-    prefix = next((i for i in range(shorter) if was[i] != now[i]), shorter)
-    while any(prefix < len(text) and _continues(text[prefix]) for text in (was, now)):
+        return TextRecord(name, digest, old.decode())
+    shorter = min(len(old), len(new))
+    prefix = next((i for i in range(shorter) if old[i] != new[i]), shorter)
+    while any(prefix < len(text) and _continues(text[prefix]) for text in (old, new)):
         prefix -= 1
-    suffix = next((i for i in range(shorter - prefix) if was[-1 - i] != now[-1 - i]), shorter - prefix)
-    while suffix and _continues(was[-suffix]):
+    suffix = next((i for i in range(shorter - prefix) if old[-1 - i] != new[-1 - i]), shorter - prefix)
+    while suffix and _continues(old[-suffix]):
         suffix -= 1
-    return TextRecord(name, digest, was[prefix : len(was) - suffix].decode(), prefix, suffix)
+    return TextRecord(name, digest, old[prefix : len(old) - suffix].decode(), prefix, suffix)
 
 
 def _continues(byte: int) -> bool:
@@ -381,7 +381,7 @@ def _continues(byte: int) -> bool:
 
 
 def _spliced(source: Source, file: SourceFile, splice: Splice, known: TextRecord | None) -> TextRecord:
-    """The record of a file that a splice changes. known: what is recorded of it already."""
+    """Return the record of a file that a splice changes. known: its earlier record."""
     name, prefix, suffix = file.name, splice.start, file.size - splice.stop
     if known is None:
         digest = file.sha256 or sha256(source.path(name))
@@ -395,11 +395,11 @@ def _spliced(source: Source, file: SourceFile, splice: Splice, known: TextRecord
 
 EXACT = ("F32", "BF16", "F16")
 CLOSE = 1e-9  # the factor is a product of float64 numbers
-CHUNK = 1 << 20  # elements that are read at a time
+CHUNK = 1 << 20  # elements to read at a time
 
 
 def check_scaled(record: ScaledRecord, tensor: Tensor) -> None:
-    """Raise BadSource for a record of a scaled tensor that no bake writes. tensor: that it names."""
+    """Raise BadSource for a record of a scaled tensor that no bake writes."""
     mantissa, exponent = frexp(record.factor)
     wrong, end = "", 0
     if not abs(mantissa - 0.5) <= CLOSE or abs(exponent) > 126:
@@ -419,43 +419,43 @@ def check_scaled(record: ScaledRecord, tensor: Tensor) -> None:
 def write_divided(
     shard: Callable[[], Path], scaled: Iterable[ScaledRecord], target: Path, advance: Callable[[int], None]
 ) -> None:
-    """Copies a shard and divides its tensors.
+    """Copy a shard and divide its tensors.
 
-    shard: gives its local path. scaled: what to divide. target: the new file. advance: called with the bytes written
-    since the last call. Raises BadSource if the division would not be exact.
+    shard: returns its local path. target: the new file. advance: called with the bytes written since the last call.
+    Raises BadSource if the division is not exact.
     """
     copy_file(shard(), target, advance)
     header = read_header(target)
     file = os.open(target, os.O_RDWR)
     try:
-        for one in scaled:
-            tensor = header.tensors[one.tensor]
-            check_scaled(one, tensor)
-            for place, size in _pieces(header, tensor, one):
-                old = np.frombuffer(os.pread(file, size, place), STORED[tensor.dtype])
-                os.pwrite(file, _divided(old, tensor.dtype, one), place)
+        for record in scaled:
+            tensor = header.tensors[record.tensor]
+            check_scaled(record, tensor)
+            for offset, size in _pieces(header, tensor, record):
+                stored = np.frombuffer(os.pread(file, size, offset), STORED[tensor.dtype])
+                os.pwrite(file, _divided(stored, tensor.dtype, record), offset)
     finally:
         os.close(file)
 
 
-def _pieces(header: Header, tensor: Tensor, one: ScaledRecord) -> Iterator[tuple[int, int]]:
-    """Places and sizes in bytes of what is read at a time."""
+def _pieces(header: Header, tensor: Tensor, record: ScaledRecord) -> Iterator[tuple[int, int]]:
+    """Yield offsets and sizes in bytes of the pieces to read."""
     size = np.dtype(STORED[tensor.dtype]).itemsize
-    for start, stop in one.spans:
+    for start, stop in record.spans:
         for at in range(start, stop, CHUNK):
             yield header.data_start + tensor.start + at * size, (min(at + CHUNK, stop) - at) * size
 
 
-def _divided(old: NDArray[np.generic], dtype: str, one: ScaledRecord) -> bytes:
-    """Stored numbers divided by a power of two. Only normal numbers were surely multiplied without rounding."""
-    values = widened(old, dtype)
-    new = values / np.float32(one.factor)
+def _divided(stored: NDArray[np.generic], dtype: str, record: ScaledRecord) -> bytes:
+    """Return stored numbers divided by a power of two. Only normal numbers were surely multiplied without rounding."""
+    values = widened(stored, dtype)
+    new = values / np.float32(record.factor)
     least = np.finfo(np.float16 if dtype == "F16" else np.float32).tiny
     for numbers in (np.abs(values), np.abs(new)):
         if not (np.isfinite(numbers) & (numbers >= least)).all():
             raise BadSource(
-                f"{one.tensor} was multiplied by {one.factor:g} and has numbers that may have lost bits; take the "
-                "source again"
+                f"{record.tensor} was multiplied by {record.factor:g} and has numbers that may have lost bits; take "
+                "the source again"
             )
     if dtype == "BF16":
         return np.ascontiguousarray((new.view(np.uint32) >> 16).astype("<u2")).tobytes()

@@ -12,7 +12,7 @@ from ..formats.disk import FileIdentity, text_digest, weights_digest
 from ..formats.gguf.file import SHARD, GgufFile, LocalShard, Shard
 from ..formats.gguf.header import MAX_HEADER, Beyond, GgufHeader, parse_header
 from ..formats.gguf.inplace import refuse_changing
-from .hub import LARGEST, READ, BadAnswer, answers
+from .hub import LARGEST, READ, BadAnswer, answers, cached_file
 from .source import Origin
 
 FIRST, AHEAD = 1 << 18, 1 << 22
@@ -34,7 +34,7 @@ class HubShard(Shard):
     def __init__(self, repo_id: str, place: str, commit: str, revision: str | None) -> None:
         self.repo_id, self.place, self.commit, self.revision = repo_id, place, commit, revision
         self.reference, self.name = f"{repo_id}/{place}", PurePosixPath(place).name
-        cached = _cached(repo_id, place, commit)
+        cached = cached_file(repo_id, place, commit)
         self._local = None if cached is None else LocalShard(cached)
         self._header: GgufHeader | None = None
         self._head, self._size = b"", 0
@@ -51,7 +51,7 @@ class HubShard(Shard):
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
 
-        cached = _cached(repo_id, place, revision)
+        cached = cached_file(repo_id, place, revision)
         with answers(repo_id):
             try:
                 commit = get_hf_file_metadata(hf_hub_url(repo_id, place, revision=revision)).commit_hash
@@ -152,13 +152,6 @@ class HubShard(Shard):
                 now = get_hf_file_metadata(hf_hub_url(self.repo_id, self.place, revision=self.revision)).commit_hash
                 by = self.revision if now == self.commit else self.commit
             return Path(hf_hub_download(self.repo_id, self.place, revision=by, library_name="ropeconv"))
-
-
-def _cached(repo_id: str, place: str, revision: str | None) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(repo_id, place, revision=revision)
-    return Path(cached) if isinstance(cached, str) else None
 
 
 def _commit(cached: Path) -> str:

@@ -255,6 +255,14 @@ CONFIGS = ("config.json", "params.json")
 """Files of which every checkpoint has one, in the HF layout and in Meta's."""
 
 
+def cached_file(repo_id: str, name: str, revision: str | None) -> Path | None:
+    """Return the path of a file in the Hub's cache; None if it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(repo_id, name, revision=revision)
+    return Path(cached) if isinstance(cached, str) else None
+
+
 class HubSource(Source):
     """A repository, read through huggingface_hub and its cache; the first use fixes the commit for all later ones.
 
@@ -303,16 +311,13 @@ class HubSource(Source):
             return dict(zip(names, pool.map(size, names), strict=True))
 
     def _cached(self) -> tuple[SourceFile, ...]:
-        from huggingface_hub import try_to_load_from_cache
-
-        cached = (try_to_load_from_cache(self.repo_id, name, revision=self.revision) for name in CONFIGS)
-        config = next((path for path in cached if isinstance(path, str)), None)
+        config = next(filter(None, (cached_file(self.repo_id, name, self.revision) for name in CONFIGS)), None)
         if config is None:
             raise BadSource(
                 f"{self.reference} is not in the cache and HF_HUB_OFFLINE is set; unset it, or download it once"
             )
-        self.commit = Path(config).parent.name
-        return FolderSource(Path(config).parent).files()
+        self.commit = config.parent.name
+        return FolderSource(config.parent).files()
 
     @cached_property
     def identity(self) -> str:
@@ -351,10 +356,7 @@ class HubSource(Source):
             return whole(file, name, start, stop)
 
     def _local(self, name: str) -> Path | None:
-        from huggingface_hub import try_to_load_from_cache
-
-        cached = try_to_load_from_cache(self.repo_id, name, revision=self.commit)
-        return Path(cached) if isinstance(cached, str) else None
+        return cached_file(self.repo_id, name, self.commit)
 
     def _listed(self, name: str) -> SourceFile:
         return next((file for file in self.files() if file.name == name), SourceFile(name, 0))

@@ -17,23 +17,16 @@ VERSIONS = re.compile(r"(?P<title>.+) (?P<first>[\d.]+)(?:-(?P<last>[\d.]+))?")
 
 
 class VerdictLike(Protocol):
-    """A verdict, or the record of one in a receipt."""
+    """A `Verdict`, or the record of one in a receipt."""
 
     @property
-    def runtime(self) -> str:
-        """`name@version`."""
-
+    def runtime(self) -> str: ...
     @property
-    def display_name(self) -> str:
-        """For people, with a range of versions."""
-
+    def display_name(self) -> str: ...
     @property
-    def status(self) -> str:
-        """As in `Verdict`."""
-
+    def status(self) -> str: ...
     @property
-    def grade(self) -> str:
-        """How it is known: "run", "read" or empty."""
+    def grade(self) -> str: ...
 
 
 @dataclass(frozen=True)

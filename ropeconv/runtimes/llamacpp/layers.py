@@ -1,7 +1,5 @@
 """Which layers of a GGUF model rotate, have attention at all, or have a sliding window.
 
-Return the contents of llama.cpp's key-value cache for each layer of a GGUF model.
-
 Source: src/llama-kv-cache.cpp (the constructor), src/llama-hparams.cpp (n_embd_k_gqa), src/llama-model.cpp (defaults).
 """
 

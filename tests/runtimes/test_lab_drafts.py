@@ -1,0 +1,78 @@
+"""The row that the lab drafts for a version that no row covers, and the changes that it prints."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropeconv.runtimes.evidence import ModelRecord, Record
+from ropeconv.runtimes.groups import newest
+from scripts.laboratory import draft as module
+from scripts.laboratory.draft import changes, draft, previous, row_of
+
+NAME = "vllm"
+LAST = newest(NAME)
+FILE = f"{NAME}-{LAST.version}.toml"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copy(module.DATA / FILE, tmp_path / FILE)
+    monkeypatch.setattr(module, "DATA", tmp_path)
+    return tmp_path
+
+
+def problem(family: str) -> Any:
+    cell = SimpleNamespace(family=SimpleNamespace(name=family), model=family, name="yarn / native")
+    return SimpleNamespace(cell=cell, seen="refused")
+
+
+def test_a_new_version_is_judged_by_the_last_row() -> None:
+    row, covered = row_of(NAME, "0.99.1")
+    assert (row.version, row.through, row.rules, covered) == ("0.99.1", "0.99.1", LAST.rules, False)
+    assert row_of(NAME, LAST.version)[1]
+    earlier = previous(NAME, "0.99.1")
+    assert earlier is not None
+    assert LAST.covers(earlier.version)
+    assert previous(NAME, "0.1") is None
+
+
+def test_without_disagreements_the_last_row_is_extended(folder: Path) -> None:
+    assert draft(NAME, "0.99.1", []) == f"{FILE} now goes through 0.99; nothing disagrees with it"
+    written = tomllib.loads((folder / FILE).read_text())
+    assert (written["version"], written["through"]) == (LAST.version, "0.99")
+    assert draft(NAME, "0.100.0", [])
+    assert tomllib.loads((folder / FILE).read_text())["through"] == "0.100"
+
+
+def test_with_disagreements_a_row_is_drafted_that_names_their_families(folder: Path) -> None:
+    said = draft(NAME, "0.99.1", [problem("llama"), problem("llama"), problem("phi3")])
+    assert said.startswith(f"{NAME}-0.99.toml is a draft; 2 families disagree with {FILE}")
+    text = (folder / f"{NAME}-0.99.toml").read_text()
+    assert tomllib.loads(text) == {
+        "inherits": f"{NAME}-{LAST.version}", "version": "0.99", "source": f"{LAST.title} 0.99.1",
+    }  # fmt: skip
+    assert "# llama: the table says otherwise for 2 cells, such as llama, yarn / native: refused" in text
+
+
+def test_changes_name_the_cells_whose_status_changed() -> None:
+    old = {
+        "same": ModelRecord("d", ("yarn",), "exact"),
+        "worse": ModelRecord("d", ("yarn",), "exact", {"differs": {"why": ("linear",)}}),
+        "gone": ModelRecord("d", ("yarn",), "exact"),
+    }
+    new = {
+        "same": ModelRecord("e", ("yarn",), "exact"),
+        "worse": ModelRecord("d", ("yarn",), "exact", {"refused": {"why": ("linear", "yarn")}}),
+        "gone": ModelRecord("d", ("yarn",), "unsupported"),
+        "new": ModelRecord("d", ("yarn",), "exact"),
+    }
+    assert list(changes(Record("made", "1", "date", "how", old), new)) == [
+        "worse: linear: differs -> refused; yarn: exact -> refused",
+        "gone: most cells: exact -> unsupported",
+    ]

@@ -36,22 +36,16 @@ class Curve:
 
 
 def losses(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = "") -> None:
-    """Draws numbers over the length with their bands.
-
-    axes: of matplotlib. curves: by row, the first one in grey. trained: the trained context in tokens, a vertical line.
-    title: above it. unit: of the numbers.
-    """
+    """Draw numbers over the length with their bands. curves: by row, the first in grey. trained: in tokens."""
     _draw(axes, curves, trained, first=True)
     axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
 
 def differences(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = "") -> None:
-    """Draws differences to the first row over the length with their bands.
+    """Draw differences to the first row over the length with their bands. curves: by row, without the first.
 
-    Near zero the axis is linear and beyond it logarithmic, since rows that break are nats away, others hundredths.
-    axes: of matplotlib. curves: by row, without the first. trained: the trained context in tokens. title: above it.
-    unit: of the numbers.
+    The axis is linear near 0 and logarithmic beyond, since rows that fail are nats away, and others hundredths.
     """
     _draw(axes, curves, trained, first=False)
     axes.axhline(0, color=ink(), linewidth=0.8)
@@ -86,10 +80,10 @@ def _draw(axes: Axes, curves: Mapping[str, Curve], trained: int, first: bool) ->
 def heat_map(
     axes: Axes, shares: NDArray[np.float64], lengths: Sequence[int], depths: Sequence[float], trained: int, title: str
 ) -> None:
-    """Draws shares that are right by depth and length, dark for none and bright for all.
+    """Draw the share of right answers by depth and length, brighter for more.
 
-    axes: of matplotlib. shares: from 0 to 1, [depths, lengths]; NaN where nothing was measured. lengths: in tokens,
-    rising. depths: from 0, the beginning, to 1. trained: context in tokens; a line stands behind it. title: above.
+    shares: from 0 to 1, [depths, lengths]; NaN where nothing was measured. depths: from 0, the beginning, to 1.
+    trained: context in tokens, marked by a line.
     """
     axes.imshow(shares, vmin=0, vmax=1, cmap=SHADES, aspect="auto", interpolation="nearest")
     colours = axes.images[0].get_cmap()
@@ -134,28 +128,33 @@ SHARES = (
 
 def evaluation_figure(result: Result) -> Figure:
     """A figure with all pictures of a result. Raises RopeconvError without matplotlib."""
-    return drawn(*(one.draw for one in evaluation_pictures(result)))
+    return drawn(*(picture.draw for picture in evaluation_pictures(result)))
 
 
 def evaluation_pictures(result: Result) -> list[Picture]:
-    """The pictures of a result, those of one measure after the other, each with a sentence on it."""
-    return [one for measure in measures_of(result) for one in panels(result, measure)]
+    """The pictures of a result, by measure."""
+    return [picture for measure in measures_of(result) for picture in panels(result, measure)]
 
 
 def panels(result: Result, measure: str) -> list[Picture]:
-    """What is drawn of a measure: heat maps where it has depths, else curves and their differences to the first row."""
+    """The pictures of a measure: heat maps where it has depths, otherwise curves and differences to the first row."""
     name = headline(result, measure)
     cells = [cell for cell in result.cells if (cell.measure, cell.metric) == (measure, name)]
     if any(cell.depth is not None for cell in cells):
         return _heat_maps(result, measure, cells)
     metric = metric_of(name)
-    own = {row: _curve([c for c in found if c.depth is None]) for row, found in _by_row(result, cells).items()}
-    first = next(iter(own))
-    apart = {row: _difference(found) for row, found in _by_row(result, cells).items() if row != first}
+    by_row = _by_row(result, cells)
+    curves = {row: _arrays([(cell.column, cell.value, cell.error) for cell in found]) for row, found in by_row.items()}
+    first = next(iter(curves))
+    apart = {
+        row: _arrays([(cell.column, cell.difference, cell.margin) for cell in found if cell.difference is not None])
+        for row, found in by_row.items()
+        if row != first
+    }
     title = TITLES.get(measure, measure)
     better, side = ("Higher", "Above") if metric.rising else ("Lower", "Below")
     words = LEVEL.format(Better=better) + TRAINED
-    draw = partial(losses, curves=own, trained=result.trained, title=title, unit=metric.title)
+    draw = partial(losses, curves=curves, trained=result.trained, title=title, unit=metric.title)
     level = Picture(draw, words)
     shown: list[Picture] = []
     if measure != "position":  # a text has easy places, so only the difference says something
@@ -170,21 +169,13 @@ def panels(result: Result, measure: str) -> list[Picture]:
 def _by_row(result: Result, cells: list[Cell]) -> dict[str, list[Cell]]:
     """Cells of each row that has some, in the order of the table and by column."""
     ordered = sorted(cells, key=lambda cell: cell.column)
-    found = {row.name: [cell for cell in ordered if cell.row == row.name] for row in result.rows}
-    return {row: own for row, own in found.items() if own}
-
-
-def _curve(cells: list[Cell]) -> Curve:
-    return _arrays([(cell.column, cell.value, cell.error) for cell in cells])
-
-
-def _difference(cells: list[Cell]) -> Curve:
-    return _arrays([(c.column, c.difference, c.margin) for c in cells if c.difference is not None])
+    by_row = {row.name: [cell for cell in ordered if cell.row == row.name] for row in result.rows}
+    return {row: found for row, found in by_row.items() if found}
 
 
 def _arrays(points: Sequence[tuple[float | None, ...]]) -> Curve:
-    found = np.array([[np.nan if one is None else one for one in point] for point in points], np.float64)
-    return Curve(*found.reshape(-1, 3).T)
+    numbers = np.array([[np.nan if number is None else number for number in point] for point in points], np.float64)
+    return Curve(*numbers.reshape(-1, 3).T)
 
 
 def _heat_maps(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:

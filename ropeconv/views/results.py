@@ -1,4 +1,4 @@
-"""Shows the result of an evaluation as tables and sentences."""
+"""Tables and sentences of evaluations, tuning and validations."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from .sheet import GROWTH as COLUMNS
 from .sheet import HIDDEN_STATES, VALIDATION, Sheet, legend
 
 MOST_COLUMNS = 6
-"""Of a measure by position; --json and --report have all."""
+"""Columns of a measure by position; --json and --report have all."""
 STYLES = {True: "bold", False: "bright_black", None: ""}
 MARK = "*"
 LEVEL = f"p < {ALPHA:.4f} (Student's t)"
 
 
 def show_result(result: Result, sheet: Sheet) -> None:
-    """Shows a result: a table per measure, rows that did not run, and what belongs to the numbers."""
-    shown = tables(result, MOST_COLUMNS)
-    for table in shown:
+    """Show a result: its tables, rows that did not run, and notes."""
+    for table in tables(result, MOST_COLUMNS):
         _show(table, sheet)
-    if any(table.measure == GROWTH for table in shown):
+    if any(cell.measure == GROWTH for cell in result.cells):
         sheet.say(legend(COLUMNS, COLUMNS))
     for row in result.rows:
         if row.refused:
@@ -35,9 +34,9 @@ def show_result(result: Result, sheet: Sheet) -> None:
     compared = any(cell.difference is not None for cell in result.cells)
     mark = f"; {'bold' if sheet.colours else MARK}: differs from the first row, {LEVEL}"
     sheet.say(f"T: the trained context, {result.trained:,} tokens{mark if compared else ''}.")
-    many = f"{len(result.texts)} texts" if len(result.texts) > 1 else result.texts[0] if result.texts else "no text"
+    texts = f"{len(result.texts)} texts" if len(result.texts) > 1 else "".join(result.texts) or "no text"
     sheet.say(
-        f"{result.source} in {result.runtime} on {result.device}, {result.dtype}; {many} "
+        f"{result.source} in {result.runtime} on {result.device}, {result.dtype}; {texts} "
         f"(tokens sha256 {result.tokens_sha256[:12]})."
     )
     for note in result.notes:
@@ -45,7 +44,7 @@ def show_result(result: Result, sheet: Sheet) -> None:
 
 
 def _show(table: Table, sheet: Sheet) -> None:
-    """Errors stand behind their numbers in a wide terminal, else below; columns that do not fit, in more tables."""
+    """Show a table with errors after their numbers, or below them; split it where its columns do not fit."""
     columns = ("", *table.columns)
     wide = [(name, *(_text(entry, sheet.colours, entry.error) for entry in entries)) for name, entries in table.lines]
     styles = {
@@ -76,13 +75,13 @@ def _text(entry: Entry, colours: bool, error: str = "") -> str:
 
 
 def _space(entry: Entry, colours: bool) -> str:
-    """What keeps numbers without a mark below those with one."""
+    """A blank in the place of a mark."""
     return "" if colours or entry.text == "-" else " "
 
 
-def show_tuned(found: TuningResult, out: Path | None, sheet: Sheet) -> None:
-    """Shows the held-out losses of all rows, the verdict, and the next command. out: where the recipe was written."""
-    with_needles = any(row.needle for row in found.rows)
+def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
+    """Show the held-out losses of all rows, the verdict, and the next command. out: the written recipe."""
+    with_needles = any(row.needle for row in result.rows)
     columns = ["", "beyond", "inside", *["needle"] * with_needles, "total", "minus best formula"]
     body = [
         (
@@ -93,33 +92,33 @@ def show_tuned(found: TuningResult, out: Path | None, sheet: Sheet) -> None:
             f"{row.total.value:.4f}",
             _difference(row.total),
         )
-        for row in found.rows
+        for row in result.rows
     ]
-    n = max(row.total.clusters for row in found.rows)
-    title = f"{found.source}, held-out losses at {found.context:,} tokens; n = {n}"
+    n = max(row.total.clusters for row in result.rows)
+    title = f"{result.source}, held-out losses at {result.context:,} tokens; n = {n}"
     sheet.table(title, tuple(columns), body, right=columns[1:])
-    parts = f"beyond + {found.price:g} inside" + f" + {found.needles:g} needle" * with_needles
+    parts = f"beyond + {result.price:g} inside" + f" + {result.needles:g} needle" * with_needles
     sheet.say(
-        f"Losses in nats per token, beyond and inside the trained context of {found.trained:,} tokens; total: {parts}; "
-        f"{MARK}: {LEVEL}."
+        f"Losses in nats per token, beyond and inside the trained context of {result.trained:,} tokens; total: "
+        f"{parts}; {MARK}: {LEVEL}."
     )
     sheet.say(
-        f"The search took {found.steps:,} steps on {found.windows} windows and lowered their total by "
-        f"{-found.searched:.4f}; the table is of {found.held_windows} held-out windows."
+        f"The search took {result.steps:,} steps on {result.windows} windows and lowered their total by "
+        f"{-result.searched:.4f}; the table is of {result.held_windows} held-out windows."
     )
-    for note in found.notes:
+    for note in result.notes:
         sheet.say(note)
-    sheet.say(found.sentence)
+    sheet.say(result.sentence)
     if out is not None:
-        sheet.say(f"Next: ropeconv apply {found.source} --recipe {out}")
+        sheet.say(f"Next: ropeconv apply {result.source} --recipe {out}")
 
 
-def _difference(one: WindowMeasurement) -> str:
-    if one.difference is None:
+def _difference(total: WindowMeasurement) -> str:
+    if total.difference is None:
         return "-"
-    if one.error is None:
-        return f"{one.difference:+.4f}"
-    return f"{one.difference:+.4f} ± {one.error:.4f}{MARK if one.decided else ' '}"
+    if total.error is None:
+        return f"{total.difference:+.4f}"
+    return f"{total.difference:+.4f} ± {total.error:.4f}{MARK if total.decided else ' '}"
 
 
 STATES = (
@@ -132,10 +131,7 @@ OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
 
 
 def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool = False) -> None:
-    """Shows a validation: a row per bucket of positions with whether it agrees, and the sentence on the result.
-
-    title: of the first table. explain: with every column.
-    """
+    """Show a validation, a row per bucket of positions. title: of the first table. explain: every column."""
     whole = title if result.unchecked else f"Every position up to {result.length:,}, {result.chunk} at a time"
     for run, words in (("spread", title), ("whole", whole)):
         shown = [bucket for bucket in result.buckets if bucket.run == run]
@@ -162,7 +158,7 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
 
 
 def _states(bucket: BucketResult) -> tuple[str, ...]:
-    """A row for hidden states: relative errors in place of the KLs that stand for them."""
+    """A row for hidden states, with relative errors instead of KLs."""
     kls = (bucket.kl_mean, bucket.kl_95, bucket.kl_max, bucket.tolerance)
     errors = [f"{math.sqrt(2 * kl):.1e}" for kl in kls]
     control, word = f"{math.sqrt(2 * bucket.control_kl):.1e}", "agrees" if bucket.agrees else "disagrees"
@@ -183,10 +179,9 @@ def _bucket(bucket: BucketResult) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """An evaluation for the card.
+    """The table of an evaluation for the card.
 
-    record: it is of. lengths: of the columns. lines: name and cells of each row of the table. retrieves: whether
-    retrieval was measured.
+    lengths: of the columns. lines: name and cells of each row. retrieves: whether retrieval was measured.
     """
 
     record: EvaluationRecord
@@ -196,36 +191,36 @@ class EvaluationTable:
 
 
 def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
-    """The table of an evaluation: values of each measure over the length, and what they differ from `against` by."""
-    lengths = tuple(sorted({one.length for one in record.measured}))
+    """The table of an evaluation: each metric over the length, and its difference to the row `against`."""
+    lengths = tuple(sorted({number.length for number in record.measured}))
     lines: list[tuple[str, tuple[str, ...]]] = []
-    for measure, metric in dict.fromkeys((one.measure, one.metric) for one in record.measured):
-        found = {one.length: one for one in record.measured if (one.measure, one.metric) == (measure, metric)}
-        title = f"{measure}, {metric_of(metric).title} ({sample_size(found.values())})"
-        lines.append((title, _record_cells(found, lengths, _record_value)))
-        if any(one.difference is not None for one in found.values()):
-            lines.append((f"minus {record.against}", _record_cells(found, lengths, _record_difference)))
-    retrieves = any(metric_of(one.metric).share for one in record.measured)
+    for key in dict.fromkeys((number.measure, number.metric) for number in record.measured):
+        numbers = {number.length: number for number in record.measured if (number.measure, number.metric) == key}
+        title = f"{key[0]}, {metric_of(key[1]).title} ({sample_size(numbers.values())})"
+        lines.append((title, _record_cells(numbers, lengths, _record_value)))
+        if any(number.difference is not None for number in numbers.values()):
+            lines.append((f"minus {record.against}", _record_cells(numbers, lengths, _record_difference)))
+    retrieves = any(metric_of(number.metric).share for number in record.measured)
     return EvaluationTable(record, lengths, tuple(lines), retrieves)
 
 
 def _record_cells(
-    found: Mapping[int, MeasuredRecord], lengths: Sequence[int], write: Callable[[MeasuredRecord], str]
+    numbers: Mapping[int, MeasuredRecord], lengths: Sequence[int], write: Callable[[MeasuredRecord], str]
 ) -> tuple[str, ...]:
-    return tuple(write(found[length]) if length in found else "" for length in lengths)
+    return tuple(write(numbers[length]) if length in numbers else "" for length in lengths)
 
 
-def _record_value(one: MeasuredRecord) -> str:
-    metric = metric_of(one.metric)
-    if one.low is not None and one.high is not None:
-        return f"{metric.value(one.value)} ({metric.value(one.low)}-{metric.value(one.high)})"
-    return metric.value(one.value) + ("" if one.error is None else f" ± {metric.error(one.error)}")
+def _record_value(number: MeasuredRecord) -> str:
+    metric = metric_of(number.metric)
+    if number.low is not None and number.high is not None:
+        return f"{metric.value(number.value)} ({metric.value(number.low)}-{metric.value(number.high)})"
+    return metric.value(number.value) + ("" if number.error is None else f" ± {metric.error(number.error)}")
 
 
-def _record_difference(one: MeasuredRecord) -> str:
-    """In bold where it is significant."""
-    if one.difference is None:
+def _record_difference(number: MeasuredRecord) -> str:
+    """The difference, in bold if it is significant."""
+    if number.difference is None:
         return ""
-    metric, error = metric_of(one.metric), one.difference_error
-    text = metric.difference(one.difference) + ("" if error is None else f" ± {metric.error(error)}")
-    return f"**{text}**" if one.decided else text
+    metric, error = metric_of(number.metric), number.difference_error
+    text = metric.difference(number.difference) + ("" if error is None else f" ± {metric.error(error)}")
+    return f"**{text}**" if number.decided else text

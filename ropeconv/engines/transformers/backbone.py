@@ -33,7 +33,7 @@ def backbone_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def has_decoder(model: PreTrainedModel) -> bool:
-    """Whether a model reads its input in an encoder, and gives states of a decoder that reads tokens of its own."""
+    """Whether a model has an encoder for its input, and a decoder with tokens of its own."""
     return "decoder_input_ids" in inspect.signature(backbone_of(model).forward).parameters
 
 
@@ -46,14 +46,12 @@ def read(
     advance: Callable[[int], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Tensor]:
-    """Yields the final hidden states of some tokens chunk by chunk, [rows, hidden_size] in the model's dtype and place.
+    """Yield the final hidden states of some tokens chunk by chunk, [rows, hidden_size] in the model's dtype and place.
 
-    model: a language model of transformers. ids: all tokens. positions: of every token, rising; gaps are allowed. kept:
-    rising indices into `ids` of the tokens whose states are returned. chunk: tokens that the backbone reads at a time,
-    with a key-value cache where there are more; an encoder has none and reads all at once, and so does a model with an
-    encoder and a decoder, whose states are those of the decoder. advance: called with the
-    tokens read since the last call. stopped: called after each chunk; True ends the run early, with the rows read so
-    far.
+    ids: all tokens. positions: of every token, rising; gaps are allowed. kept: rising indices into `ids` of the tokens
+    whose states are returned. chunk: tokens that the backbone reads at a time, with a key-value cache; models with an
+    encoder read all at once, and the states are those of a decoder where there is one. advance: called with the tokens
+    read since the last call. stopped: called after each chunk; True ends the run early, with the rows read so far.
     """
     import torch
 
@@ -93,17 +91,14 @@ def hidden_states(
     advance: Callable[[int], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Tensor:
-    """Final hidden states of some tokens, [len(kept), hidden_size] in the model's dtype, on the host.
-
-    model, ids, positions, kept, chunk, advance, stopped: as in `read`.
-    """
+    """The states of `read`, [len(kept), hidden_size] in the model's dtype, on the host."""
     import torch
 
     return torch.cat([rows.cpu() for rows in read(model, ids, positions, kept, chunk, advance, stopped)])
 
 
 def logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Logits of hidden states, float32 [positions, vocabulary]. model, hidden: as in `differentiable_logits`."""
+    """Logits of hidden states, float32 [positions, vocabulary], without a gradient."""
     import torch
 
     with torch.no_grad():
@@ -122,7 +117,7 @@ def differentiable_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
     class Done(BaseModelOutputWithPast):  # type: ignore[misc]
-        """What the backbone of any model returns: fields of other outputs, which heads hand on, are None."""
+        """The output of any backbone: fields of other outputs, which heads pass on, are None."""
 
         def __getattr__(self, name: str) -> None:
             if name.startswith("__"):
@@ -142,7 +137,7 @@ def differentiable_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 
 def keep_head(model: PreTrainedModel) -> Module:
-    """Removes the layers of a model, which frees their memory, and returns it; `logits` still works."""
+    """Remove the layers of a model, which frees their memory, and return it; `logits` still works."""
     from torch import nn
 
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
@@ -203,15 +198,14 @@ ROWS = 1 << 24
 class Differentiable:
     """A model with frozen weights, whose frequencies and attention factor are tensors with a gradient.
 
-    model: of transformers, in which `differentiable` has replaced the rotary modules. parts: those modules, and the
-    prefix of the names of their frequencies.
+    parts: the rotary modules that `differentiable` has replaced, and the prefix of the names of their frequencies.
     """
 
     def __init__(self, model: PreTrainedModel, parts: Sequence[tuple[Module, str]]) -> None:
         self.model, self._parts = model, parts
 
     def use(self, inv_freq: Tensor, attention_factor: Tensor) -> None:
-        """Takes tensors into the next pass.
+        """Use tensors in the next pass.
 
         inv_freq: [rotary_dim / 2], radians per token. attention_factor: scalar, multiplies cos and sin.
         """
@@ -254,7 +248,7 @@ def differentiable(model: PreTrainedModel, schedule: Schedule, spec: RopeSpec) -
     Raises BadSource where its rotary modules are not of the known shape, RopeconvError where no gradient arrives.
     """
     if has_decoder(model):
-        raise RopeconvError(f"{type(model).__name__} reads a text in an encoder, so there is no loss to tune with")
+        raise RopeconvError(f"{type(model).__name__} reads a text in an encoder, so it has no loss to tune")
     undo = patch(model, schedule, spec)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     parts = list(rotary_modules(model))
@@ -262,7 +256,7 @@ def differentiable(model: PreTrainedModel, schedule: Schedule, spec: RopeSpec) -
     buffers = [module._buffers.get(name) for module, name, _ in before]
     try:
         if any(buffer is None for buffer in buffers):
-            raise BadSource(f"{type(model).__name__} keeps its frequencies in no buffer, so it cannot be tuned")
+            raise BadSource(f"{type(model).__name__} has no buffer with its frequencies, so it cannot be tuned")
         for weight in trained:
             weight.requires_grad_(False)
         for module, _ in parts:
@@ -280,7 +274,7 @@ def differentiable(model: PreTrainedModel, schedule: Schedule, spec: RopeSpec) -
 
 
 def _undecorated(module: Module) -> Callable[..., Any]:
-    """The forward of a rotary module without `torch.no_grad` and what computes its frequencies anew at every pass."""
+    """The forward of a rotary module without its decorators, which stop gradients and recompute frequencies."""
     forward = type(module).forward
     while hasattr(forward, "__wrapped__"):
         forward = forward.__wrapped__
@@ -289,7 +283,7 @@ def _undecorated(module: Module) -> Callable[..., Any]:
 
 @contextmanager
 def _recomputed(model: PreTrainedModel, wanted: bool) -> Iterator[None]:
-    """Computes the activations of each layer twice instead of keeping them, while it is entered."""
+    """Compute the activations of each layer twice instead of keeping them, while it is entered."""
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 

@@ -1,9 +1,7 @@
-"""TransformersEngine: a model in the installed transformers.
+"""Models in the installed transformers, patched or with a method in their config.
 
-The source loaded with the method in its config, as a second reference: transformers computes it by its own formula.
-
-It uses neither the code of an encoding nor that of the patched reference: the formula is the one in transformers'
-modeling_rope_utils.py, and the config has the parameters of the method.
+A source with the method in its config is a second reference. It uses neither the code of an encoding nor that of the
+patched reference, but the formula in transformers' modeling_rope_utils.py.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ class TransformersEngine(Engine):
     def hidden_states(
         self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> Tensor:
-        """As in `Engine`, with `chunk` tokens read at a time. ids, positions, kept, progress: as there."""
+        """As in `Engine`, with `chunk` tokens read at a time."""
         heard = progress or Progress()
         return hidden_states(self.model, ids, positions, kept, self.chunk, heard.advance, heard.stopped)
 
@@ -90,8 +88,8 @@ class TransformersEngine(Engine):
 
         if has_decoder(self.model):
             raise RopeconvError(
-                f"{type(self.model).__name__} reads a text in an encoder, so that it has seen each token that it would "
-                "predict; evaluate it on its own task"
+                f"{type(self.model).__name__} has an encoder, which sees each token before it is predicted; evaluate "
+                "it on its own task"
             )
         heard, losses, right = progress or Progress(), [], []
         device = self.model.get_output_embeddings().weight.device
@@ -136,7 +134,7 @@ class TransformersEngine(Engine):
         return patch(self.model, schedule, before, scale, queries)
 
     def without_layers(self) -> TransformersEngine:
-        """Frees the memory of the layers, so that only `head` can be used, and returns the engine."""
+        """Free the memory of the layers, so that only `head` works, and return the engine."""
         keep_head(self.model)
         release()
         return self
@@ -183,10 +181,9 @@ def parameters(schedule: Schedule, spec: RopeSpec) -> JsonObject:
 def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: RopeSpec) -> PreTrainedModel:
     """The source as transformers loads it with the method in its config.
 
-    folder: of the source. at: device and precision. schedule: to compute. spec: the RoPE of the source. Raises
-    UsageError where transformers has no such method.
+    folder: of the source. spec: its RoPE. Raises UsageError where transformers has no such method.
     """
-    said = parameters(schedule, spec)
+    settings = parameters(schedule, spec)
     config = stock_config(folder, at.stands_for)
     part = config.get_text_config()
     part.max_position_embeddings = schedule.context
@@ -195,10 +192,10 @@ def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: Rop
         family = by_model_type().get(part.model_type)
         name = settings_name(part.to_dict(), family, "global") if family is not None else ""
         if isinstance(known.get(name), dict):
-            part.rope_parameters = {**known, name: {**known[name], **said}}
+            part.rope_parameters = {**known, name: {**known[name], **settings}}
         else:
-            part.rope_parameters = {k: v for k, v in known.items() if k == "partial_rotary_factor"} | said
+            part.rope_parameters = {k: v for k, v in known.items() if k == "partial_rotary_factor"} | settings
     else:
-        part.rope_theta = said["rope_theta"]
-        part.rope_scaling = None if said["rope_type"] == "default" else said
+        part.rope_theta = settings["rope_theta"]
+        part.rope_scaling = None if settings["rope_type"] == "default" else settings
     return load_stock(folder, at, config=config)

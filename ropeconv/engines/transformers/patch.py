@@ -1,4 +1,4 @@
-"""Patches a loaded model of transformers to compute a schedule, through its modules and not through its config."""
+"""Patches the modules of a loaded model of transformers to compute a schedule."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 Undo = Callable[[], None]
 
 PATCHES = "_ropeconv_patches"
-"""Attribute of a patched model: what takes each of its patches back, in order."""
+"""Attribute of a patched model with the functions that undo each of its patches, in order."""
 
 COMPUTED = ("rope_init_fn", "config")
 """Attributes of a rotary module from which it computes its frequencies at every forward pass."""
 
-ROUNDED_BY = 1.37  # any number that is no power of two
+ROUNDED_BY = 1.37  # any number that is not a power of two
 
 
 def patch(
@@ -105,9 +105,9 @@ def _extended_set(module: Module) -> str:
 
 
 def nudged(schedule: Schedule) -> Schedule:
-    """The schedule with every frequency moved by 2 ulp of float32, up or down at random, as correct ones may differ."""
+    """The schedule with every frequency moved by 2 ulp of float32, up or down at random, the allowed difference."""
     signs = np.random.default_rng(0).choice([-2, 2], len(schedule.inv_freq))
-    signs *= schedule.inv_freq > 0  # below 0 lie negative numbers
+    signs *= schedule.inv_freq > 0  # 2 ulp below 0 is negative
     moved = schedule.inv_freq.astype(np.float32).view(np.int32) + signs.astype(np.int32)
     return replace(schedule, inv_freq=moved.view(np.float32).astype(np.float64))
 
@@ -154,9 +154,7 @@ def scale_queries(model: PreTrainedModel, scale: LogN | QueryScaling, queries: s
     found = [module for name, module in model.named_modules() if queries and name.endswith(queries)]
     rotary = [module for module in model.modules() if "RotaryEmbedding" in type(module).__name__]
     if not found or not rotary:
-        raise BadSource(
-            f"{type(model).__name__} makes its queries in no module of their own; run the model another way"
-        )
+        raise BadSource(f"{type(model).__name__} has no module for its queries; run the model another way")
     hooks = [rotary[0].register_forward_pre_hook(remember, with_kwargs=True)]
     hooks += [module.register_forward_hook(multiply) for module in found]
 

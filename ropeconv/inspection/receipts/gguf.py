@@ -1,4 +1,4 @@
-"""A GGUF file that ropeconv wrote, as its first source was: the edit that brings it back, and the record for that."""
+"""A GGUF file that ropeconv wrote, as its first source: the edit that restores it, and the record for that."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from .receipt import GgufRecord, Receipt, ValueRecord
 
 ARCH = "general.architecture"
 SMALL = 1 << 16
-"""Bytes of changed tensors that a receipt holds at most, without base64, and of zeros after the last tensor."""
+"""The most bytes of changed tensors in a receipt, before base64, and of zeros after the last tensor."""
 SPACES = 1 << 24
-"""Bytes of spaces that a receipt may ask for: reserves of earlier headers."""
+"""The most spaces of a receipt: reserves of earlier headers."""
 HEAD_DIM = 1 << 13
 KEY = 0xFFFF  # bytes, as llama.cpp reads them
 
 
 def check_gguf(record: GgufRecord, file: GgufFile) -> None:
-    """Raise BadSource if a record says what no ropeconv writes. record: from the receipt of the file."""
-    for what in _untrue(record, file):
-        raise BadSource(f"the receipt of {file.name} {what}; do not trust it, take the source again")
+    """Raise BadSource for a record that ropeconv does not write. record: from the receipt of the file."""
+    for fault in _untrue(record, file):
+        raise BadSource(f"the receipt of {file.name} {fault}; do not trust it, take the source again")
 
 
 def value_of(record: ValueRecord) -> GgufValue:
-    """A value from a receipt. Raises ValueError if its bytes are not those of its kind."""
+    """Return a value from a receipt. Raises ValueError if its bytes are not of its kind."""
     if not record.raw:
         if record.kind != STRING:
             raise ValueError(f"no bytes for a value of kind {record.kind}")
@@ -75,11 +75,11 @@ def _untrue_keys(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         return
     for key, value in record.values.items():
         try:
-            found = value_of(value)
+            kind = value_of(value).kind
         except ValueError as problem:
             yield f"has no readable value under {key!r} ({problem})"
             return
-        if key == ARCH and found.kind != STRING:
+        if key == ARCH and kind != STRING:
             yield f"has no text under {ARCH}"
 
 
@@ -99,14 +99,14 @@ def _untrue_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
 
 
 def _has_heads(info: TensorInfo, head_dim: int) -> bool:
-    """Whether the rows of a weight, or the numbers of a bias, are those of whole heads."""
+    """Whether the rows of a weight, or the numbers of a bias, form whole heads."""
     rows = prod(info.shape[1:]) if len(info.shape) > 1 else info.shape[0]
     whole = 0 < head_dim <= HEAD_DIM and head_dim % 2 == 0 and rows > 0 and rows % head_dim == 0
     return whole and info.size > 0 and info.size % rows == 0
 
 
 def _size(kind: int, raw: bytes) -> int:
-    """Bytes that a value has, by its kind and the lengths in it; -1 where it is none."""
+    """Return the bytes of a value by its kind and the lengths in it; -1 if it is invalid."""
     try:
         if kind == STRING:
             return 8 + _length(raw, 0)
@@ -134,7 +134,7 @@ CLOSE = 1e-5
 class Earlier:
     """The first source of a GGUF file.
 
-    edit: brings the keys and tensors back. header: what they are then. vectors: its rope tensors, by name.
+    edit: restores the keys and tensors. header: with these keys. vectors: its rope tensors, by name.
     """
 
     edit: Edit
@@ -143,9 +143,9 @@ class Earlier:
 
 
 def gguf_stated(file: GgufFile, spec: RopeSpec) -> Receipt | None:
-    """The receipt of a file; None if it has none that can be read, or computes another RoPE by now.
+    """Return the receipt of a file; None if it has no readable one, or now computes another RoPE.
 
-    spec: the RoPE of the file as it is.
+    spec: the RoPE of the file.
     """
     text = file.get(RECEIPT)
     try:
@@ -154,13 +154,13 @@ def gguf_stated(file: GgufFile, spec: RopeSpec) -> Receipt | None:
         return None
     if receipt is None or receipt.schedule.context != spec.context:
         return None
-    written, now = np.array(receipt.schedule.inv_freq), spec.form.inv_freq(spec.rotary_dim)
-    same = written.shape == now.shape and np.allclose(written, now, rtol=CLOSE, atol=0)
+    recorded, computed = np.array(receipt.schedule.inv_freq), spec.form.inv_freq(spec.rotary_dim)
+    same = recorded.shape == computed.shape and np.allclose(recorded, computed, rtol=CLOSE, atol=0)
     return receipt if same else None
 
 
 def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
-    """The RoPE of the first source of a file; None if the receipt does not say it."""
+    """Return the RoPE of the first source of a file; None if the receipt lacks it."""
     try:
         before = earlier(file, receipt)
         return read(before.header, before.vectors, arch_of_header(before.header)).spec
@@ -169,10 +169,10 @@ def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
 
 
 def first_gguf(file: GgufFile, spec: RopeSpec) -> tuple[Receipt, Earlier] | None:
-    """What `--replace` starts from: the first source of a file that ropeconv wrote, None for other files.
+    """Return the source for `--replace`: the first source of a file that ropeconv wrote, None for other files.
 
-    spec: the RoPE of the file as it is. Raises BadSource if the file cannot be taken back. Receipts without an
-    original count as none.
+    spec: the RoPE of the file. Receipts without an original count as none. Raises BadSource if the file cannot be
+    restored.
     """
     receipt = gguf_stated(file, spec)
     if receipt is None or receipt.original is None or receipt.original.gguf is None:
@@ -181,11 +181,10 @@ def first_gguf(file: GgufFile, spec: RopeSpec) -> tuple[Receipt, Earlier] | None
 
 
 def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
-    """The first source of a file.
+    """Return the first source of a file. whole: refuse a file with tensors that cannot be restored.
 
-    receipt: of the file. whole: refuse a file with tensors that cannot be brought back. Raises BadSource for that, for
-    a receipt without an original, for one that says what no ropeconv writes, and where keys or tensors are missing by
-    now.
+    Raises BadSource for that, for a receipt without an original, for one that ropeconv does not write, and if keys or
+    tensors are missing.
     """
     record = receipt.original.gguf if receipt.original else None
     if record is None:
@@ -241,45 +240,45 @@ def refuse_other(head: bytes, record: GgufRecord, file: GgufFile, receipt: Recei
 def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufValue]:
     now = str(file.get(ARCH))
     old = str(value_of(record.values[ARCH]).decode()) if ARCH in record.values else now
-    found: dict[str, GgufValue] = {}
+    values: dict[str, GgufValue] = {}
     for key in record.keys:
         if key in record.values:
-            found[key] = value_of(record.values[key])
+            values[key] = value_of(record.values[key])
             continue
-        here = now + key.removeprefix(old) if key.startswith(f"{old}.") else key
-        value = file.header.values.get(here)
+        new_key = now + key.removeprefix(old) if key.startswith(f"{old}.") else key
+        value = file.header.values.get(new_key)
         if value is not None:
-            found[key] = value
+            values[key] = value
         elif record.data_start:
-            raise BadSource(f"{file.name} has no {here} any more; take the source again, {first}")
-    return found
+            raise BadSource(f"{file.name} has no {new_key} any more; take the source again, {first}")
+    return values
 
 
 def _changes(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
-    found: dict[str, Change] = {}
+    changes: dict[str, Change] = {}
     for name, text in record.contents.items():
         data = base64.b64decode(text)
         if name not in file.tensors or file.tensors[name].size != len(data):
             raise BadSource(f"{name} of {file.name} is not as ropeconv wrote it; take the source again, {first}")
-        found[name] = Change(len(data), lambda old, data=data: data)  # type: ignore[misc]
+        changes[name] = Change(len(data), lambda old, data=data: data)  # type: ignore[misc]
     for name in record.interleaved:
         if name not in file.tensors:
             raise BadSource(f"{file.name} has no {name} any more; take the source again, {first}")
-        found[name] = deinterleave(file.tensors[name], record.head_dim)
-    return found
+        changes[name] = deinterleave(file.tensors[name], record.head_dim)
+    return changes
 
 
 QUANTISED = "general.quantization_version"
 
 
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
-    """The record of an output of a file that is its own first source. edit: from the file to the output."""
+    """Return the record of an output of a file that is its own first source. edit: from the file to the output."""
     header = file.header
     values, added = _difference(header, edit)
-    made = rewrite(header, Edit(base=header.values, layout=Layout(header.version, header.data_start, 0)))
+    rewritten = rewrite(header, Edit(base=header.values, layout=Layout(header.version, header.data_start, 0)))
     first, end = file.shards[0], header.data_start + header.data_size
     head, tail = first.read(0, header.data_start), first.read(end, min(header.size, end + SMALL + 1))
-    same = made.exact(Layout(header.version, header.data_start, 0)) == head
+    same = rewritten.exact(Layout(header.version, header.data_start, 0)) == head
     small, interleaved, other = _sorted_changes(file.tensors, file.read, edit.changes)
     return GgufRecord(
         keys=tuple(header.values),
@@ -297,22 +296,22 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
 
 
 def record_of_output(file: GgufFile, known: GgufRecord, before: Earlier, edit: Edit, replaced: bool) -> GgufRecord:
-    """The record of an output of a file that ropeconv wrote.
+    """Return the record of an output of a file that ropeconv wrote.
 
-    known: the record of that file. before: its first source. edit: from the file, or where it was `replaced` from its
-    first source, to the output.
+    known: the record of that file. before: its first source. edit: from the file, or if `replaced` from its first
+    source, to the output.
     """
     if replaced:
         values, added = _difference(before.header, edit)
         small, interleaved, other = _sorted_changes(file.tensors, file.read, edit.changes, known)
     else:
-        made = rewrite(file.header, edit)
-        values, added = _unlike(before.header, made.values), tuple(set(made.tensors) - set(before.header.tensors))
-        own = {name: change for name, change in edit.changes.items() if name not in known.added}
-        small, interleaved, other = _sorted_changes(file.tensors, file.read, own, known)
+        output = rewrite(file.header, edit)
+        values, added = _unlike(before.header, output.values), tuple(set(output.tensors) - set(before.header.tensors))
+        changes = {name: change for name, change in edit.changes.items() if name not in known.added}
+        small, interleaved, other = _sorted_changes(file.tensors, file.read, changes, known)
         small = {**small, **known.contents}
         interleaved = tuple(name for name in dict.fromkeys((*known.interleaved, *interleaved)) if name not in small)
-        other = tuple(dict.fromkeys((*known.changed, *other, *(own.keys() & set(known.interleaved)))))
+        other = tuple(dict.fromkeys((*known.changed, *other, *(changes.keys() & set(known.interleaved)))))
     head_dim = _head_dim(edit) or known.head_dim
     return GgufRecord(
         known.keys, values, tuple(sorted(added)), small, interleaved, head_dim, other, known.version, known.data_start,
@@ -323,10 +322,10 @@ def record_of_output(file: GgufFile, known: GgufRecord, before: Earlier, edit: E
 def record_of_export(
     plain: GgufHeader, header: GgufHeader, read: Callable[[str], bytes], edit: Edit, quantised: bool
 ) -> GgufRecord:
-    """The record of a conversion: the same one without scaling, which nobody has written.
+    """Return the record of a conversion, whose first source is the conversion without scaling, which is not written.
 
-    plain: the header of the conversion without scaling. header: the same under the name of the method. read: gives the
-    bytes of a converted tensor. edit: from that to the output. quantised: whether llama.cpp quantises the output
+    plain: the header of the conversion without scaling. header: the same under the name of the method. read: returns
+    the bytes of a converted tensor. edit: from that to the output. quantised: whether llama.cpp quantises the output
     afterwards, which adds a key.
     """
     keys = (*plain.values, *((QUANTISED,) if quantised and QUANTISED not in plain.values else ()))
@@ -342,20 +341,19 @@ def _head_dim(edit: Edit) -> int:
 
 
 def _difference(header: GgufHeader, edit: Edit) -> tuple[dict[str, ValueRecord], tuple[str, ...]]:
-    """Values that an edit takes away, and names of tensors that it adds."""
-    made = rewrite(header, edit)
-    return _unlike(header, made.values), tuple(item.name for item in edit.added)
+    """Return values that an edit removes, and names of tensors that it adds."""
+    return _unlike(header, rewrite(header, edit).values), tuple(item.name for item in edit.added)
 
 
 def _unlike(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, ValueRecord]:
-    """The values of a header that are not among others, where the keys may be those of another architecture."""
-    old, now = header.values[ARCH].decode(), values[ARCH].decode()
-    found = {}
+    """Return the values of a header that differ from others, whose keys may be those of another architecture."""
+    old, new = header.values[ARCH].decode(), values[ARCH].decode()
+    records = {}
     for key, value in header.values.items():
-        here = now + key.removeprefix(old) if key.startswith(f"{old}.") else key
-        if values.get(here) != value:
-            found[key] = _record(value)
-    return found
+        new_key = new + key.removeprefix(old) if key.startswith(f"{old}.") else key
+        if values.get(new_key) != value:
+            records[key] = _record(value)
+    return records
 
 
 def _record(value: GgufValue) -> ValueRecord:
@@ -371,19 +369,19 @@ def _sorted_changes(
     changes: Mapping[str, Change],
     known: GgufRecord | None = None,
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """Changed tensors: the contents of small ones, names of those with other rows, and names of the others."""
+    """Return changed tensors: the contents of small ones, names of those with other rows, and names of the others."""
     small: dict[str, str] = {}
     interleaved, other = [], []
-    room = SMALL
+    remaining = SMALL
     for name, change in changes.items():
         size = tensors[name].size
         if known is not None and name in known.contents:
             small[name] = known.contents[name]
         elif change.interleaved:
             interleaved.append(name)
-        elif size <= room and not (known is not None and name in known.interleaved):
+        elif size <= remaining and not (known is not None and name in known.interleaved):
             small[name] = base64.b64encode(read(name)).decode()
-            room -= size
+            remaining -= size
         else:
             other.append(name)
     return small, tuple(interleaved), tuple(other)

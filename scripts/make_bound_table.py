@@ -4,7 +4,7 @@
     python scripts/make_bound_table.py 128 wide 1M
     python scripts/make_bound_table.py 128 last 1M
 
-The smallest base, the first wide window and the last violating base never fall with the length, since a longer length
+The smallest base, the first wide interval and the last violating base never fall with the length, since a longer length
 only adds distances. A step ends at the first further distance that violates somewhere in the window of the step.
 
 Each goes on where the file ends. On one core 128 takes half a minute for base 1M, some minutes for base 16M, and half
@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from ropeconv.rope.bound.answer import DATA, Step
-from ropeconv.rope.bound.smallest import Sweep, Walk, exp, settled, tail, up, wide_windows, window_end
+from ropeconv.rope.bound.smallest import Sweep, Walk, exp, interval_end, settled, tail, up, wide_intervals
 from ropeconv.rope.bound.sums import Sums, everything, float64_error, scan, values
 from ropeconv.rope.lengths import parse_tokens
 
@@ -86,7 +86,7 @@ def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
         sweep.length, sweep.error = length, float64_error(sums.rotary_dim // 2, length)
         exact, distance = settled(sweep, at)
         at = float(exact)
-        end = window_end(sums, length, at)
+        end = interval_end(sums, length, at)
         while True:
             yield Step(length, up(exact.exp()), exp(end), distance)
             new, hole = next_violation(sums, length, at, end, through)
@@ -101,7 +101,7 @@ def wide_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
     """The first window at least 1 % wide, for the lengths from `last.length` to `through`, rising."""
     length, at = last.length, math.log(last.begin) * (1 - 1e-12)
     while length <= through:
-        begin, end = next(wide_windows(sums, length, at))
+        begin, end = next(wide_intervals(sums, length, at))
         yield Step(length, exp(begin), exp(end), None)
         length = next_violation(sums, length, begin, end, through)[0] + 1
         at = begin

@@ -10,13 +10,13 @@ class RopeconvError(Exception):
 
 
 class RecipeError(RopeconvError, ValueError):
-    """A method or modifier got a value that it cannot take. The message names the value and the repair. Exit code 2."""
+    """A method or modifier got a value that it does not accept. The message has the value and the fix. Exit code 2."""
 
     exit_code = 2
 
 
 class ImpossibleSize(RopeconvError):
-    """A size of a model, stated or derived from others, is out of bounds. Its message is a noun phrase. Exit code 1."""
+    """A size of a model, declared or derived, is out of bounds. Its message is a noun phrase. Exit code 1."""
 
 
 _SHORT = reprlib.Repr()

@@ -6,8 +6,8 @@ A form is the formula that a `rope_scaling` block names, with its numbers. Every
 Pairs of dimensions that do not rotate: their inv_freq is 0, so cos = 1 and sin = 0 at every position.
 
 p-RoPE has them in place of the slowest pairs (Barbero et al. 2024, https://arxiv.org/abs/2410.06205), DroPE in place of
-all (Gelberg et al. 2025, https://arxiv.org/abs/2512.12167). As a divisor of a frequency it is written 1e30, as
-llama.cpp's converter does for Gemma 4: no float turns by an angle over that.
+all (Gelberg et al. 2025, https://arxiv.org/abs/2512.12167). As a divisor of a frequency, such a pair has 1e30, as
+llama.cpp's converter writes for Gemma 4.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
     """A pair (mscale, mscale_all_dim) whose `mscale_ratio` is an attention factor, for readers that know only the pair.
 
     factor: s, above 1. attention_factor: the wanted ratio. mscale_all_dim is 1, unless mscale would then be 0, which
-    readers take as absent.
+    readers treat as absent.
     """
     for mscale_all_dim in (1.0, 2.0):
         denominator = temperature_attention_factor(factor, 0.1 * mscale_all_dim)
@@ -114,8 +114,8 @@ def divided(base: Vector, divisors: Vector | Sequence[float]) -> Vector:
 
     base: radians per token. divisors: positive. Returns radians per token; all float64 [rotary_dim / 2].
     """
-    by = np.asarray(divisors, dtype=np.float64)
-    return np.asarray(np.where(by < LEAST, base / by, 0.0), dtype=np.float64)
+    divisors = np.asarray(divisors, dtype=np.float64)
+    return np.asarray(np.where(divisors < LEAST, base / divisors, 0.0), dtype=np.float64)
 
 
 def divisors(base: Vector, inv_freq: Vector) -> Vector:
@@ -131,7 +131,7 @@ def written_divisors(divisors: Sequence[float]) -> list[float]:
 
     Times theta^(2i/r) that is infinite in float32, in which runtimes compute, so that the frequency is exactly 0.
     """
-    return [float(one) if one < LEAST else LARGEST_FLOAT32 for one in divisors]
+    return [float(divisor) if divisor < LEAST else LARGEST_FLOAT32 for divisor in divisors]
 
 
 def wavelengths(inv_freq: Vector) -> Vector:
@@ -199,8 +199,8 @@ class InterpolatedForm(Form):
 class Yarn(Form):
     """YaRN's frequencies as every runtime computes them: a ramp over the pair index.
 
-    `dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta)` is the (fractional) pair that turns `beta` times
-    within the original context `L`. With `low = dim(beta_fast)` and `high = dim(beta_slow)`, floored and
+    `dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta)` is the (fractional) pair that rotates `beta`
+    times within the original context `L`. With `low = dim(beta_fast)` and `high = dim(beta_slow)`, floored and
     ceiled if `truncate`, clamped to `[0, r - 1]`, and `ramp_i = clip((i - low) / (high - low), 0, 1)`:
 
         inv_freq_i = theta_i (1 - ramp_i) + theta_i / factor * ramp_i
@@ -219,11 +219,11 @@ class Yarn(Form):
     def ramp(self, rotary_dim: int) -> Vector:
         """Share of interpolation per pair, float64 [rotary_dim / 2]: 0 keeps a frequency, 1 divides it by `factor`."""
 
-        def pair_turning(turns: float) -> float:
-            length = self.original_context / (2 * math.pi * turns)
+        def pair(rotations: float) -> float:
+            length = self.original_context / (2 * math.pi * rotations)
             return rotary_dim * math.log(length) / (2 * math.log(self.theta))
 
-        low, high = pair_turning(self.beta_fast), pair_turning(self.beta_slow)
+        low, high = pair(self.beta_fast), pair(self.beta_slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0.0), min(high, rotary_dim - 1.0)
@@ -241,12 +241,12 @@ class Yarn(Form):
 class Llama3(Form):
     """NTK-by-parts as published (Peng et al. 2023, section 3.2), which is Llama 3.1's scaling.
 
-    With `turns_i = L theta_i / (2 pi)` and `keep_i = clip((turns_i - low) / (high - low), 0, 1)`:
+    With `n_i = L theta_i / (2 pi)` rotations and `keep_i = clip((n_i - low) / (high - low), 0, 1)`:
 
         inv_freq_i = theta_i (keep_i + (1 - keep_i) / factor)
 
     The paper's `alpha` and `beta` are `low_freq_factor` and `high_freq_factor`. Where high is not above low, as in the
-    second revision of Llama 4 Scout (1 and 1), there is no ramp: keep_i is 1 from `turns_i = low` on, else 0, as
+    second revision of Llama 4 Scout (1 and 1), there is no ramp: keep_i is 1 from `n_i = low` on, else 0, as
     transformers has it. original_context: L, in tokens.
     Source: Meta `llama3/model.py`, transformers `_compute_llama3_parameters`.
     """
@@ -259,12 +259,12 @@ class Llama3(Form):
 
     def inv_freq(self, rotary_dim: int) -> Vector:
         base = base_inv_freq(self.theta, rotary_dim)
-        turns = self.original_context * base / (2 * math.pi)
+        rotations = self.original_context * base / (2 * math.pi)
         width = self.high_freq_factor - self.low_freq_factor
         if width > 0:
-            keep = np.clip((turns - self.low_freq_factor) / width, 0.0, 1.0)
+            keep = np.clip((rotations - self.low_freq_factor) / width, 0.0, 1.0)
         else:
-            keep = np.where(turns < self.low_freq_factor, 0.0, 1.0)
+            keep = np.where(rotations < self.low_freq_factor, 0.0, 1.0)
         return base * (keep + (1 - keep) / self.factor)
 
 

@@ -11,7 +11,7 @@ method gives for the unscaled model over L0:
 - every other pair: f_i' = f_i m_i / theta_i, of two factor lists both, and A' = A A_m.
 
 The context becomes L1 s. A method therefore sees L1 as the trained context, at the frequencies that the scaling has
-divided: the pair that turns once in L0 unscaled turns once in L1 under linear scaling by L1 / L0.
+divided: the pair that rotates once in L0 unscaled rotates once in L1 under linear scaling by L1 / L0.
 
 Methods for models whose slowest pairs stand still by architecture (p-RoPE: Gemma 4, LFM 3).
 
@@ -57,13 +57,13 @@ def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
         return method.schedule(spec)
     power = 1.0 if method.names_base else spec.rotating_share
     form = Plain(spec.rope_theta**power)
-    made = method.schedule(replace(spec, form=form, rotary_dim=round(spec.rotary_dim * power), rotating_share=1.0))
-    inv_freq = _whole(made.inv_freq, spec)
+    schedule = method.schedule(replace(spec, form=form, rotary_dim=round(spec.rotary_dim * power), rotating_share=1.0))
+    inv_freq = _whole(schedule.inv_freq, spec)
     return replace(
-        made,
+        schedule,
         inv_freq=inv_freq,
-        short_inv_freq=None if made.short_inv_freq is None else _whole(made.short_inv_freq, spec),
-        form=_whole_form(made.form, power, spec) or recognise(inv_freq, spec.rope_theta),
+        short_inv_freq=None if schedule.short_inv_freq is None else _whole(schedule.short_inv_freq, spec),
+        form=_whole_form(schedule.form, power, spec) or recognise(inv_freq, spec.rope_theta),
     )
 
 
@@ -115,12 +115,12 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
     start = replace(spec.unscaled(), context=seen)
     relative = method.relative(declared, original)
     factor = relative.factor_over(original)
-    made = _widened(relative, factor, start, spec) or _composed(schedule_of(relative, start), start, spec)
-    reached = round(declared * factor) if factor is not None else round(made.context * declared / original)
-    made = replace(made, context=context or method.length or reached)
+    schedule = _widened(relative, factor, start, spec) or _composed(schedule_of(relative, start), start, spec)
+    reached = round(declared * factor) if factor is not None else round(schedule.context * declared / original)
+    schedule = replace(schedule, context=context or method.length or reached)
     if isinstance(method, ThetaBound):
-        _need_bound(method, made, spec)
-    return made
+        _need_bound(method, schedule, spec)
+    return schedule
 
 
 def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
@@ -142,33 +142,35 @@ def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSp
     total, old = method.widened(spec.form, factor), method.widened(spec.form, 1.0)
     if total is None or old is None:
         return None
-    made = schedule_of(total, start)
-    law = made.attention_factor / schedule_of(old, start).attention_factor
-    return replace(made, attention_factor=spec.attention_factor * law)
+    schedule = schedule_of(total, start)
+    law = schedule.attention_factor / schedule_of(old, start).attention_factor
+    return replace(schedule, attention_factor=spec.attention_factor * law)
 
 
-def _composed(made: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
-    """The schedule with another base, or with the product of the divisors. made: of the method alone."""
-    now, base = spec.current(), start.form.inv_freq(spec.rotary_dim)
+def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
+    """The schedule with another base, or with the product of the divisors. schedule: of the method alone."""
+    current, base = spec.current(), start.form.inv_freq(spec.rotary_dim)
     attention_factor, softmax_scale = (
-        now.attention_factor * made.attention_factor,
-        now.softmax_scale * made.softmax_scale,
+        current.attention_factor * schedule.attention_factor,
+        current.softmax_scale * schedule.softmax_scale,
     )
-    inv_freq, short, original = now.inv_freq * _ratio(made.inv_freq, base), None, spec.original_context
+    inv_freq, short, original = current.inv_freq * _ratio(schedule.inv_freq, base), None, spec.original_context
     form: Form | None = None
-    if now.short_inv_freq is not None or made.short_inv_freq is not None:
-        own, divided = (one.inv_freq if one.short_inv_freq is None else one.short_inv_freq for one in (now, made))
-        short = own * _ratio(divided, base)
-        original = original if now.short_inv_freq is not None else spec.context
+    if current.short_inv_freq is not None or schedule.short_inv_freq is not None:
+        present, divided = (
+            one.inv_freq if one.short_inv_freq is None else one.short_inv_freq for one in (current, schedule)
+        )
+        short = present * _ratio(divided, base)
+        original = original if current.short_inv_freq is not None else spec.context
         plain = base_inv_freq(spec.rope_theta, spec.rotary_dim)
         lists = [tuple(divisors(plain, one).tolist()) for one in (short, inv_freq)]
         form = LongRope(spec.rope_theta, lists[0], lists[1], original)
     elif spec.form == start.form:
-        form = made.form
-    elif made.form is not None and made.form == spec.base_form(made.form.theta):
-        form = replace(spec.form, theta=made.form.theta)
+        form = schedule.form
+    elif schedule.form is not None and schedule.form == spec.base_form(schedule.form.theta):
+        form = replace(spec.form, theta=schedule.form.theta)
         inv_freq = form.inv_freq(spec.rotary_dim)
-    return Schedule(inv_freq, attention_factor, made.context, original, form, short, softmax_scale)
+    return Schedule(inv_freq, attention_factor, schedule.context, original, form, short, softmax_scale)
 
 
 def _ratio(inv_freq: Vector, base: Vector) -> Vector:
@@ -176,9 +178,9 @@ def _ratio(inv_freq: Vector, base: Vector) -> Vector:
     return np.divide(inv_freq, base, out=np.zeros(len(base)), where=base > 0)
 
 
-def _need_bound(method: ThetaBound, made: Schedule, spec: RopeSpec) -> None:
+def _need_bound(method: ThetaBound, schedule: Schedule, spec: RopeSpec) -> None:
     """Raises RecipeError where the base keeps the bound alone, and not under the scaling that is kept."""
-    first = first_violation(made.inv_freq, spec.unrotated, method.target)
+    first = first_violation(schedule.inv_freq, spec.unrotated, method.target)
     if first is not None:
         raise RecipeError(
             f"--theta-bound {format_tokens(method.target)}: with the scaling that --on-top keeps, the sum is negative "

@@ -18,47 +18,47 @@ from .schedule import LogN, Schedule
 from .spec import RopeSpec
 
 
-def keep_short(made: Schedule, source: RopeSpec) -> Schedule:
+def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
     """A schedule as LongRoPE's pair of lists: the source's own frequencies up to a length, its own beyond.
 
     With theta_i of the source's base, short_factor_i = theta_i / f_i of the source (1 where it is not scaled) and
     long_factor_i = theta_i / inv_freq_i. The lists change at the context of a scaled source, and at the trained context
     of another: inside it the source is right as it is.
 
-    made: the schedule of the method. source: the RoPE of the checkpoint as it is. Raises RecipeError where the lists
-    would need two attention factors or two softmax scales, where one of them is a pair already, and where the context
-    does not go beyond that length.
+    schedule: of the method. source: the RoPE of the checkpoint as it is. Raises RecipeError where the lists would need
+    two attention factors or two softmax scales, where one of them is a pair already, and where the context does not go
+    beyond that length.
     """
-    if made.short_inv_freq is not None:
+    if schedule.short_inv_freq is not None:
         raise RecipeError(
             "--keep-short: there are two factor lists already, and no runtime takes a third; leave it out"
         )
-    switch = source.context if source.scaled else made.original_context
-    if made.context <= switch:
+    switch = source.context if source.scaled else schedule.original_context
+    if schedule.context <= switch:
         raise RecipeError(
-            f"--keep-short changes lists at {switch:,} tokens, and the context is {made.context:,}; leave it out, or "
-            "pass a longer --context"
+            f"--keep-short changes lists at {switch:,} tokens, and the context is {schedule.context:,}; leave it out, "
+            "or pass a longer --context"
         )
-    own = source.current()
-    if own.short_inv_freq is not None and own.short_inv_freq.tolist() != own.inv_freq.tolist():
+    current = source.current()
+    if current.short_inv_freq is not None and current.short_inv_freq.tolist() != current.inv_freq.tolist():
         raise RecipeError("--keep-short: the source has two factor lists already, and no runtime takes a third")
-    if abs(made.attention_factor - own.attention_factor) > 1e-9 * own.attention_factor:
+    if abs(schedule.attention_factor - current.attention_factor) > 1e-9 * current.attention_factor:
         raise RecipeError(
-            f"--keep-short: both lists share one attention factor; the source has {own.attention_factor:.6g} and this "
-            f"method {made.attention_factor:.6g}; pass --attention-factor {own.attention_factor:.12g}"
+            f"--keep-short: both lists share one attention factor; the source has {current.attention_factor:.6g} and "
+            f"this method {schedule.attention_factor:.6g}; pass --attention-factor {current.attention_factor:.12g}"
         )
-    if abs(made.softmax_scale - own.softmax_scale) > 1e-9 * own.softmax_scale:
+    if abs(schedule.softmax_scale - current.softmax_scale) > 1e-9 * current.softmax_scale:
         raise RecipeError(
-            f"--keep-short: both lists share one softmax scale; the source has {own.softmax_scale:.6g} and this method "
-            f"{made.softmax_scale:.6g}; leave it out"
+            f"--keep-short: both lists share one softmax scale; the source has {current.softmax_scale:.6g} and this "
+            f"method {schedule.softmax_scale:.6g}; leave it out"
         )
     still = source.rotary_dim // 2 - source.rotating_pairs
-    if count_zero(made.inv_freq) > still or count_zero(own.inv_freq) > still:
+    if count_zero(schedule.inv_freq) > still or count_zero(current.inv_freq) > still:
         raise RecipeError("--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it out")
     base = base_inv_freq(source.rope_theta, source.rotary_dim)
-    short, long = (tuple(divisors(base, vector).tolist()) for vector in (own.inv_freq, made.inv_freq))
+    short, long = (tuple(divisors(base, vector).tolist()) for vector in (current.inv_freq, schedule.inv_freq))
     form = LongRope(source.rope_theta, short, long, switch)
-    return replace(made, form=form, short_inv_freq=own.inv_freq, original_context=switch)
+    return replace(schedule, form=form, short_inv_freq=current.inv_freq, original_context=switch)
 
 
 @dataclass(frozen=True)
@@ -146,31 +146,31 @@ class Recipe:
         start = replace(spec, original_context=original, context=self.context or max(original, spec.context))
         try:
             with np.errstate(all="ignore"):
-                made = on_top(self.method, spec, self.context) if self.on_top else schedule_of(self.method, start)
+                schedule = on_top(self.method, spec, self.context) if self.on_top else schedule_of(self.method, start)
         except RopeconvError:
             raise
         except (ArithmeticError, ValueError) as problem:
             raise RecipeError(
                 f"{self.method.flag()} gives numbers that are out of range ({problem}); check its parameters"
             ) from None
-        if not self.method.keeps_zeros and count_zero(made.inv_freq[: start.rotating_pairs]) and not self.on_top:
+        if not self.method.keeps_zeros and count_zero(schedule.inv_freq[: start.rotating_pairs]) and not self.on_top:
             raise RecipeError(f"{self.method.flag()} gives frequencies that are 0; check its parameters")
         done = replace(
-            made,
-            context=self.context or made.context,
-            attention_factor=self._attention_factor(made),
+            schedule,
+            context=self.context or schedule.context,
+            attention_factor=self._attention_factor(schedule),
             log_n=None if self.log_n is None else LogN(self.log_n, self.log_n_length or original),
             query_scaling=spec.query_scaling,
         )
         return keep_short(done, spec if source is None else source) if self.keep_short else done
 
-    def _attention_factor(self, made: Schedule) -> float:
+    def _attention_factor(self, schedule: Schedule) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.temperature_slope is None and self.temperature_intercept is None:
-            return made.attention_factor
-        own = None if self.on_top else self.method.factor_over(made.original_context)
-        factor = made.context / made.original_context if own is None else own
+            return schedule.attention_factor
+        own = None if self.on_top else self.method.factor_over(schedule.original_context)
+        factor = schedule.context / schedule.original_context if own is None else own
         slope = 0.1 if self.temperature_slope is None else self.temperature_slope
         intercept = 1.0 if self.temperature_intercept is None else self.temperature_intercept
         return temperature_attention_factor(factor, slope, intercept)

@@ -90,8 +90,8 @@ def deviation(log_n: LogN, steps: QueryScaling, context: int) -> float:
     starts = np.arange(0, context, steps.length, dtype=np.float64)
     ends = np.minimum(starts + steps.length, context) - 1
     positions = np.concatenate([starts, ends])
-    wanted = log_n.scale(positions)
-    return float(np.max(np.abs(steps.scale(positions) - wanted) / np.maximum(wanted, 1.0)))
+    exact = log_n.scale(positions)
+    return float(np.max(np.abs(steps.scale(positions) - exact) / np.maximum(exact, 1.0)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,8 +52,8 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
     factor = 1.0 if not rotating or abs(inv_freq[0] - 1) <= SAME else float(1 / inv_freq[0])
     bases = [theta]
     if rotating > 1 and inv_freq[0] > inv_freq[rotating - 1]:
-        own = float(inv_freq[0] / inv_freq[rotating - 1]) ** (rotary_dim / (2 * (rotating - 1)))
-        bases += [round(own, 3), own] if math.isfinite(own) else []
+        base = float(inv_freq[0] / inv_freq[rotating - 1]) ** (rotary_dim / (2 * (rotating - 1)))
+        bases += [round(base, 3), base] if math.isfinite(base) else []
     for base in bases:
         form = Proportional(base, factor, share(rotating, rotary_dim))
         if np.allclose(form.inv_freq(rotary_dim), inv_freq, rtol=SAME, atol=0.0):
@@ -72,8 +72,8 @@ def rotating_share(form: Form, rotary_dim: int) -> float:
 
 def share(rotating: int, rotary_dim: int) -> float:
     """The partial_rotary_factor p with which int(p * rotary_dim // 2) is `rotating`, a number of pairs."""
-    found = 2 * rotating / rotary_dim
-    return found if int(found * rotary_dim // 2) == rotating else math.nextafter(found, 2.0)
+    partial = 2 * rotating / rotary_dim
+    return partial if int(partial * rotary_dim // 2) == rotating else math.nextafter(partial, 2.0)
 
 
 LayerKind = Literal["global", "local", "none"]
@@ -96,9 +96,9 @@ class RopeSpec:
     form: the formula in force on the layers that a context extension changes.
     attention_factor: multiplies cos and sin. softmax_scale: multiplies every logit (DeepSeek's mscale).
     original_context: tokens the unscaled embedding was trained for. context: tokens the config declares.
-    original_context_source: how the former is known: a statement of the config, the GGUF header or ropeconv's receipt,
-    a fact about the family, the declared context divided by the factor, or the declared one itself.
-    original_context_reference: where that fact is stated, empty for the others.
+    original_context_source: how the former is known: declared by the config, the GGUF header or ropeconv's receipt, a
+    fact about the family, the declared context divided by the factor, or the declared one itself.
+    original_context_reference: the source of that fact, empty for the others.
     layers: per layer "global" (rotates with `form`), "local" (with `local_form`), or "none" (NoPE).
     windows: per layer the tokens that it sees, its sliding window or chunk; None for the whole context. Empty means
     that every layer sees the whole context. chunked: whether they are chunks (Llama 4).
@@ -154,7 +154,7 @@ class RopeSpec:
 
     @property
     def query_length(self) -> int:
-        """The tokens in whose units queries scale; the trained context where they do not."""
+        """The length of the query scaling in tokens; the trained context without one."""
         return self.query_scaling.length if self.query_scaling else self.original_context
 
     @property
@@ -174,8 +174,8 @@ class RopeSpec:
     @property
     def scaled(self) -> bool:
         """Whether the checkpoint has a context extension already."""
-        own = isinstance(self.form, Proportional) and self.form == self.base_form(self.form.theta)
-        return self.attention_factor != 1.0 or (self.form.scaled and not own)
+        unscaled = isinstance(self.form, Proportional) and self.form == self.base_form(self.form.theta)
+        return self.attention_factor != 1.0 or (self.form.scaled and not unscaled)
 
     @property
     def rotating_pairs(self) -> int:
@@ -217,8 +217,8 @@ class RopeSpec:
     def rotating_window(self) -> int | None:
         """The widest window of the layers that an extension changes; None where one of them sees the whole context."""
         rotating = [size for size, kind in zip(self.windows, self.layers, strict=False) if kind == "global"]
-        known = [size for size in rotating if size is not None]
-        return max(known) if known and len(known) == len(rotating) else None
+        sizes = [size for size in rotating if size is not None]
+        return max(sizes) if sizes and len(sizes) == len(rotating) else None
 
     def visible(self, context: int) -> int:
         """The distances, in tokens, over which the layers that an extension changes look at most, at a context."""

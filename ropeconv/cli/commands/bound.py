@@ -159,7 +159,7 @@ def bound_command(
         bool | None,
         typer.Option(
             "--windows/--no-windows",
-            help="Look for the first wide window and the last violation (default: where that is quick).",
+            help="Look for the first wide interval and the last violation (default: where that is quick).",
         ),
     ] = None,
     certificate: Annotated[
@@ -228,19 +228,19 @@ def _show_bound(found: Bound, output: Output) -> None:
         return
     rows = [
         ("smallest base", repr(found.base), f"the sum is 0 at distance {found.binding_distance:,}"),
-        ("the window it opens", _window(found.window), "" if found.width is None else f"{found.width:.2g} wide"),
+        ("the interval it opens", _interval(found.window), "" if found.width is None else f"{found.width:.2g} wide"),
     ]
     if found.first_wide_window:
-        rows.append(("first window 1 % wide", _window(found.first_wide_window), "what --theta-bound takes"))
+        rows.append(("first interval 1 % wide", _interval(found.first_wide_window), "used by --theta-bound"))
     if found.last_violating_base:
         rows.append(("last base that violates", f"{found.last_violating_base:,.0f}", "all larger ones will do"))
     rows += [("published", f"{base:.2g}", source) for source, base in found.published.items()]
     rows.append(("estimate L / x0", f"{asymptotic_base(found.length):,.0f}", "for ever wider heads"))
     output.table(what, ("", "base", ""), rows)
     if not found.known_windows:
-        what = "the last violation" if found.first_wide_window else "the first wide window and the last violation"
+        what = "the last violation" if found.first_wide_window else "the first wide interval and the last violation"
         output.say(f"--windows looks for {what}, which takes 15 minutes at 1M tokens.")
 
 
-def _window(ends: tuple[float, float | None]) -> str:
+def _interval(ends: tuple[float, float | None]) -> str:
     return f"{ends[0]:,.1f} and above" if ends[1] is None else f"{ends[0]:,.1f} to {ends[1]:,.1f}"

@@ -1,4 +1,4 @@
-"""The smallest base for a length, the window of bases that it opens, and the first window that is wide enough to use.
+"""The smallest base for a length, the interval of bases that it opens, and the first interval that is wide enough.
 
 Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122.
 
@@ -25,11 +25,11 @@ from ..forms import asymptotic_base
 from .smallest import (
     Proof,
     exp,
+    interval_end,
     last_violating,
     smallest_log_base,
     up,
-    wide_windows,
-    window_end,
+    wide_intervals,
 )
 from .sums import Sums
 
@@ -55,8 +55,8 @@ FIRST = Step(1, 1.0, math.inf, None)
 def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     """The step that holds at a length; None for heads and lengths that the tables do not have.
 
-    kind: "base" (the smallest base and its window), "wide" (the first window at least 1 % wide), or "last" (the last
-    base that violates). rotary_dim: all dimensions of the head. length: in tokens.
+    kind: "base" (the smallest base and its interval), "wide" (the first interval at least 1 % wide), or "last" (the
+    last base that violates). rotary_dim: all dimensions of the head. length: in tokens.
     """
     table = _read(kind, rotary_dim)
     if table is None or length > table["through"]:
@@ -72,8 +72,8 @@ def farthest(rotary_dim: int) -> tuple[int, float]:
 
 def published() -> dict[str, dict[int, float]]:
     """The smallest bases for 128 dimensions that have been published, by source and length."""
-    found = json.loads((DATA / "published.json").read_text("utf-8"))
-    return {source: {int(length): base for length, base in row.items()} for source, row in found.items()}
+    rows = json.loads((DATA / "published.json").read_text("utf-8"))
+    return {source: {int(length): base for length, base in row.items()} for source, row in rows.items()}
 
 
 def _step(table: dict[str, Any], row: int) -> Step:
@@ -160,7 +160,7 @@ def bound(
     """The bound for one length and head: read from the package's tables where they have it, else computed.
 
     length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the head. windows: whether
-    to look for the first wide window and the last base that violates; None looks up to 1M tokens for the former (half
+    to look for the first wide interval and the last base that violates; None looks up to 1M tokens for the former (half
     a minute) and up to 128k for the latter (as long; a quarter of an hour at 1M). proof: a list to which
     (from ln b, to ln b, distance) is appended for each interval that the distance rules out; the base is then computed
     even where the tables have it. tell: called with a sentence about the progress of long searches.
@@ -173,8 +173,8 @@ def bound(
     step = _base(sums, length, proof, tell)
     wide, last = _table("wide", sums, length), _table("last", sums, length)
     if wide is None and (length <= LONG_WIDE if windows is None else windows):
-        tell("looking for the first window that is 1 % wide")
-        low, high = next(wide_windows(sums, length, math.log(step.begin)))
+        tell("looking for the first interval that is 1 % wide")
+        low, high = next(wide_intervals(sums, length, math.log(step.begin)))
         wide = Step(length, exp(low), exp(high), None)
     if last is None and (length <= LONG_LAST if windows is None else windows):
         at, distance = last_violating(sums, length, lambda at: tell(f"proven: no base above {exp(at):,.0f} violates"))
@@ -193,15 +193,15 @@ def bound(
 
 
 def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
-    """Whether `wide_base` takes seconds: up to 2^18 tokens, or where the tables have the window."""
+    """Whether `wide_base` takes seconds: up to 2^18 tokens, or where the tables have the interval."""
     return length <= 1 << 18 or _table("wide", Sums(rotary_dim, head_dim), length) is not None
 
 
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
-    """The first 1 %, (b, 1.01 b), of one of the windows of bases that are at least 1 % wide.
+    """The first 1 %, (b, 1.01 b), of one of the intervals of bases that are at least 1 % wide.
 
-    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the head. skip: how many
-    such windows, from the smallest base on, are passed over. Returns (inf, inf) where there is no such window. Raises
+    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the head. skip: number of
+    such intervals, from the smallest base on, that are passed over. Returns (inf, inf) where there is none. Raises
     RecipeError for lengths beyond 2^27.
     """
     sums = _sums(length, rotary_dim, head_dim)
@@ -209,7 +209,7 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
     if known is not None and skip == 0:
         return known.begin, min(known.end, known.begin * 1.01)
     start = known.begin if known is not None else _base(sums, length).begin
-    low, high = next(islice(wide_windows(sums, length, math.log(start)), skip, None), (math.inf, math.inf))
+    low, high = next(islice(wide_intervals(sums, length, math.log(start)), skip, None), (math.inf, math.inf))
     return exp(low), min(exp(high), exp(low) * 1.01)
 
 
@@ -235,7 +235,7 @@ def _base(sums: Sums, length: int, proof: Proof | None = None, tell: Callable[[s
     )
     if distance is None:
         return FIRST
-    return Step(length, up(exact.exp()), exp(window_end(sums, length, float(exact))), distance)
+    return Step(length, up(exact.exp()), exp(interval_end(sums, length, float(exact))), distance)
 
 
 def _ends(step: Step) -> tuple[float, float | None]:

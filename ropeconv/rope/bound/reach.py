@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FARTHEST = 1 << 27
 SEARCHED = 1 << 24
 MOST_COUNTED = 1 << 31
-"""Distances times pairs that are looked at without being asked for: 2^24 tokens for heads of 256 dimensions."""
+"""Distances times pairs that are searched unasked: 2^24 tokens for heads of 256 dimensions."""
 SHOWN = 100
 
 
@@ -49,8 +49,8 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
         negative = value < -blocks.slack
         unclear = np.flatnonzero(np.abs(value) <= blocks.slack)
         surer = values(inv_freq, unrotated, first[0] + unclear)
-        for one in np.flatnonzero(np.abs(surer) < error):
-            surer[one] = float(exact_value(inv_freq, unrotated, int(first[0] + unclear[one])))
+        for index in np.flatnonzero(np.abs(surer) < error):
+            surer[index] = float(exact_value(inv_freq, unrotated, int(first[0] + unclear[index])))
         negative[unclear] = surer < 0
         yield first[0] + np.flatnonzero(negative)
 
@@ -63,7 +63,8 @@ def _rotating(inv_freq: Vector, unrotated: float) -> tuple[Vector, float]:
 
 def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | None:
     """The smallest distance 1 <= m < length with B(m) < 0, or None; the parameters are those of `violations`."""
-    return next((int(found[0]) for found in violations(inv_freq, unrotated, length) if len(found)), None)
+    arrays = violations(inv_freq, unrotated, length)
+    return next((int(distances[0]) for distances in arrays if len(distances)), None)
 
 
 def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tuple[Vector, Vector]:
@@ -81,7 +82,7 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
             distances = np.arange(first, min(first + CHUNK, int(stop)))
             value = rough(inv_freq, unrotated, distances)
             low = int(value.argmin())
-            best = min(best, (float(distances[low]), float(value[low])), key=lambda one: one[1])
+            best = min(best, (float(distances[low]), float(value[low])), key=lambda point: point[1])
         at.append(best[0])
         lowest.append(best[1])
     return np.array(at), np.array(lowest)
@@ -135,21 +136,21 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     for a length beyond 2^27.
     """
     if length > FARTHEST:
-        raise RecipeError(f"distances are looked at up to {FARTHEST} tokens, and {length} is more; choose fewer")
+        raise RecipeError(f"the bound is searched up to {FARTHEST} tokens, and {length} is more; choose fewer")
     inv_freq, unrotated = _rotating(inv_freq, unrotated)
     count, runs, last = 0, 0, -1
     places: list[tuple[int, int]] = []
-    for found in violations(inv_freq, unrotated, length):
-        if not len(found):
+    for distances in violations(inv_freq, unrotated, length):
+        if not len(distances):
             continue
-        begins = np.flatnonzero(np.diff(found, prepend=last) > 1)
-        ends = np.append(begins, len(found))[1:] - 1
-        joined = len(found) if not len(begins) else int(begins[0])
+        begins = np.flatnonzero(np.diff(distances, prepend=last) > 1)
+        ends = np.append(begins, len(distances))[1:] - 1
+        joined = len(distances) if not len(begins) else int(begins[0])
         if joined and len(places) == runs:
-            places[-1] = (places[-1][0], int(found[joined - 1]))
-        new = [(int(found[a]), int(found[b])) for a, b in zip(begins[:SHOWN], ends[:SHOWN], strict=True)]
+            places[-1] = (places[-1][0], int(distances[joined - 1]))
+        new = [(int(distances[a]), int(distances[b])) for a, b in zip(begins[:SHOWN], ends[:SHOWN], strict=True)]
         places += new if len(places) == runs else []
-        count, runs, last = count + len(found), runs + len(begins), int(found[-1])
+        count, runs, last = count + len(distances), runs + len(begins), int(distances[-1])
     first, searched = (places[0][0] if places else None), length
     farther = min(SEARCHED, MOST_COUNTED // max(1, len(inv_freq)))
     if first is None and length < farther:
@@ -158,8 +159,8 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
 
 
 MOST_COSINES = 1 << 28
-"""Distances times pairs that are looked at for a warning, some seconds: 4M tokens for heads of 128 dimensions. A config
-may declare any context, and `ropeconv bound` looks further."""
+"""Distances times pairs that a warning may cost, some seconds: 4M tokens for heads of 128 dimensions. A config may
+declare any context, and `ropeconv bound` searches further."""
 
 REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 
@@ -260,7 +261,7 @@ def head_reach(
     of zero; float64 decides the others. Raises RecipeError for a length beyond 2^27.
     """
     if length > FARTHEST:
-        raise RecipeError(f"distances are looked at up to {FARTHEST} tokens, and {length} is more; choose fewer")
+        raise RecipeError(f"the bound is searched up to {FARTHEST} tokens, and {length} is more; choose fewer")
     heads = len(weights.rotated)
     columns = np.ascontiguousarray(weights.rotated.T, dtype=np.float32)
     unrotated = weights.unrotated.astype(np.float32)
@@ -276,8 +277,7 @@ def head_reach(
         at, head = np.nonzero(np.abs(value) <= slack)
         if len(at):
             negative[at, head] = weighted_sums(inv_freq, weights, head, distances[at]) < 0
-        found = negative.any(axis=0)
-        fresh = found & (first == 0)
+        fresh = negative.any(axis=0) & (first == 0)
         first[fresh] = start + negative[:, fresh].argmax(axis=0)
         count += negative.sum(axis=0)
         advance(len(distances))
@@ -308,9 +308,9 @@ class Profile:
 
     def to_dict(self) -> dict[str, object]:
         """The fields as JSON-ready data, those of `reach` among them; keys stay within a schema."""
-        own = asdict(self)
-        del own["reach"]
-        return self.reach.to_dict() | own
+        numbers = asdict(self)
+        del numbers["reach"]
+        return self.reach.to_dict() | numbers
 
 
 def profile(schedule: Schedule, spec: RopeSpec) -> Profile:

@@ -3,10 +3,10 @@
 At ln b = t a distance m with f(m, t) < 0 rules t out, and with it everything up to the next zero of f(m, .), which a
 bound on the second derivative proves. From there another distance takes over. Where none is left, t is the answer.
 
-Windows: intervals of bases on which no distance violates. The smallest base opens one, which may be very narrow.
+Intervals of bases on which no distance violates. The smallest base opens one that may be very narrow.
 
-The end of a window is found from a base where every sum is positive: a bound on the slopes leaves few distances whose
-sum can reach zero within an interval of ln b, and each of those is followed.
+The end of an interval is found from a base where every sum is positive: a bound on the slopes leaves few distances
+whose sum can reach zero within a range of ln b, and each of those is followed.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ class Sweep:
     def witnesses(self, log_base: float) -> Distances:
         """Some of the distances that violate at one base, int64; empty only if no distance below `length` violates."""
         inv_freq = self.sums.inv_freq(log_base)
-        found = self._of_pool(inv_freq)
-        if not len(found) and self._search_slow(inv_freq):
-            found = self._of_pool(inv_freq)
-        if len(found):
-            return found
+        witnesses = self._violating_in_pool(inv_freq)
+        if not len(witnesses) and self._search_slow(inv_freq):
+            witnesses = self._violating_in_pool(inv_freq)
+        if len(witnesses):
+            return witnesses
         distances = everything(scan(inv_freq, self.sums.unrotated, 1, self.length, NEAR))
         value = values(inv_freq, self.sums.unrotated, distances)
         self._keep(distances, value)
         return distances[value < -self.error]
 
-    def _of_pool(self, inv_freq: Vector) -> Distances:
+    def _violating_in_pool(self, inv_freq: Vector) -> Distances:
         return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -self.sums.sure]
 
     def _search_slow(self, inv_freq: Vector) -> bool:
@@ -162,7 +162,7 @@ def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
 
 def _proven(sums: Sums, distance: int, log_base: Decimal) -> float:
     """The ln b up to which a distance that violates at `log_base` is proven to: f + f' h + M h^2 / 2 < 0."""
-    value, slope = (float(one) for one in sums.exact(distance, log_base))
+    value, slope = map(float, sums.exact(distance, log_base))
     curvature = float(sums.curvature(np.array([distance]), float(log_base))[0])
     return float(log_base) + (math.sqrt(slope**2 - 2 * curvature * value) - slope) / curvature
 
@@ -254,11 +254,11 @@ class Walk:
         """The first ln b on the way from `begin` to `end` at which a distance violates, and that distance; or `end`."""
         at = begin
         while (end - at) * self.direction > 0:
-            upto, found, zeros = self.piece(at, end)
-            if len(found):
+            stop, distances, zeros = self.piece(at, end)
+            if len(distances):
                 first = int((zeros * self.direction).argmin())
-                return float(zeros[first]), int(found[first])
-            at = upto
+                return float(zeros[first]), int(distances[first])
+            at = stop
             if self.tell is not None:
                 self.tell(at)
         return end, None
@@ -273,17 +273,17 @@ class Walk:
         steepness = self.sums.steepness(min(begin, edge))
         size = min(self.reach / (self.length * steepness), 0.1, abs(end - begin))
         inv_freq = self.sums.inv_freq(begin)
-        found = everything(scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size))
+        distances = everything(scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size))
         few, many = max(32, self.length // 600), max(128, self.length // 200)
-        self.reach *= 1.3 if len(found) <= few else 1 / 1.3 if len(found) > many else 1
+        self.reach *= 1.3 if len(distances) <= few else 1 / 1.3 if len(distances) > many else 1
         stop = end if size == abs(end - begin) else begin + self.direction * size
-        if not len(found):
-            return stop, found, np.empty(0)
-        curvature = self.sums.curvature(found, min(begin, stop))
-        near = lower_bounds(self.sums, found, begin, size, curvature) < self.sums.sure
-        zeros = self._zeros(found[near].astype(np.float64), curvature[near], begin, stop)
+        if not len(distances):
+            return stop, distances, np.empty(0)
+        curvature = self.sums.curvature(distances, min(begin, stop))
+        near = lower_bounds(self.sums, distances, begin, size, curvature) < self.sums.sure
+        zeros = self._zeros(distances[near].astype(np.float64), curvature[near], begin, stop)
         violating = (stop - zeros) * self.direction > 0
-        return stop, found[near][violating], zeros[violating]
+        return stop, distances[near][violating], zeros[violating]
 
     def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
         """The ln b at which each sum turns negative, or one beyond `end`, by f(t + h) >= f + f' h - M h^2 / 2 > 0."""
@@ -314,8 +314,8 @@ def lower_bounds(sums: Sums, distances: Distances, log_base: float, size: float,
     return np.asarray(value - np.abs(slope) * size - curvature * size**2 / 2)
 
 
-def window_end(sums: Sums, length: int, log_base: float) -> float:
-    """The ln b at which the window that begins at `log_base` ends; infinite where it does not end."""
+def interval_end(sums: Sums, length: int, log_base: float) -> float:
+    """The ln b at which the interval that begins at `log_base` ends; infinite where it does not end."""
     last = tail(sums, length)
     end, distance = Walk(sums, length, 1).edge(log_base, max(last, log_base))
     return math.inf if distance is None else end
@@ -330,10 +330,10 @@ def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[f
     return Walk(sums, length, -1, tell).edge(tail(sums, length), 0.0)
 
 
-def wide_windows(sums: Sums, length: int, start: float) -> Iterator[tuple[float, float]]:
-    """Windows that are at least 1 % wide, as (begin, end) in ln b, in rising order; the last has no end.
+def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[float, float]]:
+    """Intervals that are at least 1 % wide, as (begin, end) in ln b, in rising order; the last has no end.
 
-    sums: of the head. length: in tokens. start: ln b* of the length, or another lower bound. A window of that width
+    sums: of the head. length: in tokens. start: ln b* of the length, or another lower bound. An interval of that width
     holds a point of any grid half as wide, so only such points are tried.
     """
     reach = math.log1p(WIDTH)

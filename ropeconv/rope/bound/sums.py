@@ -148,8 +148,8 @@ def scan(
     limit += blocks.slack - unrotated
     for first in starts(start, stop):
         allowed = (limit + rate * (first + BLOCK)).astype(np.float32)
-        found = first[0] + np.flatnonzero((blocks.rotated(first) < allowed[:, None]).reshape(-1))
-        yield found[found < stop]
+        distances = first[0] + np.flatnonzero((blocks.rotated(first) < allowed[:, None]).reshape(-1))
+        yield distances[distances < stop]
 
 
 def starts(start: int, stop: int) -> Iterator[Distances]:
@@ -162,9 +162,9 @@ def starts(start: int, stop: int) -> Iterator[Distances]:
         size = min(CHUNK, size * 4)
 
 
-def everything(found: Iterator[Distances]) -> Distances:
+def everything(arrays: Iterator[Distances]) -> Distances:
     """The arrays of a scan joined into one, int64 [n]."""
-    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 
 def exact_value(inv_freq: Vector, unrotated: float, distance: int) -> Decimal:
@@ -175,25 +175,25 @@ def exact_value(inv_freq: Vector, unrotated: float, distance: int) -> Decimal:
 
 
 def cos_sin(angle: Decimal) -> tuple[Decimal, Decimal]:
-    """cos and sin by quarter turns and their series, for angles up to 1e30."""
-    turns = int((angle / (PI / 2)).to_integral_value())
-    rest = angle - turns * (PI / 2)
+    """cos and sin by quarters of a rotation and their series, for angles up to 1e30."""
+    quarters = int((angle / (PI / 2)).to_integral_value())
+    remainder = angle - quarters * (PI / 2)
     cosine, sine, term, index = Decimal(0), Decimal(0), Decimal(1), 0
     while abs(term) > Decimal(10) ** -DIGITS:
         cosine += term
-        term *= rest / (index + 1)
+        term *= remainder / (index + 1)
         sine += term
-        term *= -rest / (index + 2)
+        term *= -remainder / (index + 2)
         index += 2
-    return ((cosine, sine), (-sine, cosine), (-cosine, -sine), (sine, -cosine))[turns % 4]
+    return ((cosine, sine), (-sine, cosine), (-cosine, -sine), (sine, -cosine))[quarters % 4]
 
 
 def phases(distances: NDArray[np.number], inv_freq: Vector) -> Single:
-    """m theta within half a turn of zero, float32, shape [n, r/2]: numpy's float32 cosine is ten times as fast."""
-    turns = np.multiply.outer(distances, inv_freq / math.tau)
-    turns -= np.rint(turns)
-    turns *= math.tau
-    return np.asarray(turns, dtype=np.float32)
+    """m theta between -pi and pi, float32, shape [n, r/2]: numpy's float32 cosine is ten times as fast."""
+    angles = np.multiply.outer(distances, inv_freq / math.tau)
+    angles -= np.rint(angles)
+    angles *= math.tau
+    return np.asarray(angles, dtype=np.float32)
 
 
 def score_bound(inv_freq: Vector, distances: NDArray[np.number]) -> Vector:
@@ -204,8 +204,8 @@ def score_bound(inv_freq: Vector, distances: NDArray[np.number]) -> Vector:
     most max_i |h_{i+1} - h_i| sum_n |S_n|. At distance 0 the result is (r/2 + 1)/2. Su et al. 2021,
     https://arxiv.org/abs/2104.09864, section 3.4.3.
     """
-    turned = np.exp(1j * np.multiply.outer(distances, inv_freq))
-    return np.asarray(np.abs(turned.cumsum(axis=1)).mean(axis=1))
+    rotations = np.exp(1j * np.multiply.outer(distances, inv_freq))
+    return np.asarray(np.abs(rotations.cumsum(axis=1)).mean(axis=1))
 
 
 class PairWeights(NamedTuple):
@@ -247,7 +247,7 @@ def normalised_variances(variances: Vector, means: Vector) -> Vector:
     1 / |y|^2 = int_0^inf exp(-t |y|^2) dt, whose expectation is a product over components; the integral is taken over
     ln t by the trapezoidal rule, whose error is below 1e-9 here.
     """
-    found = np.zeros_like(variances)
+    normalised = np.zeros_like(variances)
     steps = np.exp(np.arange(-60, 60, 0.25))[:, None]
     for row, (spread, mean) in enumerate(zip(variances, means, strict=True)):
         size = (spread + mean**2).sum()
@@ -258,8 +258,8 @@ def normalised_variances(variances: Vector, means: Vector) -> Vector:
         density = np.exp((0.5 * np.log(damped) - steps * mean**2 * damped).sum(axis=1, keepdims=True)) * steps * 0.25
         second = (density * (variance * damped + (mean * damped) ** 2)).sum(axis=0)
         first = (density * mean * damped / np.sqrt(math.pi * steps)).sum(axis=0)
-        found[row] = len(variance) * (second - first**2)
-    return found
+        normalised[row] = len(variance) * (second - first**2)
+    return normalised
 
 
 def _pairs(variances: Vector, rotary_dim: int, layout: str) -> Vector:

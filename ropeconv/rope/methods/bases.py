@@ -16,7 +16,7 @@ from ..spec import RopeSpec
 from .method import LengthMethod, Method, param, positive, register
 
 QUICK = 1 << 28
-"""Distances times dimensions up to which the bound of a base is looked at unasked: a second or two."""
+"""Distances times dimensions up to which the bound of a base is checked unasked: a second or two."""
 
 
 def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
@@ -84,8 +84,8 @@ class ThetaFor(LengthMethod):
 class ThetaBound(LengthMethod):
     """A base with sum_i cos(m theta_i) >= 0 for every distance m below the target length.
 
-    The smallest such base opens a window that may be a millionth wide, which float32 does not survive; this is the
-    geometric middle of the first 1 % of the first window at least that wide, checked on the float32 frequencies.
+    The smallest such base opens an interval that may be a millionth wide, which float32 does not survive; this is the
+    geometric middle of the first 1 % of the first interval at least that wide, checked on the float32 frequencies.
     """
 
     name = "theta-bound"
@@ -112,13 +112,13 @@ class ThetaBound(LengthMethod):
         Raises RecipeError where the model's own base keeps the bound already, and where the search takes minutes.
         """
         if context * spec.rotary_dim > QUICK:
-            raise RecipeError(f"finding a base takes minutes at {context} tokens; --theta-bound {context} does it")
+            raise RecipeError(f"finding a base takes minutes at {context} tokens; run it with --theta-bound {context}")
         if first_violation(base_inv_freq(spec.rope_theta, spec.rotary_dim), spec.unrotated, context) is None:
             raise RecipeError(
                 f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context} tokens already"
             )
         if not is_quick(context, spec.rotary_dim, spec.head_dim):
-            raise RecipeError(f"finding a base takes minutes at {context} tokens; --theta-bound {context} does it")
+            raise RecipeError(f"finding a base takes minutes at {context} tokens; run it with --theta-bound {context}")
         return cls(context)
 
     @property
@@ -140,7 +140,7 @@ class ThetaBound(LengthMethod):
 
 @cache
 def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: float) -> float | None:
-    """The middle of the first wide window that keeps the bound in float32 too, rounded down; None where none does."""
+    """The middle of the first wide interval that keeps the bound in float32 too, rounded down; None where none does."""
     for number in range(100):
         low, high = wide_base(target, rotary_dim, head_dim, number)
         if math.isinf(low):

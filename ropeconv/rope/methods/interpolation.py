@@ -137,7 +137,7 @@ class NtkMixed(ScaledMethod):
 class YarnMethod(ScaledMethod):
     """NTK-by-parts with a ramp over pair indices, and the attention factor sqrt(1/t) = 0.1 ln s + 1.
 
-    dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta) is the pair that turns beta times within the trained context L.
+    dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta) is the pair that rotates beta times within the trained context L.
     Pairs below dim(beta_fast) keep their frequency, those above dim(beta_slow) are divided by s, with a linear ramp
     between: inv_freq_i = theta_i (1 - ramp_i) + theta_i / s * ramp_i.
 
@@ -165,8 +165,8 @@ class YarnMethod(ScaledMethod):
     )
     ordered = ("beta_fast", "beta_slow")
 
-    beta_fast: float = param(positive, "turns in the trained context above which a pair is left alone", 32.0)
-    beta_slow: float = param(positive, "turns below which a pair is divided by s", 1.0)
+    beta_fast: float = param(positive, "rotations in the trained context above which a pair is unchanged", 32.0)
+    beta_slow: float = param(positive, "rotations below which a pair is divided by s", 1.0)
     truncate: bool = param(switch, "round the ramp's ends to whole pairs", True)
     mscale: float | None = param(number, "DeepSeek's numerator of the attention factor", None)
     mscale_all_dim: float | None = param(number, "DeepSeek's denominator of the attention factor", None)
@@ -186,8 +186,7 @@ class YarnMethod(ScaledMethod):
             attention_factor = mscale_ratio(factor, self.mscale, self.mscale_all_dim)
             if spec.mla:
                 softmax_scale = temperature_attention_factor(factor, 0.1 * self.mscale_all_dim) ** 2
-        made = super().schedule(spec)
-        return replace(made, attention_factor=attention_factor, softmax_scale=softmax_scale)
+        return replace(super().schedule(spec), attention_factor=attention_factor, softmax_scale=softmax_scale)
 
     def widened(self, form: Form, factor: float) -> Method | None:
         if not isinstance(form, Yarn):
@@ -199,7 +198,7 @@ class YarnMethod(ScaledMethod):
 @register
 @dataclass(frozen=True)
 class ByParts(ScaledMethod):
-    """NTK-by-parts as published: a ramp over L / wavelength, from `alpha` to `beta` turns, attention factor 1.
+    """NTK-by-parts as published: a ramp over L / wavelength, from `alpha` to `beta` rotations, attention factor 1.
 
     The same function as Llama 3's with other numbers (`forms.Llama3`), and a different one from `--yarn`'s:
     in the middle of the ramp the two differ by up to a factor of 4 at s = 32.
@@ -218,8 +217,8 @@ class ByParts(ScaledMethod):
     )
     ordered = ("beta", "alpha")
 
-    alpha: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
-    beta: float = param(positive, "turns above which a pair is left alone", 32.0)
+    alpha: float = param(positive, "rotations in the trained context below which a pair is divided by s", 1.0)
+    beta: float = param(positive, "rotations above which a pair is unchanged", 32.0)
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return Llama3Form(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
@@ -242,8 +241,8 @@ class Llama3(ScaledMethod):
     finetuning_note = "part of Llama 3.1's training at the new length (Meta 2024)"
     ordered = ("high_freq_factor", "low_freq_factor")
 
-    low_freq_factor: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
-    high_freq_factor: float = param(positive, "turns above which a pair is left alone", 4.0)
+    low_freq_factor: float = param(positive, "rotations in the trained context below which a pair is divided by s", 1.0)
+    high_freq_factor: float = param(positive, "rotations above which a pair is unchanged", 4.0)
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return Llama3Form(spec.rope_theta, factor, spec.original_context, self.low_freq_factor, self.high_freq_factor)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ropeconv.rope.bound.answer import DATA, bound, look_up, wide_base
+from ropeconv.rope.bound.answer import DATA, bound, is_quick, look_up, wide_base
 from ropeconv.rope.bound.reach import effective_length, worse_than_source
 from ropeconv.rope.bound.sums import Sums
 from ropeconv.rope.errors import RecipeError
@@ -46,6 +47,15 @@ def test_heads_that_rotate_half_need_no_base() -> None:
     assert (found.base, found.binding_distance, found.last_violating_base) == (1.0, None, None)
     assert (found.window, found.width, found.first_wide_window) == ((1.0, None), None, (1.0, None))
     assert found.known_windows
+
+
+def test_a_base_that_takes_minutes_is_announced_and_reports_where_it_is() -> None:
+    """The tables have heads whose every pair rotates."""
+    assert [is_quick(1 << 19, *head) for head in ((128, 128), (64, 128), (96, 128))] == [True, False, False]
+    reports: list[str] = []
+    bound(2000, 20, 20, windows=False, tell=reports.append)
+    assert reports
+    assert all(re.fullmatch(r"ruled out: all bases up to [\d,]+", report) for report in reports)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ropeconv.rope.bound.answer import bound, published
-from ropeconv.rope.bound.smallest import Sweep, last_violating, smallest_log_base, wide_windows
+from ropeconv.rope.bound.smallest import Sweep, last_violating, smallest_log_base, wide_intervals
 from ropeconv.rope.bound.sums import DIGITS, Sums, cos_sin, float64_error
 
 from .naive import holds, negative_throughout, precise
@@ -105,7 +105,7 @@ def test_two_pairs_over_three_tokens_by_hand() -> None:
         assert abs(mpmath.mpf(str(found)) - expected) < mpmath.mpf("1e-32")
     assert distance == 2
     assert last_violating(Sums(4), 3) == (pytest.approx(float(expected), rel=1e-12), 2)
-    assert next(wide_windows(Sums(4), 3, 0.0)) == (pytest.approx(float(expected), rel=1e-12), math.inf)
+    assert next(wide_intervals(Sums(4), 3, 0.0)) == (pytest.approx(float(expected), rel=1e-12), math.inf)
 
 
 def test_published_values_are_never_lower() -> None:

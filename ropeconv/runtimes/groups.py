@@ -93,7 +93,7 @@ def _continues(left: _Range, right: _Range) -> bool:
     if left.title != right.title or left.read != right.read or not left.last:
         return False
     (major, minor), (next_major, next_minor) = (version_key(value + ".0")[:2] for value in (left.last, right.first))
-    return (next_major, next_minor) == (major, minor + 1) or (next_major, next_minor) == (major + 1, 0)
+    return (next_major, next_minor) in ((major, minor), (major, minor + 1), (major + 1, 0))
 
 
 ALL = "all"

@@ -350,15 +350,15 @@ def _verdict(
 
 
 SWITCHES = {
-    "trained": "{names}: the short list in forward passes in which no sequence of the batch is longer than {length:,} "
-    "tokens, else the long one for every sequence",
-    "chunked": "{names}: the short list in forward passes in which no position is beyond {length:,}. Chunked prefill "
-    "mixes both lists in one longer prompt; to compute a prompt in one pass, start {options}",
-    "window": "{names}: the long list for every position if --max-model-len is above {length:,} tokens, else the short "
-    "one",
-    "long": "{names}: the long list for every position, also in short prompts",
-    "short": "{names}: the short list for every position, so nothing is extended",
-    "mixed": "{names}: both lists inside one sequence, by position",
+    "trained": "With {names}, a forward pass uses the short list if no sequence of the batch is longer than {length:,} "
+    "tokens, else the long one",
+    "chunked": "With {names}, a forward pass uses the short list if no position is beyond {length:,}; chunked prefill "
+    "mixes both lists in a longer prompt, so start {options}",
+    "window": "With {names}, every position uses the long list if --max-model-len is above {length:,} tokens, else the "
+    "short one",
+    "long": "With {names}, every position uses the long list, also in short prompts",
+    "short": "With {names}, every position uses the short list, so nothing is extended",
+    "mixed": "With {names}, one sequence mixes both lists by position",
 }
 RECOMPUTED = {"phi3"}
 """Families for which transformers' generate recomputes the cache: transformers#33129."""

@@ -106,8 +106,8 @@ def test_the_plan_says_what_each_runtime_does_and_what_a_cache_does() -> None:
     made = plan(LLAMA_3, "mixed", "32k")
     assert made.warnings == ()
     for said in (
-        "vLLM 0.33: the long list for every position if --max-model-len is above 8,192 tokens",
-        "in which no sequence of the batch is longer than 8,192 tokens",
+        "vLLM 0.33, every position uses the long list if --max-model-len is above 8,192 tokens",
+        "if no sequence of the batch is longer than 8,192 tokens",
         "if generation passes 8,192 tokens, the cache still holds keys rotated with the short list",
     ):
         assert said in " ".join(made.notes)

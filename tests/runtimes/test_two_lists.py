@@ -26,10 +26,10 @@ def test_runtimes_are_named_by_what_they_do() -> None:
     assert (rule("transformers"), rule("vllm")) == ("trained", "window")
     found = switching(LLAMA, 4096, [verdict("transformers"), verdict("vllm")])
     assert found[:2] == (
-        f"{newest('transformers').display_name}: the short list in forward passes in which no sequence of the batch is "
-        "longer than 4,096 tokens, else the long one for every sequence",
-        f"{newest('vllm').display_name}: the long list for every position if --max-model-len is above "
-        "4,096 tokens, else the short one",
+        f"With {newest('transformers').display_name}, a forward pass uses the short list if no sequence of the batch "
+        "is longer than 4,096 tokens, else the long one",
+        f"With {newest('vllm').display_name}, every position uses the long list if --max-model-len is above 4,096 "
+        "tokens, else the short one",
     )
     assert len(found) == 3
 
@@ -45,6 +45,6 @@ def test_a_runtime_that_computes_a_prompt_in_chunks_is_named_with_the_option_tha
     assert rule("sglang") == "chunked"
     found = switching(LLAMA, 4096, [verdict("sglang", "differs")])
     assert found[0].startswith(
-        f"{newest('sglang').display_name}: the short list in forward passes in which no position"
+        f"With {newest('sglang').display_name}, a forward pass uses the short list if no position"
     )
     assert found[0].endswith("start SGLang with --chunked-prefill-size -1")

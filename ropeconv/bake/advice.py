@@ -131,11 +131,11 @@ class Standing:
 
 
 def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> Standing:
-    """Compare a method with every other one that was measured beside it.
+    """Compare a method with every other study that was measured beside it.
 
     Args:
         name: Of the method.
-        factor: The length over the trained one. For each other method, the studies nearest to it count.
+        factor: The length over the trained study. For each other method, the studies nearest to it count.
         fine_tuned: Whether the model is fine-tuned with the method. Where no such study compares two methods, those
             without fine-tuning do.
         on_top: The kind of the scaling that the model was trained with and that the method is put on; empty for an
@@ -144,21 +144,23 @@ def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> St
     signs: dict[str, float] = {}
     used: dict[tuple[str, float, str], Study] = {}
     for other in REGISTRY:
-        pool = [one for one in _studies(on_top) if {name, other} <= one.beyond.keys()]
-        pool = [one for one in pool if one.fine_tuned == fine_tuned] or [one for one in pool if not one.fine_tuned]
+        pool = [study for study in _studies(on_top) if {name, other} <= study.beyond.keys()]
+        pool = [study for study in pool if study.fine_tuned == fine_tuned] or [
+            study for study in pool if not study.fine_tuned
+        ]
         if other == name or not pool:
             continue
-        distances = [abs(math.log(one.factor / factor)) for one in pool]
-        nearest = [one for one, far in zip(pool, distances, strict=True) if far <= min(distances) + 1e-9]
-        signs[other] = mean(one.sign(name, other) for one in nearest)
-        used |= {(one.source, one.factor, one.on_top): one for one in nearest}
+        distances = [abs(math.log(study.factor / factor)) for study in pool]
+        nearest = [study for study, far in zip(pool, distances, strict=True) if far <= min(distances) + 1e-9]
+        signs[other] = mean(study.sign(name, other) for study in nearest)
+        used |= {(study.source, study.factor, study.on_top): study for study in nearest}
     return Standing(signs, tuple(used.values()))
 
 
 def _studies(on_top: str) -> list[Study]:
     """The studies of unscaled models, or of models that were trained with a kind of scaling."""
-    pool = [one for one in evidence().studies if bool(one.on_top) == bool(on_top)]
-    return [one for one in pool if one.on_top == on_top] or pool
+    pool = [study for study in evidence().studies if bool(study.on_top) == bool(on_top)]
+    return [study for study in pool if study.on_top == on_top] or pool
 
 
 @dataclass(frozen=True)
@@ -298,8 +300,8 @@ def trained_scaling(seen: Inspection) -> str:
     """Return how it is known that a model was trained with its scaling; empty where it was not, or nobody says so."""
     if not seen.spec.scaled or seen.first is not None:
         return ""
-    known = (one for one in evidence().scalings if one.kind == seen.spec.form.kind)
-    return next((one.source for one in known if not one.families or seen.name in one.families), "")
+    known = (scaling for scaling in evidence().scalings if scaling.kind == seen.spec.form.kind)
+    return next((scaling.source for scaling in known if not scaling.families or seen.name in scaling.families), "")
 
 
 def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
@@ -343,8 +345,8 @@ def _advice(
         recommended = names.get((method.name, start.context), "")
     untuned = factor <= method.max_untuned_factor or bool(recommended)
     if on_top:
-        studies = [one for one in _studies(form.kind) if method.name in one.beyond and factor <= one.factor]
-        untuned = bool(studies) and all(one.sign(method.name, "base") > 0 for one in studies)
+        studies = [study for study in _studies(form.kind) if method.name in study.beyond and factor <= study.factor]
+        untuned = bool(studies) and all(study.sign(method.name, "base") > 0 for study in studies)
     replaced = not on_top and (seen.extended or seen.first_spec.scaled)
     words = " ".join(flags(recipe) or ())
     return Advice(
@@ -438,7 +440,7 @@ class MatrixCell:
 def matrix() -> tuple[MatrixCell, ...]:
     """A cell per family, way to write RoPE, and row of the table of runtimes.
 
-    A family has none for a way that its stock class does not take.
+    A family has none for a way that its stock class does not support.
     """
     return tuple(cell for family in families() if not family.refuse for cell in _of_family(family))
 
@@ -459,22 +461,22 @@ def _of_family(family: Family) -> Iterator[MatrixCell]:
 
 def counts(cells: Iterable[MatrixCell]) -> dict[str, int]:
     """How many cells are known by execution ("run"), from the source ("read"), and not at all ("unknown")."""
-    found = Counter(cell.verdict.grade or "unknown" for cell in cells)
-    return {grade: found[grade] for grade in ("run", "read", "unknown")}
+    grades = Counter(cell.verdict.grade or "unknown" for cell in cells)
+    return {grade: grades[grade] for grade in ("run", "read", "unknown")}
 
 
 def letters(cells: Iterable[MatrixCell]) -> str:
     """One family in one row, for display.
 
     A letter for each way to write RoPE that is exact, a dot for one that is not; "-" where there is no such model and
-    "?" where nobody looked.
+    "?" where nothing was tested.
     """
-    found = {cell.writing: cell.verdict.status for cell in cells}
-    if set(found.values()) <= {"unsupported"}:
+    statuses = {cell.writing: cell.verdict.status for cell in cells}
+    if set(statuses.values()) <= {"unsupported"}:
         return "-"
-    if set(found.values()) <= {"unknown"}:
+    if set(statuses.values()) <= {"unknown"}:
         return "?"
-    return "".join(LETTERS[name] if found.get(name) == "exact" else "." for name in METHODS)
+    return "".join(LETTERS[name] if statuses.get(name) == "exact" else "." for name in METHODS)
 
 
 LETTERS = {"theta": "T", "linear": "L", "llama3": "3", "yarn": "Y", "factors": "F"}

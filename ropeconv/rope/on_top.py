@@ -111,8 +111,7 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
             "--on-top cannot keep dynamic scaling, which changes with the sequence; freeze it first with "
             f"--dynamic ntk:{form.factor:g} --at TOKENS --replace"
         )
-    seen = max(1, round((context or declared) * original / declared))
-    start = replace(spec.unscaled(), context=seen)
+    start = replace(spec.unscaled(), context=max(1, round((context or declared) * original / declared)))
     relative = method.relative(declared, original)
     factor = relative.factor_over(original)
     schedule = _widened(relative, factor, start, spec) or _composed(schedule_of(relative, start), start, spec)
@@ -163,7 +162,7 @@ def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
         short = present * _ratio(divided, base)
         original = original if current.short_inv_freq is not None else spec.context
         plain = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-        lists = [tuple(divisors(plain, one).tolist()) for one in (short, inv_freq)]
+        lists = [tuple(divisors(plain, vector).tolist()) for vector in (short, inv_freq)]
         form = LongRope(spec.rope_theta, lists[0], lists[1], original)
     elif spec.form == start.form:
         form = schedule.form

@@ -169,8 +169,8 @@ class Recipe:
             return self.attention_factor
         if self.temperature_slope is None and self.temperature_intercept is None:
             return schedule.attention_factor
-        own = None if self.on_top else self.method.factor_over(schedule.original_context)
-        factor = schedule.context / schedule.original_context if own is None else own
+        factor = None if self.on_top else self.method.factor_over(schedule.original_context)
+        factor = schedule.context / schedule.original_context if factor is None else factor
         slope = 0.1 if self.temperature_slope is None else self.temperature_slope
         intercept = 1.0 if self.temperature_intercept is None else self.temperature_intercept
         return temperature_attention_factor(factor, slope, intercept)
@@ -272,9 +272,11 @@ def flags(recipe: Recipe) -> list[str] | None:
         return None
     words, fields = [method.flag()], dataclasses.fields(method)
     words += [_text(getattr(method, item.name)) for item in fields[:1] if method.value is not Value.SWITCH]
-    given = {item.name: getattr(method, item.name) for item in fields[1:] if getattr(method, item.name) != item.default}
-    given |= {name: getattr(recipe, name) for name in MODIFIERS if getattr(recipe, name) not in (None, False)}
-    for name, value in given.items():
+    options = {
+        item.name: getattr(method, item.name) for item in fields[1:] if getattr(method, item.name) != item.default
+    }
+    options |= {name: getattr(recipe, name) for name in MODIFIERS if getattr(recipe, name) not in (None, False)}
+    for name, value in options.items():
         spelled = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{spelled}" if value else f"--no-{spelled}")

@@ -162,10 +162,10 @@ def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
 
 def summary(row: Runtime, cells: Iterable[MatrixCell]) -> JsonObject:
     """A row of the table: the cells of a runtime that are exact, and how they are known."""
-    own = [cell for cell in cells if cell.verdict.covers(row)]
-    exact = sum(cell.verdict.status == "exact" for cell in own)
+    covered = [cell for cell in cells if cell.verdict.covers(row)]
+    exact = sum(cell.verdict.status == "exact" for cell in covered)
     return {
-        "runtime": row.key, "display_name": row.display_name, "exact": f"{exact} of {len(own)}", **counts(own),
+        "runtime": row.key, "display_name": row.display_name, "exact": f"{exact} of {len(covered)}", **counts(covered),
         "source": row.source,
     }  # fmt: skip
 

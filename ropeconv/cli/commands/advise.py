@@ -45,14 +45,14 @@ def advise_command(
     from ...views.advice import show_advice, show_methods
 
     output = Output(as_json)
-    found = advised(open_source(source, family), parse_tokens(context), measured)
+    advice = advised(open_source(source, family), parse_tokens(context), measured)
     if as_json:
-        output.note(found.note and f"Note: {found.note}")
-        output.data(found.to_dict())
+        output.note(advice.note and f"Note: {advice.note}")
+        output.data(advice.to_dict())
         return
-    show_advice(found, output)
+    show_advice(advice, output)
     if explain:
         output.say("")
-        show_methods(found, output)
+        show_methods(advice, output)
     else:
         output.say("More:    --explain")

@@ -1,4 +1,4 @@
-"""`ropeconv bound`: the smallest base for a length, or the effective length of a given schedule."""
+"""`ropeconv bound`: the smallest base for a length, or the effective length of a schedule."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from ...inspection.head_bound import HeadLengths, HeadWeights
 
 
-def show_reach(spec: RopeSpec, found: dict[str, tuple[Schedule, Reach]], output: Output) -> None:
+def show_reach(spec: RopeSpec, schedules: dict[str, tuple[Schedule, Reach]], output: Output) -> None:
     """Prints the reach of schedules, as a table or as JSON.
 
-    spec: the RoPE of the model. found: each schedule with its reach, by label. output: where to.
+    spec: the RoPE of the model. schedules: each schedule with its reach, by label. output: where to.
     """
     head = {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim}
     if output.as_json:
-        rows = {label: {"context": one.context} | at.to_dict() for label, (one, at) in found.items()}
+        rows = {label: {"context": schedule.context} | at.to_dict() for label, (schedule, at) in schedules.items()}
         output.data(head | next(iter(rows.values())) if len(rows) == 1 else head | {"schedules": rows})
         return
     table = [
         (label, effective(at), f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}", _places(at))
-        for label, (_, at) in found.items()
+        for label, (_, at) in schedules.items()
     ]
     columns = ("", "effective length", "distances with a negative sum", "where")
     output.table(f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions rotate", columns, table)
@@ -55,7 +55,7 @@ def _places(at: Reach) -> str:
 
 
 LEFT_OUT: dict[LayerKind, str] = {"local": "with frequencies of their own", "none": "without RoPE"}
-Found = dict[str, tuple[Schedule, Reach]]
+Schedules = dict[str, tuple[Schedule, Reach]]
 
 
 def measure_weights(model: ModelArgs, output: Output) -> HeadWeights:
@@ -73,22 +73,22 @@ def measure_weights(model: ModelArgs, output: Output) -> HeadWeights:
         return reading.weights(advance)
 
 
-def show_weighted(weights: HeadWeights, found: Found, output: Output) -> None:
+def show_weighted(weights: HeadWeights, schedules: Schedules, output: Output) -> None:
     """Searches the effective lengths of all heads and prints them, as tables or as JSON.
 
-    weights: of the model. found: each schedule by label, with its reach where all variances are equal. output: where
+    weights: of the model. schedules: by label, each with its reach where all variances are equal. output: where
     to print.
     """
     reached = {}
     with output.counting("Searching") as (total, advance):
-        total(sum(weights.work(at.length) for _, at in found.values()))
-        for label, (schedule, at) in found.items():
+        total(sum(weights.work(at.length) for _, at in schedules.values()))
+        for label, (schedule, at) in schedules.items():
             reached[label] = weights.reach(schedule, at.length, advance)
     left = {kind: weights.spec.count(kind) for kind in LEFT_OUT}
     if output.as_json:
-        output.data(_json(weights, found, reached) | {"left_out": left, "weights": weights.to_list()})
+        output.data(_json(weights, schedules, reached) | {"left_out": left, "weights": weights.to_list()})
         return
-    for label, (_, at) in found.items():
+    for label, (_, at) in schedules.items():
         _table(label, at, reached[label], output)
     if any(left.values()):
         kinds = " and ".join(f"{count} {LEFT_OUT[kind]}" for kind, count in left.items() if count)
@@ -97,13 +97,13 @@ def show_weighted(weights: HeadWeights, found: Found, output: Output) -> None:
 
 def _table(label: str, at: Reach, reached: HeadLengths, output: Output) -> None:
     rows = []
-    for one in reached.layers:
-        head, length = one.worst or ("", None)
-        share = f"{one.violating} of {len(one.violations)}"
-        rows.append((f"{one.layer}", share, f"{head}", _length(length, one.below), f"{one.below:,}"))
+    for layer in reached.layers:
+        head, length = layer.worst or ("", None)
+        share = f"{layer.violating} of {len(layer.violations)}"
+        rows.append((f"{layer.layer}", share, f"{head}", _length(length, layer.below), f"{layer.below:,}"))
     columns = ("layer", "heads with a negative sum", "worst head", "its effective length", "of distances below")
     output.table(f"{label}: sum_i w_i cos(m theta_i), with weights per head", columns, rows, right=columns)
-    longest = max(one.below for one in reached.layers)
+    longest = max(layer.below for layer in reached.layers)
     worst, half = (_length(length, longest) for length in (reached.worst, reached.median))
     violating = f"{reached.violating} of {counted(reached.heads, 'head')} {'has' if reached.violating == 1 else 'have'}"
     output.say(
@@ -117,12 +117,12 @@ def _length(length: int | None, below: int) -> str:
     return f"above {below - 1:,}" if length is None else f"{length:,}"
 
 
-def _json(weights: HeadWeights, found: Found, reached: dict[str, HeadLengths]) -> dict[str, Any]:
-    schedules = {
-        label: {"context": one.context} | at.to_dict() | {"weighted": reached[label].to_dict()}
-        for label, (one, at) in found.items()
+def _json(weights: HeadWeights, schedules: Schedules, reached: dict[str, HeadLengths]) -> dict[str, Any]:
+    rows = {
+        label: {"context": schedule.context} | at.to_dict() | {"weighted": reached[label].to_dict()}
+        for label, (schedule, at) in schedules.items()
     }
-    body = next(iter(schedules.values())) if len(schedules) == 1 else {"schedules": schedules}
+    body = next(iter(rows.values())) if len(rows) == 1 else {"schedules": rows}
     return {"rotary_dim": weights.spec.rotary_dim, "head_dim": weights.spec.head_dim} | body
 
 
@@ -141,8 +141,8 @@ ropeconv bound ./Llama-2-7b-hf --weights --yarn 4
 
 
 @needs(
-    up_to=(lambda given: not is_length(given["what"] or ""), "does not go with a length; leave one out"),
-    weights=(lambda given: not is_length(given["what"] or ""), "does not go with a length; give a SOURCE"),
+    up_to=(lambda values: not is_length(values["what"] or ""), "does not go with a length; leave one out"),
+    weights=(lambda values: not is_length(values["what"] or ""), "does not go with a length; give a SOURCE"),
 )
 @with_recipe(dict)
 def bound_command(
@@ -181,29 +181,29 @@ def bound_command(
     """
     output = Output(as_json, quiet)
     frequencies_only(recipe)
-    given = {name: value for name, value in recipe.items() if value is not None}
+    values = {name: value for name, value in recipe.items() if value is not None}
     if what is not None and is_length(what):
-        if given:
-            flag = next(iter(given)).replace("_", "-")
+        if values:
+            flag = next(iter(values)).replace("_", "-")
             raise UsageError(f"--{flag} does not go with a length; give a length, or a schedule with --up-to")
         _smallest(parse_tokens(what), *head_size(head_dim, rotary_dim), windows, certificate, output)
         return
     if certificate is not None or windows is not None:
         raise UsageError("--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`")
-    if what is None and not given:
+    if what is None and not values:
         raise UsageError("give a length such as 128k, a SOURCE, or --theta B")
     model = find(what, recipe, head_dim, rotary_dim)
-    if not up_to and what is None and not given.keys() - {"theta"}:
+    if not up_to and what is None and not values.keys() - {"theta"}:
         up_to = "1M"
-    found = {}
+    schedules = {}
     measured = measure_weights(model, output) if weights else None
     for label, schedule in model.schedules().items():
         length = parse_tokens(up_to) if up_to else model.spec.visible(schedule.context)
-        found[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
+        schedules[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
     if measured is not None:
-        show_weighted(measured, found, output)
+        show_weighted(measured, schedules, output)
         return
-    show_reach(model.spec, found, output)
+    show_reach(model.spec, schedules, output)
 
 
 def _smallest(
@@ -211,34 +211,34 @@ def _smallest(
 ) -> None:
     proof: list[tuple[float, float, int]] | None = None if certificate is None else []
     with output.watching() as tell:
-        found = bound(length, rotary_dim, head_dim, windows, proof, tell)
+        bases = bound(length, rotary_dim, head_dim, windows, proof, tell)
     if certificate is not None and proof is not None:
         lines = [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
         certificate.write_text("# ln b from\tto\tdistance whose sum is negative there\n" + "".join(lines), "utf-8")
     if output.as_json:
-        output.data(found.to_dict())
+        output.data(bases.to_dict())
     else:
-        _show_bound(found, output)
+        _show_bound(bases, output)
 
 
-def _show_bound(found: Bound, output: Output) -> None:
-    what = f"{found.length:,} tokens, {found.rotary_dim} of {found.head_dim} dimensions rotate"
-    if found.binding_distance is None:
+def _show_bound(bases: Bound, output: Output) -> None:
+    what = f"{bases.length:,} tokens, {bases.rotary_dim} of {bases.head_dim} dimensions rotate"
+    if bases.binding_distance is None:
         output.say(f"{what}: every base above 1 keeps the sum from being negative.")
         return
     rows = [
-        ("smallest base", repr(found.base), f"the sum is 0 at distance {found.binding_distance:,}"),
-        ("the interval it opens", _interval(found.window), "" if found.width is None else f"{found.width:.2g} wide"),
+        ("smallest base", repr(bases.base), f"the sum is 0 at distance {bases.binding_distance:,}"),
+        ("the interval it opens", _interval(bases.window), "" if bases.width is None else f"{bases.width:.2g} wide"),
     ]
-    if found.first_wide_window:
-        rows.append(("first interval 1 % wide", _interval(found.first_wide_window), "used by --theta-bound"))
-    if found.last_violating_base:
-        rows.append(("last base that violates", f"{found.last_violating_base:,.0f}", "all larger ones will do"))
-    rows += [("published", f"{base:.2g}", source) for source, base in found.published.items()]
-    rows.append(("estimate L / x0", f"{asymptotic_base(found.length):,.0f}", "for ever wider heads"))
+    if bases.first_wide_window:
+        rows.append(("first interval 1 % wide", _interval(bases.first_wide_window), "used by --theta-bound"))
+    if bases.last_violating_base:
+        rows.append(("last base that violates", f"{bases.last_violating_base:,.0f}", "all larger ones will do"))
+    rows += [("published", f"{base:.2g}", source) for source, base in bases.published.items()]
+    rows.append(("estimate L / x0", f"{asymptotic_base(bases.length):,.0f}", "for ever wider heads"))
     output.table(what, ("", "base", ""), rows)
-    if not found.known_windows:
-        what = "the last violation" if found.first_wide_window else "the first wide interval and the last violation"
+    if not bases.known_windows:
+        what = "the last violation" if bases.first_wide_window else "the first wide interval and the last violation"
         output.say(f"--windows looks for {what}, which takes 15 minutes at 1M tokens.")
 
 

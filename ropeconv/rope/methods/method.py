@@ -208,8 +208,8 @@ class Method:
     def or_from(self, **settings: Any) -> dict[str, Any]:
         """Settings by name: the method's own where they are not at their defaults, else the given ones."""
         defaults = {item.name: item.default for item in dataclasses.fields(self)}
-        own = {name: getattr(self, name) for name in settings}
-        return {name: value if own[name] == defaults[name] else own[name] for name, value in settings.items()}
+        current = {name: getattr(self, name) for name in settings}
+        return {name: value if current[name] == defaults[name] else current[name] for name, value in settings.items()}
 
     @property
     def command(self) -> str:

@@ -139,8 +139,8 @@ class Piecewise(Method):
         return f"{self.name}{self.spec.replace('@', '-')}"
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        given, split = self.parts()
-        factor = factor_over(given, spec.original_context, self.flag())
+        factor_or_length, split = self.parts()
+        factor = factor_over(factor_or_length, spec.original_context, self.flag())
         pairs = spec.rotary_dim // 2
         if split >= pairs:
             raise RecipeError(

@@ -34,7 +34,7 @@ QWEN_MTP = [f"mtp.layers.0.{name}" for name in ATTENTION] + ["mtp.fc.weight", "m
 )  # fmt: skip
 def test_draft_models_are_refused_by_their_tensors(llama: Path, names: list[str], said: str) -> None:
     save_file({name: np.ones((2, 2), np.float32) for name in names}, llama / "model.safetensors")
-    with pytest.raises(BadSource, match=f"{said}.* speculative decoding.*give the model it is for"):
+    with pytest.raises(BadSource, match=f"{said}.* speculative decoding.*give the model that it drafts for"):
         inspect_source(open_source(str(llama)))
 
 

@@ -162,7 +162,8 @@ class RankedMethods:
         if any(problem.code == "dual-chunk" for problem in self.seen.problems):
             return (
                 f"the model reaches {spec.context:,} tokens by dual chunk attention over {spec.original_context:,} "
-                "trained ones, which vLLM computes and other runtimes ignore; no method was measured on such a model."
+                "trained ones, for which no method was measured. Runtimes use it in place of a method, ignore it "
+                "or fail: see `ropeconv inspect`."
             )
         return ""
 

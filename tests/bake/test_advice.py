@@ -18,8 +18,10 @@ from ropeconv.models.config import sample_config
 from ropeconv.models.open import open_source
 from ropeconv.models.registry import families
 from ropeconv.rope.bound.reach import profile
+from ropeconv.rope.forms import Plain
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec
 
 from ..conftest import CONFIGS
@@ -27,6 +29,7 @@ from ..support.extent import sample
 from ..support.in_process import command
 
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
+LLAMA_HEAD = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"
 
 
@@ -212,7 +215,8 @@ def test_the_best_in_each_number() -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four methods, for which no bound is searched and nothing is counted."""
-    monkeypatch.setattr(advice, "profile", lambda schedule, start: one("yarn").profile)
+    numbers = profile(LLAMA_HEAD.current(), LLAMA_HEAD)
+    monkeypatch.setattr(advice, "profile", lambda schedule, start: numbers)
     monkeypatch.setattr(advice, "REGISTRY", {name: REGISTRY[name] for name in ("theta", "linear", "yarn", "ntk")})
 
 
@@ -240,3 +244,39 @@ def test_commands_do_what_was_advised(llama: Path) -> None:
         assert runtimes == {row["runtime"]: row["status"] for row in item["outputs"]["safetensors"]["runtimes"]}
         planned = command(llama.parent, *words[1:], "--to", "gguf", "--dry-run", "--json")
         assert (planned.returncode == 0) == (item["outputs"]["gguf"]["reason"] is None), planned.stderr
+
+
+# Screens
+
+
+def published(name: str, folder: Path, **changes: Any) -> Path:
+    """A published config.json in a folder of its own, with changes."""
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder / "config.json"
+
+
+def test_a_folder_without_weights_says_why_and_gives_no_command(quick: None, tmp_path: Path) -> None:
+    published("meta-llama--Llama-2-7b-hf", tmp_path)
+    screen = command(tmp_path.parent, "advise", tmp_path, "--context", "8k", code=0).stdout
+    assert screen.count("cannot be written") == 3
+    assert "has no safetensors weights; give the complete folder, or only its config.json" in screen
+    assert "Bake:" not in screen
+
+
+def test_what_needs_fine_tuning_is_said_with_the_command_for_it(quick: None, tmp_path: Path) -> None:
+    """Gemma 3 was trained with linear scaling: on top of it linear needs training, and YaRN does not."""
+    config = published("google--gemma-3-27b-it", tmp_path)
+    screen = command(tmp_path, "advise", config, "--context", "256k", code=0)
+    lines = [line.partition(":")[0].strip() for line in screen.stdout.splitlines()]
+    assert lines[-5:] == ["Bake", "Train", "Untuned", "Measure", "More"]
+    assert "At 262,144 tokens --linear 256k --on-top needs fine-tuning." in screen.stdout
+    assert f"Untuned: ropeconv apply {config} --yarn 256k --on-top" in screen.stdout
+    assert "the methods keep the scaling" in screen.stderr
+
+
+def test_dual_chunk_attention_is_named(quick: None, tmp_path: Path) -> None:
+    chunks = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
+    config = published("Qwen--Qwen2.5-7B-Instruct-1M", tmp_path, dual_chunk_attention_config=chunks)
+    screen = command(tmp_path, "advise", config, "--context", "2M", code=0)
+    assert "1,010,000 tokens by dual chunk attention over 262,144 trained ones" in screen.stderr

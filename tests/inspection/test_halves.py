@@ -59,7 +59,7 @@ def test_a_half_with_another_rope_is_refused(
 @pytest.mark.parametrize(("model_type", "path"), [(name, path) for name in MODELS for path in TINY[name].halves])
 def test_a_half_that_is_absent_is_named_and_half_a_model_is_refused(model_type: str, path: str, tmp_path: Path) -> None:
     config = small_config(model_type)
-    assert "give the folder of the whole one" in refusal(part_at(config, path), tmp_path)
+    assert "pass the folder of the whole model" in refusal(part_at(config, path), tmp_path)
     outer, _, last = path.rpartition(".")
     del part_at(config, outer)[last]
     assert f"config.json has no {path}; add it" in refusal(config, tmp_path)

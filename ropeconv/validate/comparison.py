@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..convert.from_gguf.source import GgufCheckpoint
-from ..engines.transformers.load import DeviceSpec, device_spec
-from ..errors import BadSource
+from ..engines.transformers.load import DeviceSpec, device_spec, world_size
+from ..errors import BadSource, UsageError
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.folder import first_source
 from ..inspection.receipts.reader import read_receipt
@@ -183,5 +183,7 @@ class Settings(ValidateOptions):
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
         """Return device and precision, as `device_spec` does. stored, stands_for: as there."""
+        if self.layer_by_layer and (self.device_map or world_size() > 1):
+            raise UsageError("--layer-by-layer uses one device; leave --device-map and torchrun out")
         at = device_spec(self.device, self.dtype, self.device_map, stored, stands_for, self.trust_remote_code)
         return replace(at, layer_by_layer=self.layer_by_layer)

@@ -65,6 +65,7 @@ def test_a_wrong_bake_is_noticed(llama: Path, tmp_path: Path) -> None:
     apply(make_plan(llama, YARN, tmp_path / "out"))
     given = ("validate", "out", "--against", "model", "--tokens", 64, "--layer-by-layer", "--ignore-receipt", "--quick")
     assert "from the disk layer by layer" in command(tmp_path, *given, code=0).stderr
+    assert "uses one device" in command(tmp_path, *given, "--device-map", "auto", code=2).stderr
     changed_weights(tmp_path / "out", "layers.1.self_attn.k_proj", 0.97)
     assert "FAIL" in command(tmp_path, *given, code=3).stdout
 

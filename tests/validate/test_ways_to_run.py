@@ -88,6 +88,7 @@ def test_heads_that_cannot_be_shared(llama: Path, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        (("out.gguf", "--layer-by-layer"), "is for checkpoints"),
         (("out", "--reference", "mine"), "'mine' is not one of 'patched', 'config'"),
         (("out.gguf", "--reference", "config"), "are for checkpoints"),
         (("out", "--server", "http://localhost:1", "--reference", "config"), "without --server"),

@@ -62,6 +62,7 @@ def _on_checkpoint(values: Mapping[str, Any]) -> bool:
 @needs(
     chunk=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
     device=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
+    layer_by_layer=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
     dtype=(
         lambda values: values["server"] or _on_checkpoint(values) or values["reference"] == "dequantised",
         "is for checkpoints and for --reference dequantised; leave it out",

@@ -38,7 +38,7 @@ COMPUTED_OTHERWISE: list[tuple[str, dict[str, Any], str]] = [
 NOT_LOADED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3", {"attention_bias": True}, "attn_output.bias"),
     ("arcee", {"mlp_bias": True}, "ffn_down.bias"),
-    ("gpt_neox", {"attention_bias": False}, "nothing for blk.0.attn_qkv.bias"),
+    ("gpt_neox", {"attention_bias": False}, "no blk.0.attn_qkv.bias"),
     ("olmoe", {"num_key_value_heads": 1}, "attn_k_norm.weight has the shape \\[64\\]"),
 ]
 

@@ -181,7 +181,7 @@ def test_no_pass_is_done_twice_and_the_result_is_that_of_one_run(
 def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_path: Path) -> None:
     def computed(by: str, what: tuple[str, ...], value: float) -> float:
         with Journal(tmp_path / "j.jsonl", TUNE, "model") as journal:
-            return Passes(journal, by).numbers(what, lambda: [value])[0]
+            return Passes(journal, by).line(what, lambda: [value]).numbers[0]
 
     assert computed("cpu float32", ("loss", "a"), 1 / 3) == 1 / 3
     assert computed("cpu float32", ("loss", "a"), 2.0) == 1 / 3, "to the last digit"
@@ -192,7 +192,7 @@ def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_pa
 def test_journals_of_other_models_are_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     with Journal(path, TUNE, "model") as journal:
-        Passes(journal, "here").numbers(["a"], lambda: [1.0])
+        Passes(journal, "here").line(["a"], lambda: [1.0])
     before = path.read_bytes()
     with pytest.raises(BadSource, match="is the journal of another model; give another --journal, or --fresh"):
         Journal(path, TUNE, "other")

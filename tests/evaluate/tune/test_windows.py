@@ -31,7 +31,7 @@ def test_of_few_texts_the_last_third_of_each_is_held_out() -> None:
     search, held, said = split(texts(300, 90), 64)
     assert [len(one.ids) for one in search.documents] == [200]
     assert [one.ids[[0, -1]].tolist() for one in held.documents] == [[200, 299]]
-    assert "do not say how other texts differ" in said
+    assert "do not cover the difference between texts" in said
     with pytest.raises(BadSource, match=r"the held-out third of the text has 30 tokens, and a window 64; .*--context"):
         split(texts(90), 64)
 

@@ -48,7 +48,7 @@ YARN = {"rope.scaling.type": string("yarn"), "rope.scaling.factor": f32(4)}
         (YARN, "original", "llama.cpp assumes 64"),
         ({"rope.scaling.yarn_attn_factor": f32(1.2)}, "dead-keys", "ignores yarn_attn_factor"),
         ({"rope.scaling.yarn_beta_fast": f32(8)}, "dead-keys", "ignores yarn_beta_fast"),
-        ({**YARN, "rope.scaling.original_context_length": u32(64)}, "context", "64, and factor x original is 256"),
+        ({**YARN, "rope.scaling.original_context_length": u32(64)}, "context", "64, but factor x original is 256"),
         ({"rope.scaling.type": string("longrope")}, "no-factors", "has no effect without factor tensors"),
     ],
 )
@@ -147,6 +147,6 @@ def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(run: Run
     caught = run("validate", broken, "--against", "plain.gguf")
     assert caught.returncode == 3
     assert "qwen2.rope.scaling.factor = 8.0, where 4.0 belongs" in caught.stderr
-    assert "there is no measure" in run("validate", "plain.gguf", "--against", qwen2).stderr
+    assert "there is no control" in run("validate", "plain.gguf", "--against", qwen2).stderr
     other = run("validate", "plain-yarn4.gguf", "--against", "plain-yarn4.gguf")
     assert (other.returncode, "name the source it was made from" in other.stderr) == (1, True)

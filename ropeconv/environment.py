@@ -20,7 +20,7 @@ EXTRAS = {
 def require(package: str, what: str, extra: str = "") -> None:
     """Raise RopeconvError if a package is not installed.
 
-    package: as it is imported. what: needs it, for the message. extra: that installs it, by default as in `EXTRAS`.
+    package: its name in imports. what: needs it, for the message. extra: that installs it, by default as in `EXTRAS`.
     """
     if not installed(package):
         raise missing(package, what, extra)

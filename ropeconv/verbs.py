@@ -109,7 +109,7 @@ def validate(output: object, against: object = None, **keywords: Any) -> Validat
     """Proves on logits that the stock runtime computes the method, and records it, as `ropeconv validate` does.
 
     Args:
-        output: What `apply` returned, or the path of a folder or GGUF file that it wrote.
+        output: The result of `apply`, or the path of a folder or GGUF file that it wrote.
         against: The source; not needed for what `apply` returned, and for a source on the Hub or beside the output.
         keywords: The flags of the command: `length`, `text`, `tokens`, `device`, `dtype`, `server`, `quick`, ...
 

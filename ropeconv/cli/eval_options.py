@@ -1,4 +1,4 @@
-"""What the commands `eval` and `tune` share: their words on the command line, and their texts."""
+"""Shared by `eval` and `tune`: their words on the command line, and their texts."""
 
 from __future__ import annotations
 

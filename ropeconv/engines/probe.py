@@ -1,6 +1,6 @@
 """Probe, which asks transformers in another process what it computes from a config, and a cache of its answers.
 
-The key of the cache covers the config and the code that reads it: the versions of transformers and torch, the files of
+The key of the cache covers the config and the code that loads it: the versions of transformers and torch, the files of
 transformers with the model's RoPE, and the probe. The module is fast to import, since the probe has to start first.
 """
 

@@ -81,7 +81,7 @@ def version() -> str:
 def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
     """The answer for a folder: frequencies and attention factor per rotary module of the text model of its config.
 
-    stands_for: the model type of a config whose own is not known here; empty to read it as it is.
+    stands_for: the model type of a config whose own is not known here; empty to read it unchanged.
     """
     import torch
 

@@ -188,7 +188,7 @@ class Evaluation:
 
     @property
     def measurer(self) -> Measurer:
-        """What runs the units."""
+        """The runner of the units."""
         return self.workers or partial(run_here, runner=self.runner)
 
     def estimate(self, journal: Journal[EvalLine] | None = None) -> Estimate:
@@ -273,7 +273,7 @@ class Evaluation:
         return next((one.reason for one in self.outcome.refusals), "there is none")
 
     def result(self, source: str) -> Result:
-        """What was measured so far. source: how the user named the model."""
+        """Return the result so far. source: how the user named the model."""
         found, runner = summarise(self.outcome, self.rows, self.sizes), self.runner
         return Result(
             source=source, identity=runner.source, runtime=runner.runtime, device=runner.device, dtype=runner.dtype,
@@ -315,7 +315,7 @@ SOME = 4096
 
 @dataclass(frozen=True)
 class Sizes(SizeOptions):
-    """What is measured, as users write it: the fields are those of `SizeOptions` in ropeconv/options.py."""
+    """The sizes of an evaluation, as users write them: the fields are those of `SizeOptions` in ropeconv/options.py."""
 
     def resolve(self, trained: int) -> EvaluationSizes:
         """The sizes in tokens. trained: the trained context. Raises UsageError and RecipeError for wrong values."""

@@ -49,7 +49,7 @@ class Ranking:
         return f"{_loss(self.result, row, self.column).value:.3f}", *(entry.text for entry in derived(row, self.result))
 
     def to_dict(self, one: Advice) -> JsonObject | None:
-        """What was measured of a method, as JSON-ready data; None for nothing."""
+        """The measurement of a method, as JSON-ready data; None without one."""
         row = self.rows.get(one.method.name)
         if row is None:
             return None
@@ -101,7 +101,7 @@ def _loss(result: Result, row: RowResult, column: int) -> Cell:
 
 
 def _schedule(row: RowResult, seen: Inspection, mscale: Pair | None) -> Schedule | None:
-    """What a row computes; None for the model as it is, and for a recipe that this model cannot have."""
+    """Return the recipe of a row; None for the unchanged model, and for a recipe that this model cannot have."""
     if row.recipe is None:
         return None
     try:
@@ -216,8 +216,8 @@ class ConditionResult:
 class Condition:
     """A comparison of a row with another one, or with a number.
 
-    text: as the user wrote it. measure: of which the headline is compared. left: name of a row. above: whether it has
-    to be more, else less. right: name of a row, or a number. length: as for --lengths.
+    text: as the user wrote it. measure: of which the headline is compared. left: name of a row. above: whether it must
+    be more, else less. right: name of a row, or a number. length: as for --lengths.
     """
 
     text: str

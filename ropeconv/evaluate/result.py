@@ -65,7 +65,7 @@ def critical(freedom: int, alpha: float = ALPHA) -> float:
 
 
 def margin(error: float | None, clusters: int) -> float | None:
-    """How far from 0 a difference has to be to be significant; None without an error, and below four clusters.
+    """How far from 0 a difference must be to be significant; None without an error, and below four clusters.
 
     error: its standard error. clusters: independent windows or texts that the error is from.
     """
@@ -78,7 +78,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     depth: None for the mean over depths, and for measures without. value: the mean over windows. error: its standard
     error; None for a single window. low, high: Wilson's interval of
     95 %, for shares only. difference: minus the first row's, paired by window; None in that row. difference_error: its
-    standard error. margin: how far from 0 the difference has to be to be significant; None where that cannot be tested.
+    standard error. margin: how far from 0 the difference must be to be significant; None where that cannot be tested.
     windows, documents: how many it is from. clusters: how many of them are taken as independent.
     """
 

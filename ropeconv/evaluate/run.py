@@ -93,7 +93,7 @@ def all_cases(measures: Sequence[Measure], texts: Texts, sizes: EvaluationSizes)
 def plan_units(
     rows: Sequence[Row], cases: Sequence[tuple[Measure, Case]], runner: Runner, outcome: RunOutcome
 ) -> list[EvaluationUnit]:
-    """All units in the order in which they are run. What cannot be run is added to `outcome.refusals`."""
+    """All units in the order in which they are run. Those that cannot be run are added to `outcome.refusals`."""
     needs = {measure.name: (measure, measure.needs(case)) for measure, case in reversed(cases)}
     possible: list[tuple[Row, str, set[str]]] = []
     for row in rows:

@@ -239,7 +239,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
         expected = tested * ALPHA
         about = f"about {expected:.1f}" if expected >= 0.05 else "fewer than 0.1"
         differ = counted(tested, "difference was", "differences were")
-        sentences.append(f"{differ} tested at p < {ALPHA:.4f}; chance alone would mark {about}.")
+        sentences.append(f"{differ} tested at p < {ALPHA:.4f}; chance would mark {about}.")
     return sentences
 
 
@@ -258,7 +258,7 @@ def _within_texts(cells: Sequence[Cell]) -> list[str]:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a `Result` has of the numbers: rows in the order of the table, cells, and sentences for below the table."""
+    """The numbers for a `Result`: rows in the order of the table, cells, and sentences for below the table."""
 
     rows: list[RowResult]
     cells: list[Cell]

@@ -100,7 +100,7 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
     """Names and contents of the first rows of a dataset, which are streamed.
 
     name: owner/name, owner/name:SPLIT (by default test), or owner/name:CONFIG:SPLIT. field: the column with the text.
-    Raises BadSource where the dataset does not load or has no such column.
+    Raises BadSource where the dataset does not load or does not have the column.
     """
     require("datasets", "--dataset")
     import datasets
@@ -157,7 +157,7 @@ def remark(name: str, text: str) -> str:
 
 
 MOST_BYTES = 256 << 20
-"""Of one file; that is some fifty million tokens."""
+"""Most characters of one file, some fifty million tokens."""
 
 
 def read_files(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""What a checkpoint or GGUF file is now, its receipt, and the problems in its settings."""
+"""The state of a checkpoint or GGUF file, its receipt, and the problems in its settings."""

@@ -1,6 +1,6 @@
 """numpy as `np`, imported at the first use of an attribute: `ropeconv --help` lists methods and computes nothing.
 
-Vector: float64 of one dimension, in annotations alone.
+Vector: float64 of one dimension, only in annotations.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ divided: the pair that rotates once in L0 unscaled rotates once in L1 under line
 Methods for models whose slowest pairs stand still by architecture (p-RoPE: Gemma 4, LFM 3).
 
 With a share p of the r/2 pairs that rotate, theta^(-2i/r) for i < p r/2 is (theta^p)^(-2i/(p r)): a rotary embedding of
-p r dimensions with the base theta^p. A method sees that one, so that what it says of the slowest pair holds for the
+p r dimensions with the base theta^p. A method sees that one, so that its statement on the slowest pair holds for the
 slowest that rotates; a method that names a base names that of the whole head. The other pairs keep a frequency of 0.
 """
 
@@ -100,7 +100,7 @@ Scaled = InterpolatedForm | Llama3 | Yarn
 def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedule:
     """The schedule of a method on top of the scaling of a model, as the head of this file defines it.
 
-    method: with its parameters. spec: the RoPE of the model as it is. context: tokens to declare, None for those of the
+    method: with its parameters. spec: the RoPE of the present model. context: tokens to declare, None for those of the
     method. Raises RecipeError for a model without scaling or with dynamic scaling, and for a length within L1.
     """
     declared, original, form = spec.context, spec.original_context, spec.form
@@ -118,7 +118,12 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
     reached = round(declared * factor) if factor is not None else round(schedule.context * declared / original)
     schedule = replace(schedule, context=context or method.length or reached)
     if isinstance(method, ThetaBound):
-        _need_bound(method, schedule, spec)
+        first = first_violation(schedule.inv_freq, spec.unrotated, method.target)
+        if first is not None:
+            raise RecipeError(
+                f"--theta-bound {format_tokens(method.target)}: with the scaling that --on-top keeps, the sum is "
+                f"negative at distance {first:,}; pass --replace instead, or choose a base with --theta"
+            )
     return schedule
 
 
@@ -147,7 +152,7 @@ def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSp
 
 
 def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
-    """The schedule with another base, or with the product of the divisors. schedule: of the method alone."""
+    """The schedule with another base, or with the product of the divisors. schedule: of the method."""
     current, base = spec.current(), start.form.inv_freq(spec.rotary_dim)
     attention_factor, softmax_scale = (
         current.attention_factor * schedule.attention_factor,
@@ -175,13 +180,3 @@ def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
 def _ratio(inv_freq: Vector, base: Vector) -> Vector:
     """inv_freq_i / base_i, and 0 for pairs that stand still in the unscaled model."""
     return np.divide(inv_freq, base, out=np.zeros(len(base)), where=base > 0)
-
-
-def _need_bound(method: ThetaBound, schedule: Schedule, spec: RopeSpec) -> None:
-    """Raises RecipeError where the base keeps the bound alone, and not under the scaling that is kept."""
-    first = first_violation(schedule.inv_freq, spec.unrotated, method.target)
-    if first is not None:
-        raise RecipeError(
-            f"--theta-bound {format_tokens(method.target)}: with the scaling that --on-top keeps, the sum is negative "
-            f"at distance {first:,}; pass --replace instead, or choose a base with --theta"
-        )

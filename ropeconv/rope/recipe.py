@@ -23,9 +23,9 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
 
     With theta_i of the source's base, short_factor_i = theta_i / f_i of the source (1 where it is not scaled) and
     long_factor_i = theta_i / inv_freq_i. The lists change at the context of a scaled source, and at the trained context
-    of another: inside it the source is right as it is.
+    of another: inside it the unchanged source is right.
 
-    schedule: of the method. source: the RoPE of the checkpoint as it is. Raises RecipeError where the lists would need
+    schedule: of the method. source: the present RoPE of the checkpoint. Raises RecipeError where the lists would need
     two attention factors or two softmax scales, where one of them is a pair already, and where the context does not go
     beyond that length.
     """
@@ -130,7 +130,7 @@ class Recipe:
     def start(self, source: RopeSpec) -> RopeSpec:
         """The RoPE that the recipe starts from: the unscaled one, or with as-is and `on_top` the one of the source.
 
-        source: the RoPE of the checkpoint as it is.
+        source: the present RoPE of the checkpoint.
         """
         if isinstance(self.method, AsIs) or self.on_top or not source.scaled:
             return source
@@ -139,7 +139,7 @@ class Recipe:
     def schedule(self, spec: RopeSpec, source: RopeSpec | None = None) -> Schedule:
         """The schedule of this recipe for a checkpoint. Raises RecipeError where the method does not fit it.
 
-        spec: the RoPE that it starts from, as `start` gives it. source: the RoPE of the checkpoint as it is, for
+        spec: the RoPE that it starts from, as `start` gives it. source: the present RoPE of the checkpoint, for
         `keep_short`; by default the same.
         """
         original = self.original_context or spec.original_context
@@ -286,7 +286,7 @@ def flags(recipe: Recipe) -> list[str] | None:
 
 
 def _text(value: object) -> str:
-    """A number without needless digits, which reads back as the same; other values as they are."""
+    """A number without needless digits, which reads back as the same; other values unchanged."""
     if not isinstance(value, float):
         return str(value)
     short = format(value, ".12g")

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """What the modules of a package declare, by name. They are imported at the first look-up, so that none is listed.
+    """The declarations of the modules of a package, by name. The first look-up imports them, so that none is listed.
 
     Args:
         kind: what the things are, for the error.

@@ -47,7 +47,7 @@ class LogN:
 class QueryScaling:
     """`gain (1 + beta ln(1 + floor(p / length)))`: the query scaling of Ministral 3 and of llama.cpp's mistral3.
 
-    p: the position of the query. length: in tokens. gain: 1 in those classes; another one has to be folded into the
+    p: the position of the query. length: in tokens. gain: 1 in those classes; another one must be folded into the
     weights that make queries.
     """
 

@@ -159,7 +159,7 @@ class RopeSpec:
 
     @property
     def local_inv_freq(self) -> Vector | None:
-        """The frequencies of the local layers, radians per token; None where there are no such layers."""
+        """The frequencies of the local layers, radians per token; None without local layers."""
         form = self.local_form
         return None if form is None else form.inv_freq(self.local_rotary_dim or self.rotary_dim)
 
@@ -167,7 +167,7 @@ class RopeSpec:
     def unrotated(self) -> float:
         """(d - r)/2, the term of the dimensions that do not rotate in (d - r)/2 + sum_i cos(m theta_i).
 
-        Of MLA, whose `head_dim` is the rotated part alone, the content part is counted as of the same width, r/2.
+        For MLA, whose `head_dim` is only the rotated part, the content part is counted with the same width, r/2.
         """
         return self.rotary_dim / 2 if self.mla else (self.head_dim - self.rotary_dim) / 2
 
@@ -187,7 +187,7 @@ class RopeSpec:
         return Plain(theta) if self.rotating_share == 1 else Proportional(theta, 1.0, self.rotating_share)
 
     def unscaled(self) -> RopeSpec:
-        """The embedding without scaling: its base alone, over the trained context."""
+        """The embedding without scaling: only its base, over the trained context."""
         form = self.base_form(self.rope_theta)
         return replace(self, form=form, attention_factor=1.0, softmax_scale=1.0, context=self.original_context)
 

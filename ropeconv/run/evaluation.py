@@ -12,7 +12,7 @@ from ..engines.transformers.load import out_of_memory
 from ..errors import UsageError
 from ..evaluate.cases import EvalLine
 from ..evaluate.evaluation import Evaluation, Sizes, open_evaluation
-from ..evaluate.run import EvaluationUnit, UnitResult, Refusal, UnitRunner
+from ..evaluate.run import EvaluationUnit, Refusal, UnitResult, UnitRunner
 from ..evaluate.runners.runner import RunnerRequest
 from ..formats.files import expanded
 from ..rope.errors import RopeconvError

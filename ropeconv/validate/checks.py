@@ -80,7 +80,7 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
 
     Args:
         answer: From `Probe.ask`.
-        schedule: Of the config, without factors that are folded into weights.
+        schedule: That of the config, without factors that are folded into weights.
         spec: The RoPE of the source, for layers that a method does not change.
         encoding: The name of the encoding of the config, whose `max_ulp` is allowed.
 

@@ -96,7 +96,7 @@ class Comparison:
     def checkpoint_or_dequantised(self, cannot: str = "cannot be dequantised", with_tokenizer: bool = False) -> Source:
         """Return the source as a checkpoint, with the weights of a GGUF file dequantised.
 
-        cannot: what the message says of a GGUF file that cannot be converted, for which BadSource is raised.
+        cannot: what the message says about a GGUF file that cannot be converted, for which BadSource is raised.
         with_tokenizer: whether its tokenizer is made too.
         """
         if not isinstance(self.source, GgufSource):

@@ -97,8 +97,8 @@ def test_applying_fetches_the_rest_once_without_pickles(
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        ("me/absent", "there is no such repository, or it is private"),
-        ("me/tiny@v9", "the repository has no such revision"),
+        ("me/absent", "the repository does not exist, or it is private"),
+        ("me/tiny@v9", "the repository does not have this revision"),
         ("me/gated", "accept its terms on the Hub"),
         ("me/tiny/other.gguf", "me/tiny has no file other.gguf; check its name on the Hub"),
         ("model/nowhere/other.gguf", "does not exist"),

@@ -78,6 +78,6 @@ def test_sentences_below_the_table_say_what_belongs_to_the_numbers(monkeypatch: 
     for said in (
         f"{last.name} was refused: it does not fit", "T: the trained context, 8,192 tokens",
         "tokens sha256 3f3f3f3f3f3f", "the errors are between windows of 1 text",
-        "chance alone would mark",
+        "chance would mark",
     ):  # fmt: skip
         assert said in text

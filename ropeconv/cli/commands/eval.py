@@ -125,7 +125,7 @@ def eval_command(
     else:
         show_result(result, output)
     if evaluation.outcome.stopped:
-        raise Interrupted("stopped before its end; the same command goes on where it was")
+        raise Interrupted("stopped before its end; the same command continues")
     for path in record(result, rows):
         output.note(f"The receipt of {path} has these numbers.")
     _judge(conditions, result, output)

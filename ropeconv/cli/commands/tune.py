@@ -101,7 +101,7 @@ def tune_command(
             ) as tuning:
                 found = out_of_memory(lambda: run(tuning))
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; no recipe was written, and the same command goes on where it was") from None
+        raise Interrupted("interrupted; no recipe was written, and the same command continues") from None
     if dry_run:
         if as_json:
             output.data(found.to_dict())

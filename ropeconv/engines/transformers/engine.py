@@ -181,7 +181,7 @@ def parameters(schedule: Schedule, spec: RopeSpec) -> JsonObject:
 def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: RopeSpec) -> PreTrainedModel:
     """The source as transformers loads it with the method in its config.
 
-    folder: of the source. spec: its RoPE. Raises UsageError where transformers has no such method.
+    folder: of the source. spec: its RoPE. Raises UsageError where transformers does not have the method.
     """
     settings = parameters(schedule, spec)
     config = stock_config(folder, at.stands_for)

@@ -299,11 +299,11 @@ def stored_dtype(config: JsonObject) -> str:
 
 @contextmanager
 def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iterator[Path]:
-    """The local folder of a checkpoint, whose files are fetched; a temporary one where some have to be made.
+    """The local folder of a checkpoint, whose files are fetched; a temporary one where some must be made.
 
     dtype: of weights that are dequantised, as torch names it; auto for that of `source`. weights: whether they are
-    needed, and not only config and tokenizer. Raises BadSource for a config.json alone, UnsupportedBake for a GGUF file
-    that cannot be converted, RopeconvError where the disk is too small.
+    needed, and not only config and tokenizer. Raises BadSource for a config without weights, UnsupportedBake for a GGUF
+    file that cannot be converted, RopeconvError where the disk is too small.
     """
     if source.kind == "config" and weights:
         raise BadSource(f"{source.reference} is a config.json without weights; give the folder of the model")

@@ -136,7 +136,7 @@ def scale_queries(model: PreTrainedModel, scale: LogN | QueryScaling, queries: s
 
     model: of transformers. scale: the query scaling. queries: the end of the module's name. A factor on a whole query
     commutes with its rotation, so it may come before. The positions are those that the rotary module receives. Returns
-    a function that undoes it. Raises BadSource where the model has no such modules.
+    a function that undoes it. Raises BadSource where the model does not have these modules.
     """
     import torch
 

@@ -1,1 +1,1 @@
-"""What can be measured: one class each, in `measure.REGISTRY` by name."""
+"""The measures: one class each, in `measure.REGISTRY` by name."""

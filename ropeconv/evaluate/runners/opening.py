@@ -101,7 +101,7 @@ def _refuse_nonsense(request: RunnerRequest) -> None:
         (not (servers or request.model), "no model is named; give a checkpoint, a GGUF file, or --server URL"),
         (
             request.against and request.rows,
-            "--against names the source of an output, which is loaded as it is; leave --methods out, or evaluate the "
+            "--against names the source of an output, which is loaded unchanged; leave --methods out, or evaluate the "
             "methods on the source",
         ),
         (

@@ -108,7 +108,7 @@ def original_source(source: Source) -> OriginalSource:
     if edited:
         raise BadSource(
             f"{edited} of {source.reference} was changed after ropeconv wrote it, and the change would be lost; take "
-            f"the source again, {first}, or remove {RECEIPT} to start from the files as they are"
+            f"the source again, {first}, or remove {RECEIPT} to start from the changed files"
         )
     if record.rounded:
         raise BadSource(

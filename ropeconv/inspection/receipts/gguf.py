@@ -212,7 +212,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
 def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     """The places that a file had, or those of a file without a reserve where no such file was written.
 
-    record: from the receipt. header: of the file as it is. edit: brings the first source back. Raises BadSource for
+    record: from the receipt. header: of the present file. edit: brings the first source back. Raises BadSource for
     places that its header cannot have had.
     """
     if not record.data_start:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FARTHEST = 1 << 27
 SEARCHED = 1 << 24
 MOST_COUNTED = 1 << 31
-"""Distances times pairs that are searched unasked: 2^24 tokens for heads of 256 dimensions."""
+"""Distances times pairs that are searched by default: 2^24 tokens for heads of 256 dimensions."""
 SHOWN = 100
 
 
@@ -176,7 +176,7 @@ def effective_length(schedule: Schedule, spec: RopeSpec) -> int | None:
 def source_reach(schedule: Schedule, source: RopeSpec) -> int | None:
     """The effective length of a source in tokens, looked for as far as the layers see in the output and in the source.
 
-    schedule: of the output. source: the model as it is. None where B(m) >= 0 in all of that.
+    schedule: of the output. source: the unchanged model. None where B(m) >= 0 in all of that.
     """
     return _below(source.current(), source, source.visible(max(schedule.context, source.context)))
 
@@ -192,7 +192,7 @@ def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
     """A sentence about a schedule whose effective length is worse than its source's; empty where it is not.
 
-    source: the model as it is. Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    source: the unchanged model. Men et al. 2024, https://arxiv.org/abs/2405.14591.
     """
     reached, before = effective_length(schedule, source), source_reach(schedule, source)
     if reached is None or not is_worse(reached, before, source.visible(source.context)):

@@ -237,7 +237,7 @@ def tail(sums: Sums, length: int) -> float:
 class Walk:
     """A walk over intervals of ln b that looks for the first base at which a distance violates.
 
-    sums: of the head. length: distances below it are looked at. direction: 1 towards larger bases, -1 towards smaller
+    sums: of the head. length: distances below it are searched. direction: 1 towards larger bases, -1 towards smaller
     ones. tell: called often with the ln b that has been reached.
     """
 

@@ -16,7 +16,7 @@ from ..spec import RopeSpec
 from .method import LengthMethod, Method, param, positive, register
 
 QUICK = 1 << 28
-"""Distances times dimensions up to which the bound of a base is checked unasked: a second or two."""
+"""Distances times dimensions up to which the bound of a base is checked by default: a second or two."""
 
 
 def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:

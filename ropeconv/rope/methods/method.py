@@ -14,16 +14,7 @@ from typing import Any, ClassVar, TypeGuard, TypeVar
 
 from ..errors import RecipeError, shown
 from ..forms import Form
-from ..lengths import (
-    MOST_TOKENS,
-    Factor,
-    factor_over,
-    format_tokens,
-    is_length,
-    length_of,
-    parse_factor,
-    parse_tokens,
-)
+from ..lengths import MOST_TOKENS, Factor, factor_over, format_tokens, is_length, length_of, parse_factor, parse_tokens
 from ..registry import Registry
 from ..schedule import Schedule
 from ..spec import RopeSpec
@@ -193,7 +184,7 @@ class Method:
         """The method for `--on-top`, whose factor is over the declared context, with its lengths as it sees them.
 
         To a method that goes on top of a scaling, the declared context is the trained one; a length of T tokens is then
-        `T original / declared`. declared: context of the model as it is, and original: the one before its scaling, both
+        `T original / declared`. declared: context of the present model, and original: the one before its scaling, both
         in tokens. Raises RecipeError for a length within the declared context.
         """
         return self
@@ -268,7 +259,7 @@ class ScaledMethod(Method):
     """A method with a scale factor s: a number, or a length with its suffix ("128k"), of which s is length / trained.
 
     A length stays a length in recipes, so that a recipe reaches it for a model of another trained length too. ordered:
-    names of two settings of which the first has to be above the second.
+    names of two settings of which the first must be above the second.
     """
 
     value = Value.FACTOR

@@ -37,7 +37,7 @@ class LongRopeMethod(Method):
     """inv_freq_i = theta_i / long_factor_i; theta_i / short_factor_i within the trained context.
 
     Attention factor sqrt(1 + ln s / ln L) with s = context / L. The file is JSON with `short_factor` and `long_factor`
-    (one list alone serves as both); the context is given with `--context`.
+    (a single list serves as both); the context is given with `--context`.
     """
 
     name = "longrope"
@@ -157,7 +157,7 @@ class Piecewise(Method):
 class InvFreq(Method):
     """Any frequency vector: one frequency per rotated pair, in radians per token, 0 for pairs that do not rotate.
 
-    Zeros behind theta^(-2i/r) are p-RoPE, zeros alone are DroPE; `Proportional` has the papers.
+    Zeros behind theta^(-2i/r) are p-RoPE, only zeros are DroPE; `Proportional` has the papers.
     """
 
     name = "inv-freq"
@@ -277,7 +277,7 @@ class AsIs(Method):
     value = Value.SWITCH
     keeps_zeros = True
 
-    on: bool = param(switch, "keep the embedding as it is", True)
+    on: bool = param(switch, "keep the embedding unchanged", True)
 
     @property
     def label(self) -> str:

@@ -134,9 +134,9 @@ def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> St
     """Compare a method with every other study that was measured beside it.
 
     Args:
-        name: Of the method.
+        name: The name of the method.
         factor: The length over the trained study. For each other method, the studies nearest to it count.
-        fine_tuned: Whether the model is fine-tuned with the method. Where no such study compares two methods, those
+        fine_tuned: Whether the model is fine-tuned with the method. Where no study compares two methods, those
             without fine-tuning do.
         on_top: The kind of the scaling that the model was trained with and that the method is put on; empty for an
             unscaled model. Where no study has that kind, those of other kinds count.
@@ -188,7 +188,7 @@ class Advice:
 
     Attributes:
         recipe: The method with its parameters, and the modifiers that it needs for this model and length.
-        schedule: Of the model.
+        schedule: The schedule of the model.
         profile: Numbers about the schedule, compared with what was trained.
         works_untuned: Whether the method is known to work at this factor without fine-tuning.
         writings: The planned output per format.
@@ -196,7 +196,7 @@ class Advice:
         replace: Whether it needs `--replace`.
         out: The name of its output.
         recommended: Why it comes before methods that were measured to be better: the source; empty for others.
-        standing: What was measured.
+        standing: The measurement.
     """
 
     recipe: Recipe
@@ -227,7 +227,7 @@ class Advice:
 
     @property
     def basis(self) -> str:
-        """What its place rests on, in a few words."""
+        """The reason for its place, in a few words."""
         if not self.writable:
             return "cannot be written"
         if self.recommended:
@@ -297,7 +297,7 @@ def advise(
 
 
 def trained_scaling(seen: Inspection) -> str:
-    """Return how it is known that a model was trained with its scaling; empty where it was not, or nobody says so."""
+    """Return how it is known that a model was trained with its scaling; empty where it is not known."""
     if not seen.spec.scaled or seen.first is not None:
         return ""
     known = (scaling for scaling in evidence().scalings if scaling.kind == seen.spec.form.kind)
@@ -381,38 +381,6 @@ def _writings(
     return writings, schedule, out
 
 
-def leaders(rows: list[Advice]) -> list[str]:
-    """Return a sentence per number in which methods differ, with the best value and every method that has it."""
-    if not rows:
-        return []
-    context = rows[0].schedule.context
-    numbers = (
-        ("Fewest dimensions outside the trained angles", [row.profile.outside for row in rows], "{:g}"),
-        (
-            "Longest effective length",
-            [-min(row.profile.reach.effective_length or math.inf, context) for row in rows],
-            f"{{:,.0f}} of {context:,} tokens",
-        ),
-        (
-            "Smallest change of the pairs that complete a period in the trained length",
-            [row.profile.fast_change for row in rows],
-            "by at most {:.3g}",
-        ),
-    )
-    sentences = []
-    for question, values, words in numbers:
-        best = min(values)
-        names = [
-            row.flags
-            for row, value in zip(rows, values, strict=True)
-            if math.isclose(value, best, rel_tol=1e-9, abs_tol=1e-9)
-        ]
-        sentences.append(
-            f"{question}: {'all' if len(names) == len(rows) else ', '.join(names)} ({words.format(abs(best))})."
-        )
-    return sentences
-
-
 METHODS: dict[str, tuple[str, str]] = {
     "theta": ("ntk", "native"),
     "linear": ("linear", "native"),
@@ -468,7 +436,7 @@ def counts(cells: Iterable[MatrixCell]) -> dict[str, int]:
 def letters(cells: Iterable[MatrixCell]) -> str:
     """One family in one row, for display.
 
-    A letter for each way to write RoPE that is exact, a dot for one that is not; "-" where there is no such model and
+    A letter for each way to write RoPE that is exact, a dot for one that is not; "-" for no model and
     "?" where nothing was tested.
     """
     statuses = {cell.writing: cell.verdict.status for cell in cells}

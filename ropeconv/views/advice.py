@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from ..bake.advice import Advice, FormatAdvice, MatrixCell, counts, leaders, letters
+from ..bake.advice import Advice, FormatAdvice, MatrixCell, counts, letters
 from ..evaluate.ranking import RankedMethods, Ranking
 from ..formats.jsontext import JsonObject
 from ..rope.lengths import format_tokens
@@ -57,7 +57,7 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
 
 
 def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
-    """Shows a paragraph per method, the best methods by each number, and the reasons of methods that do not fit."""
+    """Shows a paragraph per method, and the reasons of methods that do not fit."""
     for line in explain_columns(advice):
         sheet.say(line)
     sheet.say("")
@@ -70,8 +70,6 @@ def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
             if writing.exceptions:
                 sheet.say(f"    {name} as {writing.encoding}: {writing.exceptions}")
     sheet.say("")
-    for line in leaders(advice.found):
-        sheet.say(line)
     for reason, flags in _refusals(advice.found).items():
         sheet.say(f"No {reason} ({'all of them' if len(flags) == len(advice.found) else ', '.join(flags)}).")
     for name, reason in advice.passed.items():
@@ -146,7 +144,7 @@ def explain_columns(advice: RankedMethods) -> Iterator[str]:
 
 LEGEND = (
     "T: a new base (theta, NTK), L: linear, 3: llama3, Y: YaRN, F: any frequencies (LongRoPE factors). A letter: exact "
-    "in the newest version; a dot: not exact (`ropeconv apply --dry-run --explain` says why); -: no such model; "
+    "in the newest version; a dot: not exact (`ropeconv apply --dry-run --explain` says why); -: no model of the kind; "
     "?: not tested."
 )
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from ropeconv.bake import advice
-from ropeconv.bake.advice import CRITERION, Advice, FormatAdvice, Standing, Study, advise, evidence, leaders, standing
+from ropeconv.bake.advice import CRITERION, Advice, FormatAdvice, Standing, Study, advise, evidence, standing
 from ropeconv.errors import UsageError
 from ropeconv.models.config import sample_config
 from ropeconv.models.open import open_source
@@ -191,22 +191,6 @@ def test_the_table_of_evidence_names_methods_and_families() -> None:
     known = {family.name for family in families()}
     assert {name for row in (*table.recommendations, *table.scalings) for name in row.families} <= known
     assert {row.method for row in table.recommendations} <= names
-
-
-def test_the_best_in_each_number() -> None:
-    found = [
-        one("yarn", outside=4, first=5000, fast_change=1.5), one("linear", outside=2, first=3001, fast_change=4.0),
-        one("ntk", outside=2, first=3000, fast_change=1.5 * (1 + 1e-12)),
-    ]  # fmt: skip
-    assert leaders(found) == [
-        "Fewest dimensions outside the trained angles: --linear 4, --ntk 4 (2).",
-        "Longest effective length: --yarn 4 (4,096 of 4,096 tokens).",
-        "Smallest change of the pairs that complete a period in the trained length: --yarn 4, --ntk 4 "
-        "(by at most 1.5).",
-    ]
-    assert leaders(found[:1])[0] == "Fewest dimensions outside the trained angles: all (4)."
-    assert leaders([one("linear", first=10)])[1] == "Longest effective length: all (9 of 4,096 tokens)."
-    assert leaders([]) == []
 
 
 # Commands

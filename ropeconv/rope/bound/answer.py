@@ -22,15 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..errors import RecipeError
 from ..forms import asymptotic_base
-from .smallest import (
-    Proof,
-    exp,
-    interval_end,
-    last_violating,
-    smallest_log_base,
-    up,
-    wide_intervals,
-)
+from .smallest import Proof, exp, interval_end, last_violating, smallest_log_base, up, wide_intervals
 from .sums import Sums
 
 DATA = Path(__file__).parent / "data"
@@ -61,7 +53,11 @@ def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     table = _read(kind, rotary_dim)
     if table is None or length > table["through"]:
         return None
-    return _step(table, bisect_right(table["length"], length) - 1)
+    row = bisect_right(table["length"], length) - 1
+    if row < 0:
+        return FIRST
+    end = table["end"][row]
+    return Step(table["length"][row], table["begin"][row], math.inf if end is None else end, table["distance"][row])
 
 
 def farthest(rotary_dim: int) -> tuple[int, float]:
@@ -74,13 +70,6 @@ def published() -> dict[str, dict[int, float]]:
     """The smallest bases for 128 dimensions that have been published, by source and length."""
     rows = json.loads((DATA / "published.json").read_text("utf-8"))
     return {source: {int(length): base for length, base in row.items()} for source, row in rows.items()}
-
-
-def _step(table: dict[str, Any], row: int) -> Step:
-    if row < 0:
-        return FIRST
-    end = table["end"][row]
-    return Step(table["length"][row], table["begin"][row], math.inf if end is None else end, table["distance"][row])
 
 
 @cache

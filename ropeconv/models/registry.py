@@ -70,7 +70,7 @@ def read_family(path: Path) -> Family:
     except OSError as problem:
         raise BadSource(f"{path} cannot be read ({problem.strerror}); correct or remove it") from None
     if len(data) > LONGEST:
-        raise BadSource(f"{path} is longer than {LONGEST:,} bytes; shorten or remove it")
+        raise BadSource(f"{path} is longer than {LONGEST:,} bytes; correct or remove it")
     try:
         fields = tomllib.loads(data.decode())
         family = msgspec.convert(fields, Family)

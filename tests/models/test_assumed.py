@@ -57,8 +57,8 @@ def stand_in(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     ("model_type", "words"),
     [
-        ("renamed_deepseek", ["taken as deepseek_v3", "(2i, 2i + 1)", "kv_a_proj_with_mqa", "every layer"]),
-        ("renamed_llama", ["taken as llama", "(i, i + r/2)", "self_attn.q_proj and self_attn.k_proj"]),
+        ("renamed_deepseek", ["treated as deepseek_v3", "(2i, 2i + 1)", "kv_a_proj_with_mqa", "every layer"]),
+        ("renamed_llama", ["treated as llama", "(i, i + r/2)", "self_attn.q_proj and self_attn.k_proj"]),
     ],
 )
 def test_what_is_assumed_is_what_the_file_of_the_family_says(

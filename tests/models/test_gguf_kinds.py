@@ -30,7 +30,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mmproj": ("clip", {"general.type": "mmproj"}, r"is a multimodal projector \(mmproj\)"),
     "clip": ("clip", {}, r"is a multimodal projector \(mmproj\)"),
     "imatrix": ("llama", {"general.type": "imatrix"}, "is an importance matrix and no model"),
-    "draft": ("eagle3", {}, r"draft model \(EAGLE-3\), which only guesses tokens for another model"),
+    "draft": ("eagle3", {}, r"draft model \(EAGLE-3\), which proposes tokens for another model"),
     "dflash": ("dflash", {}, r"draft model \(DFlash\)"),
     "assistant": ("gemma4-assistant", {}, r"draft model \(Gemma 4 assistant\)"),
     "learned": ("gpt2", {}, "gpt2 uses learned positions instead of RoPE, so it cannot be extended"),

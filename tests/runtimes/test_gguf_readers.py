@@ -87,7 +87,7 @@ def test_names() -> None:
             find(name)
     with pytest.raises(RecipeError, match=r"tested: 0\.12-0\.13\.2, 0\.13\.3, 0\.13\.4-0\.29, 0\.30-0\.33"):
         find_readers("ollama@0.11")
-    with pytest.raises(RecipeError, match=r"known: .*transformers.*ollama"):
+    with pytest.raises(RecipeError, match=r"supported: .*transformers.*ollama"):
         find_any("nope")
 
 

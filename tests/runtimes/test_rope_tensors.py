@@ -36,7 +36,7 @@ def test_divisors_are_read_as_they_are(tmp_path: Path, name: str) -> None:
     [
         (np.ones(32, np.float16), "is F16, on which llama.cpp aborts, and not F32; fetch the file again"),
         (np.ones((2, 16), np.float32), "needs one number per pair"),
-        (np.ones((1 << 14) + 1, np.float32), r"has the shape \(16385,\), and one number per pair"),
+        (np.ones((1 << 14) + 1, np.float32), r"has the shape \(16385,\), but needs one number per pair"),
         (np.array([1.0, 0.0], np.float32), "has divisors that are not positive"),
         (np.array([1.0, -1.0], np.float32), "has divisors that are not positive"),
         (np.array([1.0, np.nan], np.float32), "has divisors that are not positive"),

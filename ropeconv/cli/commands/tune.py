@@ -38,7 +38,7 @@ def tune_command(
     options: TuneOptions,
     reading: TextOptions,
     running: DeviceOptions,
-    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", hidden=True)] = None,
     device_map: DeviceMapOption = "",
     out: Annotated[
         Path | None,

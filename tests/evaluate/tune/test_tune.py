@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import UsageError
+from ropeconv.evaluate.result import critical
 from ropeconv.evaluate.tune.result import TuningResult, write_tuned
 from ropeconv.evaluate.tune.tuning import SearchCost, SearchSettings, tune_model
 from ropeconv.rope.errors import RopeconvError
@@ -33,8 +34,10 @@ def test_the_gradient_finds_what_no_formula_has(tuned: TuningResult) -> None:
     assert total.difference is not None
     assert total.error is not None
     assert total.difference < -3 * total.error
-    assert (tuned.better, "is better" in tuned.sentence) == (True, True)
-    assert tuned.recipe == rows["tuned factors"].recipe
+    assert total.clusters == 6, "of 18 texts every third one is held out"
+    significant = abs(total.difference) > critical(5) * total.error
+    assert (tuned.better, "is better" in tuned.sentence) == (significant, significant)
+    assert tuned.recipe == rows["tuned factors" if significant else tuned.best_formula].recipe
     best = min(row.total.value for row in tuned.rows if row.recipe and row.name != "tuned factors")
     assert rows[tuned.best_formula].total.value == best, "the best formula is that of held-out text"
     assert total.value < best

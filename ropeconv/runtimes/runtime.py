@@ -206,7 +206,7 @@ def choose(wanted: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...
     covering = [row for row in rows if row.covers(version)]
     if covering:
         return (msgspec.structs.replace(covering[-1], version=version, through=version),)
-    parts = [row for row in rows if within(row.version, version, version)]
+    parts = [row for row in rows if version_key(version) and within(row.version, version, version)]
     if parts:
         return (parts[-1],)
     ranges = ", ".join(row.version + (f"-{row.through}" if row.through else "") for row in rows)

@@ -73,11 +73,11 @@ def refusal(model: Path, **options: Any) -> str:
 
 def test_options_that_do_not_go_together_are_refused(made: Path, tmp_path: Path) -> None:
     other = checkpoint("llama", tmp_path / "other", rope_theta=500000.0)
-    assert "is not what" in refusal(made / "yarn", against=str(other))
+    assert "was not made from" in refusal(made / "yarn", against=str(other))
     assert "leave --methods out" in refusal(made / "yarn", against=str(made / "source"), rows=[Row("base")])
     assert "ropeconv.json" in refusal(made / "source", against=str(made / "source"))
     assert "leave --family out" in refusal(made / "yarn", family="llama")
-    assert "nothing here does" in refusal(made / "source", rows=[Row("base")], trust_remote_code=True)
+    assert "this checkpoint has no code" in refusal(made / "source", rows=[Row("base")], trust_remote_code=True)
 
 
 def test_foreign_code_in_an_output_runs_with_permission_alone(made: Path, tmp_path: Path) -> None:

@@ -112,5 +112,5 @@ def test_the_tokenizer_is_that_of_the_file_with_what_it_puts_first(tmp_path: Pat
 def test_options_that_are_for_others_are_refused(gguf: Path) -> None:
     with pytest.raises(UsageError, match="built without a GPU"):
         runner_of(gguf, device="cuda")
-    with pytest.raises(UsageError, match="give float16 or float32"):
+    with pytest.raises(UsageError, match="give --dtype float16 or float32"):
         runner_of(gguf, dtype="bfloat16")

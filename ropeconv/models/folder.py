@@ -29,11 +29,11 @@ def check_link(path: Path, root: Path) -> None:
     """
     if os.environ.get(FOLLOW) == "1":
         return
-    here, target = root.resolve(), path.resolve()
-    if here not in target.parents and not any(blobs in target.parents for blobs in _blobs(here)):
+    folder, target = root.resolve(), path.resolve()
+    if folder not in target.parents and not any(blobs in target.parents for blobs in _blobs(folder)):
         raise BadSource(
-            f"{path} leads to {target}, outside the checkpoint, whose content would be copied; put the file there "
-            f"itself, or set {FOLLOW}=1 if you made that link"
+            f"{path} leads to {target}, outside the checkpoint; replace the link with the file, or set {FOLLOW}=1 "
+            "if you made that link"
         )
 
 

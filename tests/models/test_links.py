@@ -53,7 +53,7 @@ def test_a_link_out_of_the_folder_is_refused_unless_it_is_to_be_followed(
 ) -> None:
     (model / "through another link").symlink_to("../secret")
     (model / "notes.txt").symlink_to(target.format(absolute=model.parent / "secret"))
-    with pytest.raises(BadSource, match=r" leads to .*secret, outside the checkpoint.*put the file there itself"):
+    with pytest.raises(BadSource, match=r" leads to .*secret, outside the checkpoint.*replace the link with the file"):
         names(model)
     monkeypatch.setenv(FOLLOW, "1")
     assert "notes.txt" in names(model)

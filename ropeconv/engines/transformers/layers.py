@@ -7,7 +7,9 @@ what the whole model would, and reads the checkpoint once.
 
 from __future__ import annotations
 
+import gc
 import math
+import os
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -31,6 +33,8 @@ CHANGES = "_ropeconv_changes"
 """Attribute of a model that is read layer by layer, with the changes of weights that every layer goes through."""
 Change = Callable[[str, "Tensor"], "Tensor"]
 """From the name of a weight and its value to the value that the model computes with."""
+WITHOUT_THREADS = "HF_DEACTIVATE_ASYNC_LOAD"
+"""Variable with which transformers starts no threads to load weights: those of every layer would take memory."""
 TWICE = 2
 """Copies of a layer that exist while its tensors are converted."""
 
@@ -138,7 +142,8 @@ class _LayerReader:
             )
 
     def _fill(self, layer: str) -> None:
-        """Loads the weights of a layer. layer: its name."""
+        """Load the weights of a layer, and free those of earlier ones, which cycles of objects hold."""
+        gc.collect()
         self._load(layer)
         for key, weight in self._layers[layer].named_parameters():
             if weight.is_meta:
@@ -151,7 +156,14 @@ class _LayerReader:
         from transformers.core_model_loading import convert_and_load_state_dict_in_model
 
         tensors = {name: self._tensor(name) for name in self._weights[layer]}
-        return convert_and_load_state_dict_in_model(self._model, tensors, self._config)[0]
+        setting = os.environ.get(WITHOUT_THREADS)
+        os.environ[WITHOUT_THREADS] = "1"
+        try:
+            return convert_and_load_state_dict_in_model(self._model, tensors, self._config)[0]
+        finally:
+            os.environ.pop(WITHOUT_THREADS)
+            if setting is not None:
+                os.environ[WITHOUT_THREADS] = setting
 
     def _tensor(self, name: str) -> Tensor:
         """A tensor of the checkpoint, read from its bytes in the file."""

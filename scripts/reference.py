@@ -22,8 +22,8 @@ import msgspec
 import typer
 
 import ropeconv
-from ropeconv.bake.plan import PlanDocument
 from ropeconv.bake.hidden import Begun, FinishedFile, Moves
+from ropeconv.bake.plan import PlanDocument
 from ropeconv.cli.app import COMMANDS, app
 from ropeconv.cli.command import GENERAL, PANELS
 from ropeconv.evaluate.cases import EvalLine
@@ -226,11 +226,10 @@ def place(name: str) -> str:
     """Where an exported name is defined, with dots."""
     if name not in ropeconv._LAZY:
         return f"ropeconv.errors.{name}"
-    module, attribute = ropeconv._LAZY[name]
-    made = getattr(ropeconv, name)
-    if callable(made):
-        module = made.__module__.removeprefix("ropeconv.")
-    return f"ropeconv.{module}.{attribute}"
+    value = getattr(ropeconv, name)
+    if callable(value):
+        return f"{value.__module__}.{value.__name__}"
+    return f"ropeconv.{ropeconv._LAZY[name]}.{'REGISTRY' if name == 'METHODS' else name}"
 
 
 PAGES: dict[str, Callable[[], str]] = {

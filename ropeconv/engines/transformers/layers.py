@@ -7,7 +7,6 @@ what the whole model would, and reads the checkpoint once.
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -142,8 +141,7 @@ class _LayerReader:
             )
 
     def _fill(self, layer: str) -> None:
-        """Load the weights of a layer, and free those of earlier ones, which cycles of objects hold."""
-        gc.collect()
+        """Load the weights of a layer."""
         self._load(layer)
         for key, weight in self._layers[layer].named_parameters():
             if weight.is_meta:

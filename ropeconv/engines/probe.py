@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -58,10 +59,13 @@ class Probe(ProgramProcess):
 
 
 class SharedProbe(Probe):
-    """A probe that is not entered, stays for the next output, and ends with its caller."""
+    """A probe that starts with the first question, stays for the next output, and ends with its caller."""
 
     def prefetch(self, model_type: str) -> None:
         """Start nothing, since the process may run already."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def stop(self) -> None:
         """Keep the process for the next output."""

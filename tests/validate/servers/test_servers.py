@@ -76,7 +76,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("lists no models", {"names": ()}, {}),
     ("is not supported; run vLLM", {"owner": "openai"}, {}),
     ("accepts 128 tokens", {"length": 128}, {"length": 512}),
-    ("is made for 1024 tokens", {"length": 4096}, {"length": 2048}),
+    ("has a context of 1024 tokens; pass a --length", {"length": 4096}, {"length": 2048}),
     ("greater than max allowed", {"allowed": 5}, {}),
     ("set OPENAI_API_KEY", {"key": "secret"}, {}),
     (r"refuses \(503\): overloaded", {"fail": (503, "overloaded")}, {}),

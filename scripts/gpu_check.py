@@ -199,7 +199,7 @@ def check_tune(bench: Bench) -> dict[str, Any]:
 
     def tuned(number: int) -> dict[str, Any]:
         settings = ropeconv.SearchSettings(
-            str(2 * bench.shape["max_position_embeddings"]), windows=2, held_windows=2, targets=16, steps=2
+            str(2 * bench.shape["max_position_embeddings"]), windows=2, held_windows=4, targets=16, steps=2
         )
         journal = bench.folder / f"tune{number}.jsonl"
         result = ropeconv.tune_model(
@@ -214,7 +214,7 @@ def check_tune(bench: Bench) -> dict[str, Any]:
     result = {**costs, "trace": first["trace"], "passed": passed}
     if not bench.small:
         book.write_text(text() * COPIES, "utf-8")
-        settings = ropeconv.SearchSettings(BEYOND, windows=2, held_windows=2, targets=16, steps=1)
+        settings = ropeconv.SearchSettings(BEYOND, windows=2, held_windows=4, targets=16, steps=1)
         result["beyond"] = ""
         try:
             out_of_memory(lambda: ropeconv.tune_model(bench.model, [book], settings, device=bench.at.device))

@@ -31,5 +31,5 @@ def test_the_checks_of_a_gpu_pass_on_a_small_model(tmp_path: Path) -> None:
 
 def test_it_installs_nothing() -> None:
     text = (ROOT / "scripts" / "gpu_check").read_text()
-    assert "pip " not in text
+    assert "pip" not in text.replace("pipefail", "")
     assert "setup" not in text

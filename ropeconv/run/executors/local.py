@@ -92,7 +92,8 @@ class Processes(Pool):
             start(index)
         try:
             while pending:
-                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                finished = wait(pending, return_when=FIRST_COMPLETED).done
+                for future in sorted(finished, key=pending.__getitem__):
                     index = pending.pop(future)
                     try:
                         yield index, future.result()

@@ -331,8 +331,8 @@ def _advice(
     on_top, factor, form = bool(training), context / start.context, start.form
     recipe = Recipe(method, on_top=on_top)
     if on_top and isinstance(form, LongRope):  # their runtimes derive it from the declared context
-        amplitude = longrope_attention_factor(context / form.original_context, form.original_context)
-        recipe = replace(recipe, attention_factor=float(f"{amplitude:.9g}"))
+        attention_factor = longrope_attention_factor(context / form.original_context, form.original_context)
+        recipe = replace(recipe, attention_factor=float(f"{attention_factor:.9g}"))
     if recipe.schedule(start).context != context or context < seen.spec.context:
         recipe = replace(recipe, context=context)
     planned = replace(recipe, context=context)

@@ -85,15 +85,16 @@ def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation
     from ..engines.transformers.memory import gpu_bytes
     from ..validate.comparison import Comparison, Settings
 
-    settings, gpus = Settings(device="cuda" if where == "auto" else where), gpu_bytes()
-    reference = plan.source.reference
+    settings, reference = Settings(device="cuda" if where == "auto" else where), plan.source.reference
+    again = f"`ropeconv validate {path} --against {reference}` does it on the CPU"
+    if where == "auto" and not gpu_bytes():
+        output.note(f"Not validated: there is no GPU; {again}.")
+        return None
     comparison = Comparison.open(path, reference)
     if where == "auto":
         source = comparison.checkpoint
-        if not gpus or placed(source, settings.place(stored_dtype(source.config()))).layer_by_layer:
-            reason = "the GPU is too small" if gpus else "there is no GPU"
-            again = f"`ropeconv validate {path} --against {reference}` does it on the CPU"
-            output.note(f"Not validated: {reason}; {again}.")
+        if placed(source, settings.place(stored_dtype(source.config()))).layer_by_layer:
+            output.note(f"Not validated: the GPU is too small; {again}.")
             return None
     return run_validation(comparison, settings, "", "", Options(), output)[0]
 

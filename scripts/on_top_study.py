@@ -23,7 +23,7 @@ if __name__ == "__main__":
 import ropeconv
 from scripts.reproduction.measuring import predict
 from scripts.reproduction.text import Corpus, corpus, manual
-from scripts.reproduction.training import Training, rate_at, train, windows
+from scripts.reproduction.training import Training, optimise, train
 
 SCALINGS: dict[str, dict[str, Any]] = {
     "llama3": {"original_max_position_embeddings": 128, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
@@ -46,17 +46,9 @@ def with_rope(model: Any, parameters: dict[str, Any], length: int) -> Any:
 def trained_longer(model: Any, kind: str, text: Corpus, seed: int, steps: int = 150, rate: float = 1e-3) -> Any:
     """A model that is trained on with 512 tokens and a scaling of 4. kind: of the scaling."""
     longer = with_rope(model, {"rope_type": kind, "factor": 4.0, **SCALINGS[kind]}, 512).train()
-    how, draw = Training(seed=seed, length=512, tokens=2048, steps=steps), np.random.default_rng((seed, 7))
+    how = Training(seed=seed, length=512, tokens=2048, steps=steps, rate=rate)
     optimizer = torch.optim.AdamW(longer.parameters(), rate, (0.9, 0.98), weight_decay=0.1)
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * rate_at(step, steps)
-        batch = torch.from_numpy(windows(how, text.train, text.vocabulary, draw))
-        logits = longer(input_ids=batch[:, :-1]).logits
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).backward()
-        torch.nn.utils.clip_grad_norm_(longer.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    optimise(longer, optimizer, how, text.train, text.vocabulary, np.random.default_rng((seed, 7)))
     return longer.eval()
 
 

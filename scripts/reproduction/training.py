@@ -93,16 +93,25 @@ def train(
     """
     model = build(how, vocabulary).to(device).train()
     undo = ropeconv.patch(model, recipe(how, log_n="full")) if how.log_n else lambda: None
-    draw = np.random.default_rng((how.seed, 1))
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() <= 1]
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], how.rate, (0.9, 0.98)
     )
+    optimise(model, optimizer, how, ids, vocabulary, np.random.default_rng((how.seed, 1)), heard)
+    undo()
+    return model.eval()
+
+
+def optimise(
+    model: Any, optimizer: torch.optim.Optimizer, how: Training, ids: Ids, vocabulary: int, draw: np.random.Generator,
+    heard: Callable[[int, float], None] = print,
+) -> None:  # fmt: skip
+    """Takes the steps of a training. how, ids, vocabulary, heard: as in `train`. draw: random numbers of windows."""
     for step in range(how.steps):
         for group in optimizer.param_groups:
             group["lr"] = how.rate * rate_at(step, how.steps)
-        batch = torch.from_numpy(windows(how, ids, vocabulary, draw)).to(device)
+        batch = torch.from_numpy(windows(how, ids, vocabulary, draw)).to(model.device)
         losses = torch.nn.functional.cross_entropy(
             model(input_ids=batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none"
         )
@@ -115,8 +124,6 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         if step % 100 == 99 or step + 1 == how.steps:
             heard(step + 1, float(loss.detach()))
-    undo()
-    return model.eval()
 
 
 def rate_at(step: int, steps: int) -> float:

@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 from ropeconv.runtimes.evidence import Record, lab_models, records, results_by_type
 
@@ -39,6 +40,21 @@ class Options:
     new: bool = False
 
 
+class Models(dict[str, list[Cell]]):
+    """The cells of each model by its name, made when they are asked for.
+
+    configs: by name. sample: the names of cells; empty for all.
+    """
+
+    def __init__(self, configs: dict[str, dict[str, Any]], sample: tuple[str, ...]) -> None:
+        super().__init__()
+        self.configs, self.sample = configs, sample
+
+    def __missing__(self, name: str) -> list[Cell]:
+        self[name] = [cell for cell in cells(name, self.configs[name]) if not self.sample or cell.name in self.sample]
+        return self[name]
+
+
 def main() -> int:
     """Executes what the command line names. Returns 1 where something was seen that is not as it is said."""
     parser = argparse.ArgumentParser(prog="scripts/lab", description=__doc__)
@@ -53,9 +69,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.sample and not given.check:
         parser.error("--sample goes with --check: a record is about all cells")
-    models = {name: list(cells(name, config)) for name, config in sources(published=not given.sample).items()}
-    if given.sample:
-        models = {name: [cell for cell in of_model if cell.name in SAMPLE] for name, of_model in models.items()}
+    models = Models(sources(published=not given.sample), SAMPLE if given.sample else ())
     options = Options(given.check, given.reuse, given.new)
     with ThreadPoolExecutor(given.jobs) as pool:
         chosen = selected(given.names, given.all)
@@ -81,7 +95,7 @@ def selected(names: list[str], everything: bool) -> list[tuple[LabRuntime, str]]
     return found
 
 
-def report(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], options: Options) -> bool:
+def report(runtime: LabRuntime, version: str, models: Models, options: Options) -> bool:
     """Executes one version and prints what came of it. Returns whether something is not as it is said."""
     started = time.monotonic()
     try:
@@ -94,20 +108,19 @@ def report(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], opt
     return bool(problems)
 
 
-def execute(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], options: Options) -> list[str]:
+def execute(runtime: LabRuntime, version: str, models: Models, options: Options) -> list[str]:
     """Executes one version. Returns sentences on what disagrees with the table or, with `check`, with the records.
 
     With `check`, only models that its record has are executed; with `new`, only those that it has not.
     """
     known = load(runtime.name, version) if options.check or options.new else None
-    configs = models
-    if known is not None:
-        models = {name: of_model for name, of_model in models.items() if (name in known.models) is not options.new}
-    questions = [cell.question for of_model in models.values() for cell in of_model]
+    names = [name for name in models.configs if known is None or (name in known.models) is not options.new]
+    asked = {name: models[name] for name in names}
+    questions = [cell.question for of_model in asked.values() for cell in of_model]
     found = answers(runtime, version, questions, options.reuse)
     recorded, problems = {}, []
     results: dict[str, dict[str, str]] = {}
-    for name, of_model in models.items():
+    for name, of_model in asked.items():
         outcomes = {cell.name: outcome(cell, found[cell.key]) for cell in of_model}
         results[name] = {cell: result.status for cell, result in outcomes.items()}
         recorded[name] = model_record(of_model, outcomes)
@@ -117,11 +130,11 @@ def execute(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], op
         today = date.today().isoformat()
         made = Record(runtime.name, version, today, runtime.how, recorded)
         save(made if known is None else extended(known, recorded, today))
-        save_models(configs)
+        save_models(models.configs)
         for read in (records, lab_models, results_by_type):
             read.cache_clear()
     row, covered = row_of(runtime.name, version)
-    against = [problem for name, of_model in models.items() for problem in disagreements(row, of_model, results[name])]
+    against = [problem for name, of_model in asked.items() for problem in disagreements(row, of_model, results[name])]
     if not covered and not options.check:
         before = previous(runtime.name, version)
         lines = [f"changed since {before.version}: {line}" for line in changes(before, recorded)] if before else []

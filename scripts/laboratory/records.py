@@ -6,10 +6,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from ropeconv.models.config import text_part
+from ropeconv.models.config import detect, text_part
 from ropeconv.runtimes.evidence import LabModel, ModelRecord, Record
 from ropeconv.runtimes.groups import newest
 from ropeconv.runtimes.read_config import rope_dict, rope_type
@@ -60,17 +61,14 @@ def cell_type(cell: Cell) -> str:
     return rope_type(found, newest("transformers").rule_set(cell.family.name))
 
 
-def lab_models(models: Mapping[str, list[Cell]]) -> dict[str, LabModel]:
-    """The family and the model type of the config of every model that has cells."""
-    sources = {name: cells[0] for name, cells in sorted(models.items()) if cells}
-    return {name: LabModel(cell.family.name, cell.config["model_type"]) for name, cell in sources.items()}
-
-
-def save_models(models: Mapping[str, list[Cell]]) -> None:
-    """Writes what the configs of the lab are, a line per model."""
+def save_models(configs: Mapping[str, dict[str, Any]]) -> None:
+    """Writes the family and the model type of each config, a line per name."""
+    families = {name: detect(config) for name, config in sorted(configs.items())}
     lines = [
-        f" {msgspec.json.encode(name).decode()}: {msgspec.json.encode(model).decode()}"
-        for name, model in lab_models(models).items()
+        f" {msgspec.json.encode(name).decode()}: "
+        f"{msgspec.json.encode(LabModel(family.name, configs[name]['model_type'])).decode()}"
+        for name, family in families.items()
+        if not family.refuse
     ]
     MODELS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

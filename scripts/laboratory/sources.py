@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 from ropeconv.errors import BadSource
 from ropeconv.models.config import detect
 from ropeconv.models.family import Family
-from tests.support.models import COMMON, FAMILIES, TINY, of_extended, part_at, whole
+from tests.support.models import COMMON, FAMILIES, PARTS, TINY, of_extended, part_at, whole
 
-CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"
+DATA = Path(__file__).parents[2] / "tests" / "data"
 VISION: dict[str, Any] = {
     "depth": 1, "hidden_size": 32, "embed_dim": 32, "num_heads": 2, "num_attention_heads": 2, "intermediate_size": 32,
     "out_hidden_size": 128, "fullatt_block_indexes": [0], "deepstack_visual_indexes": [0], "num_hidden_layers": 1,
@@ -73,13 +74,43 @@ NESTED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Families that transformers knows only around a vision model; for the first two its keys lie at the top level."""
 SECTION = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5], "partial_rotary_factor": 0.5}
+GLM_SECTION = {"rope_type": "default", "mrope_section": [4, 6, 6]}
 WRAPPERS: dict[tuple[str, str], dict[str, Any]] = {
+    ("aya_vision", "cohere2"): {},
+    ("cohere2_vision", "cohere2"): {},
+    ("exaone4_5", "exaone4"): {},
+    ("gemma3n", "gemma3n_text"): {},
+    ("gemma4", "gemma4_text"): {},
+    ("gemma4_unified", "gemma4_unified_text"): {"rope_parameters": FAMILIES["gemma4_text"]["rope_parameters"]},
+    ("glm4v", "glm4v_text"): {"rope_scaling": GLM_SECTION, "partial_rotary_factor": 0.5},
+    ("glm4v_moe", "glm4v_moe_text"): {
+        **PARTS["experts"], "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1,
+        "topk_group": 1, "rope_scaling": GLM_SECTION, "partial_rotary_factor": 0.5,
+    },
+    ("idefics3", "llama"): {},
+    ("internvl", "gpt_oss"): {},
     ("internvl", "qwen2"): {},
     ("internvl", "qwen3"): {},
+    ("internvl", "qwen3_moe"): {},
+    ("lfm2_vl", "lfm2"): {},
     ("llava", "llama"): {},
+    ("llava", "mistral"): {},
+    ("llava_next", "llama"): {},
+    ("llava_next", "mistral"): {},
+    ("llava_onevision", "qwen2"): {},
+    ("mistral3", "ministral3"): {},
     ("mistral3", "mistral"): {},
+    ("mistral3", "mistral4"): {},
+    ("mllama", "mllama_text_model"): {"num_hidden_layers": 3, "cross_attention_layers": [1], "rope_theta": 500000.0},
+    ("ovis2", "qwen2"): {},
+    ("paligemma", "gemma2"): {},
+    ("qwen2_5_omni", "qwen2_5_omni_text"): {"rope_scaling": MROPE, "head_dim": None},
     ("qwen3_5_moe", "qwen3_5_moe_text"): {"rope_parameters": {**SECTION, "rope_theta": 10000.0}},
+    ("qwen3_omni_moe", "qwen3_omni_moe_text"): {
+        **PARTS["experts"], "rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12], "interleaved": True},
+    },
     ("smolvlm", "llama"): {},
+    ("voxtral", "llama"): {},
 }  # fmt: skip
 """Model types around a text model, and keys that are published in its config beside those of the tiny one."""
 
@@ -114,17 +145,23 @@ def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def wrapper_configs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields small configs in other shapes of publication: wrappers by `WRAPPER around TEXT_MODEL`, and GLM-5."""
+    """Yields small configs in other shapes of publication: `WRAPPER around TEXT_MODEL`, and GLM-5."""
     import transformers
     from transformers.models.auto import modeling_auto
 
+    classes = (
+        modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES | modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
+    )
     for (wrapper, text), changes in WRAPPERS.items():
-        settings = _without_null({**COMMON, **FAMILIES[text], **AS_PUBLISHED.get(text, {}), **changes})
-        vision = {"vision_config": dict(VISION)} if wrapper.startswith("qwen") else {}
-        made = transformers.AutoConfig.for_model(wrapper, text_config={**settings, "model_type": text}, **vision)
-        config = made.to_dict()
-        config["architectures"] = [modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[wrapper]]
-        config["text_config"] = _published(config["text_config"], settings)
+        settings = _without_null({**COMMON, **FAMILIES.get(text, {}), **AS_PUBLISHED.get(text, {}), **changes})
+        inner = {"text_config": copy.deepcopy({**settings, "model_type": text})}  # which transformers completes
+        if wrapper.startswith(("qwen", "glm")):
+            inner["vision_config"] = dict(VISION)
+        inner = {"thinker_config": inner} if "omni" in wrapper else inner
+        config = transformers.AutoConfig.for_model(wrapper, **inner).to_dict()
+        config["architectures"] = [classes[wrapper]]
+        holder = config.get("thinker_config", config)
+        holder["text_config"] = _published(holder["text_config"], settings)
         yield f"{wrapper} around {text}", config
     config = dict(tiny_configs())["glm_moe_dsa"]
     del config["indexer_types"]  # GLM-5 is published without it
@@ -144,7 +181,7 @@ def _class_name(model_type: str) -> str:
 
 def published_configs() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the name and the content of every config in the tests whose family can be changed."""
-    for path in sorted(CONFIGS.glob("*.json")):
+    for path in sorted(DATA.glob("*configs/*.json"), key=lambda path: path.name):
         config = json.loads(path.read_text("utf-8"))
         try:
             family: Family = detect(config)

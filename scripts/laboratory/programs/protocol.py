@@ -35,6 +35,8 @@ from typing import Any
 Answer = dict[str, Any]
 NO_DEVICE = ("Torch not compiled with CUDA", "No Metal back-end")
 """Parts of messages that are about the machine and not about the model."""
+CUSTOM_CODE = ("contains custom code", "trust_remote_code=True")
+"""Parts of messages on a model whose config class is in its own repository, which the lab does not have."""
 
 
 def message(error: BaseException) -> str:
@@ -116,6 +118,8 @@ def main(ask: Callable[[dict[str, Any], dict[str, Any]], Answer]) -> None:
                     found = {"error": str(refused), "stage": refused.stage}
                     if any(words in str(refused) for words in NO_DEVICE):
                         found = {"unseen": f"it needs another device: {refused}"}
+                    if any(words in str(refused) for words in CUSTOM_CODE):
+                        found = {"unseen": "untested: its config class is in the model's own repository"}
                 except AssertionError as unexpected:
                     found = {"unseen": f"the lab does not understand how it rotates: {unexpected}"}
                 except Exception as error:

@@ -41,6 +41,7 @@ class Option:
         only: "gguf" or "folder" where it applies only to that output; it is refused with the other one.
         repeatable: Whether the command line makes one output per value.
         least: The smallest number.
+        most: The largest number.
         shown: Whether the help has the default, where that is not empty.
     """
 
@@ -57,12 +58,13 @@ class Option:
     only: str = ""
     repeatable: bool = False
     least: int | None = None
+    most: int | None = None
     shown: bool = True
 
     @property
     def parameter(self) -> str:
         """The name of the flag as a Python identifier, which is the name of the value on the command line."""
-        return self.flag.removeprefix("--").replace("-", "_")
+        return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
 
 
 def option(default: Any, help: str, group: str, **details: Any) -> Any:
@@ -72,23 +74,24 @@ def option(default: Any, help: str, group: str, **details: Any) -> Any:
 
 def options(*kinds: type) -> list[Option]:
     """The options among the fields of dataclasses."""
-    found = []
-    for kind in kinds:
-        hints = get_type_hints(kind)
-        for item in fields(kind):
-            details = dict(item.metadata.get("option", {}))
-            if not details:
-                continue
-            hint = hints[item.name]
-            many = get_origin(hint) is tuple
-            inner = [one for one in get_args(hint) if one not in (NoneType, ...)]
-            is_literal = get_origin(hint) is Literal
-            value = inner[0] if inner and not is_literal else hint
-            if get_origin(value) is Literal:
-                value = details.setdefault("choices", get_args(value)) and str
-            details.setdefault("flag", f"--{item.name.replace('_', '-')}")
-            found.append(Option(item.name, value, item.default, many, **details))
-    return found
+    return [
+        described(item.name, hints[item.name], item.default, item.metadata["option"])
+        for kind in kinds
+        for hints in [get_type_hints(kind)]
+        for item in fields(kind)
+        if "option" in item.metadata
+    ]
+
+
+def described(name: str, hint: Any, default: Any, details: Mapping[str, Any]) -> Option:
+    """An option from the type of a field or parameter. details: attributes of `Option` beside those of the type."""
+    many = get_origin(hint) in (tuple, list)
+    while get_args(hint) and get_origin(hint) is not Literal:
+        hint = next(kind for kind in get_args(hint) if kind not in (NoneType, ...))
+    if get_origin(hint) is Literal:
+        details = {"choices": get_args(hint), **details}
+        hint = str
+    return Option(name, hint, default, many, **{"flag": f"--{name.replace('_', '-')}", **details})
 
 
 def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any) -> T:

@@ -117,7 +117,7 @@ def validate(output: object, against: object = None, **keywords: Any) -> Validat
         UsageError: For keywords that do not exist, and where the receipt does not say where the source is.
         RopeconvError: Where the output or its source cannot be read or run.
     """
-    from .bake.verify.findings import Options
+    from .bake.findings import Options
     from .cli.execution import run_validation
     from .environment import require
 
@@ -274,7 +274,7 @@ def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
     if recipe is None and not chosen_methods(values):
         raise UsageError(f"{verb}() needs a method, such as yarn=4 (`ropeconv list methods` lists them)")
     values = {name: _recipe_value(name, value) for name, value in values.items()}
-    return build_recipe(values | ({} if recipe is None else {"recipe_file": os.fspath(recipe)}))
+    return build_recipe(values | ({} if recipe is None else {"recipe": os.fspath(recipe)}))
 
 
 def _recipe_value(name: str, value: Any) -> Any:

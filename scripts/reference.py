@@ -8,7 +8,6 @@ tests/docs/test_reference.py compares them with the code.
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
@@ -16,16 +15,16 @@ import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
+import click
 import msgspec
-import typer
 
 import ropeconv
 from ropeconv.bake.hidden import Begun, FinishedFile, Moves
 from ropeconv.bake.plan import PlanDocument
-from ropeconv.cli.app import COMMANDS, app
-from ropeconv.cli.command import GENERAL, PANELS
+from ropeconv.cli.app import find
+from ropeconv.cli.command import Command, PanelOption
 from ropeconv.evaluate.cases import EvalLine
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.tune.result import TuningResult
@@ -74,8 +73,9 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
 INTRODUCTION = (
     "After this page you know what every command does, and which options it has. `ropeconv COMMAND --help` prints them "
     "in a terminal, and `--help-all` adds expert options. `--json` prints one document ([keys](json.md)), `-q` only "
-    "the result, such as a path. `ropeconv --install-completion` makes the shell complete commands and options. "
-    "Exit codes: 0 done, 1 a known failure, 2 wrong usage, 3 a check ran and disagreed, 130 interrupted."
+    'the result, such as a path. `eval "$(_ROPECONV_COMPLETE=bash_source ropeconv)"` makes bash complete commands and '
+    "options; zsh and fish have `zsh_source` and `fish_source`. Exit codes: 0 done, 1 a known failure, 2 wrong usage, "
+    "3 a check ran and disagreed, 130 interrupted."
 )
 """The beginning of docs/commands.md."""
 EVERYWHERE = ("--help", "--help-all", "--json", "--quiet")
@@ -98,44 +98,30 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Names of the package by the sections of the API in docs/python.md."""
 
 
-def parsed(name: str) -> Any:
-    """Return the click command of a name, such as `list methods`."""
-    command: Any = typer.main.get_command(app)
-    for word in name.split():
-        command = command.commands[word]
+def parsed(name: str) -> Command:
+    """Return the command of a name, such as `list methods`."""
+    command = find(name)
+    assert isinstance(command, Command)
     return command
+
+
+def arguments_of(name: str) -> list[click.Argument]:
+    """Return the arguments of a command."""
+    return [param for param in parsed(name).params if isinstance(param, click.Argument)]
 
 
 def option_rows(name: str) -> dict[str, str]:
     """Return the rows of the table of options of a command, by their flags."""
-    options = [item for item in parsed(name).params if item.param_type_name == "option" and not item.hidden]
-    options.sort(key=lambda item: PANELS.index(item.rich_help_panel or GENERAL))
-    return {next(flag for flag in item.opts if flag.startswith("--")): _row(item) for item in options}
+    found = [param for param in parsed(name).params if isinstance(param, PanelOption)]
+    return {param.opts[0]: _row(param) for param in found}
 
 
-def _row(option: Any) -> str:
+def _row(option: PanelOption) -> str:
     flags = [*option.opts, *option.secondary_opts]
-    value = "" if option.is_flag or option.count else f" {option.metavar or _value(option.type_descriptor.annotation)}"
-    cells = (
-        ", ".join(f"`{flag}{value}`" for flag in flags),
-        f"{' '.join((option.help or '').split())}{_default(option)}",
-    )
+    value = "" if option.is_flag else f" {option.metavar}"
+    default = f" Default: `{option.default}`." if option.show_default else ""
+    cells = (", ".join(f"`{flag}{value}`" for flag in flags), f"{option.help}{default}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _value(annotation: Any) -> str:
-    """Return what stands for the value of an option without a metavar: its choices, or a word for its type."""
-    choices = get_args(annotation)
-    if choices and get_origin(annotation) is Literal:
-        return "|".join(map(str, choices))
-    inner = next((kind for kind in choices if kind is not type(None)), annotation)
-    return {int: "N", float: "X", Path: "PATH"}.get(inner, "TEXT")
-
-
-def _default(option: Any) -> str:
-    value = getattr(option.default, "value", option.default)
-    shown = option.show_default and not option.is_flag and value not in (None, "", [], ()) and not callable(value)
-    return f" Default: `{value}`." if shown else ""
 
 
 def method_options() -> dict[str, str]:
@@ -161,33 +147,21 @@ def commands() -> str:
 
 def _section(name: str, shared: Mapping[str, str]) -> str:
     """Return the section of a command. shared: rows that are described once."""
-    function, examples = COMMANDS[name]
-    arguments = [item for item in parsed(name).params if item.param_type_name == "argument"]
-    usage = " ".join(["ropeconv", name, *(_metavar(item) for item in arguments), "[OPTIONS]"])
-    summary = textwrap.fill(_first(function), WIDEST, break_on_hyphens=False)
-    lines = [line.strip() for line in examples.splitlines() if line.strip().startswith("ropeconv ")]
+    command, arguments = parsed(name), arguments_of(name)
+    usage = " ".join(["ropeconv", name, *(str(item.metavar) for item in arguments), "[OPTIONS]"])
+    summary = textwrap.fill(" ".join((command.help or "").split("\n\n")[0].split()), WIDEST, break_on_hyphens=False)
+    lines = [line for line in command.examples if line.startswith("ropeconv ")]
     own = option_rows(name)
     known = (*EVERYWHERE, *shared) if "--yarn" in own else EVERYWHERE
     rows = [row for flag, row in own.items() if flag not in known]
     parts = [f"### ropeconv {name}", summary, "```text\n" + "\n".join([usage, "", *lines]).rstrip() + "\n```"]
-    described = [
-        f"`{_metavar(item)}`: {' '.join(item.help.split())}" for item in arguments if getattr(item, "help", None)
-    ]
+    described = [f"`{item.metavar}`: {item.help}" for item in arguments if item.help]
     parts += [textwrap.fill(text, WIDEST, break_on_hyphens=False) for text in described]
     if "--yarn" in own:
         parts.append("It also has the [method options](#method-options).")
     if rows:
         parts.append("\n".join(["| option | meaning |", "|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
-
-
-def _metavar(argument: Any) -> str:
-    return " ".join((argument.metavar or argument.name.upper()).split())
-
-
-def _first(command: Callable[..., Any]) -> str:
-    """Return the first paragraph of the help of a command."""
-    return " ".join((inspect.getdoc(command) or "").split("\n\n")[0].split())
 
 
 def schema_text(name: str) -> str:

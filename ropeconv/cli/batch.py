@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..bake.apply import make_plan
 from ..bake.execution import refuse_early
 from ..bake.plan import Plan
-from ..bake.verify.output import earlier_output
+from ..bake.verify import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
 from ..errors import Interrupted, UsageError
 from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned, with_card
@@ -114,7 +114,7 @@ class Batch:
             shown = output.as_json or not output.quiet
             sets = merged([planned(plan) for _, plan in plans])
             publication = {"publication": show_preview(sets, flags.how, output) if shown else {}}
-        self._data([plan.to_dict() for _, plan in plans], publication)
+        self._data((plan.to_dict() for _, plan in plans), publication)
 
     def run(self, plans: Made, probe: Probe | None) -> None:
         """Executes plans one after another, and publishes their outputs together.
@@ -145,7 +145,7 @@ class Batch:
             without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
             self.output.note(f"{len(outcomes)} of {len(self.units)} outputs were made; failed: {without}.")
         published = self._publish(outcomes) if self.several else ""
-        self._data([plan.to_dict() | done.to_dict() for plan, done in outcomes], {"published": published})
+        self._data((plan.to_dict() | done.to_dict() for plan, done in outcomes), {"published": published})
         if published and not self.output.as_json:
             self.output.copyable(published)
 
@@ -182,16 +182,16 @@ class Batch:
             done.published = url
         return url
 
-    def _data(self, documents: list[dict[str, Any]], more: dict[str, Any]) -> None:
+    def _data(self, documents: Iterable[dict[str, Any]], more: dict[str, Any]) -> None:
         """Prints the JSON document: that of a single output, or a list of outputs and one of failures."""
         if not self.output.as_json:
             return
         more = {name: value for name, value in more.items() if value != ""}
         if not self.several:
-            self.output.data(documents[0] | more)
+            self.output.data(next(iter(documents)) | more)
             return
         failed = [unit.to_dict() | {"error": message, "exit_code": code} for unit, message, code in self.failed]
-        self.output.data({"outputs": documents, "failed": failed} | more)
+        self.output.data({"outputs": list(documents), "failed": failed} | more)
 
     @contextmanager
     def _failing(self, unit: OutputUnit, finished: int = 0) -> Iterator[None]:

@@ -1,21 +1,21 @@
-"""The classes of typer commands, which sort options into panels in one order and show no type for flags."""
+"""Commands of click from functions: annotated parameters are arguments and options, dataclasses groups of options."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING
-from enum import Enum
-from functools import wraps
+from dataclasses import MISSING, dataclass, is_dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
 
 from ..errors import UsageError
-from ..options import Option, from_command_line, options
-from .output import trimmed_stdout
+from ..options import Option, described, from_command_line, options
 
 METHOD = "Method (one of them; S is a factor such as 4, or a length such as 128k)"
 LENGTH = "Length"
@@ -28,184 +28,202 @@ GENERAL = "General"
 EXPERT = "Expert options"
 PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, HUB, GENERAL, EXPERT)
 OTHER_WORDS = {
-    "archs": "list archs",
-    "bake": "apply",
-    "check": "validate",
-    "convert": "apply",
-    "diff": "compare",
-    "extend": "apply",
-    "families": "list families",
-    "info": "inspect",
-    "methods": "list methods",
-    "publish": "push",
-    "recommend": "advise",
-    "runtimes": "list runtimes",
-    "schedule": "plot",
-    "show": "inspect",
-    "undo": "restore",
-    "upload": "push",
-    "verify": "validate",
-}
+    "archs": "list archs", "bake": "apply", "check": "validate", "convert": "apply", "diff": "compare",
+    "extend": "apply", "families": "list families", "info": "inspect", "methods": "list methods", "publish": "push",
+    "recommend": "advise", "runtimes": "list runtimes", "schedule": "plot", "show": "inspect", "undo": "restore",
+    "upload": "push", "verify": "validate",
+}  # fmt: skip
 """Commands that people type by other names."""
-
-F = TypeVar("F", bound=Callable[..., Any])
+COMPLETE = "_ROPECONV_COMPLETE"
+"""The variable by which a shell asks for completions: https://click.palletsprojects.com/en/stable/shell-completion/"""
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 Rule = tuple[Callable[[Mapping[str, Any]], object], str]
 """Whether an option has an effect beside the values of all options, by name; and what to say where it has none."""
 
 
-def needs(**rules: Rule) -> Callable[[F], F]:
-    """Decorator: a command refuses options, by their names in Python, that its other options leave without an effect.
+@dataclass(frozen=True)
+class Positional:
+    """An argument, in the annotation of a parameter. metavar: its name in the help. help: a sentence."""
 
-    Only options that stand on the command line are judged, not defaults. The sentence follows the flag.
-    """
-
-    def decorate(command: F) -> F:
-        command.rules = rules  # type: ignore[attr-defined]
-        return command
-
-    return decorate
+    metavar: str
+    help: str = ""
 
 
-def _arranged(params: list[Any]) -> list[Any]:
-    """Options sorted by their panels, GENERAL for those without one; flags get an empty metavar."""
-    for param in params:
-        if param.param_type_name != "option":
-            continue
-        if not getattr(param, "rich_help_panel", None):
-            param.rich_help_panel = GENERAL
-        if param.is_flag and param.metavar is None:
-            param.metavar = ""
-    return sorted(params, key=_panel)
+@dataclass(frozen=True)
+class OptionGroup:
+    """Several options in the place of one parameter, in its annotation. build: makes its value from theirs, by name."""
+
+    options: Callable[[], list[Option]]
+    build: Callable[[dict[str, Any]], Any] = dict
 
 
-def _panel(param: Any) -> int:
-    return PANELS.index(getattr(param, "rich_help_panel", None) or GENERAL)
+def flag(help: str, spelling: str, group: str = GENERAL, **details: Any) -> dict[str, Any]:
+    """An option, in the annotation of a parameter. details: other attributes of `Option`."""
+    return {"help": help, "flag": spelling, "group": group, **details}
 
 
-def _is_expert(param: Any) -> bool:
-    return getattr(param, "rich_help_panel", None) == EXPERT
+class PanelOption(click.Option):
+    """An option with the panel of the help that it is in."""
+
+    def __init__(self, names: list[str], panel: str, **details: Any) -> None:
+        super().__init__(names, **details)
+        self.panel = panel
 
 
-def _flag(param: Any) -> str:
-    """The flag of an option in messages."""
-    return str(next(spelling for spelling in param.opts if spelling.startswith("--")))
+class Command(click.Command):
+    """A command. examples: lines below its help. rules: of its options, by name."""
 
+    def __init__(self, function: Callable[..., None], examples: str, rules: Mapping[str, Rule]) -> None:
+        name = function.__name__.removesuffix("_command").replace("_", "-")
+        self.examples, self.rules = [line for line in examples.splitlines() if line], rules
+        self.groups: dict[str, tuple[set[str], Callable[[dict[str, Any]], Any]]] = {}
+        self.function = function
+        params = [param for given in inspect.signature(function, eval_str=True).parameters.values()
+                  for param in self._params(given)]  # fmt: skip
+        params.sort(key=_place)
+        help = inspect.getdoc(function) or ""
+        super().__init__(name, dict(SETTINGS), self._call, params, help, short_help=help.partition("\n")[0])
 
-class Command(TyperCommand):
-    """The class of the commands of ropeconv."""
+    def _params(self, given: inspect.Parameter) -> list[click.Parameter]:
+        """The arguments or options of a parameter of the function."""
+        hint = given.annotation
+        about = hint.__metadata__[0] if hasattr(hint, "__metadata__") else None
+        if is_dataclass(hint):
+            about = OptionGroup(partial(options, hint), partial(from_command_line, hint))
+        if isinstance(about, OptionGroup):
+            members = about.options()
+            self.groups[given.name] = ({member.parameter for member in members}, about.build)
+            return [_option(member.parameter, member) for member in members]
+        default = MISSING if given.default is inspect.Parameter.empty else given.default
+        if isinstance(about, Positional):
+            return [_argument(given.name, hint.__origin__, about, default)]
+        return [_option(given.name, described(given.name, hint.__origin__, default, about))]
 
-    def invoke(self, ctx: Any) -> Any:
-        """Runs the command. Raises UsageError for options that have no effect, as `needs` says."""
+    def _call(self, **values: Any) -> None:
+        grouped = {
+            name: build({key: values.pop(key) for key in sorted(members)})
+            for name, (members, build) in self.groups.items()
+        }
+        self.function(**values, **grouped)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command. Raises UsageError for options on the command line that have no effect, by its rules."""
         for param in self.params:
-            has_effect, sentence = getattr(self.callback, "rules", {}).get(param.name, (None, ""))
-            typed = ctx.get_parameter_source(param.name).name == "COMMANDLINE"
+            has_effect, sentence = self.rules.get(param.name or "", (None, ""))
+            typed = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
             if has_effect is not None and typed and not has_effect(ctx.params):
-                raise UsageError(f"{_flag(param)} {sentence}")
+                raise UsageError(f"{param.opts[0]} {sentence}")
         return super().invoke(ctx)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the command line; `--help-all` is `--help` with the expert options."""
         if "--help-all" in args:
             ctx.meta[EXPERT], args = True, ["--help"]
         return super().parse_args(ctx, args)
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters of the command in the order of the help: arguments, then options by panel."""
-        params = super().get_params(ctx)
-        arguments: list[Any] = [param for param in params if param.param_type_name != "option"]
-        for argument in arguments:
-            argument.display_type = lambda ctx: None  # what it is stands in its name and its help
-        return arguments + _arranged([param for param in params if param not in arguments])
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options by panel; expert options only with --help-all."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
+                panels.setdefault(getattr(param, "panel", GENERAL), []).append(record)
+        expert = [] if ctx.meta.get(EXPERT) else panels.pop(EXPERT, [])
+        for title, records in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+        if expert:
+            formatter.write(f"\n{len(expert)} expert options: --help-all\n")
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Prints the help without blanks at the ends of lines; expert options only with --help-all."""
-        expert: list[Any] = list(filter(_is_expert, self.params))
-        for param in expert:
-            param.hidden = not ctx.meta.get(EXPERT)
-        with trimmed_stdout():
-            super().format_help(ctx, formatter)
-            if expert and not ctx.meta.get(EXPERT):
-                typer.echo(f" {len(expert)} expert options: --help-all\n")
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the examples, which are not wrapped, so that they can be copied."""
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {line}\n" for line in self.examples))
 
 
-class Group(TyperGroup):
-    """The class of `ropeconv` and `ropeconv list`, which have commands."""
+class Group(click.Group):
+    """`ropeconv` or `ropeconv list`: commands that are imported when they are needed. modules: by their names."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def __init__(self, name: str, help: str, modules: Mapping[str, str], params: list[click.Parameter]) -> None:
+        super().__init__(name, help=help, params=params, context_settings=dict(SETTINGS))
+        self.modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the commands, in the order of the help."""
+        return [*self.modules, *self.commands]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command of a name; None for an unknown one."""
+        if name not in self.modules:
+            return self.commands.get(name)
+        module = import_module(f".commands.{self.modules[name]}", __package__)
+        command: Command = getattr(module, f"{name.replace('-', '_')}_command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Finds the command that is typed. Raises UsageError with its name for a command that has another one."""
-        word = args[0] if args else ""
-        if word in OTHER_WORDS and self.get_command(ctx, word) is None:
-            raise UsageError(f"there is no command '{word}'; use `ropeconv {OTHER_WORDS[word]}`")
+        if args[0] in OTHER_WORDS and self.get_command(ctx, args[0]) is None:
+            raise UsageError(f"there is no command '{args[0]}'; use `ropeconv {OTHER_WORDS[args[0]]}`")
         return super().resolve_command(ctx, args)
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """The options of `ropeconv` itself, by panel."""
-        return _arranged(super().get_params(ctx))
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the command line, and prints the help for an empty one."""
+        if not args:
+            click.echo(ctx.get_help())
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Prints the help without blanks at the ends of lines."""
-        with trimmed_stdout():
-            super().format_help(ctx, formatter)
+    def main(self, args: Any = None, *_: Any, **__: Any) -> Any:
+        """Runs a command line. Unlike in click, all exceptions reach the caller, and nothing is printed about them."""
+        if COMPLETE in os.environ:
+            return super().main(args, "ropeconv", COMPLETE)
+        with self.make_context("ropeconv", list(sys.argv[1:] if args is None else args)) as ctx:
+            return self.invoke(ctx)
 
 
-def option_group(
-    name: str, added: Callable[[], list[inspect.Parameter]], build: Callable[[dict[str, Any]], Any]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: replaces a parameter of a command by several options.
+def command(examples: str, **rules: Rule) -> Callable[[Callable[..., None]], Command]:
+    """Decorator: makes a function a command. examples: for its help, one a line.
 
-    name: of the parameter. added: returns the options. build: from their values by name to the value of the parameter.
+    rules: of options by their names, judged where they are on the command line: an option that has no effect is
+    refused with the sentence of its rule, which follows the flag.
     """
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = inspect.signature(command, eval_str=True).parameters.values()
-        group = added()
-        names = {parameter.name for parameter in group}
-
-        @wraps(command)
-        def wrapper(**values: Any) -> Any:
-            selected = {key: value for key, value in values.items() if key in names}
-            return command(**{name: build(selected)}, **{k: v for k, v in values.items() if k not in names})
-
-        shown = [parameter for p in parameters for parameter in (group if p.name == name else [p])]
-        shown = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shown]
-        wrapper.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
-        return wrapper
-
-    return decorate
+    return lambda function: Command(function, examples, rules)
 
 
-def parameters(*kinds: type) -> list[inspect.Parameter]:
-    """The options of dataclasses as parameters of a command.
-
-    An option without a default, or with an empty one, is None or False unless it is given.
-    """
-    return [_parameter(option) for option in options(*kinds)]
+def _place(param: click.Parameter) -> int:
+    """The place of a parameter: arguments, then options by panel."""
+    return PANELS.index(param.panel) + 1 if isinstance(param, PanelOption) else 0
 
 
-def typed_group(name: str, kind: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: replaces a parameter of a command by the options of a dataclass, which it gets an instance of."""
-    return option_group(name, lambda: parameters(kind), lambda values: from_command_line(kind, values))
-
-
-def _parameter(option: Option) -> inspect.Parameter:
-    kind: Any = option.kind
-    if option.choices:  # typer takes no list of Literals
-        named = {choice: choice for choice in option.choices}
-        kind = Enum(option.name, named) if option.repeatable else Literal.__getitem__(option.choices)
-    if option.many or option.repeatable:
-        kind = list[kind]
-    default = None if option.default in ("", ()) else option.default
-    spellings = [option.flag, *([option.short] if option.short else [])]
-    shown = option.shown and default is not None and default is not False
-    details = typer.Option(
-        *spellings, help=option.help, metavar=option.metavar, rich_help_panel=option.group, min=option.least,
-        show_default=shown,
+def _argument(name: str, hint: Any, about: Positional, default: Any) -> click.Argument:
+    inner = [kind for kind in get_args(hint) if kind is not type(None)]
+    many = list in (get_origin(hint), *map(get_origin, inner))
+    kind = Path if Path in (hint, *inner, *(arg for one in inner for arg in get_args(one))) else str
+    details = {} if default is MISSING or many else {"default": default}
+    return click.Argument(
+        [name], required=default is MISSING, help=about.help, type=kind, nargs=-1 if many else 1,
+        metavar=about.metavar, **details,
     )  # fmt: skip
-    if default is MISSING:
-        default = inspect.Parameter.empty
-    annotation: Any = Annotated[kind if default is not None else kind | None, details]
-    return inspect.Parameter(option.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option(name: str, option: Option) -> PanelOption:
+    kind: Any = option.kind
+    if option.choices:
+        kind = click.Choice(option.choices)
+    elif option.least is not None or option.most is not None:
+        kind = click.IntRange(option.least, option.most)
+    is_required, several = option.default is MISSING, option.many or option.repeatable
+    words = {int: "N", float: "X", Path: "PATH"}.get(option.kind, "TEXT")
+    metavar = option.metavar or ("|".join(option.choices) if option.choices else words)
+    details: dict[str, Any] = {"is_flag": True} if option.kind is bool else {"type": kind, "metavar": metavar}
+    if not is_required and not several:
+        details["default"] = option.default
+    shown = option.shown and option.default not in (None, "", (), MISSING) and option.default is not False
+    return PanelOption(
+        [option.flag, *([option.short] if option.short else []), name], option.group, help=option.help,
+        required=is_required, multiple=several, show_default=shown, **details,
+    )  # fmt: skip
 
 
 TRAINING = Path(__file__).parent.parent / "hub" / "trainers"

@@ -16,8 +16,8 @@ from .output import Output
 from .units import Flags
 
 if TYPE_CHECKING:
+    from ..bake.findings import Options, Verification
     from ..bake.plan import Plan
-    from ..bake.verify.findings import Options, Verification
     from ..engines.probe import Probe
     from ..validate.comparison import Comparison, Settings
     from ..validate.validation import Validation
@@ -80,7 +80,7 @@ def _left(plan: Plan) -> str:
 
 def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation | None:
     """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
-    from ..bake.verify.findings import Options
+    from ..bake.findings import Options
     from ..engines.transformers.load import placed, stored_dtype
     from ..engines.transformers.memory import gpu_bytes
     from ..validate.comparison import Comparison, Settings
@@ -175,7 +175,7 @@ def compare_files(comparison: Comparison, options: Options, output: Output) -> V
 
     comparison: the output and its source. options: how. output: for progress and notes.
     """
-    from ..bake.verify.output import verify_output
+    from ..bake.verify import verify_output
     from ..engines.transformers.load import is_main_process
 
     if not is_main_process():

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import types
 import typing
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from ..errors import UsageError
-from ..options import option
+from ..options import Option, described, option
 from ..rope.lengths import format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, Recipe
 from ..views.sheet import sentence
-from .command import EXPERT, LENGTH, METHOD, OUTPUT, LogNKind, option_group
+from .command import EXPERT, LENGTH, METHOD, OUTPUT, LogNKind, OptionGroup, Positional, flag
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
-ExplainOption = Annotated[bool, typer.Option("--explain", "-v", help="Show all numbers and all runtimes.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress bars and notes.")]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=OUTPUT)
-]
+JsonOption = Annotated[bool, flag("Print one JSON document instead of tables.", "--json")]
+ExplainOption = Annotated[bool, flag("Show all numbers and all runtimes.", "--explain", short="-v")]
+QuietOption = Annotated[bool, flag("Suppress progress bars and notes.", "--quiet", short="-q")]
+DryRunOption = Annotated[bool, flag("Print the plan and write nothing.", "--dry-run", OUTPUT)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +34,10 @@ class WriteOptions:
 
 SOURCE = "A folder, a GGUF file, a config.json, or owner/name@revision (or owner/name/file.gguf) on the Hub."
 SOURCES = f"{SOURCE} Several are made one after another."
-SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE)]
+SourceArgument = Annotated[str, Positional("SOURCE", SOURCE)]
 
 FAMILY = "Treat the model as one of this family, whatever its model_type (`ropeconv list families`)."
-FamilyOption = Annotated[str, typer.Option("--family", metavar="NAME", help=FAMILY, show_default=False)]
+FamilyOption = Annotated[str, flag(FAMILY, "--family", metavar="NAME")]
 
 MODIFIER_OPTIONS: dict[str, tuple[Any, str | None, str]] = {
     "context": (str, "TOKENS", "the context length to reach (128k = 131072); without a method, YaRN up to 4 times"),
@@ -71,34 +64,17 @@ def variable(name: str) -> str:
     return name.replace("-", "_")
 
 
-def with_recipe(build: Callable[[dict[str, Any]], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replaces a command's `recipe` parameter by one option per method, setting and modifier.
-
-    Every class in the registry brings its own flag, so adding a method adds its options here, in the docs and in
-    `ropeconv list methods` at once. build: from the values of the options, by name, to the
-    command's `recipe`.
-    """
-
-    return option_group("recipe", lambda: [*_method_options(), *_setting_options(), *_modifier_options()], build)
-
-
-def _parameter(name: str, annotation: Any, flag: str, **details: Any) -> inspect.Parameter:
-    details["help"] = sentence(details["help"])
-    option = Annotated[annotation, typer.Option(flag, **details)]
-    return inspect.Parameter(variable(name), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
-
-
-def _method_options() -> list[inspect.Parameter]:
-    parameters = []
+def _method_options() -> list[Option]:
+    found = []
     for method in REGISTRY.values():
-        details: dict[str, Any] = {"help": method.summary, "rich_help_panel": METHOD}
-        kind: Any = bool | None
-        if method.value is not Value.SWITCH:
-            kind = float | None if method.value is Value.NUMBER else str | None
-            details["metavar"] = METAVARS.get(method.value, dataclasses.fields(method)[0].name.upper()[:1])
-        parameters.append(_parameter(method.name, kind, method.flag(), **details))
-    recipe = {"help": "a saved recipe (JSON)", "metavar": "FILE", "rich_help_panel": METHOD}
-    return [*parameters, _parameter("recipe-file", str | None, "--recipe", **recipe)]
+        kind = {Value.SWITCH: bool, Value.NUMBER: float}.get(method.value, str)
+        metavar = (
+            METAVARS.get(method.value, dataclasses.fields(method)[0].name.upper()[:1]) if kind is not bool else None
+        )
+        words = sentence(method.summary)
+        found.append(Option(method.name, kind, None, False, words, METHOD, method.flag(), metavar=metavar))
+    recipe = Option("recipe", str, None, False, "A saved recipe (JSON).", METHOD, "--recipe", metavar="FILE")
+    return [*found, recipe]
 
 
 def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:
@@ -111,20 +87,21 @@ def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[An
     return settings
 
 
-def _setting_options() -> list[inspect.Parameter]:
-    parameters = []
+def _setting_options() -> list[Option]:
+    found = []
     for name, uses in method_settings().items():
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
         default = "" if item.default is None else f" (default: {plain(item.default)})"
-        details = {"help": f"{item.metadata['help']}; with {flags}{default}", "rich_help_panel": EXPERT}
-        kind, flag = _plain_type(method, name), f"--{name.replace('_', '-')}"
-        if kind is bool:
-            flag = f"{flag}/--no-{name.replace('_', '-')}"
+        words = sentence(f"{item.metadata['help']}; with {flags}{default}")
+        hint, spelling = typing.get_type_hints(method)[name], f"--{name.replace('_', '-')}"
+        details: dict[str, Any] = {"help": words, "group": EXPERT, "flag": spelling}
+        if hint in (bool, bool | None):
+            details["flag"] = f"{spelling}/--no-{name.replace('_', '-')}"
         if item.metadata["check"] is tokens:
-            kind, details["metavar"] = str, "TOKENS"
-        parameters.append(_parameter(name, kind | None, flag, **details))
-    return parameters
+            hint, details["metavar"] = str, "TOKENS"
+        found.append(described(name, hint, None, details))
+    return found
 
 
 def plain(value: Any) -> str:
@@ -134,20 +111,22 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _plain_type(method: type[Method], name: str) -> Any:
-    hint = typing.get_type_hints(method)[name]
-    choices = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
-    return choices[0] if choices else hint
-
-
-def _modifier_options() -> list[inspect.Parameter]:
-    parameters = []
+def _modifier_options() -> list[Option]:
+    found = []
     for name in MODIFIERS:
         kind, metavar, words = MODIFIER_OPTIONS[name]
-        panel = LENGTH if name in COMMON else EXPERT
-        flag = f"--{name.replace('_', '-')}"
-        parameters.append(_parameter(name, kind | None, flag, help=words, metavar=metavar, rich_help_panel=panel))
-    return parameters
+        details = {"help": sentence(words), "group": LENGTH if name in COMMON else EXPERT, "metavar": metavar}
+        found.append(described(name, kind, None, details))
+    return found
+
+
+def recipe_options() -> list[Option]:
+    """The options of a recipe: one per method, setting and modifier. A class in the registry brings its own."""
+    return [*_method_options(), *_setting_options(), *_modifier_options()]
+
+
+RecipeValues = Annotated[dict[str, Any], OptionGroup(recipe_options)]
+"""The values of the options of a recipe, by name, in the place of a parameter of a command."""
 
 
 def build_recipe(values: dict[str, Any]) -> Recipe:
@@ -159,7 +138,7 @@ def build_recipe(values: dict[str, Any]) -> Recipe:
         if length % 1024:
             raise UsageError(f"--context {length} is not a multiple of 1k (1024 tokens); write one, or add a method")
         values, chosen = values | {"yarn": format_tokens(length), "context": None}, ["yarn"]
-    spelled = ["--recipe" if name == "recipe_file" else flags[name].flag() for name in chosen]
+    spelled = ["--recipe" if name == "recipe" else flags[name].flag() for name in chosen]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(spelled)} are two methods; choose one")
     if not chosen:
@@ -169,14 +148,14 @@ def build_recipe(values: dict[str, Any]) -> Recipe:
     modifiers = {name: values[name] for name in MODIFIERS if values.get(name) not in (None, False)}
     modifiers |= {name: parse_tokens(modifiers[name]) for name in LENGTHS if name in modifiers}
     extras = {name: values[name] for name in method_settings() if values.get(name) is not None}
-    if chosen[0] == "recipe_file":
+    if chosen[0] == "recipe":
         from ..inspection.receipts.reader import read_recipe
 
         if extras:
             raise UsageError(
                 f"--{next(iter(extras)).replace('_', '-')} cannot be added to --recipe; write it into the file"
             )
-        return dataclasses.replace(read_recipe(Path(values["recipe_file"])), **modifiers)
+        return dataclasses.replace(read_recipe(Path(values["recipe"])), **modifiers)
     method = flags[chosen[0]]
     known = {item.name for item in dataclasses.fields(method)[1:]}
     for name in extras:
@@ -192,7 +171,7 @@ def _unused_setting(name: str, chosen: str) -> UsageError:
 
 def chosen_methods(values: dict[str, Any]) -> list[str]:
     """The options that name a method. values: of options, by name."""
-    flags = (*map(variable, REGISTRY), "recipe_file")
+    flags = (*map(variable, REGISTRY), "recipe")
     return [name for name in flags if values.get(name) is not None and values[name] is not False]
 
 
@@ -207,7 +186,7 @@ def build_recipes(values: dict[str, Any]) -> list[Recipe]:
     if typed and not chosen:
         raise UsageError(f"--{typed[0].replace('_', '-')} goes with a method, such as --yarn 4; add one")
     for name, uses in method_settings().items():
-        if name in typed and "recipe_file" not in chosen and not {variable(kind.name) for kind, _ in uses} & {*chosen}:
+        if name in typed and "recipe" not in chosen and not {variable(kind.name) for kind, _ in uses} & {*chosen}:
             raise _unused_setting(name, " and ".join(flags[method].flag() for method in chosen))
     recipes = []
     for name in chosen:

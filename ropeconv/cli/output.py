@@ -8,13 +8,10 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from datetime import timedelta
 from math import ceil
-from typing import TYPE_CHECKING, Any, TextIO
-
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from ..environment import redacted
 from ..formats.disk import Advance
@@ -48,33 +45,6 @@ def printable_json(text: str) -> str:
 def trimmed(line: str) -> str:
     """A line without the blanks at its end, also those between the codes of colours."""
     return TRAILING.sub(lambda match: match[0].replace(" ", ""), line)
-
-
-@contextmanager
-def trimmed_stdout() -> Iterator[None]:
-    """While it is entered, what is printed on stdout has no blanks at the ends of its lines."""
-    stream = _Trimmed(sys.stdout)
-    with redirect_stdout(stream):
-        yield
-    stream.end()
-
-
-class _Trimmed:
-    """A stream that holds back a line until it is whole. All but that is the stream within."""
-
-    def __init__(self, inner: TextIO) -> None:
-        self.inner, self.line = inner, ""
-
-    def write(self, text: str) -> int:
-        *lines, self.line = (self.line + text).split("\n")
-        self.inner.write("".join(f"{trimmed(line)}\n" for line in lines))
-        return len(text)
-
-    def end(self) -> None:
-        self.inner.write(trimmed(self.line))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
 
 def _without_secrets(text: str) -> str:
@@ -141,7 +111,7 @@ class Output:
 
     def copyable(self, text: str) -> None:
         """Prints a command or a path on stdout, which is never wrapped, so that it can be copied."""
-        self._console().print(printable(text), soft_wrap=True)
+        sys.stdout.write(f"{printable(text)}\n")
 
     def note(self, message: str) -> None:
         """Prints a note on stderr, wrapped between words; nothing for an empty one and with `quiet`."""
@@ -220,43 +190,20 @@ SETTLED = 1.0
 """Seconds before which a rate says little."""
 
 
-def rate(task: Task) -> float | None:
-    """Units per second since the start of a task; None before a second has passed or anything is done.
+def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[str, str]:
+    """The rate since the start, `12.3 MB/s` or `1,234 tokens/s`, and the time left, `0:01:30 left`; empty at first.
 
     Not the rate of the last steps, as rich has it: that needs two of them, which are minutes apart where a step is a
-    chunk of a large model.
+    chunk of a large model. unit: "bytes", or in the plural.
     """
-    elapsed = task.finished_time if task.finished else task.elapsed
-    return task.completed / elapsed if elapsed is not None and elapsed >= SETTLED and task.completed else None
-
-
-class Rate(ProgressColumn):
-    """The rate of a task: `12.3 MB/s`, or `1,234 tokens/s`. unit: "bytes", or in the plural."""
-
-    def __init__(self, unit: str) -> None:
-        self.unit = unit
-        super().__init__()
-
-    def render(self, task: Task) -> Text:
-        """The rate of a task, nothing where it is not known."""
-        speed = rate(task)
-        if speed is None:
-            return Text("")
-        if self.unit != "bytes":
-            return Text(f"{speed:,.0f} {self.unit}/s" if speed >= 10 else f"{speed:.1f} {self.unit}/s")
-        return Text(f"{speed / 1e9:.2f} GB/s" if speed >= 1e9 else f"{speed / 1e6:.1f} MB/s")
-
-
-class Remaining(ProgressColumn):
-    """The time that a task still takes at its rate: `0:01:30 left`."""
-
-    def render(self, task: Task) -> Text:
-        """The time that is left, nothing where the rate is not known."""
-        speed = rate(task)
-        if speed is None or task.total is None:
-            return Text("")
-        left = max(0.0, task.total - task.completed) / speed
-        return Text(f"{timedelta(seconds=ceil(left))} left")
+    if seconds < SETTLED or not done:
+        return "", ""
+    speed = done / seconds
+    if unit == "bytes":
+        words = f"{speed / 1e9:.2f} GB/s" if speed >= 1e9 else f"{speed / 1e6:.1f} MB/s"
+    else:
+        words = f"{speed:,.0f} {unit}/s" if speed >= 10 else f"{speed:.1f} {unit}/s"
+    return words, "" if total is None else f"{timedelta(seconds=ceil(max(0.0, total - done) / speed))} left"
 
 
 @contextmanager
@@ -267,12 +214,20 @@ def bar(
 
     title: before it. unit: "bytes", or in the plural. console: of rich. clock: in seconds.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), Rate(unit), Remaining())
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    words = (TextColumn("{task.fields[speed]}"), TextColumn("{task.fields[left]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), *words)
     with Progress(*columns, console=console, transient=True, get_time=clock) as shown:
-        task = shown.add_task(title, total=None, start=False)
+        shown.add_task(title, total=None, start=False, speed="", left="")
+        (task,) = shown.tasks
 
         def total(number: int) -> None:
-            shown.update(task, total=number)
-            shown.start_task(task)
+            shown.update(task.id, total=number)
+            shown.start_task(task.id)
 
-        yield total, lambda done: shown.advance(task, done)
+        def advance(done: int) -> None:
+            speed, left = pace(unit, task.completed + done, task.total, task.elapsed or 0.0)
+            shown.update(task.id, advance=done, speed=speed, left=left)
+
+        yield total, advance

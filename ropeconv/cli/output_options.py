@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ..environment import require
 from ..errors import UsageError
 from ..options import OutputPlace, TargetOptions, from_command_line, options
-from .command import OUTPUT, RUNNING, option_group, parameters
+from .command import OUTPUT, RUNNING, OptionGroup, flag
 
 if TYPE_CHECKING:
     from ..convert.target import Target
@@ -23,7 +21,7 @@ def split(values: dict[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
     values: of options, by name. from_gguf: whether the source is a GGUF file. With several formats, options that
     only one of them has go only to that one.
     """
-    formats = ["gguf" if to.value == "ollama" else to.value for to in values["to"] or ()] or [None]
+    formats = ["gguf" if to == "ollama" else to for to in values["to"]] or [None]
     outputs = []
     for to in formats:
         to_gguf = to == "gguf" or (from_gguf and to is None)
@@ -31,7 +29,7 @@ def split(values: dict[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
         if len(set(formats)) > 1:
             other = "folder" if to_gguf else "gguf"
             output |= {option.name: None for option in options(TargetOptions) if option.only == other}
-            output["runtime"] = _runtimes(values["runtime"] or (), to_gguf)
+            output["runtime"] = _runtimes(values["runtime"], to_gguf)
         converts = to_gguf != from_gguf
         outtypes = values["outtype"] if converts or len(set(formats)) == 1 else None
         outputs += [output | {"outtype": outtype} for outtype in outtypes or [None]]
@@ -52,8 +50,8 @@ def names_ollama(values: dict[str, Any]) -> bool:
     """Whether the options of a target name Ollama, which needs a Modelfile. values: of options, by name."""
     from ..runtimes.groups import canonical
 
-    runtimes = (canonical(name).partition("@")[0] for name in values["runtime"] or ())
-    return "ollama" in runtimes or any(to.value == "ollama" for to in values["to"] or ())
+    runtimes = (canonical(name).partition("@")[0] for name in values["runtime"])
+    return "ollama" in runtimes or "ollama" in values["to"]
 
 
 def build_target(values: dict[str, Any], owner: str | None = None) -> Target:
@@ -67,38 +65,21 @@ def build_target(values: dict[str, Any], owner: str | None = None) -> Target:
     return from_command_line(Target, values).published_by(owner or "")
 
 
-with_target = option_group("target", lambda: parameters(OutputPlace, TargetOptions), dict)
-"""Decorator: replaces the parameter `target` of a command by these options, as a dict for `build_target`.
+TargetValues = Annotated[dict[str, Any], OptionGroup(lambda: options(OutputPlace, TargetOptions))]
+"""The values of the options of an output, by name, for `build_target`.
 
 The Target is made later, since that imports numpy and the probe of transformers has to start before.
 """
-
-
 DeviceMapOption = Annotated[
-    str,
-    typer.Option(
-        "--device-map",
-        metavar="MAP",
-        help="auto spreads the model over several devices.",
-        rich_help_panel=RUNNING,
-        show_default=False,
-    ),
+    str, flag("auto spreads the model over several devices.", "--device-map", RUNNING, metavar="MAP")
 ]
 ReportOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--report", metavar="FILE", help="Write a page with plots and all numbers (HTML).", rich_help_panel=OUTPUT
-    ),
+    Path | None, flag("Write a page with plots and all numbers (HTML).", "--report", OUTPUT, metavar="FILE")
 ]
 TrustOption = Annotated[
-    bool,
-    typer.Option(
-        "--trust-remote-code", help="Run code of the models that ropeconv has not written, and load pickled weights."
-    ),
+    bool, flag("Run code of the models that ropeconv has not written, and load pickled weights.", "--trust-remote-code")
 ]
-PlotOption = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Write the plots (.png or .svg).", rich_help_panel=OUTPUT)
-]
+PlotOption = Annotated[Path | None, flag("Write the plots (.png or .svg).", "--plot", OUTPUT, metavar="FILE")]
 
 
 def check_places(report: Path | None, plot: Path | None, out: Path | None = None) -> None:

@@ -13,14 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-import typer
-
 from ..errors import Stopped, reason, sentence
 from ..rope.errors import RopeconvError
 from .output import printable
 
 _received: list[int] = []
-_stdout: list[os.stat_result] = []
 
 
 def prepare() -> None:
@@ -34,7 +31,6 @@ def prepare() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    _stdout[:] = [os.fstat(1)]
     sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
@@ -54,12 +50,7 @@ def interrupted(ctrl_c: int) -> int:
 
 
 def reader_gone() -> bool:
-    """Whether the reader of stdout or stderr has gone. False for streams that are not files of the system.
-
-    rich, which prints the help, opens /dev/null as stdout when that happens, before it raises.
-    """
-    if _stdout and not os.path.samestat(_stdout[0], os.fstat(1)):
-        return True
+    """Whether the reader of stdout or stderr has gone. False for streams that are not files of the system."""
     watch = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -102,11 +93,9 @@ def run(app: Callable[..., object]) -> int:
     0 done, 1 a known failure, 2 usage, 3 a check failed, 130 interrupted (143 by SIGTERM), 141 the reader has gone.
     """
     try:
-        result = app(standalone_mode=False)
+        app()
         sys.stdout.flush()
-        if result == CTRL_C:  # typer makes an exit code of it
-            return interrupted(_say(INTERRUPTED, CTRL_C))
-        return result if isinstance(result, int) else 0
+        return 0
     except BaseException as problem:
         try:
             return _report(problem)
@@ -116,24 +105,21 @@ def run(app: Callable[..., object]) -> int:
 
 
 def _report(problem: BaseException) -> int:
-    cause = (
-        problem.__context__ if isinstance(problem, SystemExit) else problem
-    )  # typer makes an exit code of it as well
-    if isinstance(cause, BrokenPipeError):
-        if reader_gone():
-            raise cause
-        problem = cause
-    if isinstance(problem, (SystemExit, typer.Exit)):
-        code = getattr(problem, "exit_code", getattr(problem, "code", 0))
-        return code if isinstance(code, int) else 1
+    from click import ClickException
+    from click.exceptions import Exit
+
+    if isinstance(problem, BrokenPipeError) and reader_gone():
+        raise problem
+    if isinstance(problem, (SystemExit, Exit)):
+        code = problem.exit_code if isinstance(problem, Exit) else problem.code
+        sys.stdout.flush()
+        return code if isinstance(code, int) else int(code is not None)
     if traced(problem):
         return getattr(problem, "exit_code", 1)
-    if isinstance(problem, (KeyboardInterrupt, typer.Abort)):
+    if isinstance(problem, KeyboardInterrupt):
         return interrupted(_say(INTERRUPTED, CTRL_C))
-    if hasattr(problem, "format_message"):  # typer's own usage errors; its click is vendored and has no public name
-        if not problem.format_message():  # no command is given, and the help was printed
-            return 2
-        return _say(_with_help(problem, problem.format_message().replace("Value error, ", "")), 2)
+    if isinstance(problem, ClickException):
+        return _say(_with_help(problem, problem.format_message()), 2)
     code = _say(*explained(problem))
     return interrupted(code) if code == CTRL_C else code
 

@@ -182,6 +182,8 @@ class Flags(WriteOptions):
     push: str = option(
         "", "Publish the output on the Hub; without -o, weights stay on the Hub.", HUB, metavar="OWNER/NAME"
     )
+    private: bool = option(False, "Make the repository private.", HUB)
+    create_pr: bool = option(False, "Open a pull request instead of committing.", HUB)
     validate: Device = option("off", "Compare logits after writing; auto: if a GPU is large enough.", RUNNING)
     ollama: bool = option(False, "Write a Modelfile beside the GGUF file.", OUTPUT)
 

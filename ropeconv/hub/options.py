@@ -33,14 +33,12 @@ class PushOptions:
 class PublishOptions(PushOptions):
     """How and where an output is published.
 
-    through_here: whether files that the Hub cannot copy itself are fetched and uploaded. repo_id: owner/name. given:
-    the flags of publishing that the command line has.
+    through_here: whether files that the Hub cannot copy itself are fetched and uploaded. repo_id: owner/name.
     """
 
     token: str | None = option(None, "Use this token instead of HF_TOKEN and the stored login.", EXPERT)
     through_here: bool = True
     repo_id: str = ""
-    given: tuple[str, ...] = ()
 
 
 def repository(text: str) -> str:

@@ -134,7 +134,8 @@ def show_publication(preview: Preview, sheet: Sheet) -> None:
     rows += [(name, f"copied {place}", "") for name in preview.copies]
     state = "exists" if preview.exists else f"new, {'private' if preview.private else 'public'}"
     sheet.table(f"Repository {preview.repo_id} ({state})", ("file", "", "bytes"), rows, right=("bytes",))
-    base, licence = preview.base.name or "none known; --base-model names one", preview.base.known.get("license")
+    base = preview.base.name or "none known; `ropeconv push --base-model` names one"
+    licence = preview.base.known.get("license")
     terms = f" ({preview.base.licence})" if preview.base.licence else ""
     sheet.say(f"\nBase model: {base}. Licence: {licence or 'none stated'}{terms}.")
     if preview.blocked:

@@ -85,11 +85,12 @@ def kept_card(api: HfApi, what: UploadSet, how: PublishOptions) -> str:
     if how.overwrite_card:
         return ""
     if what.own_card:
-        return "README.md is your own and is published unchanged; --overwrite-card replaces it."
+        return "README.md is your own and is published unchanged; `ropeconv push --overwrite-card` replaces it."
     if api.file_exists(how.repo_id, CARD, revision=how.revision):
         with open(api.hf_hub_download(how.repo_id, CARD, revision=how.revision), encoding="utf-8") as file:
             if MARK not in file.read():
-                return f"The README.md of {how.repo_id} is not ropeconv's and stays; --overwrite-card replaces it."
+                stays = f"The README.md of {how.repo_id} is not ropeconv's and stays"
+                return f"{stays}; `ropeconv push --overwrite-card` replaces it."
     return ""
 
 
@@ -107,7 +108,8 @@ def _publish(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> st
     base, what = _source(api, what, how, note)
     private = visibility(base, how)
     if base.closed and not (how.private or how.public):
-        note(f"{base.name} is gated or private, so {how.repo_id} is made private; --public makes it public.")
+        closed = f"{base.name} is gated or private, so {how.repo_id} is made private"
+        note(f"{closed}; `ropeconv push --public` publishes openly.")
     is_new = create(api, what, how, private)
     try:
         if how.revision and not how.create_pr:

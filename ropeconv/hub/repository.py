@@ -61,7 +61,7 @@ def blocking(api: HfApi, what: UploadSet, how: PublishOptions) -> str:
 
 
 def _occupied(how: PublishOptions) -> str:
-    return f"{how.repo_id} exists; pass --exist-ok to commit to it, or --create-pr for a pull request"
+    return f"{how.repo_id} exists; pass --create-pr for a pull request, or commit to it with `ropeconv push --exist-ok`"
 
 
 def remove(api: HfApi, how: PublishOptions, note: Callable[[str], None]) -> None:

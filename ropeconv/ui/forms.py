@@ -189,14 +189,16 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
     words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
     if form.recipe and "--recipe" in words:  # one with lists, which no option can be
         words[words.index("--recipe") + 1] = Path(form.recipe).name
-    if publishing:
-        words += ["--push", form.repo_id]
-        for option in options(PushOptions):
-            value = getattr(form, option.name)
-            words += [] if value == option.default else [option.flag] if value is True else [option.flag, value]
-    elif plan.target.out is not None:
-        words += ["-o", str(plan.target.out)]
-    return shlex.join(words)
+    if not publishing:
+        return shlex.join([*words, *(["-o", str(plan.target.out)] if plan.target.out is not None else [])])
+    how: list[str] = []
+    for option in options(PushOptions):
+        value = getattr(form, option.name)
+        how += [] if value == option.default else [option.flag] if value is True else [option.flag, value]
+    if {*how} <= {"--private", "--create-pr"}:
+        return shlex.join([*words, "--push", form.repo_id, *how])
+    write, push = [*words, "-o", plan.out.name], ["ropeconv", "push", plan.out.name, form.repo_id, *how]
+    return f"{shlex.join(write)}\n{shlex.join(push)}"
 
 
 def place_of(form: BakeForm) -> Path | None:

@@ -9,13 +9,12 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 from ropeconv.cli import process as errors
-from ropeconv.cli.app import app
+from ropeconv.cli.app import app, find
+from ropeconv.cli.command import PanelOption
 
 from ..support.extent import sample
 from ..support.gguf_files import write
@@ -67,11 +66,10 @@ OF_EXECUTION = {"--validate", "--ollama", "--out", "--report", "--plot"}
 
 def options(command: str) -> Iterator[tuple[str, list[str]]]:
     """Every option of a command, with a value that differs from its default."""
-    group: Any = typer.main.get_command(app)
-    for param in group.commands[command].params:
-        if param.param_type_name != "option":
+    for param in find(command).params:
+        if not isinstance(param, PanelOption):
             continue
-        flag = next(spelling for spelling in reversed(param.opts) if spelling.startswith("--"))
+        flag = param.opts[0]
         if param.is_flag:
             yield flag, [*param.secondary_opts, flag][:1]
         else:

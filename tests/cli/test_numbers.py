@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+import click
 import pytest
-import typer
 
-from ropeconv.cli.app import app
-from ropeconv.cli.command import METHOD
+from ropeconv.cli.app import find
+from ropeconv.cli.command import METHOD, PanelOption
 
 from ..faults.inputs.folders import small_config
 from ..faults.inputs.worker import run_command
@@ -30,14 +29,12 @@ YARN = ["--yarn", "4"]
 
 def options() -> list[tuple[str, str, bool]]:
     """Every numeric option: its command, its flag, and whether it chooses a method."""
-    group: Any = typer.main.get_command(app)
     found = []
     for command in BASE:
-        for param in group.commands[command].params:
-            if param.param_type_name != "option":
-                continue
-            if param.type_descriptor.annotation in (int, float) or param.metavar in NUMBERS:
-                found.append((command, param.opts[0], param.rich_help_panel == METHOD))
+        for param in find(command).params:
+            numeric = isinstance(param.type, click.types.IntParamType | click.types.FloatParamType)
+            if isinstance(param, PanelOption) and (numeric or param.metavar in NUMBERS):
+                found.append((command, param.opts[0], param.panel == METHOD))
     assert len({flag for _, flag, _ in found}) > 25
     return found
 

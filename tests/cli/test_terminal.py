@@ -87,7 +87,9 @@ def words(text: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ["apply --help", *sample(list(COMMANDS)[:-1], 5)])
 def test_no_line_is_too_wide_or_ends_with_blanks_and_no_word_is_broken(run: Run, name: str, tmp_path: Path) -> None:
-    show = partial(in_terminal, tmp_path) if "--help" in name else on_screen  # typer measures the terminal once
+    show = (
+        partial(in_terminal, tmp_path) if "--help" in name else on_screen
+    )  # click measures the terminal, not the stream
     whole = show(250, *COMMANDS[name])
     for width in (80, 60):
         text = show(width, *COMMANDS[name])

@@ -19,7 +19,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +29,14 @@ from . import scenes
 
 def command_line(arguments: list[str]) -> int:
     """`ropeconv` with arguments, without the checks by transformers and llama.cpp, which take seconds each time."""
+    from ropeconv.cli.app import app
     from ropeconv.cli.process import run
     from ropeconv.engines import llamacpp as loading
     from ropeconv.engines.probe import Probe
 
     loading.available = lambda: False
     Probe.available = staticmethod(lambda: False)  # type: ignore[method-assign]
-    return run(lambda **options: application().main(arguments, "ropeconv", **options))
-
-
-@cache
-def application() -> Any:
-    """The command line, made once for all forks."""
-    import typer.main
-
-    from ropeconv.cli.app import app
-
-    return typer.main.get_command(app)
+    return run(lambda: app(arguments))
 
 
 def record_validation(arguments: list[str]) -> int:

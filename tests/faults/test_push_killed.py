@@ -19,7 +19,7 @@ BAKE = ("apply", "base/tiny", "--yarn", "16")
 COMMANDS = {
     "a config alone": BAKE,
     "changed weights": (*BAKE, "--encoding", "weights"),
-    "a private branch": (*BAKE, "--private", "--revision", "longer"),
+    "a private repository": (*BAKE, "--private"),
 }
 PROGRAM = "import sys; sys.modules['torch'] = None; from ropeconv.cli import main; main()"
 """The command line without torch, whose import takes longer than everything else here."""

@@ -25,8 +25,8 @@ PROGRAM = f"import sys; sys.modules['torch'] = None; {WITH_TORCH}"
 BAKE = ("apply", "base/tiny", "--yarn", "16")
 WORKS = (
     ("inspect", "base/tiny", "--json"), (*BAKE, "--dry-run", "--explain"), (*BAKE, "-o", "out"),
-    (*BAKE, "--push", "me/two", "--token", TOKEN), (*BAKE, "--push", "me/three", f"--token={TOKEN}", "--json"),
-    (*BAKE, "--push", "me/four", "--commit-message", f"Baked with {TOKEN}"),
+    (*BAKE, "--push", "me/two"), ("push", "out", "me/three", f"--token={TOKEN}", "--json"),
+    ("push", "out", "me/four", "--token", TOKEN, "--commit-message", f"Baked with {TOKEN}"),
 )  # fmt: skip
 FAILS = (("inspect", "base/tiny"), (*BAKE, "-o", "never"), (*BAKE, "--push", "me/never"))
 ANSWERS = (401, 403, 404, 412, 429, 500, 0)  # 0: what is no answer

@@ -97,7 +97,8 @@ def test_what_the_hub_does_not_copy_goes_through_here(why: str, push: Push, hub:
 
 
 def test_the_card_is_that_of_the_output_with_the_metadata_of_its_base(push: Push, hub: WritingHub) -> None:
-    done = push(f"{BAKE} --push me/tiny-1k --token hf_other", says='asks for "Built with Llama"')
+    push(f"{BAKE} -o out -q")
+    done = push("push out me/tiny-1k --token hf_other", says='asks for "Built with Llama"')
     text = card_of(hub, "me/tiny-1k")
     data = ModelCard(text).data
     assert (data.base_model, data.get("base_model_relation")) == ("base/tiny", None)
@@ -115,16 +116,17 @@ def test_the_card_is_that_of_the_output_with_the_metadata_of_its_base(push: Push
 
 
 def test_a_card_of_ones_own_stays(push: Push, hub: WritingHub, tmp_path: Path) -> None:
-    push(f"{BAKE} --push me/a -q")
+    push(f"{BAKE} -o out -q")
+    push("apply base/tiny --yarn 8 -o other -q")
+    push("push out me/a -q")
     (hub.repos["me/a"] / "README.md").write_text("# Mine\n")
     hub.version["me/a"] += 1
-    assert "README.md stays unchanged." in push(f"{BAKE} --push me/a --exist-ok --dry-run").stdout
-    assert "README.md:\n" in push(f"{BAKE} --push me/a --exist-ok --dry-run --overwrite-card").stdout
-    push("apply base/tiny --yarn 8 --push me/a --exist-ok", says="stays; --overwrite-card")
+    assert "README.md stays unchanged." in push("push out me/a --exist-ok --dry-run").stdout
+    assert "README.md:\n" in push("push out me/a --exist-ok --dry-run --overwrite-card").stdout
+    push("push other me/a --exist-ok", says="stays; `ropeconv push --overwrite-card`")
     assert card_of(hub, "me/a") == "# Mine\n"
-    push("apply base/tiny --yarn 8 --push me/a --exist-ok --overwrite-card")
+    push("push other me/a --exist-ok --overwrite-card")
     assert "Not fine-tuned" in card_of(hub, "me/a")
-    push(f"{BAKE} -o out -q")
     (tmp_path / "out" / "README.md").write_text("# Also mine\n")
     push("push out me/b --ignore-receipt")
     assert card_of(hub, "me/b") == "# Also mine\n"
@@ -134,10 +136,11 @@ def test_who_may_see_it(push: Push, hub: WritingHub, monkeypatch: pytest.MonkeyP
     push(f"{BAKE} --push me/open -q")
     push(f"{BAKE} --push me/closed --private -q")
     hub.gated.add("base/tiny")
-    push(f"{BAKE} --push me/gated", says="is made private; --public makes it public")
-    push(f"{BAKE} --push me/public --public -q")
+    push(f"{BAKE} --push me/gated", says="is made private; `ropeconv push --public` publishes openly")
+    push(f"{BAKE} -o out -q")
+    push("push out me/public --public -q")
     monkeypatch.setenv("HF_TOKEN", "")
-    push(f"{BAKE} --push me/token --token hf_other -q")
+    push("push out me/token --token hf_other -q")
     assert hub.private == {"me/closed", "me/gated", "me/token"}
     push("push out me/x --private --public", 2, "contradict")
 
@@ -174,14 +177,17 @@ def test_without_a_login_or_a_licence_that_allows_it_nothing_is_published(
 
 def test_an_existing_repository_takes_commits_pull_requests_and_branches(push: Push, hub: WritingHub) -> None:
     push(f"{BAKE} --push me/a -q")
-    again = "apply base/tiny --yarn 8 --push me/a"
+    push("apply base/tiny --yarn 8 -o other -q")
+    again = "push other me/a"
     hub.faults["commit"] = 99
     push(f"{again} --exist-ok -q", 1)
     assert "me/a" in hub.repos, "what was there before stays"
     hub.faults["commit"] = 0
+    pull = push("apply base/tiny --yarn 8 --push me/a --create-pr")
+    assert hub.pulls == ["me/a"]
     pull = push(f"{again} --create-pr --commit-message Longer")
-    assert pull.stdout.strip().splitlines()[-1].endswith("/me/a/discussions/1")
-    assert (hub.pulls, hub.messages[-1]) == (["me/a"], "Longer")
+    assert pull.stdout.strip().splitlines()[-1].endswith("/me/a/discussions/2")
+    assert (hub.pulls, hub.messages[-1]) == (["me/a", "me/a"], "Longer")
     push(f"{again} --exist-ok --revision longer")
     assert hub.branches == ["longer"]
 
@@ -198,7 +204,7 @@ def test_gguf_files_of_one_recipe_share_a_repository(push: Push, hub: WritingHub
         assert set(hub.stored) == {hashes(tmp_path)["tiny-F16.gguf"]}
     text = card_of(hub, "me/tiny-gguf")
     assert ("llama-server -hf me/tiny-gguf" in text, "to 1,024 tokens with [YaRN]" in text) == (True, True)
-    push("push tiny-other.gguf me/tiny-gguf", 1, "exists; pass --exist-ok")
+    push("push tiny-other.gguf me/tiny-gguf", 1, "exists; pass --create-pr")
     push("push tiny-Q8_0.gguf tiny-F32.gguf me/tiny-gguf --exist-ok")
     text = card_of(hub, "me/tiny-gguf")
     assert all(f"[tiny-{kind}.gguf](./tiny-{kind}.gguf)" in text for kind in ("F16", "Q8_0", "F32"))

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from ropeconv.cli.options import build_recipe, with_recipe
+from ropeconv.cli.command import Command
+from ropeconv.cli.options import RecipeValues, build_recipe
 from ropeconv.rope.errors import ImpossibleSize, RecipeError
 from ropeconv.rope.forms import InterpolatedForm
 from ropeconv.rope.methods.method import REGISTRY
@@ -203,15 +202,12 @@ RECIPES: dict[str, Recipe] = {
 
 def read(words: list[str]) -> Recipe:
     """The recipe that the options of `ropeconv apply` give."""
-    app, seen = typer.Typer(), list[Recipe]()
+    seen: list[Recipe] = []
 
-    @app.command()
-    @with_recipe(build_recipe)
-    def main(recipe: Recipe) -> None:
-        seen.append(recipe)
+    def read_command(recipe: RecipeValues) -> None:
+        seen.append(build_recipe(recipe))
 
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    Command(read_command, "", {}).main(words, standalone_mode=False)
     return seen[0]
 
 

@@ -135,8 +135,11 @@ def test_the_command_does_what_was_done_and_nothing_more(form: BakeForm, models:
     for task, one in (("plan", form), ("write", named)):
         assert shown_command(asked(task, one)) == ["--yarn", "4", "-o", form.out]
     plan = make_plan(models / "source", Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}}))
-    pushed = shlex.split(command_of(plan, named, publishing=True))
-    assert pushed[3:] == ["--yarn", "4", "--push", "me/x", "--private", "--exist-ok"]
+    written, pushed = map(shlex.split, command_of(plan, named, publishing=True).splitlines())
+    assert written[3:] == ["--yarn", "4", "-o", plan.out.name]
+    assert pushed == ["ropeconv", "push", plan.out.name, "me/x", "--private", "--exist-ok"]
+    pushed = shlex.split(command_of(plan, replace(named, exist_ok=False), publishing=True))
+    assert pushed[3:] == ["--yarn", "4", "--push", "me/x", "--private"]
     home = replace(form, out="~/out")
     assert shown_command(asked("plan", home))[-1] == str(Path("~/out").expanduser())
 

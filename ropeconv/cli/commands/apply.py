@@ -4,47 +4,36 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
-from ...hub.options import PublishOptions
-from ..command import typed_group
-from ..options import SOURCES, JsonOption, QuietOption, build_recipe, chosen_methods, with_recipe
+from ...hub.options import PublishOptions, repository
+from ..command import Positional, command
+from ..options import SOURCES, JsonOption, QuietOption, RecipeValues, build_recipe, chosen_methods
 from ..output import Output
-from ..output_options import names_ollama, with_target
+from ..output_options import TargetValues, names_ollama
 from ..units import Flags, check_flags, refuse_push, units_of
-from .push import named, refuse_without_push, with_publish
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 ropeconv apply meta-llama/Llama-2-7b --yarn 16
-
 ropeconv apply ./Qwen2.5-7B-Instruct --mixed 4 --runtime transformers --runtime vllm --dry-run
-
 ropeconv apply ./Meta-Llama-3-8B --theta-for 256k -o ./llama3-256k
-
 ropeconv apply ./Qwen2.5-7B-Instruct --yarn 4 --to safetensors --to gguf --outtype q8_0 --outtype q4_k_m
-
 ropeconv apply ./Llama-2-7b ./Llama-2-13b --yarn 4 -o ./extended/
-
 ropeconv apply model-Q4_K_M.gguf --yarn 4 --in-place
-
 ropeconv apply model-F16.gguf --yarn 4 --to safetensors
-
 ropeconv apply Qwen/Qwen3-8B --yarn 4 --push me/Qwen3-8B-128k
 """
 
 
-@with_recipe(dict)
-@with_target
-@with_publish
-@typed_group("flags", Flags)
+@command(
+    EXAMPLES,
+    private=(lambda given: given["push"], "goes with --push OWNER/NAME; add it, or leave --private out"),
+    create_pr=(lambda given: given["push"], "goes with --push OWNER/NAME; add it, or leave --create-pr out"),
+)
 def apply_command(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help=SOURCES)],
-    recipe: dict[str, Any],
-    target: dict[str, Any],
-    how: PublishOptions,
+    sources: Annotated[list[str], Positional("SOURCE...", SOURCES)],
+    recipe: RecipeValues,
+    target: TargetValues,
     flags: Flags,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -57,15 +46,15 @@ def apply_command(
     from ...engines.probe import Probe
 
     output = Output(as_json, quiet)
-    refuse_without_push(how, flags.push)
     chosen = build_recipe(recipe)
     units = units_of(sources, target)
     if flags.push:
         refuse_push(units)
-    flags = replace(
-        flags, how=named(how, flags.push) if flags.push else None, ollama=flags.ollama or names_ollama(target),
-        by_length=not chosen_methods(recipe),
-    )  # fmt: skip
+    how = (
+        PublishOptions(flags.private, create_pr=flags.create_pr, repo_id=repository(flags.push)) if flags.push else None
+    )
+    ollama = flags.ollama or names_ollama(target)
+    flags = replace(flags, how=how, ollama=ollama, by_length=not chosen_methods(recipe))
     check_flags(units, flags)
     probing = not (flags.dry_run or all(unit.to_gguf for unit in units)) and Probe.available()
     with Probe() if probing else nullcontext() as probe:
@@ -79,4 +68,4 @@ def apply_command(
         else:
             batch.run(plans, probe)
     if batch.code:
-        raise typer.Exit(batch.code)
+        raise SystemExit(batch.code)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ...errors import UsageError
 from ...rope.bound.answer import Bound, bound
 from ...rope.bound.reach import Reach, reach
@@ -15,9 +13,9 @@ from ...rope.forms import asymptotic_base
 from ...rope.lengths import parse_tokens
 from ...rope.schedule import Schedule
 from ...rope.spec import LayerKind, RopeSpec
-from ..command import needs
+from ..command import Positional, command, flag
 from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only, head_size, is_length
-from ..options import JsonOption, QuietOption, with_recipe
+from ..options import JsonOption, QuietOption, RecipeValues
 from ..output import Output
 
 if TYPE_CHECKING:
@@ -126,49 +124,42 @@ def _json(weights: HeadWeights, schedules: Schedules, reached: dict[str, HeadLen
     return {"rotary_dim": weights.spec.rotary_dim, "head_dim": weights.spec.head_dim} | body
 
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 ropeconv bound 128k
-
 ropeconv bound 1M --head-dim 64 --json
-
 ropeconv bound --theta 500000
-
 ropeconv bound meta-llama/Llama-2-7b-hf --yarn 16 --up-to 64k
-
 ropeconv bound ./Llama-2-7b-hf --weights --yarn 4
 """
 
 
-@needs(
+@command(
+    EXAMPLES,
     up_to=(lambda values: not is_length(values["what"] or ""), "does not go with a length; leave one out"),
     weights=(lambda values: not is_length(values["what"] or ""), "does not go with a length; give a SOURCE"),
 )
-@with_recipe(dict)
 def bound_command(
-    recipe: dict[str, Any],
-    what: Annotated[
-        str | None, typer.Argument(metavar="[LENGTH|SOURCE]", help="A number of tokens, or a model to judge.")
-    ] = None,
+    recipe: RecipeValues,
+    what: Annotated[str | None, Positional("[LENGTH|SOURCE]", "A number of tokens, or a model to judge.")] = None,
     head_dim: HeadDimOption = None,
     rotary_dim: RotaryDimOption = None,
     up_to: Annotated[
-        str, typer.Option("--up-to", metavar="TOKENS", help="Count violations below this (default: the context).")
+        str, flag("Count violations below this (default: the context).", "--up-to", metavar="TOKENS")
     ] = "",
     windows: Annotated[
         bool | None,
-        typer.Option(
+        flag(
+            "Look for the first wide interval and the last violation (default: where that is quick).",
             "--windows/--no-windows",
-            help="Look for the first wide interval and the last violation (default: where that is quick).",
         ),
     ] = None,
     certificate: Annotated[
         Path | None,
-        typer.Option("--certificate", metavar="FILE", help="Write the proof: intervals of ln b, each with a distance."),
+        flag("Write the proof: intervals of ln b, each with a distance.", "--certificate", metavar="FILE"),
     ] = None,
     weights: Annotated[
         bool,
-        typer.Option("--weights", help="Weigh every pair by the SOURCE's own projections, for each layer and head."),
+        flag("Weigh every pair by the SOURCE's own projections, for each layer and head.", "--weights"),
     ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,

@@ -6,16 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ...errors import Interrupted, UsageError
-from ...options import EvalOptions, RunOptions, SizeOptions, copied
+from ...options import EvalOptions, RunOptions, SizeOptions, TextOptions, copied
 from ...rope.errors import counted
-from ..command import needs, typed_group
-from ..eval_options import NEEDS_DATASET, ModelArgument, RowsArgument, sort_words, texts_of
+from ..command import Positional, Rule, command
 from ..options import DryRunOption, FamilyOption, JsonOption, QuietOption
 from ..output import Output
 from ..output_options import (
@@ -32,16 +28,31 @@ if TYPE_CHECKING:
     from ...evaluate.result import Result
     from ...evaluate.runners.runner import RunnerRequest
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 ropeconv eval Qwen/Qwen3-8B --methods base,yarn:4,mixed:4,ntk:4 --text book.txt
-
 ropeconv eval ./model --methods base,yarn:4,yarn:4:attention_factor=1 --text 'essays/*.txt' --measure growth,passkey
-
 ropeconv eval model-Q4_K_M.gguf --methods base,yarn:4 --text book.txt --lengths 8k,32k --budget 20m
-
 ropeconv eval ./model-yarn4 --text book.txt --report eval.html --fail-if 'model-yarn4 > base @1T'
 """
+
+
+MODEL = "A folder, a GGUF file or an id on the Hub: a source, or an output of `apply`. May be left out with --server."
+NEEDS_DATASET: Rule = (lambda given: given["dataset"], "is a column of --dataset; add that, or leave it out")
+
+
+def sort_words(words: Sequence[str], options: TextOptions) -> tuple[list[str], list[str]]:
+    """The words of a command line without text files, and these: an unquoted `--text *.txt` becomes several words."""
+    files = [word for word in words if options.text and not word.endswith(".gguf") and Path(word).is_file()]
+    return [word for word in words if word not in files], [*options.text, *files]
+
+
+def texts_of(names: list[str], options: TextOptions) -> list[tuple[str, str]]:
+    """Names and contents of texts. names: of files. Raises UsageError for both sources of text, and for none."""
+    from ...evaluate.texts import read_dataset, read_files
+
+    if names and options.dataset:
+        raise UsageError("--text and --dataset are two sources of text; give one of them")
+    return read_dataset(options.dataset, options.field) if options.dataset else read_files(names)
 
 
 def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -55,7 +66,8 @@ def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
     return read
 
 
-@needs(
+@command(
+    EXAMPLES,
     field=NEEDS_DATASET,
     targets=(_read_by_a_measure("targets"), "is for --measure growth; leave it out"),
     depths=(_read_by_a_measure("depths"), "is for facts hidden in a text; add --measure passkey, or leave it out"),
@@ -64,15 +76,15 @@ def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
     threads=(lambda given: not given["server"], "is for models that are loaded here; leave it out"),
     family=(lambda given: given["model"] or not given["server"], "is that of MODEL, and none is given; leave it out"),
 )
-@typed_group("options", EvalOptions)
-@typed_group("sizes", SizeOptions)
-@typed_group("running", RunOptions)
 def eval_command(
     options: EvalOptions,
     sizes: SizeOptions,
     running: RunOptions,
-    model: ModelArgument = "",
-    named: RowsArgument = None,
+    model: Annotated[str, Positional("MODEL", MODEL)] = "",
+    named: Annotated[
+        list[str] | None,
+        Positional("[METHOD:VALUE]...", "Methods to compare with the unchanged model, such as yarn:4."),
+    ] = None,
     device_map: DeviceMapOption = "",
     report: ReportOption = None,
     plot: PlotOption = None,
@@ -87,6 +99,8 @@ def eval_command(
     The model is loaded once for all methods. Exit codes: 0 done, 3 a condition of --fail-if holds, 130 stopped before
     the end (the same command continues).
     """
+    from msgspec import to_builtins
+
     from ...evaluate.evaluation import Sizes, parse_duration
     from ...evaluate.ranking import parse_condition
     from ...evaluate.result import record, write_result
@@ -121,7 +135,7 @@ def eval_command(
         write_result(result, options.out)
     _draw(result, report, plot)
     if as_json:
-        output.data(msgspec.to_builtins(result))
+        output.data(to_builtins(result))
     else:
         show_result(result, output)
     if evaluation.outcome.stopped:
@@ -137,7 +151,7 @@ def _judge(conditions: Sequence[Condition], result: Result, output: Output) -> N
     for one in judged:
         output.note(one.sentence)
     if any(one.met for one in judged):
-        raise typer.Exit(3)
+        raise SystemExit(3)
 
 
 @contextmanager

@@ -1,31 +1,27 @@
-"""`ropeconv inspect`: the RoPE of a checkpoint, and the problems in its settings."""
+"""`ropeconv inspect`, `advise` and `compare`: the RoPE of a model, what extends it, and how two models differ."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ..command import needs
-from ..options import ExplainOption, FamilyOption, JsonOption, SourceArgument
+from ..command import LENGTH, OUTPUT, Positional, command, flag
+from ..options import SOURCE, ExplainOption, FamilyOption, JsonOption, SourceArgument
 from ..output import Output
 
 if TYPE_CHECKING:
     from ...models.gguf import GgufSource
     from ...models.source import Source
 
-INSPECT_EXAMPLES = """Examples:
-
+INSPECT_EXAMPLES = """
 ropeconv inspect Qwen/Qwen3-8B
-
 ropeconv inspect ./Llama-2-7b-hf/config.json --json
-
 ropeconv inspect model-Q4_K_M.gguf
-
 ropeconv inspect ./DeepSeek-V3-renamed --family deepseek_v3
 """
 
 
+@command(INSPECT_EXAMPLES)
 def inspect_command(
     source: SourceArgument, family: FamilyOption = "", explain: ExplainOption = False, as_json: JsonOption = False
 ) -> None:
@@ -44,29 +40,65 @@ def inspect_command(
         show_inspection(inspection, output, repairs, explain)
 
 
-COMPARE_EXAMPLES = """Examples:
+ADVISE_EXAMPLES = """
+ropeconv advise meta-llama/Llama-2-7b-hf --context 32k
+ropeconv advise Qwen/Qwen3-8B --context 128k --explain
+ropeconv advise model-Q4_K_M.gguf --context 128k --json
+ropeconv advise Qwen/Qwen3-8B --context 128k --measured result.json
+"""
 
+
+@command(ADVISE_EXAMPLES)
+def advise_command(
+    source: SourceArgument,
+    context: Annotated[str, flag("The context to declare.", "--context", LENGTH, metavar="TOKENS")],
+    explain: ExplainOption = False,
+    measured: Annotated[
+        Path | None, flag("Sort by this result of `ropeconv eval -o`.", "--measured", OUTPUT, metavar="FILE")
+    ] = None,
+    family: FamilyOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the methods that reach a context length, with the command for each."""
+    from ...evaluate.ranking import advised
+    from ...models.open import open_source
+    from ...rope.lengths import parse_tokens
+    from ...views.advice import show_advice, show_methods
+
+    output = Output(as_json)
+    advice = advised(open_source(source, family), parse_tokens(context), measured)
+    if as_json:
+        output.note(advice.note and f"Note: {advice.note}")
+        output.data(advice.to_dict())
+        return
+    show_advice(advice, output)
+    if explain:
+        output.say("")
+        show_methods(advice, output)
+    else:
+        output.say("More:    --explain")
+
+
+COMPARE_EXAMPLES = """
 ropeconv compare Qwen/Qwen3-8B ./Qwen3-8B-yarn4
-
 ropeconv compare ./Qwen3-8B-yarn4 model-Q4_K_M.gguf
-
 ropeconv compare a/config.json b/config.json --exit-code
 """
-MODEL = "A folder, a GGUF file, a config.json, or owner/name@revision (or owner/name/file.gguf) on the Hub."
 
 
-@needs(
+@command(
+    COMPARE_EXAMPLES,
     family=(
         lambda given: not (given["first"].endswith(".gguf") and given["second"].endswith(".gguf")),
         "goes with checkpoints, and GGUF files name their architecture themselves; leave it out",
-    )
+    ),
 )
 def compare_command(
-    first: Annotated[str, typer.Argument(metavar="A", help=MODEL)],
-    second: Annotated[str, typer.Argument(metavar="B", help="The same, in any format.")],
+    first: Annotated[str, Positional("A", SOURCE)],
+    second: Annotated[str, Positional("B", "The same, in any format.")],
     family: FamilyOption = "",
     explain: ExplainOption = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 where they differ.")] = False,
+    exit_code: Annotated[bool, flag("Exit with 3 where they differ.", "--exit-code")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show how the RoPE of two models differs."""
@@ -83,7 +115,7 @@ def compare_command(
     else:
         show_comparison(difference, output, explain)
     if exit_code and not difference.same:
-        raise typer.Exit(3)
+        raise SystemExit(3)
 
 
 def _opened(reference: str, family: str) -> Source | GgufSource:

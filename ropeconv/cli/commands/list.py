@@ -5,36 +5,30 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any
 
-import typer
-
 from ...errors import UsageError
 from ...rope.errors import shown
 from ...rope.methods.method import REGISTRY, Method
+from ..command import Positional, command, flag
 from ..options import JsonOption, plain
 from ..output import Output
 
-METHODS_EXAMPLES = """Examples:
-
+METHODS_EXAMPLES = """
 ropeconv list methods
-
 ropeconv list methods yarn
 """
-FAMILIES_EXAMPLES = """Examples:
-
+FAMILIES_EXAMPLES = """
 ropeconv list families
-
 ropeconv list families --json
 """
-ARCHS_EXAMPLES = """Examples:
-
+ARCHS_EXAMPLES = """
 ropeconv list archs
-
 ropeconv list archs --json
 """
 
 
+@command(METHODS_EXAMPLES)
 def methods_command(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show one method with its settings.")] = "",
+    name: Annotated[str, Positional("[NAME]", "Show one method with its settings.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """List the methods, or show one with its formula, settings and paper."""
@@ -88,6 +82,7 @@ def _show_method(method: type[Method], output: Output) -> None:
         output.table("Settings", ("flag", "default", "what"), rows)
 
 
+@command(FAMILIES_EXAMPLES)
 def families_command(as_json: JsonOption = False) -> None:
     """List the model families, with their rope types and GGUF architectures."""
     from ...models.registry import families
@@ -124,6 +119,7 @@ def families_command(as_json: JsonOption = False) -> None:
     output.table("Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused])
 
 
+@command(ARCHS_EXAMPLES)
 def archs_command(as_json: JsonOption = False) -> None:
     """List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for each."""
     from ...runtimes.llamacpp.archs import arch_table
@@ -158,20 +154,18 @@ def archs_command(as_json: JsonOption = False) -> None:
     )
 
 
-RUNTIMES_EXAMPLES = """Examples:
-
+RUNTIMES_EXAMPLES = """
 ropeconv list runtimes
-
 ropeconv list runtimes --matrix
-
 ropeconv list runtimes --matrix --runtime vllm --runtime sglang
 """
 
 
+@command(RUNTIMES_EXAMPLES)
 def runtimes_command(
-    matrix: Annotated[bool, typer.Option("--matrix", help="A line per model family, a column per runtime.")] = False,
+    matrix: Annotated[bool, flag("A line per model family, a column per runtime.", "--matrix")] = False,
     runtime: Annotated[
-        list[str] | None, typer.Option("--runtime", metavar="NAME[@VERSION]", help="Only these, every version of each.")
+        list[str] | None, flag("Only these, every version of each.", "--runtime", metavar="NAME[@VERSION]")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

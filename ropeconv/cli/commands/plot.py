@@ -6,44 +6,34 @@ import math
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
-from ..command import OUTPUT, needs
+from ..command import OUTPUT, Positional, command, flag
 from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only
-from ..options import JsonOption, QuietOption, with_recipe
+from ..options import JsonOption, QuietOption, RecipeValues
 from ..output import Output
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 ropeconv plot Qwen/Qwen3-8B --yarn 4
-
 ropeconv plot meta-llama/Llama-2-7b-hf --yarn 16 --mixed 16 --linear 16 -o llama-2.svg
-
 ropeconv plot --theta 500000 --original-context 8192 --llama3 8 -o llama-3.png
-
 ropeconv plot ./Llama-2-7b-hf-yarn16 --dark -o baked.svg
 """
 
 
-@needs(dark=(lambda values: values["out"], "is for a picture; add -o plot.svg"))
-@with_recipe(dict)
+@command(EXAMPLES, dark=(lambda values: values["out"], "is for a picture; add -o plot.svg"))
 def plot_command(
-    recipe: dict[str, Any],
+    recipe: RecipeValues,
     source: Annotated[
-        str | None, typer.Argument(metavar="[SOURCE]", help="A model, as for `inspect`; without one, give --theta.")
+        str | None, Positional("[SOURCE]", "A model, as for `inspect`; without one, give --theta.")
     ] = None,
     head_dim: HeadDimOption = None,
     rotary_dim: RotaryDimOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--out", metavar="FILE", help="Draw a picture, .png or .svg, instead of printing the table.",
-            rich_help_panel=OUTPUT, show_default=False,
-        ),
+        flag("Draw a picture (.png or .svg) instead of the table.", "--out", OUTPUT, short="-o", metavar="FILE"),
     ] = None,
-    dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark background.", rich_help_panel=OUTPUT)] = False,
+    dark: Annotated[bool, flag("Draw for a dark background.", "--dark", OUTPUT)] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""`ropeconv push`: publishes outputs on the Hub."""
+"""`ropeconv push` and `train-config`: what follows an output, on the Hub and in a trainer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ...errors import UsageError
 from ...hub.options import PublishOptions, repository
 from ...options import from_command_line, options
 from ...rope.errors import RopeconvError, counted
-from ..command import option_group, parameters
-from ..options import JsonOption, QuietOption
+from ..command import RUNNING, OptionGroup, Positional, TrainerName, command, flag
+from ..options import FamilyOption, JsonOption, QuietOption
 from ..output import Output, printable
 
 if TYPE_CHECKING:
@@ -26,29 +24,14 @@ if TYPE_CHECKING:
 
 
 def how_to_publish(values: dict[str, Any]) -> PublishOptions:
-    """PublishOptions from the command line, without the repository. given: values of options by name.
+    """PublishOptions from the command line, without the repository. values: of options, by name.
 
     Raises UsageError for --private with --public.
     """
     if values["token"]:
         os.environ["HF_TOKEN"] = values["token"]  # for the source as well
-    flags = tuple(option.flag for option in options(PublishOptions) if values[option.parameter])
-    how = from_command_line(PublishOptions, values, given=flags)
+    how = from_command_line(PublishOptions, values)
     return replace(how, message=printable(how.message), base_model=how.base_model and repository(how.base_model))
-
-
-with_publish = option_group("how", lambda: parameters(PublishOptions), how_to_publish)
-
-
-def refuse_without_push(how: PublishOptions, repo_id: str) -> None:
-    """Raises UsageError for options of publishing where nothing is published."""
-    if how.given and not repo_id:
-        raise UsageError(f"{how.given[0]} goes with --push OWNER/NAME; add it, or leave {how.given[0]} out")
-
-
-def named(how: PublishOptions, repo_id: str) -> PublishOptions:
-    """PublishOptions with a repository. Raises UsageError where `repo_id` is not owner/name."""
-    return replace(how, repo_id=repository(repo_id))
 
 
 def written_before(plan: Plan, output: Output) -> bool:
@@ -57,8 +40,8 @@ def written_before(plan: Plan, output: Output) -> bool:
     plan: what is to be written. output: for progress and notes. Raises BadSource where files of a folder have been
     changed since, Disagreement where they are not what the source gives now.
     """
-    from ...bake.verify.findings import Options
-    from ...bake.verify.output import earlier_output
+    from ...bake.findings import Options
+    from ...bake.verify import earlier_output
     from ...errors import Disagreement
     from ..execution import compare_files
 
@@ -114,27 +97,25 @@ def send(what: UploadSet, how: PublishOptions, output: Output) -> str:
     return publish(what, how, output.note)
 
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 ropeconv push ./Llama-2-7b-hf-yarn16 me/Llama-2-7b-64k
-
 ropeconv push tiny-Q8_0.gguf tiny-Q4_K_M.gguf me/tiny-yarn16-GGUF --private
 """
 
 
-@with_publish
+@command(EXAMPLES)
 def push_command(
     baked: Annotated[
         list[Path],
-        typer.Argument(metavar="FOLDER_OR_GGUF...", help="A folder or GGUF files that `ropeconv apply` wrote."),
+        Positional("FOLDER_OR_GGUF...", "A folder or GGUF files that `ropeconv apply` wrote."),
     ],
-    repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository; it is made if need be.")],
-    how: PublishOptions,
+    repo_id: Annotated[str, Positional("OWNER/NAME", "The repository; it is made if need be.")],
+    how: Annotated[PublishOptions, OptionGroup(lambda: options(PublishOptions), how_to_publish)],
     ignore_receipt: Annotated[
-        bool, typer.Option("--ignore-receipt", help="Do not compare the files with the hashes in the receipt.")
+        bool, flag("Do not compare the files with the hashes in the receipt.", "--ignore-receipt")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be published, with the card, and send nothing.")
+        bool, flag("Print what would be published, with the card, and send nothing.", "--dry-run")
     ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -146,7 +127,7 @@ def push_command(
     from ...hub.upload_set import from_folder, from_gguf, merged
     from ...inspection.receipts.reader import check_files, read_receipt
 
-    output, how = Output(as_json, quiet), named(how, repo_id)
+    output, how = Output(as_json, quiet), replace(how, repo_id=repository(repo_id))
     folder = baked[0]
     if all(path.suffix == ".gguf" for path in baked):
         if ignore_receipt:
@@ -170,3 +151,44 @@ def push_command(
         output.data({"published": url})
     else:
         output.copyable(url)
+
+
+TRAIN_EXAMPLES = """
+ropeconv train-config ./Qwen3-8B-yarn4 --for axolotl > axolotl.yml
+ropeconv train-config ./Qwen3-8B-yarn4 --for llama-factory --model me/Qwen3-8B-128k
+"""
+
+
+@command(TRAIN_EXAMPLES)
+def train_config_command(
+    baked: Annotated[str, Positional("OUTPUT", "A folder that `ropeconv apply` wrote, or its name on the Hub.")],
+    trainer: Annotated[TrainerName, flag("The trainer.", "--for", RUNNING)],
+    model: Annotated[
+        str,
+        flag(
+            "The path or Hub id that the trainer loads, if that is not OUTPUT.",
+            "--model",
+            RUNNING,
+            metavar="PATH_OR_ID",
+        ),
+    ] = "",
+    family: FamilyOption = "",
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Print a training config for Axolotl, LLaMA-Factory, TRL or Unsloth.
+
+    It trains at the whole context, and does not scale RoPE a second time.
+    """
+    from ...hub.training import baked_output, find_trainer, make_snippet
+    from ...models.open import open_source
+    from ...views.sheet import sentence
+
+    output = Output(as_json, quiet)
+    snippet = make_snippet(find_trainer(trainer), baked_output(open_source(baked, family), model))
+    for note in snippet.notes:
+        output.note(f"Note: {sentence(note)}")
+    if as_json:
+        output.data(snippet.to_dict())
+    else:
+        output.copyable(snippet.text.rstrip("\n"))

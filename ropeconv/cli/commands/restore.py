@@ -5,23 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ...errors import Interrupted
 from ...options import OutputPlace
-from ..command import needs, typed_group
+from ..command import Positional, command
 from ..options import JsonOption, QuietOption, WriteOptions
 from ..output import Output
 
 if TYPE_CHECKING:
     from ...bake.restore import RestorePlan
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 ropeconv restore ./Llama-2-7b-yarn16
-
 ropeconv restore ./Qwen2.5-7B-Instruct-mixed4 -o ./Qwen2.5-7B-Instruct
-
 ropeconv restore model-Q4_K_M.gguf --in-place
 """
 
@@ -31,12 +26,11 @@ class RestoreOptions(WriteOptions, OutputPlace):
     """The options of `restore`."""
 
 
-@needs(allow_hard_links=(lambda values: values["in_place"], "goes with --in-place; leave it out, or add that"))
-@typed_group("options", RestoreOptions)
+@command(
+    EXAMPLES, allow_hard_links=(lambda values: values["in_place"], "goes with --in-place; leave it out, or add that")
+)
 def restore_command(
-    baked: Annotated[
-        str, typer.Argument(metavar="OUTPUT", help="A folder or GGUF file that ropeconv wrote, or its name on the Hub.")
-    ],
+    baked: Annotated[str, Positional("OUTPUT", "A folder or GGUF file that ropeconv wrote, or its name on the Hub.")],
     options: RestoreOptions,
     as_json: JsonOption = False,
     quiet: QuietOption = False,

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ...errors import Interrupted
 from ...options import option
-from ..command import RUNNING, typed_group
+from ..command import RUNNING, Positional, command
 from ..options import DryRunOption, JsonOption, QuietOption
 from ..output import Output
 
@@ -21,26 +19,16 @@ if TYPE_CHECKING:
     from ...run.plan_file import RunPlan
     from ...run.report import JobPreview, RunTable
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 ropeconv run plan.toml --dry-run
-
 ropeconv run plan.toml
-
 ropeconv run plan.toml --on 4
-
 ropeconv run plan.toml --verify
-
 ropeconv run plan.toml --on ray://head:10001
-
 A plan.toml, with all keys in docs/running.md:
-
 sources = ["Qwen/Qwen3-8B", "./models/*"]
-
 recipes = ["yarn:4"]
-
 tasks = ["apply", "validate"]
-
 targets = [{}, {name = "q8", to = "gguf", outtype = "q8_0"}]
 """
 
@@ -54,9 +42,9 @@ class RunFlags:
     verify: bool = option(False, "Compare outputs that are done, byte by byte, with what their sources give.", RUNNING)
 
 
-@typed_group("flags", RunFlags)
+@command(EXAMPLES)
 def run_command(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="Sources, recipes, targets, tasks and limits.")],
+    plan: Annotated[Path, Positional("PLAN.toml", "Sources, recipes, targets, tasks and limits.")],
     flags: RunFlags,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -163,7 +151,7 @@ def _run(
     if not complete:
         raise Interrupted("stopped before its end; the same command continues")
     if table.counts["failed"]:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _verify(jobs: list[Job], journal: RunJournal, verify: bool, output: Output) -> None:

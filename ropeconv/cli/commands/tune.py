@@ -5,50 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
-import typer
-
 from ...errors import Interrupted, UsageError
 from ...options import DeviceOptions, TextOptions, TuneOptions, copied
-from ..command import OUTPUT, needs, typed_group
-from ..eval_options import NEEDS_DATASET, sort_words, texts_of
+from ..command import OUTPUT, Positional, command, flag
 from ..options import DryRunOption, FamilyOption, JsonOption, QuietOption
 from ..output import Output
 from ..output_options import DeviceMapOption, PlotOption, TrustOption, check_places
+from .eval import NEEDS_DATASET, sort_words, texts_of
 
-CheckpointArgument = Annotated[
-    str, typer.Argument(metavar="SOURCE", show_default=False, help="A checkpoint: a folder, or an id on the Hub.")
-]
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 ropeconv tune HuggingFaceTB/SmolLM2-135M-Instruct --text 'books/*.txt' --context 10k --windows 4 --steps 20 --dry-run
-
 ropeconv tune ./model --text 'books/*.txt' --context 32k --budget 2h -o tuned.json --plot tuned.svg
-
 ropeconv apply ./model --recipe tuned.json
 """
 
 
-@needs(field=NEEDS_DATASET)
-@typed_group("options", TuneOptions)
-@typed_group("reading", TextOptions)
-@typed_group("running", DeviceOptions)
+@command(EXAMPLES, field=NEEDS_DATASET)
 def tune_command(
-    model: CheckpointArgument,
+    model: Annotated[str, Positional("SOURCE", "A checkpoint: a folder, or an id on the Hub.")],
     options: TuneOptions,
     reading: TextOptions,
     running: DeviceOptions,
-    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", hidden=True)] = None,
+    more: Annotated[list[str] | None, Positional("[FILE]...", "More files of --text.")] = None,
     device_map: DeviceMapOption = "",
     out: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="Write the recipe with its evidence, for --recipe.",
-            rich_help_panel=OUTPUT,
-        ),
+        flag("Write the recipe with its evidence, for --recipe.", "--out", OUTPUT, short="-o", metavar="FILE"),
     ] = None,
     plot: PlotOption = None,
     family: FamilyOption = "",
@@ -62,6 +44,8 @@ def tune_command(
     Held-out text decides: if nothing is significantly better, the recipe is the best built-in method.
     Exit codes: 0 done, 130 stopped (the first Ctrl-C ends the search and keeps the best frequencies).
     """
+    from msgspec import to_builtins
+
     from ...engines.engine import Progress
     from ...engines.transformers.load import out_of_memory
     from ...evaluate.evaluation import parse_duration
@@ -115,6 +99,6 @@ def tune_command(
 
         write_plot(found, plot)
     if as_json:
-        output.data(msgspec.to_builtins(found))
+        output.data(to_builtins(found))
     else:
         show_tuned(found, out, output)

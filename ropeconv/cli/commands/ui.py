@@ -7,45 +7,32 @@ import sys
 import webbrowser
 from typing import Annotated
 
-import typer
-
 from ...environment import require
 from ...errors import UsageError
 from ...formats.files import scratch
-from ..command import GENERAL, HUB
+from ..command import HUB, command, flag
 from ..output import Output
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 ropeconv ui
-
 ropeconv ui --port 8000 --no-browser
-
 ropeconv ui --space me/ropeconv
 """
 
 
+@command(EXAMPLES)
 def ui_command(
     port: Annotated[
         int | None,
-        typer.Option("--port", help="To listen on (default: the first free one from 7860).", min=1, max=65535),
+        flag("To listen on (default: the first free one from 7860).", "--port", metavar="N", least=1, most=65535),
     ] = None,
-    no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address, and open no browser.", rich_help_panel=GENERAL)
-    ] = False,
+    no_browser: Annotated[bool, flag("Print the address, and open no browser.", "--no-browser")] = False,
     space: Annotated[
-        str,
-        typer.Option(
-            "--space",
-            metavar="OWNER/NAME",
-            help="Publish the page as a Space instead of opening it.",
-            rich_help_panel=HUB,
-            show_default=False,
-        ),
+        str, flag("Publish the page as a Space instead of opening it.", "--space", HUB, metavar="OWNER/NAME")
     ] = "",
-    private: Annotated[bool, typer.Option("--private", help="Make the Space private.", rich_help_panel=HUB)] = False,
+    private: Annotated[bool, flag("Make the Space private.", "--private", HUB)] = False,
 ) -> None:
-    """Open the browser page, for everything above without a command line.
+    """Open the browser page, to inspect, extend and publish models without a command line.
 
     Only this machine can reach the page, and its address works once. Press Ctrl-C to stop it.
     """

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ...errors import Interrupted, UsageError
 from ...options import ValidateOptions, copied, option
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
-from ..command import GENERAL, RUNNING, Reference, needs, typed_group
+from ..command import GENERAL, RUNNING, Positional, Reference, command
 from ..options import ExplainOption, JsonOption, QuietOption
 from ..output import Output
 from ..output_options import DeviceMapOption, PlotOption, ReportOption, TrustOption, check_places
@@ -22,14 +20,10 @@ if TYPE_CHECKING:
     from ...validate.comparison import Settings
     from ...validate.validation import Validation
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """
 ropeconv validate ./Llama-2-7b-hf-yarn16
-
 ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --length 64k --text book.txt --report report.html
-
 ropeconv validate model-Q4_K_M-yarn4.gguf --against model-Q4_K_M.gguf
-
 ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --server http://localhost:8000
 """
 
@@ -59,7 +53,8 @@ def _on_checkpoint(values: Mapping[str, Any]) -> bool:
     return not values["server"] and values["baked"].suffix != ".gguf"
 
 
-@needs(
+@command(
+    EXAMPLES,
     chunk=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
     device=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
     layer_by_layer=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
@@ -70,9 +65,8 @@ def _on_checkpoint(values: Mapping[str, Any]) -> bool:
     seed=(lambda values: not values["text"], "is that of synthetic tokens, which --text replaces; leave one out"),
     model=(lambda values: values["server"], "names one of a server's models; add --server URL, or leave it out"),
 )
-@typed_group("options", ValidateFlags)
 def validate_command(
-    baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
+    baked: Annotated[Path, Positional("BAKED", "A folder or GGUF file that `ropeconv apply` wrote.")],
     options: ValidateFlags,
     device_map: DeviceMapOption = "",
     report: ReportOption = None,
@@ -86,7 +80,7 @@ def validate_command(
 
     Exit codes: 0 it does, 3 it does not (or the test is inconclusive), 130 stopped before the end.
     """
-    from ...bake.verify.findings import Options
+    from ...bake.findings import Options
     from ...engines.probe import Probe
     from ...engines.transformers.load import is_main_process
     from ...validate.comparison import Comparison, Settings
@@ -122,7 +116,7 @@ def validate_command(
                 output.say("The weights were not compared (--quick).")
         _write_evidence(result, baked, against, report, plot)
     if not result.agrees:
-        raise typer.Exit(3)
+        raise SystemExit(3)
     if result.partial:
         raise Interrupted("stopped before its end, and what was compared agrees; run the same command for the rest")
 

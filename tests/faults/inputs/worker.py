@@ -17,8 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,19 +76,10 @@ def _peak() -> float:
     return int(found[1]) / 1000 if found else 0.0
 
 
-@cache
-def _application() -> Callable[..., object]:
-    """The command line, which typer would otherwise put together anew for each run."""
-    import typer
-
-    from ropeconv.cli.app import app
-
-    return typer.main.get_command(app)
-
-
 def _run(command: list[str]) -> tuple[int, str]:
     """Runs a command, and returns its exit code and its stderr."""
     from ropeconv.cli import process as errors
+    from ropeconv.cli.app import app
 
     # as a terminal has them: lone surrogates cannot be printed on stdout, and are escaped on stderr
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
@@ -98,7 +88,7 @@ def _run(command: list[str]) -> tuple[int, str]:
     sys.argv = ["ropeconv", *command]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = errors.run(_application())
+            code = errors.run(app)
             out.flush()
     except BaseException:
         code = 1

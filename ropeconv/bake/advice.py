@@ -262,7 +262,7 @@ class Advice:
 
 
 def advise(
-    source: Source | GgufSource, context: int, outputs: Sequence[Format] | None = None
+    source: Source | GgufSource, context: int, outputs: Sequence[Format] | None = None, seen: Inspection | None = None
 ) -> tuple[list[Advice], dict[str, str]]:
     """Compare every method that reaches a length.
 
@@ -273,6 +273,7 @@ def advise(
         source: The model.
         context: The length in tokens.
         outputs: Formats that are planned; None for all that the model can have.
+        seen: The inspection of the model; None for one that is made here.
 
     Returns:
         Advice sorted by CRITERION, and the reason per method that does not fit.
@@ -280,7 +281,7 @@ def advise(
     Raises:
         UsageError: The context is within the trained one.
     """
-    seen = inspect_source(source)
+    seen = seen or inspect_source(source)
     training = trained_scaling(seen)
     start = seen.spec if training else seen.first_spec.unscaled()
     if context <= start.context:

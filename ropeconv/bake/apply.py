@@ -171,8 +171,7 @@ def apply(
         plan: The output.
         link, force, checksum, staged, fsync: As in `ApplyOptions`.
         check: Before the output gets its final name, ask the installed transformers what it computes from a checkpoint,
-            and
-            let the installed llama.cpp decode a few tokens with a conversion.
+            and let the installed llama.cpp decode a few tokens with a conversion.
         advance: Called with the bytes done since the last call.
         probe: One that the caller has started already; None starts one where transformers is installed.
 
@@ -225,24 +224,20 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     target = target or Target()
     target.check(recipe, from_gguf=source.kind == "gguf")
     if isinstance(source, GgufSource) and target.to == "safetensors":
-        source = _as_checkpoint(source, recipe, target)
+        checkpoint = GgufCheckpoint(source, target.outtype or "auto")
+        seen = checkpoint.inspection
+        if seen.first is not None and seen.extended and not isinstance(recipe.method, AsIs):
+            raise RopeconvError(
+                f"{source.reference} was extended by ropeconv already, and a checkpoint would not record its source; "
+                "run `ropeconv restore` on it first, or pass --as-is to keep the RoPE it has"
+            )
+        source = checkpoint
     if isinstance(source, GgufSource):
         with assumed_keys(target.assume_arch_keys):
             return gguf_plan(source, recipe, target)
     if target.to == "gguf":
         return export_plan(source, recipe, target)
     return checkpoint_plan(source, recipe, target)
-
-
-def _as_checkpoint(source: GgufSource, recipe: Recipe, target: Target) -> GgufCheckpoint:
-    checkpoint = GgufCheckpoint(source, target.outtype or "auto")
-    seen = checkpoint.inspection
-    if seen.first is not None and seen.extended and not isinstance(recipe.method, AsIs):
-        raise RopeconvError(
-            f"{source.reference} was extended by ropeconv already, and a checkpoint would not record its source; run "
-            "`ropeconv restore` on it first, or pass --as-is to keep the RoPE it has"
-        )
-    return checkpoint
 
 
 def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
@@ -253,8 +248,7 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
 
     Args:
         model: A causal language model of transformers, loaded from the source of the plan, or unscaled for a recipe;
-            its
-            RoPE is read from its config.
+            its RoPE is read from its config.
         recipe_or_plan: The extension.
 
     Raises:

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..convert.encoding import CheckpointResult, EncodeRequest, select
-from ..convert.fold import NEGLIGIBLE, Fold
-from ..convert.fold_files import FoldedShard, folded_shards, grown_index
+from ..convert.fold import NEGLIGIBLE, Fold, folded_shards, grown_index
 from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
@@ -30,7 +29,7 @@ from ..rope.recipe import Recipe
 from ..runtimes.groups import find
 from ..runtimes.verdict import switching
 from .plan import Plan, PlannedFile, source_record
-from .start import begin, first_inspection, mscale_of_config
+from .start import begin, first_inspection
 from .warnings import warnings
 
 DTYPE_NOTE = "the scaled norms are stored in float32; a program that loads the model in 16 bits rounds them"
@@ -87,8 +86,8 @@ class CheckpointPlan(Plan):
 def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> CheckpointPlan:
     """Plan a checkpoint: schedule, encoding, verdicts, files. Parameters and errors are those of `make_plan`."""
     seen, first, source = first_inspection(source, target)
-    if source.kind != "config" and not source.weights() and not _pickled(source):
-        raise _no_weights(source)
+    if not source.weights() and not any(file.name.endswith(".bin") for file in source.files()):
+        _tensors(source)  # raises, except for a config.json; pickled weights are copied unchanged
     config, family = source.config(), first.family
     chunked = [problem.message for problem in seen.problems if problem.code == "dual-chunk"]
     if target.dual_chunk and not chunked:
@@ -96,10 +95,12 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             f"--dual-chunk {target.dual_chunk} is about {DUAL_CHUNK}, which {source.reference} does not have; leave it "
             "out"
         )
-    start = begin(seen, first, recipe, target, mscale_of_config(config, first))
+    start = begin(seen, first, recipe, target)
     recipe, spec, schedule = start.recipe, start.spec, start.schedule
     result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
-    target.check_folded(result.fold is not None)
+    for flag, value in (("--fold-into", target.fold_into), ("--fold-dtype", target.fold_dtype)):
+        if value is not None and result.fold is None:
+            raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
     if result.family is not family:
         _refuse_other_tokens(source, result.family)
     if result.context != schedule.context:
@@ -148,31 +149,23 @@ def _refuse_other_tokens(source: Source, other: Family) -> None:
         )
 
 
-def _pickled(source: Source) -> str:
-    """The name of a file with the weights as pickle, which are copied unchanged; empty without one."""
+def _tensors(source: Source) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, none for a config.json. Raises BadSource for one without safetensors weights."""
+    if source.kind == "config" or source.weights():
+        return source.tensors
     names = [file.name for file in source.files()]
-    return next((name for name in names if name.endswith(".bin")), "")
-
-
-def _no_weights(source: Source) -> BadSource:
-    names, pickled = [file.name for file in source.files()], _pickled(source)
+    pickled = next((name for name in names if name.endswith(".bin")), "")
     if pickled:
-        return BadSource(
+        raise BadSource(
             f"{source.reference} has its weights only as pickle ({pickled}), which ropeconv copies and does not open, "
             "and here they would change; pass --encoding native or factors, or load it once with transformers and "
             "save_pretrained it as safetensors"
         )
     if any(name.endswith(".safetensors") and "-of-" in name for name in names):
-        return BadSource(f"{source.reference} has shards and no {INDEX} to say what they hold; download that file too")
-    return BadSource(
+        raise BadSource(f"{source.reference} has shards and no {INDEX} to say what they hold; download that file too")
+    raise BadSource(
         f"{source.reference} has no safetensors weights; give the complete folder, or only its config.json to bake that"
     )
-
-
-def _tensors(source: Source) -> dict[str, Tensor]:
-    if source.kind != "config" and not source.weights():
-        raise _no_weights(source)
-    return source.tensors
 
 
 def _spliced(source: Source, name: str, splice: Splice) -> Iterator[bytes]:
@@ -193,18 +186,18 @@ def _files(
     texts |= raised_texts | dict(result.texts)
     generated = {item.name: item for item in source.generated_files()}
     files, new_texts, renamed = extra_shard(source, result.added)
-    folded = dict[str, FoldedShard]()
+    folded = {}
     if result.fold is not None:
         dtype = target.fold_dtype or "stored"
-        folded = {shard.name: shard for shard in folded_shards(source, result.fold, dtype)}
+        folded = folded_shards(source, result.fold, dtype)
         new_texts = new_texts or grown_index(source, result.fold, dtype)
     texts |= new_texts
     files += [PlannedFile("write", name, len(text.encode()), text=text) for name, text in texts.items()]
     for file in copied:
         name = renamed.get(file.name, file.name)
         if file.name in folded:
-            shard = folded[file.name]
-            files.append(PlannedFile("patch", shard.name, shard.size, make=shard.write))
+            size, write = folded[file.name]
+            files.append(PlannedFile("patch", file.name, size, make=write))
         elif file.name in splices:
             splice = splices[file.name]
             make = partial(write_blocks, partial(_spliced, source, file.name, splice))

@@ -213,8 +213,15 @@ class Writer:
         self.root.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.drafts, ignore_errors=True)
         self.drafts.mkdir(exist_ok=True)
-        pending = [file for file in self.plan.files if not self._is_finished(file)]
-        finished = {file.name: file.size for file in self.plan.files if file not in pending}
+        pending, finished = list[PlannedFile](), dict[str, int]()
+        for file in self.plan.files:
+            path, line = self.root / file.name, self.journal.finished.get(file.name)
+            same = line is not None and identity(path) == line.identity and _right_size(file, line.identity.size)
+            origin = self.plan.origin(file) if file.action == "copy" and self.plan.source.kind != "hub" else None
+            if same and line and {sampled(path), *([sampled(origin)] if origin else [])} == {line.sample}:
+                finished[file.name] = file.size
+            else:
+                pending.append(file)
         for folder, _, names in os.walk(self.root):
             for path in (Path(folder, name) for name in names):
                 if path.relative_to(self.root).as_posix() not in finished:
@@ -254,15 +261,6 @@ class Writer:
         size = file.size if finished is None else finished.identity.size
         digest = file.sha256 if finished is None else finished.sha256 or file.sha256
         return FileRecord(file.name, file.action, size, digest, file.origin or None)
-
-    def _is_finished(self, file: PlannedFile) -> bool:
-        path, finished = self.root / file.name, self.journal.finished.get(file.name)
-        if finished is None or identity(path) != finished.identity or not _right_size(file, finished.identity.size):
-            return False
-        local = file.action == "copy" and self.plan.source.kind != "hub"
-        origin = self.plan.origin(file) if local else None
-        sample = sampled(path)
-        return sample == finished.sample and (origin is None or sample == sampled(origin))
 
     def _write(self, file: PlannedFile) -> None:
         target = self.root / file.name

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from ..convert.gguf_encoding import GgufModel, GgufResult
+from ..convert.gguf_encoding import GgufModel
 from ..convert.gguf_selection import select_gguf
 from ..convert.target import Target
-from ..convert.to_gguf.export import SMALL, GgufExport, export
-from ..convert.to_gguf.metadata import file_name
+from ..convert.to_gguf.export import SMALL, GgufExport, export, file_name
 from ..convert.to_gguf.write import FTYPES, converted, quantise, write_tensors
 from ..errors import UnsupportedBake, UsageError
 from ..formats.disk import Advance
 from ..formats.gguf.edit import Edit, RewrittenHeader, new_size, rewrite, write_changes, write_new
-from ..formats.gguf.values import string
 from ..formats.safetensors import INDEX
 from ..inspection.inspection import ConfigInspection, inspect_gguf
 from ..inspection.kv_cache import gguf_cache
@@ -32,7 +29,6 @@ from ..inspection.receipts.gguf import (
     record_of_output,
 )
 from ..inspection.receipts.receipt import OriginalRecord
-from ..inspection.receipts.writer import embedded
 from ..models.gguf import GgufSource
 from ..models.source import RECEIPT, Source
 from ..rope.methods.vectors import AsIs
@@ -40,8 +36,8 @@ from ..rope.recipe import Recipe
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
-from .plan import GgufOutput, PlannedFile, receipt_of, source_record
-from .start import Start, begin, first_inspection, mscale_of_config, mscale_of_gguf
+from .plan import GgufOutput, PlannedFile, source_record
+from .start import begin, first_inspection
 from .warnings import list_notes, modelfile_notes, warnings
 
 
@@ -68,50 +64,38 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     if refused:
         why = f"llama.cpp does not load {seen.name} with {refused[0]}"
         raise UnsupportedBake("anything", file.name, why, "download another file")
-    model, undo, first = GgufModel(file.header, file.tensors, vectors), None, seen
-    if target.replace and (known := first_gguf(file, reading.spec)) is not None:
-        undo = known[1].edit
+    model, first = GgufModel(file.header, file.tensors, vectors), seen
+    undo = first_gguf(file, reading.spec) if target.replace else None
+    if undo is not None:
         model = model.after(undo)
         first = replace(seen, name=str(model.get(ARCH)), spec=model.reading().spec, first=None)
-    start = begin(seen, first, recipe, target, mscale_of_gguf(source))
+    start = begin(seen, first, recipe, target)
     result = select_gguf(start.schedule, model, target)
-    original = original_of_gguf(source, reading.spec, result.edit, target.replace)
-    edit = _with_receipt(source, target, start, result, original)
-    if undo is not None:
-        edit = undo.then(edit)
     if target.in_place:
         out = source.place_to_change()
         names = [out.name]
     else:
         out = target.out or Path(f"{source.name}-{recipe.method.label}.gguf")
         names = shard_names(out, len(file.shards))
-    return GgufPlan(
-        **_shared(source, target, start, result),
+    plan = GgufPlan(
+        source=source,
+        target=target,
         out=out.with_name(names[0]),
-        files=tuple(shard_file(source, edit, shard, name) for shard, name in enumerate(names)),
+        files=(),
+        skipped=(),
+        recipe=start.recipe,
+        family=seen.name,
+        source_spec=seen.spec,
+        before=start.spec,
+        schedule=start.schedule,
+        result=result,
         warnings=(*warnings(seen, start.recipe, start.spec, start.schedule), *result.notes),
         notes=(*start.notes, *list_notes(start.schedule), *modelfile_notes(source, start.schedule.context)),
         kv_cache=seen.kv_cache,
-        edit=edit,
+        original=_original_of_gguf(source, reading.spec, result.edit, target.replace),
+        undo=undo,
     )
-
-
-def _with_receipt(
-    source: Source | GgufSource, target: Target, start: Start, result: GgufResult, original: OriginalRecord
-) -> Edit:
-    """The edit of an encoding with the receipt among the keys."""
-    seen = start.seen
-    receipt = receipt_of(source, target, seen.name, start.recipe, seen.spec, start.schedule, result, original)
-    return result.edit.merged(Edit({RECEIPT: string(embedded(receipt))}))
-
-
-def _shared(source: Source | GgufSource, target: Target, start: Start, result: GgufResult) -> dict[str, Any]:
-    """The fields that both kinds of plans share."""
-    return {
-        "source": source, "target": target, "recipe": start.recipe, "family": start.seen.name,
-        "source_spec": start.seen.spec, "before": start.spec, "schedule": start.schedule, "result": result,
-        "skipped": (),
-    }  # fmt: skip
+    return replace(plan, files=tuple(shard_file(source, plan.edit, shard, name) for shard, name in enumerate(names)))
 
 
 def shard_names(out: Path, count: int) -> list[str]:
@@ -152,23 +136,23 @@ class ExportPlan(GgufOutput):
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     """Plan a conversion: schedule, encoding, header, tensors. Parameters and errors are those of `make_plan`."""
     seen, first, source = first_inspection(source, target)
-    start = begin(seen, first, recipe, target, mscale_of_config(source.config(), first))
+    start = begin(seen, first, recipe, target)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, seen.family, start.spec.unscaled(), label, target)
     result = select_gguf(start.schedule, exported.model, target)
-    edit = _with_receipt(source, target, start, result, original_of_export(source, exported, result.edit))
-    header = rewrite(exported.model.header, edit)
     out = target.out or Path(file_name(exported.description, exported.outtype))
-    size = len(header.place(0)) + max(info.offset + info.size for info in header.tensors.values())
-    if exported.quantised:  # an estimate
-        elements = sum(tensor.elements for tensor in exported.tensors)
-        size = len(header.place(0)) + round(elements * FTYPES[exported.quantised][1] / 8)
-    make, estimated = partial(_write_export, exported, header, edit), bool(exported.quantised)
-    file = PlannedFile("convert", out.name, size, make=make, estimated=estimated)
-    return ExportPlan(
-        **_shared(source, target, start, result),
+    plan = ExportPlan(
+        source=source,
+        target=target,
         out=out,
-        files=(file,),
+        files=(),
+        skipped=(),
+        recipe=start.recipe,
+        family=seen.name,
+        source_spec=seen.spec,
+        before=start.spec,
+        schedule=start.schedule,
+        result=result,
         warnings=(
             *warnings(seen, start.recipe, start.spec, start.schedule),
             *result.notes,
@@ -176,9 +160,16 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         ),
         notes=(*start.notes, *list_notes(start.schedule)),
         kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
+        original=_original_of_export(source, exported, result.edit),
         exported=exported,
-        edit=edit,
     )
+    header, estimated = rewrite(exported.model.header, plan.edit), bool(exported.quantised)
+    size = max(info.offset + info.size for info in header.tensors.values())
+    if exported.quantised:  # an estimate
+        size = round(sum(tensor.elements for tensor in exported.tensors) * FTYPES[exported.quantised][1] / 8)
+    make = partial(_write_export, exported, header, plan.edit)
+    file = PlannedFile("convert", out.name, len(header.place(0)) + size, make=make, estimated=estimated)
+    return replace(plan, files=(file,))
 
 
 def _write_export(exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance) -> None:
@@ -221,7 +212,7 @@ def _notes(source: Source, seen: ConfigInspection, exported: GgufExport) -> list
     return notes
 
 
-def original_of_gguf(source: GgufSource, spec: RopeSpec, edit: Edit, replaced: bool) -> OriginalRecord:
+def _original_of_gguf(source: GgufSource, spec: RopeSpec, edit: Edit, replaced: bool) -> OriginalRecord:
     """Return the record of an output of a GGUF file with this RoPE. edit: of the encoding, without the receipt."""
     receipt = gguf_stated(source.file, spec)
     if receipt is None or receipt.original is None or receipt.original.gguf is None:
@@ -231,7 +222,7 @@ def original_of_gguf(source: GgufSource, spec: RopeSpec, edit: Edit, replaced: b
     return OriginalRecord(receipt.original.source, gguf=record, steps=() if replaced else receipt.steps)
 
 
-def original_of_export(source: Source, exported: GgufExport, edit: Edit) -> OriginalRecord:
+def _original_of_export(source: Source, exported: GgufExport, edit: Edit) -> OriginalRecord:
     """Return the record of a conversion, whose original is the same conversion without scaling."""
     tensors = {tensor.name: tensor for tensor in exported.tensors}
 

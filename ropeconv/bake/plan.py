@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from ..convert.encoding import CheckpointResult
@@ -11,6 +12,7 @@ from ..convert.gguf_encoding import GgufResult
 from ..convert.target import ConsideredEncoding, EncodeResult, Target
 from ..formats.disk import Advance, FileIdentity, Splice
 from ..formats.gguf.edit import Edit
+from ..formats.gguf.values import string
 from ..formats.jsontext import JsonObject
 from ..inspection.document import (
     Document,
@@ -25,7 +27,8 @@ from ..inspection.document import (
 from ..inspection.kv_cache import KvCache
 from ..inspection.receipts import receipt as records
 from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord
-from ..models.source import Origin
+from ..inspection.receipts.writer import embedded
+from ..models.source import RECEIPT, Origin
 from ..options import copied
 from ..rope.bound.reach import effective_length, source_reach
 from ..rope.errors import counted
@@ -41,60 +44,6 @@ def source_record(source: Origin) -> SourceRecord:
     """Return the record of a source for a receipt, without a path of this machine."""
     reference = source.reference if source.kind == "hub" or source.commit else None
     return SourceRecord(source.name, source.kind, reference, source.commit, source.treat_as)
-
-
-def receipt_of(
-    source: Origin,
-    target: Target,
-    family: str,
-    recipe: Recipe,
-    before: RopeSpec,
-    schedule: Schedule,
-    result: EncodeResult,
-    original: OriginalRecord | None = None,
-) -> Receipt:
-    """Return the receipt of a planned output, without its files and check. before: the RoPE of the source."""
-    approximation, fold, in_config, log_n = result.log_n_approximation, None, None, None
-    if approximation is not None:
-        gain = approximation.gain
-        log_n = records.LogNRecord(approximation.beta, approximation.length, gain, result.deviation)
-    if isinstance(result, CheckpointResult):
-        scales = result.in_config
-        in_config = records.ConfigRecord(result.written_as, scales.attention_factor, scales.softmax_scale)
-        if result.fold is not None:
-            fold = records.FoldRecord(result.fold.fold_into, result.fold.tensors, result.fold.expected_kl)
-    return Receipt(
-        ropeconv=__version__,
-        source=source_record(source),
-        family=family,
-        recipe=recipe.to_dict(),
-        before=records.BeforeRecord(
-            describe(before.form),
-            frequencies(schedule),
-            before.attention_factor,
-            before.context,
-            before.original_context,
-            effective_length(before.current(), before),
-            source_reach(schedule, before),
-        ),
-        encoding=result.encoding,
-        fold=fold,
-        in_config=in_config,
-        log_n_approximation=log_n,
-        schedule=records.ScheduleRecord(**schedule.to_dict()),
-        effective_length=effective_length(schedule, before),
-        runtimes=tuple(
-            records.RuntimeRecord(
-                verdict.runtime, verdict.status, verdict.reason, verdict.source, verdict.display_name,
-                verdict.evidence.grade, verdict.evidence.detail,
-            )
-            for verdict in result.verdicts
-        ),
-        original=original,
-        target=copied(
-            records.TargetRecord, target, to="safetensors" if isinstance(result, CheckpointResult) else "gguf"
-        ),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -236,9 +185,44 @@ class Plan(FilePlan):
 
     def receipt(self) -> Receipt:
         """Return the receipt of the output, without the files and the check, which are known after it is written."""
-        return receipt_of(
-            self.source, self.target, self.family, self.recipe, self.source_spec, self.schedule, self.result,
-            self.original,
+        result, schedule, before = self.result, self.schedule, self.source_spec
+        steps, fold, in_config, log_n = result.log_n_approximation, None, None, None
+        if steps is not None:
+            log_n = records.LogNRecord(steps.beta, steps.length, steps.gain, result.deviation)
+        if isinstance(result, CheckpointResult):
+            scales = result.in_config
+            in_config = records.ConfigRecord(result.written_as, scales.attention_factor, scales.softmax_scale)
+            if result.fold is not None:
+                fold = records.FoldRecord(result.fold.fold_into, result.fold.tensors, result.fold.expected_kl)
+        return Receipt(
+            ropeconv=__version__,
+            source=source_record(self.source),
+            family=self.family,
+            recipe=self.recipe.to_dict(),
+            before=records.BeforeRecord(
+                describe(before.form),
+                frequencies(schedule),
+                before.attention_factor,
+                before.context,
+                before.original_context,
+                effective_length(before.current(), before),
+                source_reach(schedule, before),
+            ),
+            encoding=result.encoding,
+            fold=fold,
+            in_config=in_config,
+            log_n_approximation=log_n,
+            schedule=records.ScheduleRecord(**schedule.to_dict()),
+            effective_length=effective_length(schedule, before),
+            runtimes=tuple(
+                records.RuntimeRecord(
+                    verdict.runtime, verdict.status, verdict.reason, verdict.source, verdict.display_name,
+                    verdict.evidence.grade, verdict.evidence.detail,
+                )
+                for verdict in result.verdicts
+            ),
+            original=self.original,
+            target=copied(records.TargetRecord, self.target, to="safetensors" if self.is_folder else "gguf"),
         )  # fmt: skip
 
     def summary(self) -> dict[str, str]:
@@ -255,15 +239,8 @@ class Plan(FilePlan):
         """Return the plan as a JSON document."""
         receipt, cache = self.receipt(), self.kv_cache
         names = (
-            "family",
-            "recipe",
-            "before",
-            "encoding",
-            "fold",
-            "in_config",
-            "log_n_approximation",
-            "effective_length",
-        )
+            "family", "recipe", "before", "encoding", "fold", "in_config", "log_n_approximation", "effective_length",
+        )  # fmt: skip
         return PlanDocument(
             **{name: getattr(receipt, name) for name in names},
             source=source_document(self.source),
@@ -288,12 +265,18 @@ class Plan(FilePlan):
 class GgufOutput(Plan):
     """A plan whose output is a GGUF file, or several shards beside each other.
 
-    edit: from the header and the tensors of the source, or of its conversion without scaling, to those of the output.
+    undo: the edit of an output to its first source, with which the plan then begins; None for other sources.
     """
 
     result: GgufResult
-    edit: Edit = field(kw_only=True)
+    undo: Edit | None = field(default=None, kw_only=True)
 
     @property
     def is_folder(self) -> bool:
         return False
+
+    @cached_property
+    def edit(self) -> Edit:
+        """The edit from the source, or its conversion without scaling, to the output, with the receipt as a key."""
+        edit = self.result.edit.merged(Edit({RECEIPT: string(embedded(self.receipt()))}))
+        return edit if self.undo is None else self.undo.then(edit)

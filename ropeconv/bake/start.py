@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from ..convert.target import Target
 from ..errors import BadSource, UnsupportedBake, UsageError
-from ..formats.jsontext import JsonObject
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_config
 from ..inspection.receipts.folder import first_source
 from ..models.config import text_part
@@ -91,14 +90,13 @@ class Start:
     notes: tuple[str, ...]
 
 
-def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target, mscale: Pair | None) -> Start:
+def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target) -> Start:
     """Return the start of a plan.
 
-    first: the inspection of what the plan starts from. mscale: the pair of the source. Raises what `start_spec` raises,
-    UsageError where the output would declare fewer tokens than the source and no `--context` asks for it, RecipeError
-    as `Recipe.schedule`.
+    first: the inspection of what the plan starts from. Raises what `start_spec` raises, UsageError where the output
+    would declare fewer tokens than the source and no `--context` asks for it, RecipeError as `Recipe.schedule`.
     """
-    spec, inherited = start_spec(first, recipe, target), inherit_mscale(recipe, mscale)
+    spec, inherited = start_spec(first, recipe, target), inherit_mscale(recipe, mscale_of(first))
     schedule, today = inherited.schedule(spec, first.spec), seen.spec.context
     if recipe.context is None and schedule.context < today:
         shorter = format_tokens(schedule.context)
@@ -170,31 +168,23 @@ def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
     return [f"{recipe.method.flag()}: {reached}, which does not cover --context {recipe.context:,}; pass {repair}"]
 
 
-def mscale_of_config(config: JsonObject, seen: ConfigInspection) -> Pair | None:
-    """Return the pair (mscale, mscale_all_dim) of a checkpoint; None without it. Raises BadSource for a non-number."""
-    rope, _ = rope_dict(text_part(config, seen.family), seen.family)
-    if not rope.get("mscale_all_dim"):
-        return None
-    return number(rope, "mscale", 1.0), number(rope, "mscale_all_dim")
+def mscale_of(seen: Inspection) -> Pair | None:
+    """Return the pair (mscale, mscale_all_dim) of a model; None without it. Raises BadSource for a non-number.
 
-
-def mscale_of_gguf(source: GgufSource) -> Pair | None:
-    """Return the pair of a GGUF file from rope.scaling.yarn_log_multiplier; None without that key.
-
-    deepseek2 uses mscale = mscale_all_dim, the others 1 (src/llama-context.cpp:187-196).
+    A GGUF file has it as rope.scaling.yarn_log_multiplier: deepseek2 uses mscale = mscale_all_dim, the others 1
+    (src/llama-context.cpp:187-196).
     """
-    arch = arch_of(source.file)
-    mscale = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
-    if mscale and arch.softmax:
-        mscale /= 0.1
-    return (mscale if arch.same_mscale else 1.0, mscale) if mscale else None
-
-
-def mscale_of(source: Source | GgufSource, seen: Inspection) -> Pair | None:
-    """Return the pair of a source of either kind. Raises BadSource for a value that is not a number."""
+    source = seen.source
     if isinstance(source, GgufSource):
-        return mscale_of_gguf(source)
-    return mscale_of_config(source.config(), seen) if isinstance(seen, ConfigInspection) else None
+        arch = arch_of(source.file)
+        mscale = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
+        if mscale and arch.softmax:
+            mscale /= 0.1
+        return (mscale if arch.same_mscale else 1.0, mscale) if mscale else None
+    assert isinstance(source, Source)
+    assert isinstance(seen, ConfigInspection)
+    rope, _ = rope_dict(text_part(source.config(), seen.family), seen.family)
+    return (number(rope, "mscale", 1.0), number(rope, "mscale_all_dim")) if rope.get("mscale_all_dim") else None
 
 
 def inherit_mscale(recipe: Recipe, pair: Pair | None) -> Recipe:

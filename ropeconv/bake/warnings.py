@@ -11,9 +11,8 @@ from ..convert.target import Target
 from ..errors import UsageError
 from ..formats.files import read_text
 from ..formats.package_data import render
-from ..inspection.document import cannot_gain
+from ..inspection.document import Problem, cannot_gain
 from ..inspection.inspection import ConfigInspection, Inspection
-from ..inspection.problems import Problem
 from ..models.gguf import GgufSource
 from ..models.length_limits import limits_in, modelfile_limits, raised
 from ..models.schema import Config

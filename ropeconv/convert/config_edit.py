@@ -41,54 +41,45 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
 
     spec: the RoPE of the source.
     """
-    baked = copy.deepcopy(config)
+    baked, keys = copy.deepcopy(config), family.keys
     for part in text_parts(baked, family):
-        _bake_part(part, family, spec, written)
-    return baked
-
-
-def _bake_part(part: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> None:
-    rope = _with_kept_keys(part, family, spec, written.rope)
-    for key in [key for key in family.keys.context if key in part] or family.keys.context[:1]:
-        put(part, key, written.context)
-    for key in window_keys():
-        if isinstance(part.get(key), int) and part[key] < written.context:
+        rope = _with_kept_keys(part, family, spec, written.rope)
+        for key in [key for key in keys.context if key in part] or keys.context[:1]:
             put(part, key, written.context)
-    _put_thetas(part, family, written.theta)
-    if family.writing.head_dim and not family.mla:
-        put(part, family.keys.head_dim[0], spec.head_dim, after="hidden_size")
-    original = written.top_original
-    if original is None and part.get("original_max_position_embeddings") is not None:
-        original = rope.get("original_max_position_embeddings", written.context)
-    if original is not None:
-        put(part, "original_max_position_embeddings", original, after=family.keys.context[0])
-    if spec.local_form is not None and family.keys.local_theta:
-        put(part, family.keys.local_theta[0], spec.local_form.theta, after="rope_theta")
-    beta = rope.get(family.keys.query_beta)
-    if beta:  # a second time, where vLLM reads it (vllm#48621)
-        length = rope["original_max_position_embeddings"]
-        put(part, QUERY_SCALE, {"original_max_position_embeddings": length, "beta": beta}, after="rope_parameters")
-    if family.keys.partial and first_present(part, family.keys.partial) is None:
-        share = _share(part, family, spec)
-        if share != family.defaults.partial_rotary_factor:
-            put(part, family.keys.partial[0], share)
-    if family.writing.rope_scaling:
-        put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
-    else:
-        part.pop("rope_scaling", None)  # transformers takes even a null there for the whole of rope_parameters
-    put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
-
-
-def _put_thetas(part: Config, family: Family, theta: float) -> None:
-    """Set the base where a family has it, and in a list of bases those of the global layers that rotate."""
-    first, listed = family.keys.context[0], part.get(family.keys.layer_theta) if family.keys.layer_theta else None
-    for key in dict.fromkeys((*family.keys.theta, "rope_theta")):
-        if key in part or key in (*family.keys.theta[:1], "rope_theta"):
-            put(part, key, theta, after=first)
-    if isinstance(listed, list) and listed:
-        kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
-        bases = zip(listed, kinds, strict=False)
-        put(part, family.keys.layer_theta, [theta if base and kind == "global" else base for base, kind in bases])
+        for key in window_keys():
+            if isinstance(part.get(key), int) and part[key] < written.context:
+                put(part, key, written.context)
+        for key in dict.fromkeys((*keys.theta, "rope_theta")):
+            if key in part or key in (*keys.theta[:1], "rope_theta"):
+                put(part, key, written.theta, after=keys.context[0])
+        listed = part.get(keys.layer_theta) if keys.layer_theta else None
+        if isinstance(listed, list) and listed:  # of which the global layers that rotate get the base
+            kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
+            bases = zip(listed, kinds, strict=False)
+            put(part, keys.layer_theta, [written.theta if base and kind == "global" else base for base, kind in bases])
+        if family.writing.head_dim and not family.mla:
+            put(part, keys.head_dim[0], spec.head_dim, after="hidden_size")
+        original = written.top_original
+        if original is None and part.get("original_max_position_embeddings") is not None:
+            original = rope.get("original_max_position_embeddings", written.context)
+        if original is not None:
+            put(part, "original_max_position_embeddings", original, after=keys.context[0])
+        if spec.local_form is not None and keys.local_theta:
+            put(part, keys.local_theta[0], spec.local_form.theta, after="rope_theta")
+        beta = rope.get(keys.query_beta)
+        if beta:  # a second time, where vLLM reads it (vllm#48621)
+            length = rope["original_max_position_embeddings"]
+            put(part, QUERY_SCALE, {"original_max_position_embeddings": length, "beta": beta}, after="rope_parameters")
+        if keys.partial and first_present(part, keys.partial) is None:
+            share = _share(part, family, spec)
+            if share != family.defaults.partial_rotary_factor:
+                put(part, keys.partial[0], share)
+        if family.writing.rope_scaling:
+            put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
+        else:
+            part.pop("rope_scaling", None)  # transformers takes even a null there for the whole of rope_parameters
+        put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
+    return baked
 
 
 def put(part: Config, key: str, value: object, after: str = "") -> None:
@@ -140,12 +131,8 @@ def _modern(part: Config, rope: JsonObject, theta: float, family: Family, spec: 
         modern["partial_rotary_factor"] = _share(part, family, spec)
     if not family.writing.nested:
         return modern
-    return {settings_name(part, family, "global"): modern, **_other_layers(part, family, spec, theta)}
-
-
-def _other_layers(part: Config, family: Family, spec: RopeSpec, theta: float) -> JsonObject:
-    """The RoPE dictionaries of the layers that a method does not change; null for layers that do not rotate."""
-    settings: JsonObject = {}
+    # with those of the layers that a method does not change, and null for layers that do not rotate
+    settings: JsonObject = {settings_name(part, family, "global"): modern}
     for name, kind in layer_types(part, family).items():
         if kind == "local" and name == settings_name(part, family, "local"):
             local: JsonObject = {

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ class EncodeRequest:
             for part in text_parts(self.config, self.family):
                 part.pop(DUAL_CHUNK, None)
 
-    @property
+    @cached_property
     def versions(self) -> list[tuple[Runtime, ...]]:
         """The current versions, the newest last, of each runtime that must compute the output exactly.
 
@@ -215,36 +216,24 @@ def select(request: EncodeRequest) -> CheckpointResult:
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
     results, refusals = tried(request)
+    rows = [row for versions in request.versions for row in versions]
     fitting = [result for result in results if result.suits(request.runtimes)]
-    if fitting:
-        rows = [row for versions in request.versions for row in versions]
-        selected = max(fitting, key=lambda result: sum(result.status_of(row) == "exact" for row in rows))
-        return _with_reasons(selected, results, refusals, request)
+    selected = max(fitting, key=lambda result: sum(result.status_of(row) == "exact" for row in rows), default=None)
     for name, encoding in ENCODINGS.items():
-        if encoding.config_only:
+        if selected is not None or encoding.config_only:
             continue
         try:
             results.append(encoding.encode(request))
         except UnsupportedBake as refusal:
             refusals[name] = refusal
-            continue
-        if results[-1].suits(request.runtimes, GOOD):
-            return _with_reasons(results[-1], results, refusals, request)
-    near = [result for result in results if result.suits(request.runtimes, RUNS)]
-    if not near:
-        raise nothing_fits(results, refusals, request)
-    if not request.target.allow_approximate:
-        refuse_approximate(near[0], request.schedule, "name a runtime that supports --encoding buffers")
-    return _with_reasons(near[0], results, refusals, request)
-
-
-def _with_reasons(
-    selected: CheckpointResult,
-    results: list[CheckpointResult],
-    refusals: dict[str, UnsupportedBake],
-    request: EncodeRequest,
-) -> CheckpointResult:
-    """A result with the reason why each encoding was selected or passed over."""
+        else:
+            selected = results[-1] if results[-1].suits(request.runtimes, GOOD) else None
+    if selected is None:
+        selected = next((result for result in results if result.suits(request.runtimes, RUNS)), None)
+        if selected is None:
+            raise nothing_fits(results, refusals, request)
+        if not request.target.allow_approximate:
+            refuse_approximate(selected, request.schedule, "name a runtime that supports --encoding buffers")
     named = " and ".join(row.display_name for row in request.runtimes)
     enough = ENCODINGS[selected.encoding].config_only
     reasons = dict.fromkeys(ENCODINGS, "not needed, config.json is enough" if enough else "not needed")
@@ -280,10 +269,14 @@ def nothing_fits(
 ) -> UnsupportedBake:
     """Return the error where no encoding fits, with the reason for each encoding.
 
-    found: results that the named runtimes do not compute exactly. refusals: errors of encodings that cannot hold the
+    results: those that the named runtimes do not compute exactly. refusals: errors of encodings that cannot hold the
     schedule.
     """
-    rows = request.runtimes
+    rows, conflict = request.runtimes, list[str]()
+    alone = {row.display_name: [result.encoding for result in results if result.suits((row,))] for row in rows}
+    if len(rows) > 1 and all(alone.values()):  # nothing fits only for all of them
+        named = (f"{name} on its own would get {' or '.join(encodings)}" for name, encodings in alone.items())
+        conflict = [f"they conflict: {', '.join(named)}"]
     reasons = [
         f"{verdict.display_name if len(rows) > 1 else ''} with {result.encoding}: {verdict.reason or verdict.status}"
         for result in results
@@ -297,18 +290,9 @@ def nothing_fits(
     return UnsupportedBake(
         "this schedule",
         " and ".join(row.display_name for row in rows),
-        "; ".join(dict.fromkeys([*_conflict(results, rows), *reasons])),
+        "; ".join(dict.fromkeys([*conflict, *reasons])),
         one_list or _dropped_key(request) or _way_out(results, request),
     )
-
-
-def _conflict(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
-    """A sentence on the encodings for each single runtime, where nothing fits only for all of them."""
-    alone = {row.display_name: [result.encoding for result in results if result.suits((row,))] for row in rows}
-    if len(rows) < 2 or not all(alone.values()):
-        return []
-    named = (f"{name} on its own would get {' or '.join(encodings)}" for name, encodings in alone.items())
-    return [f"they conflict: {', '.join(named)}"]
 
 
 def _dropped_key(request: EncodeRequest) -> str:

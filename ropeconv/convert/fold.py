@@ -1,4 +1,4 @@
-"""Chooses the elements of tensors that a fold multiplies by the attention factor and the softmax scale.
+"""Folds the attention factor and the softmax scale into weights: which elements are multiplied, and by what.
 
 cos and sin times A scale queries and keys by A, and their product by A^2, over the dimensions that rotate. So the rows
 of those dimensions are multiplied instead: of keys by A^2, of queries by A^2, or of both by A. A norm between the
@@ -9,19 +9,38 @@ products of its own queries and keys, rotates these as attention does: the norm 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from math import frexp, prod
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import BadSource, UnsupportedBake
-from ..formats.safetensors import Tensor
+from ..formats.disk import Advance, threads, write_at
+from ..formats.safetensors import (
+    INDEX,
+    STORED,
+    Header,
+    Tensor,
+    header_bytes,
+    read_header,
+    tensor_bytes,
+    widened,
+    with_size,
+)
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.layers import key_layers
 from ..models.schema import Config, positive_int
+from ..models.source import Source
 from ..models.suggest import Which, fused_heads, head_count, layer_prefix, layer_prefixes
-from ..options import FoldInto
+from ..options import FoldDtype, FoldInto
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 
@@ -259,3 +278,151 @@ def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
         return sorted(name for name in tensors if name.startswith(f"{norm}.norms."))
     names = [f"{norm}.weight", *([f"{norm}.bias"] if kind == "layer-norm" else [])]
     return [name for name in names if name in tensors]
+
+
+Float = TypeVar("Float", np.float32, np.float64)
+PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
+
+
+def scale_ranges(path: Path, scalings: Iterable[Scaling]) -> None:
+    """Scale elements of tensors in a safetensors file, in place: read, scaled, rounded and written in pieces.
+
+    Scalings of the same element are applied in their order, each rounded.
+    """
+    header = read_header(path)
+    file = os.open(path, os.O_RDWR)
+
+    def scale(tensor: Tensor, scaling: Scaling, start: int, stop: int) -> None:
+        dtype = np.dtype(STORED[tensor.dtype])
+        place = header.data_start + tensor.start + start * dtype.itemsize
+        old = np.frombuffer(os.pread(file, (stop - start) * dtype.itemsize, place), dtype)
+        write_at(file, np.ascontiguousarray(scaled(old, tensor.dtype, scaling.factor, scaling.plus_one)).data, place)
+
+    try:
+        with ThreadPoolExecutor(threads()) as pool:
+            for scaling in scalings:
+                starts = [at for start, stop in scaling.spans for at in range(start, stop, PIECE)]
+                stops = [min(at + PIECE, stop) for start, stop in scaling.spans for at in range(start, stop, PIECE)]
+                list(pool.map(partial(scale, header.tensors[scaling.tensor], scaling), starts, stops))
+    finally:
+        os.close(file)
+
+
+def scaled(old: NDArray[np.generic], dtype: str, factor: float, plus_one: bool = False) -> NDArray[np.generic]:
+    """Return stored numbers times a factor, rounded to nearest, ties to even, in the shape and type of `old`.
+
+    They are multiplied in float32, F64 in float64. old: as numpy reads them, BF16 as uint16. dtype: "F64", "F32", "F16"
+    or "BF16". plus_one: compute factor (1 + w) - 1.
+    """
+    if dtype == "F64":
+        return _times(old.astype(np.float64), factor, plus_one)
+    values = _times(widened(old, dtype), factor, plus_one)
+    if dtype == "BF16":
+        return _bfloat16(values)
+    return values if dtype == "F32" else values.astype(np.float16)
+
+
+def _times(values: NDArray[Float], factor: float, plus_one: bool) -> NDArray[Float]:
+    if plus_one:
+        values += 1
+    values *= factor
+    if plus_one:
+        values -= 1
+    return values
+
+
+def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """32-bit floats rounded to bfloat16, as uint16 in the same shape; the input is overwritten."""
+    strange = np.isnan(values)
+    bits = values.view(np.uint32)
+    odd = bits >> 16
+    odd &= 1
+    odd += 0x7FFF
+    bits += odd
+    bits >>= 16
+    rounded = bits.astype("<u2")
+    if strange.any():
+        rounded[strange] = 0x7FC0
+    return rounded
+
+
+def in_order(header: Header) -> list[Tensor]:
+    """Return the tensors of a file in the order of their data."""
+    return sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop))
+
+
+def widened_header(header: Header, wide: Collection[str]) -> bytes:
+    """Return the header of a safetensors file in which some tensors are widened to F32."""
+    entries = [(t.name, "F32" if t.name in wide else t.dtype, t.shape) for t in in_order(header)]
+    return header_bytes(entries, header.metadata)
+
+
+Write = Callable[[Path, Advance], None]
+"""Writes a file to a path."""
+
+
+def folded_shards(source: Source, fold: Fold, dtype: FoldDtype) -> dict[str, tuple[int, Write]]:
+    """Return the shards of a checkpoint that a fold changes, by name: their sizes in bytes, and how they are written.
+
+    dtype: "f32" stores scaled norms in 32 bits. Raises UnsupportedBake for "f32" where matrices are scaled.
+    """
+    shards: dict[str, tuple[int, Write]] = {}
+    sizes = {file.name: file.size for file in source.files()}
+    for name, header in source.headers.items():
+        scalings = [scaling for scaling in fold.scalings if scaling.tensor in header.tensors]
+        if not scalings:
+            continue
+        wide, size = frozenset[str](), sizes[name]
+        if dtype == "f32":
+            wide = frozenset(scaling.tensor for scaling in scalings)
+            for scaling in scalings:
+                if len(header.tensors[scaling.tensor].shape) > 1:
+                    raise UnsupportedBake(
+                        "--fold-dtype f32", scaling.tensor, "it is a matrix, and only norms are small enough",
+                        "leave --fold-dtype out",
+                    )  # fmt: skip
+            size = len(widened_header(header, wide)) + sum(
+                tensor_bytes("F32" if tensor.name in wide else tensor.dtype, tensor.shape)
+                for tensor in header.tensors.values()
+            )
+        shards[name] = size, partial(_write, source, name, scalings, wide)
+    return shards
+
+
+def grown_index(source: Source, fold: Fold, dtype: FoldDtype) -> dict[str, str]:
+    """Return the new text of the index, by its name, where tensors become F32; empty where no size changes."""
+    text = source.text(INDEX)
+    if dtype == "stored" or text is None:
+        return {}
+    tensors = [source.tensors[name] for name in fold.tensors]
+    grown = (tensor_bytes("F32", tensor.shape) - (tensor.stop - tensor.start) for tensor in tensors)
+    return {INDEX: with_size(text, sum(grown))}
+
+
+def _write(
+    source: Source, shard: str, scalings: list[Scaling], wide: frozenset[str], target: Path, advance: Advance
+) -> None:
+    if wide:
+        _copy_widened(source, shard, wide, target, advance)
+    else:
+        source.copy(shard, target, advance)
+    scale_ranges(target, scalings)
+
+
+def _copy_widened(source: Source, shard: str, wide: frozenset[str], target: Path, advance: Advance) -> None:
+    """Copy a shard with some tensors (F32, F16 or BF16) widened to F32, in the same order."""
+    header = source.headers[shard]
+    with target.open("wb") as writer:
+        writer.write(head := widened_header(header, wide))
+        advance(len(head))
+        goal = len(head)
+        for tensor in in_order(header):
+            origin, size = header.data_start + tensor.start, tensor.stop - tensor.start
+            if tensor.name in wide:
+                old = np.frombuffer(source.read(shard, origin, origin + size), STORED[tensor.dtype])
+                writer.seek(goal)
+                size = writer.write(np.ascontiguousarray(widened(old, tensor.dtype), "<f4").data)
+                advance(size)
+            else:
+                source.copy_part(shard, origin, writer, goal, size, advance)
+            goal += size

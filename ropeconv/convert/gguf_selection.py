@@ -156,35 +156,26 @@ def _plainest(tries: dict[str, Callable[[], GgufResult]], arch: str, readers: tu
         more = selected is None or results[name].exact_count() > selected.exact_count()
         if more and results[name].suits(readers):
             selected = results[name]
-    if selected is not None:
-        return replace(selected, considered=_considered(selected, results, refusals, readers))
-    if results:
-        raise nothing_suits(tuple(results.values()), refusals, readers)
-    if "carrier" in refusals:
-        raise refusals["carrier"]
-    reasons = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
-    last = list(refusals.values())[-1]
-    raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", reasons, last.alternatives)
-
-
-def _considered(
-    selected: GgufResult,
-    results: dict[str, GgufResult],
-    refusals: dict[str, UnsupportedBake],
-    readers: tuple[Reader, ...],
-) -> tuple[ConsideredEncoding, ...]:
-    """The encodings that were tried, each with the reason why it was selected or not."""
+    if selected is None:
+        if results:
+            raise nothing_suits(tuple(results.values()), refusals, readers)
+        if "carrier" in refusals:
+            raise refusals["carrier"]
+        why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
+        last = list(refusals.values())[-1]
+        raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, last.alternatives)
     reasons = {name: refusal.reason for name, refusal in refusals.items()}
     for name, result in results.items():
         wrong = next((verdict for verdict in map(result.judged_by, readers) if verdict.status not in GOOD), None)
+        reasons[name] = f"no more readers read it exactly; {result.exact_share}"
         if result is selected:
             reasons[name] = f"llama.cpp reads it exactly; {result.exact_share}"
         elif wrong is not None:
             reasons[name] = f"{wrong.display_name}: {wrong.reason}"
-        else:
-            reasons[name] = f"no more readers read it exactly; {result.exact_share}"
-    order = [name for name in (*GGUF_ENCODINGS, "carrier") if name in reasons]
-    return tuple(ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in order)
+    considered = (
+        ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in tries if name in reasons
+    )
+    return replace(selected, considered=tuple(considered))
 
 
 def _suited(result: GgufResult, others: dict[str, Callable[[], GgufResult]], readers: tuple[Reader, ...]) -> GgufResult:

@@ -64,12 +64,6 @@ class Target(TargetOptions, OutputPlace):
         if readers:
             raise UsageError(f"--runtime {readers[0]} reads GGUF; add --to gguf, or leave it out")
 
-    def check_folded(self, folded: bool) -> None:
-        """Raise UsageError for options of folding where the selected encoding folds nothing."""
-        for flag, value in (("--fold-into", self.fold_into), ("--fold-dtype", self.fold_dtype)):
-            if value is not None and not folded:
-                raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
-
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
         for flag, value in (("--outtype", self.outtype), ("--pre", self.pre), ("--quantized-by", self.quantized_by)):
             if from_gguf and value is not None:

@@ -188,12 +188,12 @@ def advised(
     source: the model. context: in tokens. measured: a result of `ropeconv eval` to sort by, None without one.
     outputs: formats that are planned, as for `advise`. Raises as that, `read_result` and `ranked` do.
     """
-    found, passed = advise(source, context, outputs)
     seen = inspect_source(source)
+    found, passed = advise(source, context, outputs, seen)
     if measured is None:
         return RankedMethods(seen, context, found, passed)
     result, reference = read_result(measured), source.reference
-    ranking = ranked(found, result, seen, context, mscale_of(source, seen))
+    ranking = ranked(found, result, seen, context, mscale_of(seen))
     criterion = f"the loss at {ranking.column:,} tokens in {measured}, then methods without one: {CRITERION}"
     other = Path(result.source).name != Path(reference).name
     note = f"{measured} is an evaluation of {result.source}, and this is {reference}." if other else ""

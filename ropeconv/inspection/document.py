@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from ..formats.jsontext import JsonObject
 from ..models.config import CachedLayers
 from ..models.source import Origin
+from ..pretrained import CodeFile
 from ..rope.errors import counted
 from ..rope.schedule import LogN, QueryScaling, Schedule
 from ..rope.spec import ContextSource, LayerKind, RopeSpec
@@ -163,19 +164,15 @@ class KvCacheDocument(Document, frozen=True, kw_only=True):
     source: SizeDocument | UnsetType = UNSET
 
 
-class ProblemDocument(Document, frozen=True, kw_only=True):
-    """A problem in the settings of a model. repair: flags of `apply` that fix it, or null."""
+class Problem(msgspec.Struct, frozen=True):
+    """A problem in the settings of a model.
+
+    code: a stable name. message: a sentence. repair: flags of `ropeconv apply` that fix it, or None.
+    """
 
     code: str
     message: str
-    repair: str | None
-
-
-class CodeFileDocument(Document, frozen=True, kw_only=True):
-    """A file of a checkpoint that can make a runtime run code. name: relative to its folder. reason: how it can."""
-
-    name: str
-    reason: str
+    repair: str | None = None
 
 
 class InspectionDocument(Document, frozen=True, kw_only=True):
@@ -211,15 +208,15 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     mrope_section: tuple[int, ...]
     nope_query_scaling: QueryScaling | None
     custom_code: str | None
-    code_files: tuple[CodeFileDocument, ...]
+    code_files: tuple[CodeFile, ...]
     local_theta: float | None
     refuse: str | None
     notes: tuple[str, ...]
-    problems: tuple[ProblemDocument, ...]
+    problems: tuple[Problem, ...]
     runtimes: tuple[VerdictDocument, ...]
     kv_cache: KvCacheDocument | None
     schedule: ScheduleDocument
-    repairs: tuple[ProblemDocument, ...] | UnsetType = UNSET
+    repairs: tuple[Problem, ...] | UnsetType = UNSET
 
 
 def source_document(source: Origin) -> SourceDocument:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
+import msgspec
 from msgspec import UNSET
 
 from ..errors import BadSource
@@ -20,16 +21,18 @@ from ..models.schema import Config
 from ..models.source import Origin, Source
 from ..pretrained import CodeFile, code_files
 from ..rope.bound.reach import effective_length
+from ..rope.errors import counted
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
+from ..runtimes.groups import newest
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.verdict import Verdict, describe, difference, judge_all
 from ..summary import Summary
 from .document import (
-    CodeFileDocument,
     InspectionDocument,
+    Problem,
     layer_groups,
     schedule_document,
     source_document,
@@ -37,15 +40,11 @@ from .document import (
 )
 from .kv_cache import KvCache, config_cache, gguf_cache
 from .problems import (
-    Problem,
     check_weights,
     config_problems,
-    custom_code,
     gguf_problems,
     limit_problem,
     limit_problems,
-    load_problem,
-    tensor_problems,
 )
 from .receipts.folder import first_spec, stated
 from .receipts.gguf import first_reading, gguf_stated
@@ -76,6 +75,7 @@ def check_halves(config: Config, family: Family, spec: RopeSpec) -> None:
             )
 
 
+CUSTOM_CODE = "auto_map names code in the checkpoint, which replaces the stock class with trust_remote_code"
 TOKENIZER = "tokenizer_config.json"
 PLANNED = ("context", "original", "schemas", "ignored-key")
 """Codes of problems that do not count in settings that ropeconv wrote: its plan showed what every runtime reads."""
@@ -140,41 +140,33 @@ class Inspection(Summary):
     def document(self, repairs: Iterable[Problem] | None = None) -> InspectionDocument:
         """Return the inspection as a JSON document. repairs: of the command, None if they were not computed."""
         spec, form = self.spec, self.spec.form
+        of_rope = (
+            "head_dim", "rotary_dim", "layout", "mla", "rope_theta", "attention_factor", "softmax_scale",
+            "original_context", "original_context_source", "context", "scaled", "mrope_section", "nope_query_scaling",
+            "notes",
+        )  # fmt: skip
         return InspectionDocument(
+            **{name: getattr(spec, name) for name in of_rope},
             source=source_document(self.source),
             family=self.name,
             assumption=self.assumption or None,
-            head_dim=spec.head_dim,
-            rotary_dim=spec.rotary_dim,
-            layout=spec.layout,
-            mla=spec.mla,
             encoder=self.encoder,
             rope_type=form.kind,
             rope=dict(vars(form)),
-            rope_theta=spec.rope_theta,
-            attention_factor=spec.attention_factor,
-            softmax_scale=spec.softmax_scale,
-            original_context=spec.original_context,
-            original_context_source=spec.original_context_source,
             original_context_reference=spec.original_context_reference or None,
-            context=spec.context,
-            scaled=spec.scaled,
             layers={kind: spec.count(kind) for kind in get_args(LayerKind)},
             layer_groups=layer_groups(spec),
             visible=spec.visible(spec.context),
             effective_length=effective_length(spec.current(), spec),
-            mrope_section=spec.mrope_section,
-            nope_query_scaling=spec.nope_query_scaling,
             custom_code=self.custom_code or None,
-            code_files=tuple(CodeFileDocument(name=file.name, reason=file.reason) for file in self.code_files),
+            code_files=self.code_files,
             local_theta=spec.local_form.theta if spec.local_form else None,
             refuse=self.refuse or None,
-            notes=spec.notes,
-            problems=tuple(problem.document for problem in self.problems),
+            problems=self.problems,
             runtimes=tuple(map(verdict_document, self.verdicts)),
             kv_cache=self.kv_cache.document(spec.context) if self.kv_cache else None,
             schedule=schedule_document(spec.current()),
-            repairs=UNSET if repairs is None else tuple(problem.document for problem in repairs),
+            repairs=UNSET if repairs is None else tuple(repairs),
         )
 
     def to_dict(self) -> JsonObject:
@@ -237,20 +229,28 @@ def inspect_config(source: Source) -> ConfigInspection:
     verdicts = judge_all(config, family, spec.current(), spec)
     tokenizer = source.text(TOKENIZER)
     configs = {"config.json": config} | ({} if tokenizer is None else {TOKENIZER: jsontext.parse(tokenizer, TOKENIZER)})
+    newest_verdicts = (verdict for verdict in verdicts if verdict.covers(newest("transformers")))
     problems = [
-        *load_problem(verdicts),
+        *(
+            Problem("load", f"{verdict.display_name} does not load it: {verdict.reason}")
+            for verdict in newest_verdicts
+            if verdict.status == "refused"
+        ),
         *config_problems(config, family, spec),
         *limit_problems(length_limits(source), config, family, spec),
-        *tensor_problems(source.tensor_names()),
     ]
+    if stale := [name for name in source.tensor_names() or () if name.endswith("rotary_emb.inv_freq")]:
+        stored = f"{counted(len(stale), 'stored inv_freq tensor')} ({stale[0]})"
+        problems.append(Problem("stale-inv-freq", f"{stored}: stock transformers ignores them"))  # from 4.32 on
     if family.refuse:  # then `apply` repairs nothing
-        problems = [replace(problem, repair="") for problem in problems]
+        problems = [msgspec.structs.replace(problem, repair=None) for problem in problems]
     if source.kind == "folder" and not source.weights():
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
         source, family.name, family.display_name, spec, _unplanned(problems, spec, receipt), family.refuse,
-        verdicts, config_cache(config, family), custom_code(config), first=first, encoder=family.encoder,
-        family=family, code_files=tuple(code_files((file.name for file in source.files()), configs)),
+        verdicts, config_cache(config, family), CUSTOM_CODE if config.get("auto_map") else "", first=first,
+        encoder=family.encoder, family=family,
+        code_files=tuple(code_files((file.name for file in source.files()), configs)),
     )  # fmt: skip
 
 

@@ -47,13 +47,23 @@ class KvCache:
 
         A dtype whose blocks do not divide the keys or values of a layer is left out.
         """
-        return _bytes(self.layers, self.dtypes, tokens)
+        return self._bytes(self.layers, tokens)
+
+    def _bytes(self, layers: tuple[CachedLayers, ...], tokens: int) -> dict[str, int]:
+        return {
+            kind.name.lower(): sum(
+                group.count * kind.bytes((min(tokens, group.window or tokens), group.keys + group.values))
+                for group in layers
+            )
+            for kind in self.dtypes
+            if all(number % kind.block == 0 for group in layers for number in (group.keys, group.values))
+        }
 
     def document(self, tokens: int, source: int | None = None) -> KvCacheDocument:
         """Return the cache as documents have it. Parameters as in `sentence`."""
         repeated = None
         if self.repeated:
-            repeated = RepeatedDocument(by=self.repeated_by, bytes=_bytes(self.repeated, self.dtypes, tokens))
+            repeated = RepeatedDocument(by=self.repeated_by, bytes=self._bytes(self.repeated, tokens))
         return KvCacheDocument(
             tokens=tokens,
             bytes=self.bytes(tokens),
@@ -89,7 +99,7 @@ class KvCache:
         if self.states:
             text += f"; {counted(self.states, 'layer keeps', 'layers keep')} a state of fixed size, not counted"
         if self.repeated:
-            size = next(iter(_bytes(self.repeated, self.dtypes, tokens).values()))
+            size = next(iter(self._bytes(self.repeated, tokens).values()))
             text += f"; {self.repeated_by} keeps it for every query head: {display(size)}"
         return text
 
@@ -120,17 +130,6 @@ def display(size: float) -> str:
     while size >= 1024 and unit < len(UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:.1f} {UNITS[unit]}" if unit else f"{size:,.0f} bytes"
-
-
-def _bytes(layers: tuple[CachedLayers, ...], dtypes: tuple[TensorType, ...], tokens: int) -> dict[str, int]:
-    return {
-        kind.name.lower(): sum(
-            group.count * kind.bytes((min(tokens, group.window or tokens), group.keys + group.values))
-            for group in layers
-        )
-        for kind in dtypes
-        if all(number % kind.block == 0 for group in layers for number in (group.keys, group.values))
-    }
 
 
 def described_size(path: Path) -> str:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -16,7 +15,6 @@ import msgspec
 
 from ..errors import BadSource
 from ..formats.gguf.file import GgufFile
-from ..formats.jsontext import JsonObject
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.length_limits import LengthLimit
@@ -24,7 +22,7 @@ from ..models.registry import by_name
 from ..models.schema import DUAL_CHUNK, Config
 from ..models.source import Source
 from ..models.suggest import layer_prefix, layer_prefixes
-from ..rope.errors import counted, shown
+from ..rope.errors import shown
 from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Yarn
 from ..rope.lazy import Vector
 from ..rope.spec import RopeSpec
@@ -33,8 +31,8 @@ from ..runtimes.groups import find, newest
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
 from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
 from ..runtimes.runtime import runtimes
-from ..runtimes.verdict import Verdict, describe, without_config
-from .document import ProblemDocument
+from ..runtimes.verdict import describe, without_config
+from .document import Problem
 
 ROPE_KEYS = frozenset(
     (
@@ -49,23 +47,6 @@ ROPE_KEY = re.compile(r"(^|_)(rope|yarn|ntk)(_|$)|rotary_|theta|original_max_pos
 """Names of keys of a config.json that are about RoPE."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A problem in the settings of a model.
-
-    code: a stable name. message: a sentence. repair: flags of `ropeconv apply` that fix it, or empty.
-    """
-
-    code: str
-    message: str
-    repair: str = ""
-
-    @property
-    def document(self) -> ProblemDocument:
-        """The problem as documents have it."""
-        return ProblemDocument(code=self.code, message=self.message, repair=self.repair or None)
-
-
 def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
     """Yield problems in config.json, the most important first. spec: the RoPE that the newest transformers reads."""
     part = text_part(config, family)
@@ -76,7 +57,11 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     if family.writing.nested and isinstance(new, dict) and new and not set(family.layers.types) & set(new):
         message = f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored"
         yield Problem("flat", message, "--as-is")
-    yield from _misspelt(rope, family)
+    known = {*ROPE_KEYS, *family.writing.keep, *filter(None, [family.keys.query_beta])}
+    for key in rope:
+        near = get_close_matches(key, known, 1, 0.75)
+        if key not in known and near:
+            yield Problem("misspelt", f"no runtime reads {key}; did you mean {near[0]}? correct it in config.json")
     yield from _ignored_keys(part, family)
     yield from _dual_chunk(config, family)
     if isinstance(form, DynamicNtk):
@@ -89,18 +74,19 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
             product = f"factor {form.factor:g} x {spec.original_context:,} is {reach:,}"
             message = f"declares {spec.context:,} tokens, but {product}: runtimes limit prompts to the former"
             yield Problem("context", message, f"--as-is --context {reach}")
-    if isinstance(form, Yarn):
-        yield from _yarn(form, spec, rope)
+    if isinstance(form, Yarn) and spec.original_context_source == "declared":
+        message = f"yarn without original_max_position_embeddings: readers assume {form.original_context:,}"
+        yield Problem("original", message, "--as-is")
+    if isinstance(form, Yarn) and rope.get("attn_factor") is not None:
+        yield Problem(
+            "attn-factor",
+            f"transformers ignores attn_factor {rope['attn_factor']:.6g} (it reads attention_factor) and uses "
+            f"{spec.attention_factor:.4f}; runtimes that multiply the two use another attention factor",
+            "--as-is",
+        )
     yield from _doubtful(family, spec, part)
     if spec.notes and any("scaling" in note and "class default" in note for note in spec.notes):
         yield Problem("default-scaling", "the scaling is only in the class, not in a file", "--as-is")
-
-
-def custom_code(config: Config) -> str:
-    """Return a sentence about code in the checkpoint, or an empty string. config: the whole config.json."""
-    if not config.get("auto_map"):
-        return ""
-    return "auto_map names code in the checkpoint, which replaces the stock class with trust_remote_code"
 
 
 @cache
@@ -134,20 +120,6 @@ def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
     yield Problem("dual-chunk", f"{message} (`ropeconv apply --dual-chunk drop` removes it)")
 
 
-def _yarn(form: Yarn, spec: RopeSpec, rope: JsonObject) -> Iterator[Problem]:
-    """Yield problems of a model with YaRN. rope: its RoPE dictionary."""
-    if spec.original_context_source == "declared":
-        message = f"yarn without original_max_position_embeddings: readers assume {form.original_context:,}"
-        yield Problem("original", message, "--as-is")
-    if rope.get("attn_factor") is not None:
-        yield Problem(
-            "attn-factor",
-            f"transformers ignores attn_factor {rope['attn_factor']:.6g} (it reads attention_factor) and uses "
-            f"{spec.attention_factor:.4f}; runtimes that multiply the two use another attention factor",
-            "--as-is",
-        )
-
-
 def _schemas(config: Config, family: Family) -> Iterator[Problem]:
     """Yield the problem of a config whose two schemas differ, so that runtimes read different forms."""
     rows = [row for row in find("transformers") if without_config(row, family) is None]
@@ -163,23 +135,6 @@ def _schemas(config: Config, family: Family) -> Iterator[Problem]:
     if len(set(forms.values())) > 1:
         readings = "; ".join(f"{title} reads {form}" for title, form in reversed(forms.items()))
         yield Problem("schemas", f"runtimes read the settings differently: {readings}", "--as-is")
-
-
-def _misspelt(rope: JsonObject, family: Family) -> Iterator[Problem]:
-    """Yield keys of the RoPE dictionary that no runtime reads and that resemble one that is read."""
-    known = {*ROPE_KEYS, *family.writing.keep, *filter(None, [family.keys.query_beta])}
-    for key in rope:
-        near = get_close_matches(key, known, 1, 0.75)
-        if key not in known and near:
-            yield Problem("misspelt", f"no runtime reads {key}; did you mean {near[0]}? correct it in config.json")
-
-
-def load_problem(verdicts: Iterable[Verdict]) -> Iterator[Problem]:
-    """Yield the problem of a config that the newest transformers does not load."""
-    row = newest("transformers")
-    for verdict in verdicts:
-        if verdict.covers(row) and verdict.status == "refused":
-            yield Problem("load", f"{verdict.display_name} does not load it: {verdict.reason}")
 
 
 def limit_problems(limits: Iterable[LengthLimit], config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
@@ -202,16 +157,6 @@ def limit_problem(limit: LengthLimit, spec: RopeSpec, repair: str) -> Iterator[P
         )
 
 
-def tensor_problems(names: tuple[str, ...] | None) -> Iterator[Problem]:
-    """Yield the problem of stored inv_freq tensors, which transformers 4.32 and newer do not load."""
-    stale = [name for name in names or () if name.endswith("rotary_emb.inv_freq")]
-    if stale:
-        yield Problem(
-            "stale-inv-freq",
-            f"{counted(len(stale), 'stored inv_freq tensor')} ({stale[0]}): stock transformers ignores them",
-        )
-
-
 def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector]) -> Iterator[Problem]:
     """Yield problems in the keys and rope tensors of a file.
 
@@ -226,7 +171,12 @@ def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector
     if reading.dead:
         keys = ", ".join(reading.dead)
         yield Problem("dead-keys", f"llama.cpp ignores {keys} of {arch.name} here")
-    yield from _tensors(reading, vectors, file.get(f"{prefix}type"))
+    refused = refused_tensors(reading, vectors, file.get(f"{prefix}type"))
+    for name in refused:
+        yield Problem("refused-tensor", f"llama.cpp does not load a {arch.name} file with {name}")
+    for name in vectors:
+        if name not in refused and (arch.freqs if name == FREQS else arch.factors) == "ignored":
+            yield Problem("ignored-tensor", f"llama.cpp loads {name} and ignores it in {arch.name}")
     if isinstance(spec.form, (Yarn, InterpolatedForm)):
         original = spec.form.original_context if isinstance(spec.form, Yarn) else spec.original_context
         reach = round(spec.form.factor * original)
@@ -271,16 +221,6 @@ def refused_tensors(reading: Reading, vectors: Mapping[str, Vector], scaling: st
     return tuple(name for name in vectors if not loads[name])
 
 
-def _tensors(reading: Reading, vectors: Mapping[str, Vector], scaling: str | None) -> Iterator[Problem]:
-    refused = refused_tensors(reading, vectors, scaling)
-    for name in refused:
-        yield Problem("refused-tensor", f"llama.cpp does not load a {reading.arch.name} file with {name}")
-    for name in vectors:
-        use = reading.arch.freqs if name == FREQS else reading.arch.factors
-        if name not in refused and use == "ignored":
-            yield Problem("ignored-tensor", f"llama.cpp loads {name} and ignores it in {reading.arch.name}")
-
-
 DRAFT_CLASS = re.compile(r"Eagle(?!\d_)|Medusa|MTP|Draft|Speculator", re.IGNORECASE)
 """Names of the classes of draft models; Eagle 2.5 is a model of its own."""
 DRAFT_TENSOR = re.compile(r"(model\.)?(fc\.weight|midlayer\..*|d2t|t2d|medusa_heads?\..*)$")
@@ -311,34 +251,25 @@ def check_weights(source: Source, config: Config, family: Family, layers: int) -
             f"{source.reference} has the config of a {family.name} model and the tensor {draft}, which only draft "
             f"models for speculative decoding have; {DRAFT}"
         )
+    projections = [name for name in (family.weights.fused, family.weights.q, family.weights.k) if name]
     if family.assumed:
         known = set(names)
         prefixes = (layer_prefix(index, family, known) for index in range(layers))
         prefix = next((prefix for prefix in prefixes if prefix is not None), None)
-        absent = [name for name in _projections(family) if prefix is None or f"{prefix}{name}.weight" not in known]
+        absent = [name for name in projections if prefix is None or f"{prefix}{name}.weight" not in known]
         if absent:
             raise BadSource(
                 f"{source.reference} has no {absent[0]} in its layers, which makes queries and keys in the family "
                 f"{family.name}; name another --family"
             )
-    elif not _has_projections(family, layers, names):
+        return
+    # some layer has one, whatever the names of the model around it and of the quantisation
+    ends = {prefix.partition(".")[2] or prefix for index in range(layers) for prefix in layer_prefixes(index, family)}
+    probes = tuple(f".{end}{name}." for end in ends for name in projections)
+    if projections and not any(
+        any(probe in f".{name}" for probe in probes) and not DRAFT_PART.search(name) for name in names
+    ):
         raise BadSource(
             f"{source.reference} has the config of a {family.name} model, but none of its {layers} layers has "
-            f"{_projections(family)[0]}; if it is a draft model for speculative decoding, such as only MTP layers: "
-            f"{DRAFT}"
+            f"{projections[0]}; if it is a draft model for speculative decoding, such as only MTP layers: {DRAFT}"
         )
-
-
-def _projections(family: Family) -> list[str]:
-    """Return the names of the projections of queries and keys in a layer."""
-    return [name for name in (family.weights.fused, family.weights.q, family.weights.k) if name]
-
-
-def _has_projections(family: Family, layers: int, names: tuple[str, ...]) -> bool:
-    """Whether some layer has a projection, whatever the names of the model around it and of the quantisation."""
-    projections = _projections(family)
-    ends = {prefix.partition(".")[2] or prefix for i in range(layers) for prefix in layer_prefixes(i, family)}
-    probes = tuple(f"{end}{name}." for end in ends for name in projections)
-    return not projections or any(
-        any(f".{probe}" in f".{name}" for probe in probes) and not DRAFT_PART.search(name) for name in names
-    )

@@ -295,15 +295,10 @@ def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
         if any(verdicts):
             a, b = ((verdict.status, verdict.reason) if verdict else (None, "") for verdict in verdicts)
             pairs.append(RuntimePair(row.key, row.display_name, (a[0], b[0]), (a[1], b[1])))
-    statuses = (_in_llamacpp(first), _in_llamacpp(second))
-    if any(statuses):
+    refused = (any(problem.code == "refused-tensor" for problem in seen.problems) for seen in (first, second))
+    of_gguf = (isinstance(seen.source, GgufSource) for seen in (first, second))  # whose inspection is llama.cpp's
+    left, right = ("refused" if no else "exact" if gguf else None for no, gguf in zip(refused, of_gguf, strict=True))
+    if left or right:
         table = arch_table()
-        pairs.append(RuntimePair(table.key, f"{table.display_name}, GGUF", statuses, ("", "")))
+        pairs.append(RuntimePair(table.key, f"{table.display_name}, GGUF", (left, right), ("", "")))
     return tuple(pairs)
-
-
-def _in_llamacpp(inspection: Inspection) -> str | None:
-    """Return the status of a GGUF file, whose inspection is what llama.cpp computes; None for a checkpoint."""
-    if not isinstance(inspection.source, GgufSource):
-        return None
-    return "refused" if any(problem.code == "refused-tensor" for problem in inspection.problems) else "exact"

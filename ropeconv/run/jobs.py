@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from ..bake.apply import make_plan
+from ..bake.file_checks import is_document
 from ..bake.plan import Plan
-from ..bake.verify.findings import is_document
-from ..bake.verify.output import made_from, verify_output
+from ..bake.verify import made_from, verify_output
 from ..errors import UsageError, reason
 from ..evaluate.row import BASE, Row
 from ..evaluate.texts import read_files

@@ -13,7 +13,7 @@ import msgspec
 from ..bake.apply import apply
 from ..bake.checkpoint import CheckpointPlan
 from ..bake.hidden import is_empty
-from ..bake.verify.output import earlier_output, verify_output
+from ..bake.verify import earlier_output, verify_output
 from ..engines.probe import Probe, SharedProbe
 from ..engines.transformers.load import out_of_memory
 from ..errors import BadSource, Disagreement

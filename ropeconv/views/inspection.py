@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ..convert.gguf_encoding import judge_file
-from ..inspection.document import describe_layers
+from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import Inspection
-from ..inspection.problems import Problem
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.writer import commands, facts_of
 from ..inspection.side_by_side import FrequencyDifference, RopeDifference, Side
@@ -91,10 +90,10 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
         lines = grouped(inspection.verdicts, inspection.name if inspection.assumption else "")
         sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(f"{statuses(lines)}\n")
-    if repairs:
-        fixes = [(problem.message, problem.repair) for problem in repairs]
+    fixes = [(problem.message, problem.repair or "") for problem in repairs]
+    if fixes:
         sheet.table("Fixable runtimes", ("runtime", "ropeconv apply SOURCE"), fixes)
-    if any("--replace" in problem.repair for problem in repairs):
+    if any("--replace" in repair for _, repair in fixes):
         sheet.say("--replace gives the model a RoPE that it was not trained with; evaluate the result.")
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ropeconv.convert import fold_files as arithmetic
+from ropeconv.convert import fold as arithmetic
 from ropeconv.engines.transformers.backbone import has_decoder
 from ropeconv.engines.transformers.patch import patch
 from ropeconv.errors import UnsupportedBake

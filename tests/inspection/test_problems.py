@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ropeconv.inspection.document import Problem
 from ropeconv.inspection.inspection import inspect_source
-from ropeconv.inspection.problems import Problem
 from ropeconv.models.open import open_source
 
 LLAMA: dict[str, Any] = {

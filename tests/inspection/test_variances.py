@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 
 from ropeconv.errors import BadSource
+from ropeconv.inspection.head_bound import LayerVariances, attention_layers, measure
 from ropeconv.inspection.inspection import inspect_config
-from ropeconv.inspection.variances import LayerVariances, attention_layers, measure
 from ropeconv.models.open import open_checkpoint
 from ropeconv.models.registry import by_model_type
 

@@ -10,7 +10,7 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.restore import restore, restore_plan
-from ropeconv.bake.verify.output import verify_output
+from ropeconv.bake.verify import verify_output
 from ropeconv.models.length_limits import SMALL, limits_in, raised
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.bake.verify.findings import Options
-from ropeconv.bake.verify.output import verify_output
+from ropeconv.bake.findings import Options
+from ropeconv.bake.verify import verify_output
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.models.open import open_source
 from ropeconv.models.source import Source

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from ropeconv.bake.verify.findings import Options, Verification
-from ropeconv.bake.verify.output import verify_output
+from ropeconv.bake.findings import Options, Verification
+from ropeconv.bake.verify import verify_output
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.validate.comparison import Comparison
 

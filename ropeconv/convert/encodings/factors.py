@@ -71,14 +71,8 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     inv_freq: radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite. theta: the base.
     """
     exponent = (np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)).astype(np.float64)
-    rotates = inv_freq > 0
-    divisors = np.full(len(inv_freq), np.inf, dtype=np.float32)
-    divisors[rotates] = _nearest(inv_freq[rotates], np.float64(np.float32(theta)) ** exponent[rotates])
-    return divisors
-
-
-def _nearest(inv_freq: Vector, exact: Vector) -> NDArray[np.float32]:
-    """The divisors of frequencies above 0. exact: theta^x, float64 in the shape of `inv_freq`."""
+    divisors, rotates = np.full(len(inv_freq), np.inf, dtype=np.float32), inv_freq > 0
+    inv_freq, exact = inv_freq[rotates], np.float64(np.float32(theta)) ** exponent[rotates]
     power = exact.astype(np.float32)
     other = np.nextafter(power, np.where(exact > power, np.float32(np.inf), np.float32(0)))
     gap = np.abs(other.astype(np.float64) - power)
@@ -89,7 +83,8 @@ def _nearest(inv_freq: Vector, exact: Vector) -> NDArray[np.float32]:
     miss, other_miss = (_miss(candidates * value, inv_freq) for value in (power, other))
     worst = np.where(doubtful, np.maximum(miss, other_miss), miss)
     best = np.argmin(100 * worst + 10 * miss + np.abs(steps), axis=0)
-    return np.asarray(candidates[best, np.arange(len(inv_freq))], dtype=np.float32)
+    divisors[rotates] = candidates[best, np.arange(len(inv_freq))]
+    return divisors
 
 
 def _miss(divisor: NDArray[np.float32], wanted: Vector) -> NDArray[np.int64]:

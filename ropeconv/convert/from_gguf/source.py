@@ -119,7 +119,11 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
             return None
         values = self.inner.file.header.values
         size = sum(len(value.raw) for key, value in values.items() if key.startswith("tokenizer.ggml."))
-        return GeneratedFile("tokenizer.json", size, self._write_tokenizer)
+
+        def write(target: Path, advance: Callable[[int], None]) -> None:
+            target.write_text(tokenizer_text(self.inner.file, self.family), "utf-8")
+
+        return GeneratedFile("tokenizer.json", size, write)
 
     def blocks(self, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
         yield from blocks(self.inner.file, tensors)
@@ -136,6 +140,3 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
             f"the weights have the precision of {name}{rounded}, and not that of the original checkpoint; "
             f"{self.dtype} takes {sum(shard.size for shard in self.shards) / 1e9:.3g} GB",
         )
-
-    def _write_tokenizer(self, target: Path, advance: Callable[[int], None]) -> None:
-        target.write_text(tokenizer_text(self.inner.file, self.family), "utf-8")

@@ -89,7 +89,11 @@ def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
 
 
 def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> JsonObject:
-    pre = _pre(file, family)
+    name = file.get("tokenizer.ggml.pre")
+    names = {of_family: of_table for of_table, of_family in (family.gguf.pre if family.gguf else {}).items()}
+    pre = next((pre for pre in pre_table().pre if pre.name == names.get(name, name)), None)
+    if pre is None:
+        raise UnsupportedBake(f"tokenizer.ggml.pre = {shown(name)}", "tokenizer.json", "it is not in the table", TAKE)
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise BadSource(f"{file.name} has no tokenizer.ggml.merges; download it again")
@@ -108,18 +112,6 @@ def _bpe(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
         "vocab": vocabulary, "merges": merges,
     }  # fmt: skip
-
-
-def _pre(file: GgufFile, family: Family) -> Pre:
-    """The pre-tokenizer of a file in the table. Raises UnsupportedBake where it is not there."""
-    name = file.get("tokenizer.ggml.pre")
-    table_names = {
-        family_name: table_name for table_name, family_name in (family.gguf.pre if family.gguf else {}).items()
-    }
-    for pre in pre_table().pre:
-        if pre.name == table_names.get(name, name):
-            return pre
-    raise UnsupportedBake(f"tokenizer.ggml.pre = {shown(name)}", "tokenizer.json", "it is not in the table", TAKE)
 
 
 def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:

@@ -105,7 +105,11 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
     own = sum(maker == layer for layer, maker in enumerate(makers))
     if list(makers) != used:
         what = f"{family.cache.shared[0]} = {count - own} with {counted(count, 'layer')}"
-        raise _other_layers(what, arch, _where_keys_differ(arch, makers, used))
+        layer = next(layer for layer, maker in enumerate(makers) if maker != used[layer])
+        why = f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those of {makers[layer]}"
+        if arch.kv_layers.isdigit():
+            why = f"llama.cpp makes keys in the first {arch.kv_layers} layers"
+        raise _other_layers(what, arch, why)
     if arch.shared_kv and own < 2:
         raise _other_layers(f"{own} layer that makes keys", arch, "llama.cpp stops with fewer than two")
     if not arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
@@ -141,13 +145,6 @@ def _key_layers(file: ArchKeys, arch: Arch, count: int) -> list[int]:
     first = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - file.whole(arch.kv_layers, 0)
     back = [arch.shared_kv.window if window else arch.shared_kv.other for window in layer_windows(file, arch)]
     return [layer if layer < first else first - back[layer] for layer in range(count)]
-
-
-def _where_keys_differ(arch: Arch, makers: tuple[int, ...], used: list[int]) -> str:
-    if arch.kv_layers.isdigit():
-        return f"llama.cpp makes keys in the first {arch.kv_layers} layers"
-    layer = next(layer for layer, maker in enumerate(makers) if maker != used[layer])
-    return f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those of {makers[layer]}"
 
 
 def _other_layers(what: str, arch: Arch, why: str) -> UnsupportedBake:

@@ -1,7 +1,9 @@
-"""GgufExport: a checkpoint converted to a GGUF model that is not written yet."""
+"""GgufExport: a checkpoint converted to a GGUF model that is not written yet, and its general.* keys."""
 
 from __future__ import annotations
 
+import logging
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ import numpy as np
 from ...errors import BadSource, UsageError
 from ...formats.files import read_bytes, scratch
 from ...formats.gguf.header import GgufHeader
-from ...formats.gguf.values import BF16, F16, F32, Q8_0, TYPES
+from ...formats.gguf.values import BF16, F16, F32, Q8_0, TYPES, GgufValue, string, u32
 from ...models.family import Family
 from ...models.source import Source
 from ...options import TargetOptions
@@ -22,10 +24,9 @@ from ..gguf_encoding import GgufModel
 from .conversions import as_layer, count_layers, predicts, scalars
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
-from .metadata import Parameters, describe, metadata_keys
 from .rows import DTYPES, OutTensor, ShardWeights
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
-from .tokenizer import composes_characters, tokenizer_keys
+from .tokenizer import composes_characters, tokenizer_keys, values_of
 from .write import FTYPES
 
 if TYPE_CHECKING:
@@ -85,15 +86,20 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     tensors = [*_rope_freqs(spec, family), *out_tensors(headers, rules, sizes, kind)]
     values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
-    with scratch() as folder:
-        _copy_small(source, folder)
+    with scratch() as folder:  # with the files that gguf-py reads
+        present = {file.name for file in source.files()}
+        for file in present & set(SMALL):
+            if source.is_generated(file):
+                source.copy(file, folder / file)
+            else:
+                (folder / file).write_bytes(read_bytes(source.path(file), file))
         elements = sum(tensor.elements for tensor in tensors)
         experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
         count = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
-        size = Parameters(elements, experts // (count or 1), count if experts else 0)
+        size = (elements, experts // (count or 1), count if experts else 0)
         repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
         described, unlabelled_description = (
-            describe(folder, source.name, repository, text, size) for text in (label, "")
+            describe(folder, source.name, repository, text, *size) for text in (label, "")
         )
         general = metadata_keys(described, name, options.quantized_by)
         bare = metadata_keys(unlabelled_description, name, options.quantized_by)
@@ -109,16 +115,6 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     vectors = {tensor.name: np.frombuffer(tensor.data, "<f4").astype(np.float64) for tensor in tensors if tensor.data}
     model = GgufModel(header, header.tensors, vectors)
     return GgufExport(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
-
-
-def _copy_small(source: Source, folder: Path) -> None:
-    """Copy the files that gguf-py reads into an empty folder."""
-    present = {file.name for file in source.files()}
-    for file in SMALL:
-        if file in present and source.is_generated(file):
-            source.copy(file, folder / file)
-        elif file in present:
-            (folder / file).write_bytes(read_bytes(source.path(file), file))
 
 
 def _rope_freqs(spec: RopeSpec, family: Family) -> list[OutTensor]:
@@ -148,3 +144,73 @@ def _vocabulary(headers: list[tuple[ShardWeights, StHeader]]) -> int:
                     raise BadSource(f"{name} has {rows:,} rows, and at most {MOST_TOKENS:,} are converted")
                 return rows
     raise BadSource("the checkpoint has no token embeddings; download it again")
+
+
+MOST_CARD = 100_000
+"""Bytes of front matter: YAML is read at some 100 kB per second."""
+END = re.compile(rb"\n---\r?(\n|$)")
+ANCHOR = re.compile(rb"[\s\[,:-]&\w")
+FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
+
+
+def describe(
+    folder: Path, name: str, repository: str | None, label: str, total: int, expert: int = 0, experts: int = 0
+) -> Metadata:
+    """Return gguf-py's Metadata of a model, from its card and its name, with the method as fine-tune.
+
+    folder: with the model card. repository: owner/name on the Hub, None for others. label: of the method, or empty:
+    then the result is the source itself, and has its base models. total, expert: numbers of weights, of the model and
+    of one of its experts in all layers. experts: their number.
+    """
+    import gguf
+
+    for logger in ("gguf", "metadata"):  # gguf-py says on stderr what it makes of a card
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    origin = (Path(repository or name), total)
+    try:
+        card = gguf.Metadata.load_model_card(folder) if _readable(folder / "README.md") else {}
+        metadata = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, {}, *origin)
+        values_of(metadata.set_gguf_meta_model)
+    except Exception:  # from gguf-py, for cards of unexpected types
+        metadata = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), {}, {}, *origin)
+    metadata.name = metadata.name or name
+    if not metadata.size_label:  # 8B, or 8x7B with the weights of one expert and the others
+        metadata.size_label = gguf.size_label(total, total - expert * experts, expert, experts)
+    base = {"name": metadata.name}
+    if repository:
+        owner, short = repository.split("/", 1)
+        base |= {"name": short, "organization": owner, "repo_url": f"https://huggingface.co/{repository}"}
+    if label:
+        metadata.base_models = [base]
+    metadata.basename = metadata.basename or metadata.name
+    metadata.finetune = "-".join(filter(None, (metadata.finetune, label))) or None
+    metadata.name = " ".join(filter(None, (metadata.name, label)))
+    return metadata
+
+
+def _readable(card: Path) -> bool:
+    """Whether the front matter of a model card is short and without anchors, which can multiply it."""
+    if not card.is_file():
+        return False
+    with card.open("rb") as file:
+        text = file.read(MOST_CARD + 1)
+    end = END.search(text, 3)
+    return end is not None and end.start() <= MOST_CARD and ANCHOR.search(text, 0, end.start()) is None
+
+
+def metadata_keys(found: Metadata, outtype: str, quantized_by: str | None = None) -> dict[str, GgufValue]:
+    """Return the general.* keys of a file. found: gguf-py's Metadata. outtype: type of most weights, such as F16."""
+    found.quantized_by = quantized_by
+    keys = {"general.type": string("model"), **values_of(found.set_gguf_meta_model)}
+    return keys | {"general.file_type": u32(FILE_TYPES[outtype]), "general.quantization_version": u32(2)}
+
+
+def file_name(found: Metadata, outtype: str) -> str:
+    """Return the file name by GGUF's convention: base name, size, fine-tune, version and type of the weights.
+
+    https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
+    """
+    import gguf
+
+    name = gguf.naming_convention(found.name, found.basename, found.finetune, found.version, found.size_label, outtype)
+    return f"{name}.gguf"

@@ -96,18 +96,13 @@ def _joined(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
         for pattern, whole in rules.stacked.items()
     ]
     for tensor in tensors:
-        number, whole = _stack(tensor.name, patterns)
-        groups.setdefault(whole, []).append((number, tensor))
+        name = tensor.name
+        matches = ((match, whole) for pattern, whole in patterns if (match := pattern.search(name)))
+        match, whole = next(matches, (None, name))
+        if match is not None:
+            whole = name[: match.start()] + whole + name[match.end() :]
+        groups.setdefault(whole, []).append((int(match[1]) if match else -1, tensor))
     return [_stacked(name, group) for name, group in groups.items()]
-
-
-def _stack(name: str, patterns: list[tuple[re.Pattern[str], str]]) -> tuple[int, str]:
-    """The number of a tensor within a stack and the name of the stacked tensor; -1 and its own name for others."""
-    for pattern, whole in patterns:
-        match = pattern.search(name)
-        if match:
-            return int(match[1]), name[: match.start()] + whole + name[match.end() :]
-    return -1, name
 
 
 def _stacked(name: str, group: list[tuple[int, StoredRows]]) -> StoredRows:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import struct
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -12,10 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...errors import BadSource, UsageError
-from ...formats.gguf.values import FLOAT32, INT32, GgufValue, array, boolean, string, strings
+from ...formats.gguf.values import ARRAY, FLOAT32, FORMATS, INT32, STRING, GgufValue, array, boolean, string, strings
 from ...formats.package_data import package_data
 from ...rope.errors import shown
-from .metadata import values_of
 from .vocabulary import (
     COMPOSED,
     AddedToken,
@@ -34,6 +35,7 @@ from .vocabulary import (
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
+    from gguf.gguf_writer import GGUFValue
 
 MOST_STEPS = 1 << 25
 """Limit of merging steps; the 200,000 tokens of gpt-oss take a third of them, in some seconds."""
@@ -167,6 +169,31 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
     keys = {"tokenizer.ggml.model": string("gpt2"), "tokenizer.ggml.pre": string(name)}
     keys |= _lists(tokens, scores=False)
     return keys | _special(folder, vocabulary, merges=True)
+
+
+def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, GgufValue]:
+    """Return the keys that `fill` adds to a gguf.GGUFWriter, without the architecture that every writer starts with."""
+    import gguf
+
+    writer = gguf.GGUFWriter(None, "llama")
+    fill(writer)
+    values = {key: _value(entry) for shard in writer.kv_data for key, entry in shard.items()}
+    values.pop("general.architecture", None)
+    return values
+
+
+def _value(entry: GGUFValue) -> GgufValue:
+    import gguf
+
+    kind, value = int(entry.type), entry.value
+    if kind == STRING:
+        return string(value)
+    if kind != ARRAY:
+        return GgufValue(kind, struct.pack("<" + FORMATS[kind], value))
+    element = int(entry.sub_type if entry.sub_type is not None else gguf.GGUFValueType.get_type(value[0]))
+    if element == STRING:
+        return strings([item if isinstance(item, bytes) else str(item).encode() for item in value])
+    return array(element, value)
 
 
 def composes_characters(folder: Path, keys: dict[str, GgufValue]) -> bool:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -222,21 +222,17 @@ def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
         return None  # Llama 3 has a table of tiktoken under this name
     _check_model(content)
     tokens = Vocabulary.unused(vocabulary)
-    try:
-        _put_all(tokens, processor)
-    except UnicodeError:
-        raise BadSource(f"{path.name} has a piece that is not UTF-8; download it again") from None
-    return tokens, processor.EncodeAsPieces("a")[:1] != ["a"]
-
-
-def _put_all(tokens: Vocabulary, processor: Any) -> None:
     kinds = {
         TokenKind.UNKNOWN: processor.IsUnknown, TokenKind.CONTROL: processor.IsControl,
         TokenKind.UNUSED: processor.IsUnused, TokenKind.BYTE: processor.IsByte,
     }  # fmt: skip
-    for index in range(processor.vocab_size()):
-        kind = next((kind for kind, applies in kinds.items() if applies(index)), TokenKind.NORMAL)
-        tokens.put(index, processor.IdToPiece(index), kind, processor.GetScore(index))
+    try:
+        for index in range(processor.vocab_size()):
+            kind = next((kind for kind, applies in kinds.items() if applies(index)), TokenKind.NORMAL)
+            tokens.put(index, processor.IdToPiece(index), kind, processor.GetScore(index))
+    except UnicodeError:
+        raise BadSource(f"{path.name} has a piece that is not UTF-8; download it again") from None
+    return tokens, processor.EncodeAsPieces("a")[:1] != ["a"]
 
 
 def _check_model(content: bytes) -> None:
@@ -260,8 +256,8 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
     merge. Raises BadSource where spaces are not written as in SentencePiece, and for normalizers that llama.cpp does
     not have.
     """
-    check_normalizer(data.normalizer, SPACES)
-    model = data.bpe
+    model, normalizer = data.bpe, data.normalizer or Normalizer("Sequence")
+    check_normalizer(normalizer, SPACES)
     if not any(SPACE in text for text in model.vocab):
         raise BadSource(
             "tokenizer.json has byte fallback without SentencePiece's spaces; this mixture is not converted"
@@ -276,12 +272,5 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
         if text == model.unk_token:
             kind = TokenKind.UNKNOWN
         tokens.put(index, text, kind, -float(ranks[text]) if text in ranks else -float(len(ranks)))
-    return tokens, _prefix_space(data)
-
-
-def _prefix_space(data: TokenizerJson) -> bool:
-    """Whether a space is put before the text, by the normalizer or by the pre-tokenizer."""
-    if data.normalizer and any(step.type == "Prepend" for step in data.normalizer.steps):
-        return True
-    cutter = data.pre_tokenizer
-    return cutter is not None and cutter.type == "Metaspace" and cutter.prepend_scheme != "never"
+    prepends, cutter = any(step.type == "Prepend" for step in normalizer.steps), data.pre_tokenizer or PreTokenizer()
+    return tokens, prepends or (cutter.type == "Metaspace" and cutter.prepend_scheme != "never")

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -33,15 +32,6 @@ COPY = 1 << 26  # bytes that a thread copies at a time: progress and interruptio
 
 Task = Callable[[], int]
 """Writes a part of the file, and returns the number of its bytes."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Some rows of a tensor. place: their first byte in the written file."""
-
-    tensor: OutTensor
-    rows: Rows
-    place: int
 
 
 def write_tensors(
@@ -71,15 +61,8 @@ def converted(tensor: OutTensor) -> Iterator[bytes]:
     """Yield the bytes of a tensor in the output, in pieces."""
     if tensor.data:
         yield tensor.data
-    for piece in _pieces(tensor, 0):
-        yield _array(piece).tobytes()
-
-
-def _as_is(tensor: OutTensor) -> bool:
-    """Whether the kernel can copy a tensor, because its bytes are those of local files."""
-    same = all(part.packed and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4 for part in tensor.parts)
-    plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
-    return same and plain and all(part.file.path is not None for part in tensor.parts)
+    for rows, _ in _pieces(tensor, 0):
+        yield _array(tensor, rows).tobytes()
 
 
 def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
@@ -87,7 +70,10 @@ def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
     file = target.fileno()
     if tensor.data:
         yield partial(write_at, file, tensor.data, place)
-    elif _as_is(tensor):
+        return
+    plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
+    same = all(part.packed and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4 for part in tensor.parts)
+    if plain and same and all(part.file.path is not None for part in tensor.parts):  # then the kernel copies it
         for part in tensor.parts:
             assert part.file.path is not None
             for first in range(0, part.extent, COPY):
@@ -95,23 +81,24 @@ def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
                 yield partial(_copy, part.file.path, part.start + first, target.name, place + first, size)
             place += part.extent
     else:
-        for piece in _pieces(tensor, place):
-            yield partial(_convert, piece, file)
+        for rows, at in _pieces(tensor, place):
+            yield partial(_convert, tensor, rows, file, at)
 
 
-def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
+def _pieces(tensor: OutTensor, place: int) -> Iterator[tuple[Rows, int]]:
+    """Yield some rows of a tensor at a time, and the place of their first byte in the written file."""
     kind = TYPES[tensor.type]
     for part in tensor.parts:
         unit = tensor.interleave or 1
         step = max(unit, PIECE // max(1, part.columns) // unit * unit)
         for first in range(0, part.rows, step):
             count = min(step, part.rows - first)
-            yield Piece(tensor, part.part(first, count), place)
+            yield part.part(first, count), place
             place += count * part.columns // kind.block * kind.size
 
 
-def _convert(piece: Piece, target: int) -> int:
-    return write_at(target, _array(piece).data, piece.place)
+def _convert(tensor: OutTensor, rows: Rows, target: int, place: int) -> int:
+    return write_at(target, _array(tensor, rows).data, place)
 
 
 def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
@@ -120,9 +107,8 @@ def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
     return size
 
 
-def _array(piece: Piece) -> NDArray[np.generic]:
-    """A piece converted to the type of its tensor, as a contiguous array."""
-    rows, tensor = piece.rows, piece.tensor
+def _array(tensor: OutTensor, rows: Rows) -> NDArray[np.generic]:
+    """Some rows of a tensor converted to its type, as a contiguous array."""
     if rows.dtype == "MXFP4":
         return mxfp4(rows)
     raw = _read(rows)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from ...bake.start import inherit_mscale, mscale_of_config
+from ...bake.start import inherit_mscale, mscale_of
 from ...engines.engine import Engine, Progress, TokenLosses
 from ...engines.transformers.engine import TransformersEngine
 from ...engines.transformers.load import DeviceSpec
@@ -73,7 +73,7 @@ class CheckpointRunner(Runner):
     ) -> None:
         self.source = source.identity
         self.inspection, self.family, self.at = inspection, source.family, at
-        self.mscale = mscale_of_config(source.config(), inspection)
+        self.mscale = mscale_of(inspection)
         self.trained = inspection.spec.unscaled().original_context
         self.tokenizer = CheckpointTokenizer(folder, at.pickles)
         self.folder, self.chunk = folder, chunk

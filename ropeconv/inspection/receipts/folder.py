@@ -31,7 +31,7 @@ LONGEST = 240  # bytes of a name; filesystems have 255, and drafts of files have
 
 
 def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Raise BadSource if a record names files outside the folder, or files that no bake writes.
+    """Raise BadSource if a record names files outside the folder, files that no bake writes, or a name twice.
 
     record: from the receipt. files: names of those in the output. reference: of the output, for the message.
     """
@@ -48,11 +48,6 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
     for text in record.texts:
         if text.name == RECEIPT or text.name.endswith(WEIGHTS):
             raise _untrue(reference, f"has another text of {text.name!r}")
-    _check_twice(record, files, reference)
-
-
-def _check_twice(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Raise BadSource if two files get the same name, or a file gets that of a folder."""
     texts = [text.name for text in record.texts]
     gone = {RECEIPT, *record.added, *texts}
     names = [*texts, *(record.renamed.get(name, name) for name in files if name not in gone)]
@@ -158,7 +153,14 @@ class OriginalSource(Source):
         check_folder(record, sizes, inner.reference)
         large = [text for text in record.texts if sizes.get(text.name, 0) > SMALL]
         self._spliced = {text.name: (text.splice(sizes[text.name]), text.sha256) for text in large}
-        self._texts = {text.name: self._restored(text) for text in record.texts if text not in large}
+        self._texts = dict[str, str]()
+        for text in record.texts:
+            if text not in large:
+                content = (inner.text(text.name) or "").encode() if text.prefix or text.suffix else b""
+                original = b"".join(text.splice(len(content)).applied((content,)))
+                if hashlib.sha256(original).hexdigest() != text.sha256:
+                    raise self._lost(text.name)
+                self._texts[text.name] = original.decode()
         self._inner_names = {original: now for now, original in record.renamed.items()}
 
     def files(self) -> tuple[SourceFile, ...]:
@@ -265,13 +267,6 @@ class OriginalSource(Source):
             return None
         return tuple(name for header in self.headers.values() for name in header.tensors)
 
-    def _restored(self, record: TextRecord) -> str:
-        text = (self.inner.text(record.name) or "").encode() if record.prefix or record.suffix else b""
-        original = b"".join(record.splice(len(text)).applied((text,)))
-        if hashlib.sha256(original).hexdigest() != record.sha256:
-            raise self._lost(record.name)
-        return original.decode()
-
     def _lost(self, name: str) -> BadSource:
         return BadSource(
             f"the receipt of {self.inner.reference} no longer restores {name}; take the source again, {self.first}"
@@ -315,7 +310,11 @@ def folder_record(
     tensors multiplied by powers of two. rounded: names of tensors multiplied by others. spliced: changes of large text
     files, by name.
     """
-    record = _earlier(source)
+    if isinstance(source, OriginalSource):
+        record = FolderRecord(skipped=source.record.skipped)
+    else:
+        receipt = stated(source)
+        record = (receipt.original.folder if receipt and receipt.original else None) or FolderRecord()
     files = {file.name: file for file in source.files()}
     moved = set(renamed.values())
     new = {name for name in (*written, *made) if name not in files or name in moved}
@@ -352,32 +351,18 @@ def first_record(source: Source, own: SourceRecord) -> SourceRecord:
     return own if receipt is None or receipt.original is None else receipt.original.source
 
 
-def _earlier(source: Source) -> FolderRecord:
-    """Return the record of the first source in the receipt of a source, or an empty one."""
-    if isinstance(source, OriginalSource):
-        return FolderRecord(skipped=source.record.skipped)
-    receipt = stated(source)
-    original = None if receipt is None else receipt.original
-    return FolderRecord() if original is None or original.folder is None else original.folder
-
-
 def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
     digest = hashlib.sha256(old).hexdigest()
     if name in WHOLE:
         return TextRecord(name, digest, old.decode())
     shorter = min(len(old), len(new))
     prefix = next((i for i in range(shorter) if old[i] != new[i]), shorter)
-    while any(prefix < len(text) and _continues(text[prefix]) for text in (old, new)):
+    while any(prefix < len(text) and text[prefix] & 0xC0 == 0x80 for text in (old, new)):  # inside a character of UTF-8
         prefix -= 1
     suffix = next((i for i in range(shorter - prefix) if old[-1 - i] != new[-1 - i]), shorter - prefix)
-    while suffix and _continues(old[-suffix]):
+    while suffix and old[-suffix] & 0xC0 == 0x80:
         suffix -= 1
     return TextRecord(name, digest, old[prefix : len(old) - suffix].decode(), prefix, suffix)
-
-
-def _continues(byte: int) -> bool:
-    """Whether a byte of UTF-8 is not the first of its character."""
-    return byte & 0xC0 == 0x80
 
 
 def _spliced(source: Source, file: SourceFile, splice: Splice, known: TextRecord | None) -> TextRecord:
@@ -431,19 +416,14 @@ def write_divided(
         for record in scaled:
             tensor = header.tensors[record.tensor]
             check_scaled(record, tensor)
-            for offset, size in _pieces(header, tensor, record):
-                stored = np.frombuffer(os.pread(file, size, offset), STORED[tensor.dtype])
-                os.pwrite(file, _divided(stored, tensor.dtype, record), offset)
+            dtype = np.dtype(STORED[tensor.dtype])
+            for start, stop in record.spans:
+                for at in range(start, stop, CHUNK):
+                    place = header.data_start + tensor.start + at * dtype.itemsize
+                    stored = np.frombuffer(os.pread(file, (min(at + CHUNK, stop) - at) * dtype.itemsize, place), dtype)
+                    os.pwrite(file, _divided(stored, tensor.dtype, record), place)
     finally:
         os.close(file)
-
-
-def _pieces(header: Header, tensor: Tensor, record: ScaledRecord) -> Iterator[tuple[int, int]]:
-    """Yield offsets and sizes in bytes of the pieces to read."""
-    size = np.dtype(STORED[tensor.dtype]).itemsize
-    for start, stop in record.spans:
-        for at in range(start, stop, CHUNK):
-            yield header.data_start + tensor.start + at * size, (min(at + CHUNK, stop) - at) * size
 
 
 def _divided(stored: NDArray[np.generic], dtype: str, record: ScaledRecord) -> bytes:

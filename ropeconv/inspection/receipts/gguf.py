@@ -34,12 +34,6 @@ HEAD_DIM = 1 << 13
 KEY = 0xFFFF  # bytes, as llama.cpp reads them
 
 
-def check_gguf(record: GgufRecord, file: GgufFile) -> None:
-    """Raise BadSource for a record that ropeconv does not write. record: from the receipt of the file."""
-    for fault in _untrue(record, file):
-        raise BadSource(f"the receipt of {file.name} {fault}; do not trust it, take the source again")
-
-
 def value_of(record: ValueRecord) -> GgufValue:
     """Return a value from a receipt. Raises ValueError if its bytes are not of its kind."""
     if not record.raw:
@@ -52,16 +46,18 @@ def value_of(record: ValueRecord) -> GgufValue:
     return GgufValue(record.kind, raw)
 
 
+def check_gguf(record: GgufRecord, file: GgufFile) -> None:
+    """Raise BadSource for a record that ropeconv does not write. record: from the receipt of the file."""
+    for fault in _untrue(record, file):
+        raise BadSource(f"the receipt of {file.name} {fault}; do not trust it, take the source again")
+
+
 def _untrue(record: GgufRecord, file: GgufFile) -> Iterator[str]:
+    """Yield what is wrong with a record; nothing is asked of it after the first fault."""
     if record.version not in (2, 3):
         yield f"says GGUF version {record.version}"
     if record.data_start < 0 or not 0 <= record.tail <= SMALL:
         yield f"says that data began at byte {record.data_start} with {record.tail} bytes after it"
-    yield from _untrue_keys(record, file)
-    yield from _untrue_tensors(record, file)
-
-
-def _untrue_keys(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     if len(set(record.keys)) != len(record.keys) or any(len(key.encode()) > KEY for key in record.keys):
         yield "names keys twice, or too long"
     if ARCH not in record.keys:
@@ -72,26 +68,22 @@ def _untrue_keys(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     spaces = [value.spaces for value in record.values.values()]
     if min(spaces, default=0) < 0 or sum(spaces) > SPACES:
         yield f"asks for {sum(spaces)} spaces"
-        return
     for key, value in record.values.items():
         try:
             kind = value_of(value).kind
         except ValueError as problem:
             yield f"has no readable value under {key!r} ({problem})"
-            return
-        if key == ARCH and kind != STRING:
-            yield f"has no text under {ARCH}"
-
-
-def _untrue_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
+        else:
+            if key == ARCH and kind != STRING:
+                yield f"has no text under {ARCH}"
     for name, text in record.contents.items():
         try:
             data = base64.b64decode(text, validate=True)
         except ValueError as problem:
             yield f"has no readable contents of {name} ({problem})"
-            return
-        if name in ROPE_TENSORS and (len(data) % 4 or not (np.frombuffer(data, "<f4") > 0).all()):
-            yield f"has divisors in {name} that are not positive"
+        else:
+            if name in ROPE_TENSORS and (len(data) % 4 or not (np.frombuffer(data, "<f4") > 0).all()):
+                yield f"has divisors in {name} that are not positive"
     for name in record.interleaved:
         info = file.tensors.get(name)
         if name in ROPE_TENSORS or (info is not None and not _has_heads(info, record.head_dim)):
@@ -168,8 +160,8 @@ def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
         return None
 
 
-def first_gguf(file: GgufFile, spec: RopeSpec) -> tuple[Receipt, Earlier] | None:
-    """Return the source for `--replace`: the first source of a file that ropeconv wrote, None for other files.
+def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
+    """Return the edit for `--replace`: to the first source of a file that ropeconv wrote; None for other files.
 
     spec: the RoPE of the file. Receipts without an original count as none. Raises BadSource if the file cannot be
     restored.
@@ -177,7 +169,7 @@ def first_gguf(file: GgufFile, spec: RopeSpec) -> tuple[Receipt, Earlier] | None
     receipt = gguf_stated(file, spec)
     if receipt is None or receipt.original is None or receipt.original.gguf is None:
         return None
-    return receipt, earlier(file, receipt, whole=True)
+    return earlier(file, receipt, whole=True).edit
 
 
 def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
@@ -352,15 +344,11 @@ def _unlike(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, Va
     for key, value in header.values.items():
         new_key = new + key.removeprefix(old) if key.startswith(f"{old}.") else key
         if values.get(new_key) != value:
-            records[key] = _record(value)
+            text = value.raw[8:]
+            records[key] = ValueRecord(value.kind, base64.b64encode(value.raw).decode())
+            if value.kind == STRING and text and not text.strip(b" "):  # the reserve of an earlier header
+                records[key] = ValueRecord(STRING, spaces=len(text))
     return records
-
-
-def _record(value: GgufValue) -> ValueRecord:
-    text = value.raw[8:]
-    if value.kind == STRING and text and not text.strip(b" "):
-        return ValueRecord(STRING, spaces=len(text))  # the reserve of an earlier header
-    return ValueRecord(value.kind, base64.b64encode(value.raw).decode())
 
 
 def _sorted_changes(

@@ -22,7 +22,7 @@ from ...formats.gguf.header import GgufHeader
 from ...formats.jsontext import JsonObject
 from ...models.gguf import GgufSource
 from ...models.open import open_source
-from ...models.source import RECEIPT, Source
+from ...models.source import RECEIPT
 from ...options import options
 from ...rope.errors import RopeconvError, counted
 from ...rope.methods.method import REGISTRY
@@ -222,23 +222,18 @@ class ChangedKey:
 
 def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
     """Return the keys that differ between an output and its first source; none if that had another format."""
+    before, after = dict[str, str](), dict[str, str]()
     try:
-        before, after = _both(open_source(str(baked)), receipt)
+        source = open_source(str(baked))
+        if isinstance(source, GgufSource):
+            before, after = _header(earlier(source.file, receipt).header), _header(source.file.header)
+        elif receipt.original is not None and receipt.original.folder is not None:
+            first = OriginalSource(source, receipt, receipt.original.folder)
+            before, after = dict(_flat(first.config())), dict(_flat(source.config()))
     except (RopeconvError, OSError):
         return ()
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
     return tuple(ChangedKey(name, before.get(name, ""), after.get(name, "")) for name in names)
-
-
-def _both(source: Source | GgufSource, receipt: Receipt) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the keys of the first source and of an output. Raises RopeconvError if the receipt lacks them."""
-    if isinstance(source, GgufSource):
-        return _header(earlier(source.file, receipt).header), _header(source.file.header)
-    record = receipt.original.folder if receipt.original else None
-    if record is None:
-        return {}, {}
-    first = OriginalSource(source, receipt, record)
-    return dict(_flat(first.config())), dict(_flat(source.config()))
 
 
 def _header(header: GgufHeader) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from ropeconv.bake.verify.output import verify_output
+from ropeconv.bake.verify import verify_output
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 import ropeconv
-from ropeconv.bake.verify.output import verify_output
+from ropeconv.bake.verify import verify_output
 from ropeconv.convert.to_gguf.write import encode
 from ropeconv.errors import UsageError
 from ropeconv.formats.gguf.file import GgufFile

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.convert.to_gguf.metadata import Parameters, describe, metadata_keys
+from ropeconv.convert.to_gguf.export import describe, metadata_keys
 from ropeconv.convert.to_gguf.tokenizer import tokenizer_keys
 from ropeconv.convert.to_gguf.vocabulary import TokenizerJson, decoded
 from ropeconv.errors import BadSource
@@ -105,7 +105,7 @@ def test_a_usual_model_card_is_read_and_others_harm_nothing(
 ) -> None:
     (tmp_path / "README.md").write_text(f"---\n{front}\n---\n")
     start = time.process_time()
-    keys = metadata_keys(describe(tmp_path, "model", None, "", Parameters(1000)), "F16")
+    keys = metadata_keys(describe(tmp_path, "model", None, "", 1000), "F16")
     assert time.process_time() - start < 5
     assert keys["general.file_type"].decode() == 1
     assert capfd.readouterr().err == ""

@@ -8,28 +8,27 @@ from dataclasses import replace
 
 import msgspec
 
-from ...convert.encoding import ENCODINGS
-from ...convert.target import Target
-from ...errors import BadSource
-from ...formats.disk import Advance
-from ...formats.jsontext import JsonObject
-from ...inspection.receipts.reader import check_files, parse_receipt, read_receipt
-from ...inspection.receipts.receipt import FileRecord, Receipt
-from ...inspection.receipts.writer import embedded
-from ...models.gguf import GgufSource
-from ...models.source import RECEIPT, Source
-from ...options import copied
-from ...rope.errors import RopeconvError
-from ...rope.recipe import Recipe
-from ...validate.checks import check_same_model, check_tokenizer, needs_trust
-from ...validate.comparison import Comparison
-from ...version import __version__
-from ..apply import make_plan
-from ..checkpoint import CheckpointPlan, with_readme_of
-from ..plan import GgufOutput, Plan, PlannedFile
+from ..convert.encoding import ENCODINGS
+from ..convert.target import Target
+from ..errors import BadSource
+from ..formats.disk import Advance
+from ..formats.jsontext import JsonObject
+from ..inspection.receipts.reader import check_files, parse_receipt, read_receipt
+from ..inspection.receipts.receipt import FileRecord, Receipt
+from ..inspection.receipts.writer import embedded
+from ..models.gguf import GgufSource
+from ..models.source import Source
+from ..options import copied
+from ..rope.errors import RopeconvError
+from ..rope.recipe import Recipe
+from ..validate.checks import check_same_model, check_tokenizer, needs_trust
+from ..validate.comparison import Comparison
+from ..version import __version__
+from .apply import make_plan
+from .checkpoint import CheckpointPlan, with_readme_of
+from .file_checks import FolderCheck, GgufCheck
 from .findings import Findings, Options, Verification
-from .folder import FolderCheck
-from .gguf import GgufCheck
+from .plan import GgufOutput, Plan, PlannedFile
 
 OF_FILES = ("files", "check", "validation", "servers", "evaluations")
 """Keys of a receipt that are only known after the files are written."""
@@ -69,10 +68,7 @@ def plan_again(comparison: Comparison) -> Plan:
 
 def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
     """Return the keys of a receipt that differ from its plan, except for paths and for texts of other versions."""
-    text = embedded(plan.receipt())
-    if isinstance(plan, GgufOutput):
-        text = str(plan.edit.values[RECEIPT].decode())
-    planned, recorded = _plain(parse_receipt(text, "the plan")), _plain(receipt)
+    planned, recorded = _plain(parse_receipt(embedded(plan.receipt()), "the plan")), _plain(receipt)
     keys = tuple(key for key in planned if key not in (*OF_FILES, "source"))
     if receipt.ropeconv != __version__:
         keys = ALWAYS

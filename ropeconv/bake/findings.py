@@ -1,12 +1,11 @@
-"""Compares the bytes of a file with the expected ones, given as ranges, on several threads."""
+"""Findings, the differences of an output from its plan, and the comparison of a file with ranges of expected bytes."""
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,73 +14,138 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ...convert.fold import Fold, Scaling
-from ...convert.fold_files import scaled, widened_header
-from ...formats.disk import Advance, cores
-from ...formats.safetensors import STORED, Tensor, read_header, tensor_bytes, widened
-from ...models.source import Source
+from ..convert.fold import Fold, Scaling, in_order, scaled, widened_header
+from ..errors import Disagreement
+from ..formats.disk import Advance, cores
+from ..formats.jsontext import JsonObject
+from ..formats.safetensors import STORED, Tensor, read_header, tensor_bytes, widened
+from ..models.source import Source
+from ..rope.errors import counted
 
+LONGEST = 3  # differences that a message names
 BLOCK = 1 << 21  # bytes that are read and compared at a time: both sides stay in the cache
 THREADS = min(4, max(2, cores()))
 
 
 @dataclass(frozen=True)
-class Range(ABC):
-    """A range of a file. start, stop: in bytes from the beginning of the file."""
+class Options:
+    """How an output is compared.
 
-    start: int
-    stop: int
+    quick: leave out the bytes of the weights. edited: accept other files where these do not change the computation, as
+    --ignore-receipt does. code: accept other modelling code, as --trust-remote-code does.
+    """
 
-    @abstractmethod
-    def tasks(self) -> Iterator[Task]:
-        """Yield comparisons of pieces of the range, which can run at the same time."""
-
-    def _pieces(self, step: int) -> Iterator[tuple[int, int]]:
-        for at in range(0, self.stop - self.start, step):
-            yield at, min(step, self.stop - self.start - at)
+    quick: bool = False
+    edited: bool = False
+    code: bool = False
 
 
 @dataclass(frozen=True)
-class CopiedRange(Range):
-    """A range that is equal to one of another file, which begins there at `place`."""
+class Verification:
+    """The result of a comparison without differences.
 
+    files: their number. bytes: of the weights that were compared. quick: whether the weights were left out. notes:
+    sentences on harmless differences. unverified: sentences on parts that could not be compared; empty without `quick`.
+    """
+
+    files: int
+    bytes: int
+    quick: bool = False
+    notes: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
+
+    def to_dict(self) -> JsonObject:
+        """Return the fields as JSON-ready data."""
+        return vars(self) | {"notes": list(self.notes), "unverified": list(self.unverified)}
+
+    @property
+    def sentence(self) -> str:
+        """The result for people."""
+        weights = "; --quick left out the weights." if self.quick else f" ({self.bytes:,} bytes of weights)."
+        return f"{counted(self.files, 'file matches', 'files match')} the source and the recipe{weights}"
+
+
+@dataclass
+class Findings:
+    """The differences of a comparison. wrong: clauses on what differs. The others: as in `Verification`."""
+
+    options: Options
+    wrong: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unverified: list[str] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+
+    def differs(self, what: str, *, harmless: bool = False) -> None:
+        """Record a difference as a clause. harmless: only add a note."""
+        (self.notes if harmless else self.wrong).append(what)
+
+    def result(self, baked: Path) -> Verification:
+        """Return the result for an output. Raises Disagreement where something differs."""
+        if self.wrong:
+            more = len(self.wrong) - LONGEST
+            clauses = "; ".join(self.wrong[:LONGEST]) + (f"; and {more} more" if more > 0 else "")
+            raise Disagreement(f"{baked} is not what its recipe and source give: {clauses}; run apply again")
+        return Verification(self.files, self.bytes, self.options.quick, tuple(self.notes), tuple(self.unverified))
+
+
+@dataclass(frozen=True)
+class CopiedRange:
+    """A range of a file that is equal to one of another file, which begins there at `place`.
+
+    start, stop: in bytes from the beginning of the file.
+    """
+
+    start: int
+    stop: int
     origin: Path
     place: int
 
     def tasks(self) -> Iterator[Task]:
-        for at, size in self._pieces(BLOCK):
-            yield lambda reader, at=at, size=size: reader.unlike_file(
-                self.start + at, self.origin, self.place + at, size
-            )  # type: ignore[misc]
+        """Yield comparisons of pieces of the range, which can run at the same time."""
+
+        def compared(reader: RangeReader, at: int) -> int | None:
+            size = min(BLOCK, self.stop - at)
+            return reader.unlike_file(at, self.origin, self.place + at - self.start, size)
+
+        return (partial(compared, at=at) for at in range(self.start, self.stop, BLOCK))
 
 
 @dataclass(frozen=True)
-class GeneratedRange(Range):
+class GeneratedRange:
     """A range whose bytes are made in pieces.
 
     make(at, size): the bytes from `at` on, counted from the beginning of the range. unit: pieces are multiples of it.
+    multiplied: it is a tensor that a fold changes.
     """
 
+    start: int
+    stop: int
     make: Callable[[int, int], bytes]
     unit: int = 1
+    multiplied: bool = False
 
     def tasks(self) -> Iterator[Task]:
-        for at, size in self._pieces(max(1, BLOCK // self.unit) * self.unit):
-            yield lambda reader, at=at, size=size: reader.unlike(self.start + at, self.make(at, size))  # type: ignore[misc]
+        """Yield comparisons of pieces of the range, which can run at the same time."""
+        step = max(1, BLOCK // self.unit) * self.unit
+
+        def compared(reader: RangeReader, at: int) -> int | None:
+            return reader.unlike(at, self.make(at - self.start, min(step, self.stop - at)))
+
+        return (partial(compared, at=at) for at in range(self.start, self.stop, step))
 
 
 @dataclass(frozen=True)
-class MultipliedRange(GeneratedRange):
-    """The range of a tensor that a fold changes."""
-
-
-@dataclass(frozen=True)
-class StreamedRange(Range):
+class StreamedRange:
     """A range whose bytes `chunks` yields from the beginning."""
 
+    start: int
+    stop: int
     chunks: Callable[[], Iterator[bytes | memoryview]]
 
     def tasks(self) -> Iterator[Task]:
+        """Yield the comparison of the range."""
+
         def compared(reader: RangeReader) -> int | None:
             at = self.start
             for chunk in self.chunks():
@@ -92,6 +156,9 @@ class StreamedRange(Range):
             return None if at == self.stop else at
 
         yield compared
+
+
+Range = CopiedRange | GeneratedRange | StreamedRange
 
 
 class RangeReader:
@@ -145,15 +212,19 @@ def first_difference(
     whole: also check that all bytes outside of the ranges are zero.
     """
     lock, places = Lock(), list[int]()
-    expected = _with_zeros(ranges, path.stat().st_size) if whole else ranges
+    expected: list[Range] = list(ranges)
+    if whole:
+        starts, stops = [*(part.start for part in ranges), path.stat().st_size], [0, *(part.stop for part in ranges)]
+        zeros = (GeneratedRange(stop, start, _zeros) for stop, start in zip(stops, starts, strict=True))
+        expected.extend(zeros)
     tasks = chain.from_iterable(part.tasks() for part in expected)
 
-    def counted(done: int) -> None:
+    def count(done: int) -> None:
         with lock:
             advance(done)
 
     def work(_: int) -> None:
-        with RangeReader(path, counted) as reader:
+        with RangeReader(path, count) as reader:
             while True:
                 with lock:
                     task = None if places else next(tasks, None)
@@ -168,15 +239,8 @@ def first_difference(
     return min(places, default=None)
 
 
-def _with_zeros(ranges: Sequence[Range], size: int) -> Iterator[Range]:
-    at = 0
-    for part in ranges:
-        if part.start > at:
-            yield GeneratedRange(at, part.start, lambda at, size: bytes(size))
-        yield part
-        at = part.stop
-    if at < size:
-        yield GeneratedRange(at, size, lambda at, size: bytes(size))
+def _zeros(at: int, size: int) -> bytes:
+    return bytes(size)
 
 
 def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
@@ -189,37 +253,35 @@ def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
     return place if done == size else place[:done]
 
 
-def unchanged(at: int, stop: int, source: Source, name: str, place: int) -> Range:
-    """Return the range of a file that is equal to one of a file of the source, which begins there at `place`."""
-    if not source.is_generated(name):
-        return CopiedRange(at, stop, source.path(name), place)
-    return GeneratedRange(at, stop, lambda start, size: source.read(name, place + start, place + start + size))
-
-
 def folded_ranges(source: Source, name: str, fold: Fold, wide: bool) -> list[Range]:
     """Return the ranges of a shard with factors in some of its weights. wide: these become F32."""
     header = source.headers[name]
     scalings: dict[str, list[Scaling]] = {}
     for scaling in fold.scalings:
         scalings.setdefault(scaling.tensor, []).append(scaling)
+
+    def unchanged(at: int, size: int, place: int) -> Range:
+        if not source.is_generated(name):
+            return CopiedRange(at, at + size, source.path(name), place)
+        return GeneratedRange(at, at + size, lambda start, size: source.read(name, place + start, place + start + size))
+
+    head = widened_header(header, scalings) if wide else b""
+    ranges = [unchanged(0, header.data_start, 0)]
     if wide:
-        head = widened_header(header, scalings)
-        ranges: list[Range] = [GeneratedRange(0, len(head), lambda at, size: head[at : at + size])]
-    else:
-        ranges = [unchanged(0, header.data_start, source, name, 0)]
-    for tensor in sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
+        ranges = [GeneratedRange(0, len(head), lambda at, size: head[at : at + size])]
+    for tensor in in_order(header):
         at, place = ranges[-1].stop, header.data_start + tensor.start
         if tensor.name in scalings:
             read = partial(source.read, name)
             ranges.append(_multiplied(at, read, place, tensor, scalings[tensor.name], wide))
         else:
-            ranges.append(unchanged(at, at + tensor.stop - tensor.start, source, name, place))
+            ranges.append(unchanged(at, tensor.stop - tensor.start, place))
     return ranges
 
 
 def _multiplied(
     at: int, read: Callable[[int, int], bytes], place: int, tensor: Tensor, scalings: list[Scaling], wide: bool
-) -> MultipliedRange:
+) -> GeneratedRange:
     """The range of a tensor that a fold changes, which begins at `at`, and in the shard of the source at `place`."""
     stored, dtype = np.dtype(STORED[tensor.dtype]), "F32" if wide else tensor.dtype
     unit = np.dtype(STORED[dtype]).itemsize
@@ -236,13 +298,11 @@ def _multiplied(
                     new[part] = scaled(new[part], dtype, scaling.factor, scaling.plus_one)
         return np.ascontiguousarray(new, STORED[dtype]).tobytes()
 
-    return MultipliedRange(at, at + tensor_bytes(dtype, tensor.shape), make, unit)
+    return GeneratedRange(at, at + tensor_bytes(dtype, tensor.shape), make, unit, multiplied=True)
 
 
 def tensor_at(path: Path, place: int) -> str:
     """Return the tensor of a safetensors file that has the byte at a place; "its header" before the data."""
     header = read_header(path)
-    for tensor in header.tensors.values():
-        if tensor.start <= place - header.data_start < tensor.stop:
-            return tensor.name
-    return "its header"
+    at = place - header.data_start
+    return next((name for name, tensor in header.tensors.items() if tensor.start <= at < tensor.stop), "its header")

@@ -13,12 +13,12 @@ import pytest
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import apply, make_plan
-from ...support.corruptions import data, renew, scale, tensor
-from ...support.gguf_files import write
-from ...support.hub_server import serving
-from ...support.in_process import command
-from ...support.models import make
+from ..support.baking import apply, make_plan
+from ..support.corruptions import data, renew, scale, tensor
+from ..support.gguf_files import write
+from ..support.hub_server import serving
+from ..support.in_process import command
+from ..support.models import make
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
 VALIDATE = ("validate", "out", "--against", "model")
@@ -65,7 +65,7 @@ PROGRAM = """
 from pathlib import Path
 import ropeconv
 from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.bake.verify.output import verify_output
+from ropeconv.bake.verify import verify_output
 source, recipe = ropeconv.open_source("me/tiny"), ropeconv.Recipe(REGISTRY["yarn"](4.0))
 """
 

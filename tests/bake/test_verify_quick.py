@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import ropeconv
-from ropeconv.bake.verify.findings import Options
-from ropeconv.bake.verify.output import verify_output
+from ropeconv.bake.findings import Options
+from ropeconv.bake.verify import verify_output
 from ropeconv.errors import Disagreement
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
@@ -17,11 +17,11 @@ from ropeconv.formats.gguf.values import f32, string
 from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import apply, make_plan
-from ...support.corruptions import data, scale, tensor
-from ...support.gguf_files import write
-from ...support.llamacpp import bake, checkpoint
-from ...support.models import make
+from ..support.baking import apply, make_plan
+from ..support.corruptions import data, scale, tensor
+from ..support.gguf_files import write
+from ..support.llamacpp import bake, checkpoint
+from ..support.models import make
 
 MIXED = Recipe(METHODS["mixed"](4.0))
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}  # as the quantiser needs it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ropeconv.bake.verify.findings import is_document, is_loaded
+from ropeconv.bake.file_checks import is_document, is_loaded
 
 LOADED = (
     "LICENSE.safetensors", "NOTICE.bin", "USE_POLICY.gguf", "LICENSE.jinja", "LICENSE.py", "LICENSE.so", "NOTICE.json",

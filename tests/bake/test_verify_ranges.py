@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.bake.verify.ranges import BLOCK, CopiedRange, GeneratedRange, Range, StreamedRange, first_difference
+from ropeconv.bake.findings import BLOCK, CopiedRange, GeneratedRange, Range, StreamedRange, first_difference
 
 SIZE = 2 * BLOCK + 1000
 HOLE = BLOCK + 37

@@ -13,7 +13,7 @@ from ropeconv.errors import BadSource
 from ropeconv.rope.forms import NO_ROTATION, InterpolatedForm, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.schedule import QueryScaling
 from ropeconv.rope.spec import Proportional
-from ropeconv.runtimes.llamacpp.archs import Arch, ArchWindow, PositionScale, arch_of_header, assumed_keys, find_arch
+from ropeconv.runtimes.llamacpp.archs import Arch, ArchWindow, arch_of_header, assumed_keys, find_arch
 from ropeconv.runtimes.llamacpp.layers import layer_kinds, layer_windows
 from ropeconv.runtimes.llamacpp.read_header import ASSUMED, Reading, read, recognise_llama3
 from ropeconv.runtimes.llamacpp.scaling import ArchKeys
@@ -420,7 +420,7 @@ def test_unknown_architectures_are_taken_where_that_is_allowed() -> None:
 
 def test_chunks_and_queries_of_layers_that_do_not_rotate() -> None:
     chunks = ArchWindow("unless 0", 4, "same", size=8192, chunked=True)
-    scale = PositionScale(0.1, 8192)
+    scale = QueryScaling(0.1, 8192)
     llama4 = arch(nope_interval=4, nope_with_window=True, window=chunks, nope_query_scaling=scale)
     with_chunks, without = reading(llama4).spec, reading(llama4, attention__sliding_window=0).spec
     assert (with_chunks.chunked, with_chunks.nope_query_scaling) == (True, QueryScaling(0.1, 8192))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -16,6 +16,7 @@ from ...errors import BadSource
 from ...formats.gguf.file import GgufFile
 from ...formats.package_data import package_data
 from ...rope.errors import shown
+from ...rope.schedule import QueryScaling
 
 
 class HeaderKeys(Protocol):
@@ -47,13 +48,6 @@ class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     other: int
 
 
-class PositionScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A query scale 1 + beta ln(1 + floor(p / length)), which no key changes."""
-
-    beta: float
-    length: int
-
-
 class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One GGUF architecture; the beginning of archs.toml explains the fields.
 
@@ -82,7 +76,7 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nope_interval: int = 0
     nope_first: bool = False
     nope_with_window: bool = False
-    nope_query_scaling: PositionScale | None = None
+    nope_query_scaling: QueryScaling | None = None
     leading_dense: bool = False
     full_attention_interval: int = 0
     finetuned: bool = False
@@ -174,41 +168,25 @@ def arch_of_header(keys: HeaderKeys) -> Arch:
     return find_arch(keys.get("general.architecture"), bool(keys.get(ASSUMED_KEY)))
 
 
-KINDS: tuple[tuple[Callable[[GgufFile], bool], str], ...] = (
-    (
-        lambda file: file.get("general.type") == "adapter" or file.get("adapter.type") is not None,
-        "is a LoRA adapter, which has no RoPE of its own; extend the model that it belongs to",
-    ),
-    (
-        lambda file: file.get("general.type") == "mmproj" or file.get("general.architecture") == "clip",
-        "is a multimodal projector (mmproj), which is not extended; give the file of the language model beside it",
-    ),
-    (
-        lambda file: file.get("general.type") == "imatrix" or any(name.endswith(".in_sum2") for name in file.tensors),
-        "is an importance matrix and no model; give the model itself",
-    ),
-    (
-        lambda file: file.get("general.architecture") is None,
-        "has no general.architecture, so it is not a language model",
-    ),
-    (
-        lambda file: not file.tensors,
-        "contains only a vocabulary and no weights; pass the model itself",
-    ),
-    (
-        lambda file: bool(_further(file)) and not any(name.startswith("blk.0.") for name in file.tensors),
-        "holds only layers that predict further tokens (MTP), a draft for another file; extend that file, and leave "
-        "the draft unchanged",
-    ),
-)
-"""Each kind as a test of the file, and what to say of one after its name."""
-
-
 def other_kind(file: GgufFile) -> str:
     """Return why a file is not a language model, with the fix, to follow its name; empty for a model."""
-    return next((words for applies, words in KINDS if applies(file)), "")
-
-
-def _further(file: GgufFile) -> int:
-    count = file.get(f"{file.get('general.architecture')}.nextn_predict_layers", 0)
-    return count if isinstance(count, int) else 0
+    kind, arch = file.get("general.type"), file.get("general.architecture")
+    if kind == "adapter" or file.get("adapter.type") is not None:
+        return "is a LoRA adapter, which has no RoPE of its own; extend the model that it belongs to"
+    if kind == "mmproj" or arch == "clip":
+        return (
+            "is a multimodal projector (mmproj), which is not extended; give the file of the language model beside it"
+        )
+    if kind == "imatrix" or any(name.endswith(".in_sum2") for name in file.tensors):
+        return "is an importance matrix and no model; give the model itself"
+    if arch is None:
+        return "has no general.architecture, so it is not a language model"
+    if not file.tensors:
+        return "contains only a vocabulary and no weights; pass the model itself"
+    further = file.get(f"{arch}.nextn_predict_layers", 0)
+    if isinstance(further, int) and further and not any(name.startswith("blk.0.") for name in file.tensors):
+        return (
+            "holds only layers that predict further tokens (MTP), a draft for another file; extend that file, and "
+            "leave the draft unchanged"
+        )
+    return ""

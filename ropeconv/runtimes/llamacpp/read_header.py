@@ -82,7 +82,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     if len(sections) > 3:
         notes = (*notes, f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for text")
     trained, known, reference = _trained(file, arch, form, scaling.context)
-    windows, unrotated = layer_windows(file, arch), arch.nope_query_scaling
+    windows = layer_windows(file, arch)
     spec = RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
@@ -100,7 +100,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
         layout="interleaved" if arch.pairs == "norm" and not sections else "half",
         mla=arch.mla,
         query_scaling=_query_scaling(file, arch, original),
-        nope_query_scaling=QueryScaling(unrotated.beta, unrotated.length) if unrotated and any(windows) else None,
+        nope_query_scaling=arch.nope_query_scaling if any(windows) else None,
         mrope_section=sections,
         notes=(*notes, *ASSUMED[: arch.assumed]),
     )

@@ -218,8 +218,10 @@ def main() -> None:
     """Rewrites the pages, tables and missing pictures."""
     for name, made in PAGES.items():
         (DOCS / name).write_text(made(), encoding="utf-8")
-    for script in (["tables.py"], ["method_pictures.py", "--missing"]):
-        subprocess.run([sys.executable, "-W", "ignore", str(ROOT / "scripts" / script[0]), *script[1:]], check=True)
+    for script in (["tables"], ["method_pictures", "--missing"]):
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", f"scripts.{script[0]}", *script[1:]], check=True, cwd=ROOT
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Writes tables in README.md and docs/ from the data of the package, and the methods and encodings that they lack.
 
-    python scripts/tables.py
+    python -m scripts.tables
 
 A method or an encoding without a row or a section gets one from its docstring; those that are there stay.
 tests/runtimes/test_tables.py compares the pages with the data.
@@ -23,6 +23,8 @@ from ropeconv.models.registry import families as all_families
 from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.groups import newest
 from ropeconv.runtimes.runtime import Runtime, runtimes
+
+from . import engine_tables
 
 ROOT = Path(__file__).parents[1]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
@@ -243,6 +245,10 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "docs/runtimes.md": (
         (r"(?<=```\n)family .*?(?=\n```)", common_families),
         (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
+        (r"\| model \| `--ntk 4` \|.*?(?=\n\n)", engine_tables.engines),
+        (r"That holds in\s+\d+\s+of\s+\d+\s+cells\.", engine_tables.engines_counted),
+        (r"(?<=\n\n)- SGLang: .*?(?=\n\n)", engine_tables.reasons),
+        (r"For \d+ published models in .*?unknown\.", engine_tables.shares),
         (r"There are [\d,]+\s+cells\s[^.]*?\sunknown\.", sentence),
     ),
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),

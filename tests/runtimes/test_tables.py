@@ -10,4 +10,4 @@ from scripts.tables import PAGES, ROOT, filled
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_has_the_numbers_of_the_data(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
-    assert filled(page, text) == text, "run python scripts/tables.py"
+    assert filled(page, text) == text, "run python -m scripts.tables"

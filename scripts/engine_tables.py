@@ -1,0 +1,140 @@
+"""Tables of docs/runtimes.md about published models in the main engines; `tables.py` writes them into the page."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+
+from ropeconv.bake.advice import METHODS
+from ropeconv.convert.encoding import CheckpointResult, EncodeRequest, tried
+from ropeconv.convert.gguf_encoding import GgufModel
+from ropeconv.convert.gguf_selection import select_gguf
+from ropeconv.convert.target import Target
+from ropeconv.convert.to_gguf.hparams import gguf_rules, hparams, sizes_of
+from ropeconv.formats.gguf.header import GgufHeader
+from ropeconv.formats.gguf.values import string
+from ropeconv.models.config import detect
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.runtimes.groups import newest
+from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.runtime import GOOD
+from ropeconv.runtimes.verdict import Verdict
+
+from .laboratory.sources import published_configs
+
+ENGINES = ("transformers", "vllm", "sglang")
+MAIN = (*ENGINES, "mlx-lm", "exllamav3", "llama-cpp", "lmdeploy", "tgi")
+FACTOR = 4.0
+POPULAR = (
+    "meta-llama--Llama-2-7b-hf", "meta-llama--Meta-Llama-3-8B", "meta-llama--Meta-Llama-3.1-8B",
+    "meta-llama--Llama-4-Scout-17B-16E-Instruct", "mistralai--Mistral-7B-Instruct-v0.3",
+    "mistralai--Mistral-Nemo-Instruct-2407", "mistralai--Mixtral-8x7B-v0.1",
+    "mistralai--Ministral-3-3B-Instruct-2512", "Qwen--Qwen2.5-7B-Instruct", "Qwen--Qwen2.5-VL-7B-Instruct",
+    "Qwen--Qwen3-8B", "Qwen--Qwen3-30B-A3B", "Qwen--Qwen3-VL-8B-Instruct", "Qwen--Qwen3.5-27B", "google--gemma-2-9b",
+    "google--gemma-3-27b-it", "google--gemma-4-26B-A4B", "microsoft--Phi-4-mini-instruct", "microsoft--phi-4",
+    "deepseek-ai--DeepSeek-V3", "openai--gpt-oss-20b", "HuggingFaceTB--SmolLM3-3B",
+    "ibm-granite--granite-3.3-8b-instruct", "allenai--OLMo-2-1124-7B-Instruct",
+)  # fmt: skip
+"""Models of the table of engines."""
+
+
+@cache
+def configs() -> Mapping[str, dict[str, object]]:
+    """Return the published configs of the tests by model."""
+    return dict(published_configs())
+
+
+@cache
+def written(model: str, method: str) -> tuple[Schedule, RopeSpec, list[CheckpointResult]]:
+    """Return the schedule of a method for a model, the RoPE it starts from, and the checkpoints that can hold it."""
+    config = configs()[model]
+    family = detect(config)
+    spec = read_spec(config, family)
+    base = spec.unscaled() if spec.scaled else spec
+    schedule = Recipe(REGISTRY[method](FACTOR)).schedule(base)  # type: ignore[call-arg]
+    return schedule, base, tried(EncodeRequest(schedule, base, family, config, Target(replace=True)))[0]
+
+
+@cache
+def obstacles(model: str, method: str) -> dict[str, str]:
+    """Return why engines compute no output of a method exactly, by the name of the engine.
+
+    The output is one checkpoint for transformers, vLLM and SGLang, and one GGUF file for llama.cpp.
+    """
+    schedule, base, results = written(model, method)
+    failing = [_failing(result) for result in results]
+    nothing = dict.fromkeys((newest(name).title for name in ENGINES), "no encoding of the config can hold it")
+    found = min(failing, key=len, default=nothing)
+    family = detect(configs()[model])
+    try:
+        header = {**hparams(sizes_of(configs()[model], family, base), family, base, vocabulary=1)}
+        header["general.architecture"] = string(gguf_rules(family).arch)
+        select_gguf(schedule, GgufModel(GgufHeader(3, header, {}, 32, 0, 0), {}, {}), Target(to="gguf"))
+    except RopeconvError as problem:
+        found["llama.cpp"] = str(problem).partition("; ")[0].rpartition(": ")[2].replace("by keys, ", "in its keys ")
+    return {engine: reason.partition(" (")[0] for engine, reason in found.items()}
+
+
+def _failing(result: CheckpointResult) -> dict[str, str]:
+    """The reason of each engine that does not compute a checkpoint, by its name."""
+    verdicts = {name: _verdict(result, name) for name in ENGINES}
+    return {newest(name).title: one.reason for name, one in verdicts.items() if one.status not in GOOD}
+
+
+def _verdict(result: CheckpointResult, runtime: str) -> Verdict:
+    return next(one for one in reversed(result.verdicts) if one.covers(newest(runtime)))
+
+
+def engines() -> str:
+    """Return the table: a model per line, a method per column."""
+    names = [method for method, _ in METHODS.values()]
+    lines = ["| model | " + " | ".join(f"`--{name} {FACTOR:g}`" for name in names) + " |", "|---" * 6 + "|"]
+    for model in POPULAR:
+        cells = (", ".join(obstacles(model, name)) for name in names)
+        lines.append(
+            "| " + " | ".join((model.replace("--", "/"), *(f"not {one}" if one else "yes" for one in cells))) + " |"
+        )
+    return "\n".join(lines)
+
+
+def engines_counted() -> str:
+    """Return the sentence above that table."""
+    cells = [obstacles(model, method) for model in POPULAR for method, _ in METHODS.values()]
+    return f"That holds in {sum(not one for one in cells)} of {len(cells)} cells."
+
+
+def reasons() -> str:
+    """Return a line per engine and reason, with the models and methods where it holds."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for model in POPULAR:
+        found: dict[tuple[str, str], list[str]] = {}
+        for method, _ in METHODS.values():
+            for obstacle in obstacles(model, method).items():
+                found.setdefault(obstacle, []).append(method)
+        for obstacle, names in found.items():
+            places.setdefault(obstacle, []).append(f"{model.partition('--')[2]} ({', '.join(names)})")
+    return "\n".join(
+        f"- {engine}: {reason}: {', '.join(models)}." for (engine, reason), models in sorted(places.items())
+    )
+
+
+def shares() -> str:
+    """Return how the verdicts on all published configs in the main runtimes are known."""
+    grades = Counter[str]()
+    for model in configs():
+        for method, encoding in METHODS.values():
+            for result in written(model, method)[2]:
+                if result.encoding == encoding:
+                    grades.update(_verdict(result, name).grade or "unknown" for name in MAIN)
+    run, read, unknown = (grades[grade] / grades.total() for grade in ("run", "read", "unknown"))
+    text = (
+        f"For {len(configs())} published models in the newest versions of eight runtimes, {run:.0%} of the statuses "
+        f"were run, {read:.0%} were read in source code, and {unknown:.0%} are unknown."
+    )
+    return textwrap.fill(text, 119)

@@ -18,9 +18,9 @@ pytest.importorskip("matplotlib")
 
 import ropeconv  # noqa: E402
 from scripts.reproduction import __main__ as command  # noqa: E402
-from scripts.reproduction import bound, methods, running, temperature, thetas  # noqa: E402
+from scripts.reproduction import bound, factors, finetuning, methods, running, temperature, thetas  # noqa: E402
 from scripts.reproduction.comparing import Comparison, Estimate, estimate  # noqa: E402
-from scripts.reproduction.training import Training, build  # noqa: E402
+from scripts.reproduction.training import Training, build, frequencies, trained_with  # noqa: E402
 
 
 def test_the_rows_are_the_formulas() -> None:
@@ -61,25 +61,33 @@ def test_errors_are_those_by_hand() -> None:
     assert estimate(numbers[:, :1]).between_documents is None
 
 
+def difference(value: float, documents: float = 1.0, models: float | None = 1.0, count: int = 4) -> Estimate:
+    return Estimate(value, documents, models, 24, count)
+
+
+def test_degrees_of_freedom_are_those_of_welch() -> None:
+    # (1 + 1)^2 / (1 / 23 + 1 / 3) = 10.6; an error of the models alone has those of 4 models, of documents of 24
+    assert difference(0.0).freedom == 10
+    assert (difference(0.0, documents=0.0).freedom, difference(0.0, models=0.0).freedom) == (3, 23)
+
+
 @pytest.mark.parametrize(
-    ("value", "models", "agreeing", "claimed", "verdict"),
+    ("estimate", "agreeing", "claimed", "verdict"),
     [
-        (5.0, 4 / 3, 3, 1, "decided, as published"),  # the error is 5 / 3
-        (4.99, 4 / 3, 3, 1, "not decided"),
-        (5.0, 4 / 3, 2, 1, "not decided"),  # one model has the other sign
-        (-5.0, 1.0, 3, 1, "decided, not as published"),
-        (5.0, 1.0, 3, 0, "decided, published as about 0"),
-        (5.0, 1.0, 3, None, "decided"),
+        # the error is 5 / 3, with 7 degrees of freedom: 4.53 errors, scipy.stats.t.isf(0.00135, 7)
+        (difference(7.6, models=4 / 3), 4, 1, "decided, as published"),
+        (difference(7.5, models=4 / 3), 4, 1, "not decided"),
+        (difference(8.2, models=4 / 3), 3, 1, "not decided"),  # one model has the other sign
+        (difference(-8.2), 4, 1, "decided, not as published"),
+        (difference(8.2), 4, 0, "decided, published as about 0"),
+        (difference(8.2), 4, None, "decided"),
+        (difference(9.1, documents=0.0), 4, 1, "not decided"),  # 9.22 errors are needed between 4 models
+        (difference(9.3, documents=0.0), 4, 1, "decided, as published"),
+        (difference(50.0, models=None, count=1), 1, 1, "not decided"),  # a single model decides nothing
     ],
 )
-def test_three_errors_decide_and_less_does_not(
-    value: float, models: float, agreeing: int, claimed: int | None, verdict: str
-) -> None:
-    assert Comparison("", Estimate(value, 1.0, models), agreeing, 3, claimed=claimed).verdict == verdict
-
-
-def test_a_single_model_decides_nothing() -> None:
-    assert Comparison("", Estimate(50.0, 1.0, None), 1, 1, claimed=1).verdict == "not decided"
+def test_students_t_decides(estimate: Estimate, agreeing: int, claimed: int | None, verdict: str) -> None:
+    assert Comparison("", estimate, agreeing, claimed=claimed).verdict == verdict
 
 
 def fabricated(how: Training) -> list[tuple[running.Job, running.Found]]:
@@ -88,32 +96,75 @@ def fabricated(how: Training) -> list[tuple[running.Job, running.Found]]:
     def numbers(*shape: int) -> Any:
         return np.random.default_rng(0).normal(3.0, 0.1, shape)
 
-    rows = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in bound.DISTANCES)]
     done = []
-    for job in running.jobs(how, range(2), command.SUBJECTS):
+    for job in running.jobs(how, range(4), list(running.SUBJECTS)):
+        of_bound = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in bound.DISTANCES)]
+        of_tuned = ["loss", "loss of the last quarter", "loss beyond"]
+        of_tuned += [f"found at {distance}" for distance in finetuning.DISTANCES]
+        by_base = {f"{bound.name_of(job.how)}, {name}": numbers(8) + job.how.base for name in of_bound}
         found = {
             "methods": {name: numbers(3, 8) for name in methods.rows(job.how)},
             "thetas": {name: numbers(len(thetas.FACTORS), 8) for name in thetas.thetas(job.how)},
             "temperature": {str(s): numbers(len(temperature.SWEPT) + 1, 8) for s in temperature.FACTORS},
-            "bound": {name: numbers(8) + job.how.base for name in rows},
-        }
+            "bound": by_base,
+            "rotation": by_base,
+            "finetuning": {f"{row}, {name}": numbers(8) for row in finetuning.rows(job.how) for name in of_tuned},
+            "factors": {"base": numbers(5, 8)} | {
+                f"{name}, {factor}": numbers(2 + index, 8)
+                for index, factor in enumerate(factors.FACTORS) for name in factors.rows(job.how, factor)
+            },
+        }  # fmt: skip
         done.append((job, {name: found[name] for name in job.subjects}))
     return done
+
+
+def test_subjects_share_models_and_a_key_belongs_to_a_training() -> None:
+    jobs = running.jobs(Training(), range(4), list(running.SUBJECTS))
+    assert [job.subjects for job in jobs if len(job.subjects) > 1][::4] == [
+        ("methods", "thetas", "temperature"), ("factors", "finetuning"),
+    ]  # fmt: skip
+    # for each seed plain, with log-n, four bases, one to fine-tune, three for the rotation
+    assert len(jobs) == len({job.how for job in jobs}) == 4 * 10
+
+
+def test_half_of_a_head_is_rotated_in_training() -> None:
+    how = Training(base=100.0, rotated=0.5)
+    assert frequencies(how) == pytest.approx([*(100.0 ** (-np.arange(8) / 8)), *[0.0] * 8])
+    own = trained_with(how)
+    model = build(replace(how, layers=1), 300)
+    assert own is not None
+    ropeconv.patch(model, own)
+    assert model.model.rotary_emb.inv_freq.double().numpy() == pytest.approx(frequencies(how), rel=1e-6)
+    assert trained_with(Training()) is None
+
+
+def test_the_methods_of_men_meet_at_the_critical_pair_and_violate_the_bound_as_counted_by_hand() -> None:
+    how = finetuning.trainings(Training())[0]
+    pair, cut = np.arange(16), finetuning.split(how)
+    assert cut == 7  # 16 ln(128 / 2 pi) / ln 1000 = 6.98
+    first = (1000 * 4 ** (16 / 7)) ** (-pair / 16)
+    second = np.where(pair < cut, first, 1000.0 ** (-pair / 16) / 4)
+    for name, inv_freq in (("Method 1", first), ("Method 2", second)):
+        below = int((np.cos(np.outer(np.arange(1, 512), inv_freq)).sum(1) < 0).sum())
+        assert finetuning.violations(how, finetuning.rows(how)[name]) == below
+        assert below == {"Method 1": 0, "Method 2": 9}[name]
 
 
 @pytest.mark.nightly
 def test_pages_have_every_row_with_what_was_published(tmp_path: Path) -> None:
     how = Training()
-    page = command.written(command.reports(fabricated(how), how, command.SUBJECTS), {"device": "cpu"}, tmp_path)
+    subjects = list(running.SUBJECTS)
+    page = command.written(command.reports(fabricated(how), how, subjects), {"device": "cpu"}, tmp_path)
     assert "| mixed 0.625, log-n trained | " in page
     assert " | 49.40 | 68.91 | 45.41 |" in page
     assert re.search(r"\| by-parts \| ([23]\.\d ± 0\.\d \| ){3}not at hand \|", page)
-    assert page.count("not decided") > 40  # all rows are equal
+    assert page.count("not decided") > 80  # all rows are equal
     data = json.loads((tmp_path / "results.json").read_text())
-    assert {one["verdict"] for one in data["methods"]["comparisons"]} == {"not decided"}
+    for name in ("methods", "finetuning", "factors"):
+        assert {one["verdict"] for one in data[name]["comparisons"]} == {"not decided"}
     # base by base, although the jobs of all seeds come in another order
     bases = data["bound"]["bases"]
     assert bases == [one.base for one in bound.trainings(how)]
     losses = [float(line[3].split()[0]) for line in data["bound"]["tables"][0]["lines"]]
     assert losses == pytest.approx([base + 3 for base in bases], abs=0.2)
-    assert all((tmp_path / f"{name}.svg").read_text().startswith("<svg") for name in command.SUBJECTS)
+    assert all((tmp_path / f"{name}.svg").read_text().startswith("<svg") for name in subjects)

@@ -22,15 +22,13 @@ import transformers
 
 import ropeconv
 
-from . import bound
 from .measuring import Numbers
 from .report import Report
-from .running import ON_PLAIN, Found, Job, jobs, run_all
+from .running import SUBJECTS, Found, Job, jobs, run_all
 from .text import Corpus, corpus, files, manual
 from .training import Training
 
-SUBJECTS = ("methods", "bound", "thetas", "temperature")
-LONGEST = 1024  # tokens of the longest sequences
+LONGEST = 2048  # tokens of the longest sequences
 RESULTS = "## Results\n"
 
 
@@ -70,17 +68,8 @@ def stacked(done: Sequence[tuple[Job, Found]], subject: str) -> dict[str, Number
 
 def reports(done: Sequence[tuple[Job, Found]], how: Training, subjects: Sequence[str]) -> list[Report]:
     """The reports of all subjects. done: the jobs with what was measured. how: the training of the plain models."""
-    ordered = sorted(done, key=lambda one: (one[0].how.seed, one[0].how.base))
-    made = []
-    for subject in subjects:
-        found = stacked(ordered, subject)
-        if subject == "bound":
-            bases = bound.trainings(how)
-            split = {name: numbers.reshape(-1, len(bases), *numbers.shape[1:]) for name, numbers in found.items()}
-            made.append(bound.report(split, bases))
-        else:
-            made.append(ON_PLAIN[subject].report(found, how))
-    return made
+    ordered = sorted(done, key=lambda pair: pair[0].how.seed)
+    return [SUBJECTS[subject].report(stacked(ordered, subject), how) for subject in subjects]
 
 
 def written(made: Sequence[Report], how: dict[str, object], out: Path) -> str:
@@ -124,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     given, began = options(arguments), time.perf_counter()
     given.out.mkdir(parents=True, exist_ok=True)
     how = replace(Training(), steps=given.steps)
-    read = corpus(files(given.text) if given.text else manual(), LONGEST + 1, given.documents)
+    read = corpus(files(given.text) if given.text else manual(), LONGEST + 1, given.documents, bytes_per_token=3)
     todo = jobs(how, range(given.seeds), given.only)
     print(f"{len(read.train):,} tokens to train on, {len(read.names)} documents, {len(todo)} models", flush=True)
     found, seconds = run_all(todo, read, given.device, given.out / "measured", given.jobs)

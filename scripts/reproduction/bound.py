@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 import ropeconv
-from ropeconv.rope.forms import Plain
 
 from .comparing import compare, estimate
-from .measuring import Numbers, predict, retrieved, with_needles
+from .measuring import Numbers, predict, retrieved
 from .published import MEN
 from .report import Curve, Report, Table, curves, nats, percent
-from .text import Ids
-from .training import VALUES, Training
+from .text import Corpus
+from .training import VALUES, Training, frequencies, trained_with
 
 LENGTH = 256
 TIMES_BOUND = (1 / 200, 1 / 20, 1.1, 10.0)
@@ -32,23 +31,25 @@ def trainings(how: Training) -> list[Training]:
     return [replace(own, base=round(share * smallest, 1)) for share in TIMES_BOUND]
 
 
-def measure(model: Any, how: Training, ids: Ids, vocabulary: int) -> dict[str, Numbers]:
-    """Losses in nats and needles found in percent, float64 [documents].
+def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
+    """Losses in nats and needles found in percent by the name of the model, float64 [documents].
 
-    model: trained as `how` says. ids: int64 [documents, BEYOND times LENGTH + 1]. vocabulary: number of tokens.
+    model: trained as `how` says. corpus: with BEYOND times LENGTH + 1 tokens of each document.
     """
+    ids, own = corpus.test[:, : BEYOND * LENGTH + 1], trained_with(how)
     pieces = ids[:, : BEYOND * LENGTH].reshape(-1, LENGTH)
-    found = {
-        "loss": predict(model, pieces).loss.reshape(len(ids), -1).mean(1),
-        "loss beyond": predict(model, ids).loss[:, LENGTH:].mean(1),
+    numbers = {
+        "loss": predict(model, pieces, own).loss.reshape(len(ids), -1).mean(1),
+        "loss beyond": predict(model, ids, own).loss[:, LENGTH:].mean(1),
     }
     for distance in DISTANCES:
-        shares = [
-            retrieved(model, with_needles(pieces, distance, vocabulary, seed)).reshape(len(ids), -1).mean(1)
-            for seed in range(REPEATS)
-        ]
-        found[f"retrieved {distance}"] = 100 * np.mean(shares, 0)
-    return found
+        numbers[f"retrieved {distance}"] = retrieved(model, pieces, distance, corpus, own, REPEATS)
+    return {f"{name_of(how)}, {measure}": values for measure, values in numbers.items()}
+
+
+def name_of(how: Training) -> str:
+    """The name of a model in the numbers."""
+    return f"{how.base:g}" + (f", {how.rotated:g} rotated" if how.rotated < 1 else "")
 
 
 def effective_length(how: Training) -> int | None:
@@ -56,16 +57,14 @@ def effective_length(how: Training) -> int | None:
     return ropeconv.reach(frequencies(how), 0.0, 1 << 20).effective_length
 
 
-def frequencies(how: Training) -> Numbers:
-    """The frequencies that a model was trained with, radians per token."""
-    return Plain(how.base).inv_freq(how.head_dim)
-
-
-def report(found: dict[str, Numbers], bases: list[Training]) -> Report:
+def report(measured: dict[str, Numbers], how: Training) -> Report:
     """Tables, comparisons and pictures.
 
-    found: by measure, float64 [models, bases, documents]. bases: the models of one seed.
+    measured: by model and measure, float64 [models, documents]. how: the training of plain models.
     """
+    bases = trainings(how)
+    names = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in DISTANCES)]
+    found = {name: np.stack([measured[f"{name_of(base)}, {name}"] for base in bases], 1) for name in names}
     lines = [
         [
             f"{how.base:,.1f}",

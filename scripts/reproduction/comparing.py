@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ropeconv.evaluate.result import FEWEST, critical
 from ropeconv.evaluate.statistics import Sample
 
 from .measuring import Numbers
-
-ERRORS = 3.0
-"""Errors beyond which a difference is decided."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +18,14 @@ class Estimate:
 
     value: the mean. between_documents: its standard error from the differences between documents, by bootstrap; None
     for fewer than two. between_models: the same between models trained with other seeds; None for a single one.
+    documents, models: how many there are.
     """
 
     value: float
     between_documents: float | None
     between_models: float | None
+    documents: int
+    models: int
 
     @property
     def error(self) -> float | None:
@@ -32,8 +33,17 @@ class Estimate:
 
         What differs by document and model at once is in both, so this is rather too large than too small.
         """
-        known = [one**2 for one in (self.between_documents, self.between_models) if one is not None]
+        known = [error**2 for error in (self.between_documents, self.between_models) if error is not None]
         return float(np.sqrt(sum(known))) if known else None
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom of the error, as in Welch 1947, rounded down; 0 where a part is not known."""
+        if self.between_documents is None or self.between_models is None:
+            return 0
+        parts = (self.between_documents**2, self.documents - 1), (self.between_models**2, self.models - 1)
+        spread = sum(square**2 / freedom for square, freedom in parts)
+        return int(sum(square for square, _ in parts) ** 2 / spread) if spread else 0
 
 
 def estimate(numbers: Numbers) -> Estimate:
@@ -43,7 +53,7 @@ def estimate(numbers: Numbers) -> Estimate:
     codes = np.arange(documents, dtype=np.int64)
     by_document = Sample(means, np.ones(documents), codes, codes).error
     by_model = float(numbers.mean(1).std(ddof=1) / np.sqrt(models)) if models > 1 else None
-    return Estimate(float(numbers.mean()), by_document, by_model)
+    return Estimate(float(numbers.mean()), by_document, by_model, documents, models)
 
 
 @dataclass(frozen=True)
@@ -51,23 +61,23 @@ class Comparison:
     """A paired difference.
 
     name: what is compared. difference: first minus second. agreeing: models whose own mean has the sign of the
-    difference. models: of all. published: the difference that was published, in the same unit; None where it is not at
+    difference. published: the difference that was published, in the same unit; None where it is not at
     hand. claimed: the sign that was published, which is 0 for hardly any difference; None where nothing is claimed.
     """
 
     name: str
     difference: Estimate
     agreeing: int
-    models: int
     published: float | None = None
     claimed: int | None = None
 
     @property
     def decided(self) -> bool:
-        """Whether the difference is at least three of its errors, and each of at least two models has its sign."""
-        value, error = self.difference.value, self.difference.error
-        agree = self.models > 1 and self.agreeing == self.models
-        return error is not None and value != 0 and abs(value) >= ERRORS * error and agree
+        """Whether Student's t tells the difference from 0, at the level of `eval`, and each model has its sign."""
+        estimate = self.difference
+        if estimate.documents < FEWEST or estimate.freedom < 1 or self.agreeing < estimate.models:
+            return False
+        return abs(estimate.value) > critical(estimate.freedom) * (estimate.error or 0.0)
 
     @property
     def verdict(self) -> str:
@@ -95,7 +105,7 @@ def compare(
     was published.
     """
     paired = first - second
-    found = estimate(paired)
-    agreeing = int((np.sign(paired.mean(1)) == np.sign(found.value)).sum())
+    difference = estimate(paired)
+    agreeing = int((np.sign(paired.mean(1)) == np.sign(difference.value)).sum())
     sign = claimed if published is None else int(np.sign(published))
-    return Comparison(name, found, agreeing, len(paired), published, sign)
+    return Comparison(name, difference, agreeing, published, sign)

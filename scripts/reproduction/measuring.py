@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import ropeconv
 
-from .text import Ids
+from .text import Corpus, Ids
 from .training import KINDS, hide
 
 BATCH = 8192  # tokens of a forward pass
@@ -68,6 +68,16 @@ def with_needles(ids: Ids, distance: int, vocabulary: int, seed: int) -> Ids:
     return found
 
 
-def retrieved(model: Any, ids: Ids) -> Numbers:
-    """Whether the last token of each sequence is the likeliest, 0 or 1, [sequences]."""
-    return predict(model, ids, last=1).right[:, 0]
+def retrieved(
+    model: Any, pieces: Ids, distance: int, corpus: Corpus, recipe: ropeconv.Recipe | None = None, repeats: int = 1
+) -> Numbers:
+    """The share of needles that a model finds at a distance, in percent, float64 [documents].
+
+    pieces: int64 [sequences, tokens], as many of each document. repeats: needles in each piece.
+    """
+    shares = [
+        predict(model, with_needles(pieces, distance, corpus.vocabulary, seed), recipe, last=1).right
+        for seed in range(repeats)
+    ]
+    found: Numbers = 100 * np.mean(shares, 0).reshape(len(corpus.names), -1).mean(1)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from .comparing import Comparison, compare, estimate
 from .measuring import Numbers, predict, repeated
 from .published import ACCURACY, SU, difference
 from .report import Report, Table, bars, percent
-from .text import Ids
+from .text import Corpus
 from .training import Training, recipe
 
 FACTOR = 8
@@ -55,12 +56,18 @@ def rows(how: Training) -> dict[str, ropeconv.Recipe]:
     }
 
 
-def measure(model: Any, how: Training, ids: Ids) -> dict[str, Numbers]:
+def trainings(how: Training) -> list[Training]:
+    """The models of one seed: without and with log-n."""
+    return [how, replace(how, log_n=True)]
+
+
+def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
     """The accuracy of each row in percent, float64 [columns, documents].
 
-    model: trained as `how` says. ids: int64 [documents, FACTOR times the trained length + 1].
+    model: trained as `how` says. corpus: with FACTOR times the trained length + 1 tokens of each document.
     """
-    documents, whole = len(ids), FACTOR * how.length
+    documents, whole = len(corpus.test), FACTOR * how.length
+    ids = corpus.test[:, : whole + 1]
     pieces = ids[:, :whole].reshape(-1, how.length)
     again = repeated(ids, how.length)
     found = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SU = "Su 2023, https://kexue.fm/archives/9706 and https://kexue.fm/archives/9708"
+SU_BASE = "Su 2024, https://kexue.fm/archives/10122"
 MEN = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 PENG = "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
 LAW = "Liu et al. 2024, https://arxiv.org/abs/2310.05209; Gradient 2024, https://gradient.ai/blog/scaling-rotational-embeddings-for-long-context-language-models"
@@ -23,6 +24,8 @@ ACCURACY: dict[str, tuple[float, float, float]] = {
 }
 """Next-token accuracy in percent, of a model of 100 million parameters (gated attention units) trained with 512 tokens,
 at 512 tokens, at 4,096 of repeated text and at 4,096 of text, all methods with factor 8: Su 2023."""
+
+XIONG = "Xiong et al. 2023, https://arxiv.org/abs/2309.16039"
 
 SLOPES = {"Llama": 0.1, "Mistral": 0.07}
 """a in the attention factor a ln s + 1: Peng et al. 2023."""

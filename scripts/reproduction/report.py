@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ropeconv.evaluate.result import ALPHA
 from ropeconv.views.plot_style import GREY, Panel, figure, line, write
 
-from .comparing import ERRORS, Comparison, Estimate
+from .comparing import Comparison, Estimate
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ class Report:
                 {
                     "name": one.name, "difference": one.difference.value, "error": one.difference.error,
                     "between_documents": one.difference.between_documents,
-                    "between_models": one.difference.between_models, "agreeing": one.agreeing, "models": one.models,
+                    "between_models": one.difference.between_models, "agreeing": one.agreeing,
+                    "models": one.difference.models,
+                    "documents": one.difference.documents, "freedom": one.difference.freedom,
                     "published": one.published, "claimed": one.claimed, "decided": one.decided, "verdict": one.verdict,
                 }
                 for one in self.comparisons
@@ -80,15 +83,24 @@ def compared(comparisons: Sequence[Comparison], unit: str) -> Table:
     lines = [
         [
             one.name, _signed(one.difference.value), _plain(one.difference.between_documents),
-            _plain(one.difference.between_models), f"{one.agreeing} of {one.models}",
-            one.expected, one.verdict,
+            _plain(one.difference.between_models), str(one.difference.freedom),
+            f"{one.agreeing} of {one.difference.models}", one.expected, one.verdict,
         ]
         for one in comparisons
     ]  # fmt: skip
-    head = ["difference", unit, "error, documents", "error, models", "models of that sign", "published", "verdict"]
+    head = [
+        "difference",
+        unit,
+        "error, documents",
+        "error, models",
+        "freedom",
+        "models of that sign",
+        "published",
+        "verdict",
+    ]
     note = (
-        f"Decided: at least {ERRORS:g} times the root of the sum of both squared errors, and each of at least two "
-        "models has the sign."
+        f"Decided: p < {ALPHA:.4f} by Student's t, with the root of the sum of both squared errors and its degrees of "
+        "freedom (Welch), and each of at least two models has the sign."
     )
     return Table("Differences, paired by model and document", head, lines, note)
 

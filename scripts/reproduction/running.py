@@ -14,15 +14,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from . import bound, methods, temperature, thetas
+from . import bound, factors, finetuning, methods, rotation, temperature, thetas
 from .measuring import Numbers
 from .text import Corpus
 from .training import Training, train
 
 Found = dict[str, dict[str, Numbers]]
 """What was measured, by subject and row."""
-ON_PLAIN = {"methods": methods, "thetas": thetas, "temperature": temperature}
-"""The subjects that are measured on the same models, by name; those of `bound` have models of their own."""
+SUBJECTS = {
+    "methods": methods, "bound": bound, "thetas": thetas, "temperature": temperature, "factors": factors,
+    "finetuning": finetuning, "rotation": rotation,
+}  # fmt: skip
+"""What is reproduced, by name: each names the models that it needs for a seed, measures them and reports."""
 
 
 @dataclass(frozen=True)
@@ -39,30 +42,19 @@ class Job:
 
 
 def jobs(how: Training, seeds: Sequence[int], subjects: Sequence[str]) -> list[Job]:
-    """The models of a run, longest ones first. how: their common shape. seeds: one model of each kind for each."""
-    found = []
-    on_plain = tuple(name for name in ON_PLAIN if name in subjects)
+    """The models of a run, those of most subjects first. how: their common shape. Subjects share equal models."""
+    wanted: dict[Training, list[str]] = {}
     for seed in seeds:
-        own = replace(how, seed=seed)
-        if on_plain:
-            found.append(Job(own, on_plain))
-        if "methods" in subjects:
-            found.append(Job(replace(own, log_n=True), ("methods",)))
-        if "bound" in subjects:
-            found += [Job(one, ("bound",)) for one in bound.trainings(own)]
-    return sorted(found, key=lambda job: -len(job.subjects))
+        for name in subjects:
+            for training in SUBJECTS[name].trainings(replace(how, seed=seed)):
+                wanted.setdefault(training, []).append(name)
+    return sorted((Job(how, tuple(names)) for how, names in wanted.items()), key=lambda job: -len(job.subjects))
 
 
 def measured(job: Job, corpus: Corpus, device: str, heard: Callable[[int, float], None]) -> Found:
     """Trains the model of a job and measures it. device: of torch. heard: called with step and loss in training."""
     model = train(job.how, corpus.train, corpus.vocabulary, device, heard)
-    found: Found = {}
-    for subject in job.subjects:
-        if subject == "bound":
-            found[subject] = bound.measure(model, job.how, corpus.test, corpus.vocabulary)
-        else:
-            found[subject] = ON_PLAIN[subject].measure(model, job.how, corpus.test)
-    return found
+    return {name: SUBJECTS[name].measure(model, job.how, corpus) for name in job.subjects}
 
 
 def run(job: Job, corpus: Corpus, device: str, folder: Path) -> tuple[Found, float]:
@@ -80,7 +72,8 @@ def run(job: Job, corpus: Corpus, device: str, folder: Path) -> tuple[Found, flo
         torch.set_num_threads(1)
     clock = time.process_time if device == "cpu" else time.perf_counter  # a busy machine does not count
     began = clock()
-    kind = f"seed {job.how.seed}, base {job.how.base:g}{', log-n' * job.how.log_n}"
+    how = job.how
+    kind = f"seed {how.seed}, {how.length} tokens, base {how.base:g}{', log-n' * how.log_n}, rotated {how.rotated:g}"
     found = measured(job, corpus, device, lambda step, loss: print(f"{kind}: step {step}, loss {loss:.3f}", flush=True))
     seconds = clock() - began
     print(f"{kind}: {seconds:.0f} s", flush=True)

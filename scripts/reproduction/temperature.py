@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from ropeconv.evaluate.result import critical
 from ropeconv.rope.forms import temperature_attention_factor
 
-from .comparing import ERRORS, Estimate, compare, estimate
+from .comparing import Estimate, compare, estimate
 from .measuring import Numbers, predict
 from .optimum import optimum
 from .published import PENG, SLOPES
 from .report import Curve, Report, Table, curves, nats
-from .text import Ids
+from .text import Corpus
 from .training import Training, recipe
 
 FACTORS = (2, 4, 8)
@@ -22,17 +23,23 @@ SWEPT = np.arange(0.80, 1.4501, 0.05)
 DOCUMENTS = 16
 
 
-def measure(model: Any, how: Training, ids: Ids) -> dict[str, Numbers]:
+def trainings(how: Training) -> list[Training]:
+    """The models of one seed."""
+    return [how]
+
+
+def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
     """By factor s, the mean loss in nats within s times the trained length, for each attention factor, for YaRN's last.
 
-    model: trained as `how` says. ids: int64 [documents, tokens]. Returns float64 [attention factors, documents].
+    model: trained as `how` says. corpus: its first documents are measured on. Returns float64 [attention factors,
+    documents].
     """
     return {
         str(factor): np.stack(
             [
                 predict(
                     model,
-                    ids[:DOCUMENTS, : factor * how.length + 1],
+                    corpus.test[:DOCUMENTS, : factor * how.length + 1],
                     recipe(how, "yarn", float(factor), attention_factor=float(value)),
                 ).loss.mean(1)
                 for value in (*SWEPT, temperature_attention_factor(factor))
@@ -98,7 +105,8 @@ def _apart(best: Estimate, formula: float) -> str:
     if not best.error:
         return "no error"
     errors = abs(best.value - formula) / best.error
-    return f"{errors:.1f} errors: {'decided' if errors >= ERRORS else 'not decided'}"
+    decided = best.freedom > 0 and errors > critical(best.freedom)
+    return f"{errors:.1f} errors: {'decided' if decided else 'not decided'}"
 
 
 def fitted(points: list[tuple[float, float, float]]) -> Estimate:
@@ -109,4 +117,4 @@ def fitted(points: list[tuple[float, float, float]]) -> Estimate:
     x, y, error = (np.array(column) for column in zip(*points, strict=True))
     weight = 1 / np.maximum(error, 1e-3) ** 2
     square = float((weight * x * x).sum())
-    return Estimate(float((weight * x * (y - 1)).sum() / square), square**-0.5, None)
+    return Estimate(float((weight * x * (y - 1)).sum() / square), square**-0.5, None, 0, 0)

@@ -65,18 +65,21 @@ def files(paths: Sequence[Path]) -> dict[str, str]:
     return {str(path): path.read_text("utf-8") for path in paths}
 
 
-def corpus(texts: dict[str, str], length: int, documents: int, vocabulary: int = VOCABULARY) -> Corpus:
+def corpus(
+    texts: dict[str, str], length: int, documents: int, vocabulary: int = VOCABULARY, bytes_per_token: int = 6
+) -> Corpus:
     """Splits texts into those to train on and those to measure on, which stay unseen by the tokenizer too.
 
     texts: by name. length: in tokens, of what is measured on. documents: how many, among the long ones in the order of
-    a hash of their names. vocabulary: tokens of a byte-level BPE. Raises SystemExit where too few texts are long.
+    a hash of their names. vocabulary: tokens of a byte-level BPE. bytes_per_token: long texts have so many for each of
+    `length`. Raises SystemExit where too few texts are long.
     """
     order = sorted((name for name, text in texts.items() if text), key=lambda name: hashlib.md5(name.encode()).digest())
-    # a text of 6 bytes per token and more is long enough whatever the tokenizer will be
-    long = [name for name in order if len(texts[name].encode()) > 6 * length][:documents]
+    least = bytes_per_token * length
+    long = [name for name in order if len(texts[name].encode()) > least][:documents]
     if len(long) < documents or len(order) == len(long):
         raise SystemExit(
-            f"{len(long)} texts have more than {6 * length:,} bytes, and {documents} are needed beside those to train "
+            f"{len(long)} texts have more than {least:,} bytes, and {documents} are needed beside those to train "
             "on; give more --text, or fewer --documents"
         )
     rest = [texts[name] for name in order if name not in set(long)]

@@ -14,7 +14,7 @@ from .measuring import Numbers, predict
 from .optimum import optimum
 from .published import LAW
 from .report import Curve, Report, Table, curves, nats
-from .text import Ids
+from .text import Corpus
 from .training import Training, recipe
 
 FACTORS = (2, 4, 8)
@@ -31,14 +31,21 @@ def thetas(how: Training) -> dict[str, float]:
     return found
 
 
-def measure(model: Any, how: Training, ids: Ids) -> dict[str, Numbers]:
+def trainings(how: Training) -> list[Training]:
+    """The models of one seed."""
+    return [how]
+
+
+def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
     """By theta, the mean loss of the first 2, 4 and 8 times the trained length in nats, float64 [lengths, documents].
 
-    model: trained as `how` says. ids: int64 [documents, tokens]. The first tokens of one pass are a shorter pass.
+    model: trained as `how` says. corpus: its first documents are measured on. The first tokens of one pass are a
+    shorter pass.
     """
+    ids = corpus.test[:DOCUMENTS, : FACTORS[-1] * how.length + 1]
     found = {}
     for name, theta in thetas(how).items():
-        loss = predict(model, ids[:DOCUMENTS], recipe(how, "theta", theta)).loss
+        loss = predict(model, ids, recipe(how, "theta", theta)).loss
         found[name] = np.stack([loss[:, : factor * how.length].mean(1) for factor in FACTORS])
     return found
 

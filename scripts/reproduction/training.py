@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import ropeconv
+from ropeconv.rope.forms import Plain
 
 from .text import Ids
 
@@ -32,8 +34,8 @@ class Training:
     seed: of weights and data. base: rope_theta. length: of the windows in tokens. tokens: of a step. steps: of AdamW.
     rate: the highest learning rate, after a tenth of the steps; it falls along a cosine to a tenth of it. tiled: the
     share of windows that hold the beginning of a text again and again. needles: the share with a needle of each kind.
-    log_n: train with queries times ln(p + 1) / ln(length). hidden, layers, heads: of the model; a head has
-    hidden / heads dimensions.
+    log_n: train with queries times ln(p + 1) / ln(length). rotated: the share of each head that rotates. hidden,
+    layers, heads: of the model; a head has hidden / heads dimensions.
     """
 
     seed: int = 0
@@ -45,6 +47,7 @@ class Training:
     tiled: float = 0.25
     needles: float = 0.0
     log_n: bool = False
+    rotated: float = 1.0
     hidden: int = 128
     layers: int = 3
     heads: int = 4
@@ -83,16 +86,30 @@ def recipe(how: Training, method: str = "theta", value: float | None = None, **m
     return ropeconv.Recipe.from_dict(data | modifiers)
 
 
+def frequencies(how: Training) -> NDArray[np.float64]:
+    """The frequencies that a model is trained with, radians per token; 0 for pairs that do not rotate."""
+    rotating = round(how.rotated * how.head_dim)
+    return np.pad(Plain(how.base).inv_freq(rotating), (0, (how.head_dim - rotating) // 2))
+
+
+def trained_with(how: Training) -> ropeconv.Recipe | None:
+    """The recipe that a model is trained with, and has to be measured with; None where its config says all."""
+    if how.rotated < 1:
+        return ropeconv.Recipe.from_dict({"method": "inv-freq", "parameters": {"inv_freq": frequencies(how).tolist()}})
+    return recipe(how, log_n="full") if how.log_n else None
+
+
 def train(
     how: Training, ids: Ids, vocabulary: int, device: str = "cpu", heard: Callable[[int, float], None] = print
 ) -> Any:
-    """Trains a model and returns it without log-n, which its measures have to add again.
+    """Trains a model and returns it without the recipe of `trained_with`, which its measures have to add again.
 
     how: everything that decides the result. ids: tokens to draw windows from. vocabulary: number of tokens. device: of
     torch. heard: called with step and loss in nats per token.
     """
     model = build(how, vocabulary).to(device).train()
-    undo = ropeconv.patch(model, recipe(how, log_n="full")) if how.log_n else lambda: None
+    own = trained_with(how)
+    undo = ropeconv.patch(model, own) if own else lambda: None
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() <= 1]
     optimizer = torch.optim.AdamW(

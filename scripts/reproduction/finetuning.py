@@ -1,0 +1,164 @@
+"""Fine-tuning to four times the trained length: bases around the bound, two ways to keep all angles, and methods.
+
+Men et al. 2024 (figure 6 and table 4), Peng et al. 2023 (NTK-aware against interpolation), Xiong et al. 2023 (a larger
+base). All start from the same models and see the same windows.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+import ropeconv
+from ropeconv.rope.forms import Plain
+from ropeconv.rope.spec import RopeSpec
+
+from .comparing import Comparison, compare, estimate
+from .measuring import Numbers, predict, retrieved
+from .published import MEN, PENG, XIONG
+from .report import Curve, Report, Table, curves, nats, percent
+from .text import Corpus
+from .training import Training, optimise, recipe
+
+FACTOR = 4
+TUNING_STEPS, TUNING_RATE = 60, 1e-3
+DISTANCES = (64, 160, 320, 480)
+LARGER = 50.0
+"""How many times larger the base of Xiong et al. is: 500,000 instead of 10,000."""
+
+
+def trainings(how: Training) -> list[Training]:
+    """The models of one seed, of which half of the windows have needles. Their base is that of Llama 2 beside b*."""
+    return [replace(how, base=1000.0, layers=2, steps=max(1, how.steps // 2), tiled=0.0, needles=0.5)]
+
+
+def split(how: Training) -> int:
+    """The first pair that completes no period within the trained length, where both methods of Men et al. meet."""
+    return math.ceil(how.head_dim / 2 * math.log(how.length / (2 * math.pi)) / math.log(how.base))
+
+
+def bases(how: Training) -> dict[str, float]:
+    """The bases that are fine-tuned with, by name. how: the training of the models."""
+    first = how.base * FACTOR ** (how.head_dim / (2 * split(how)))
+    return {
+        "unchanged": how.base, "five times": 5 * how.base, "Method 1": first,
+        "fifty times": LARGER * how.base,
+    }  # fmt: skip
+
+
+def rows(how: Training) -> dict[str, ropeconv.Recipe]:
+    """What is fine-tuned, by name. how: the training of the models."""
+    return {
+        **{name: recipe(how, "theta", base) for name, base in bases(how).items()},
+        "Method 2": ropeconv.Recipe.from_dict(
+            {"method": "piecewise", "parameters": {"spec": f"{FACTOR}@{split(how)}"}}
+        ),
+        **{name: recipe(how, name, float(FACTOR)) for name in ("linear", "ntk", "yarn")},
+    }
+
+
+def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
+    """Losses in nats and needles found in percent of each row, float64 [documents]. model: trained as `how` says."""
+    length = FACTOR * how.length
+    ids = corpus.test[:, : 2 * length + 1]
+    pieces = ids[:, : 2 * length].reshape(-1, length)
+    tuning = replace(how, length=length, steps=TUNING_STEPS, rate=TUNING_RATE)
+    numbers = {}
+    for name, row in rows(how).items():
+        tuned = copy.deepcopy(model).train()
+        undo = ropeconv.patch(tuned, row)
+        optimizer = torch.optim.AdamW(tuned.parameters(), TUNING_RATE, (0.9, 0.98), weight_decay=0.1)
+        optimise(tuned, optimizer, tuning, corpus.train, corpus.vocabulary, np.random.default_rng((how.seed, 7)))
+        tuned.eval()
+        losses = predict(tuned, pieces).loss
+        numbers[f"{name}, loss"] = losses.reshape(len(ids), -1).mean(1)
+        numbers[f"{name}, loss of the last quarter"] = losses[:, -length // 4 :].reshape(len(ids), -1).mean(1)
+        numbers[f"{name}, loss beyond"] = predict(tuned, ids).loss[:, length:].mean(1)
+        for distance in DISTANCES:
+            numbers[f"{name}, found at {distance}"] = retrieved(tuned, pieces, distance, corpus)
+        undo()
+    return numbers
+
+
+def violations(how: Training, row: ropeconv.Recipe) -> int:
+    """At how many distances below the new length B(m) is negative."""
+    spec = RopeSpec(how.head_dim, how.head_dim, Plain(how.base), how.length, how.length)
+    return ropeconv.reach(row.schedule(spec).inv_freq, 0.0, FACTOR * how.length).count
+
+
+def report(found: dict[str, Numbers], how: Training) -> Report:
+    """Tables, comparisons and the picture. found: by row and measure, float64 [models, documents]."""
+    how = trainings(how)[0]
+    length = FACTOR * how.length
+    smallest = ropeconv.bound(length, how.head_dim, how.head_dim).base
+    measures = ("loss", "loss of the last quarter", "loss beyond")
+    lines = [
+        [
+            f"{name}: {bases(how)[name]:,.0f}" if name in bases(how) else name,
+            f"{violations(how, row)}",
+            *(nats(estimate(found[f"{name}, {loss}"])) for loss in measures),
+            *(percent(estimate(found[f"{name}, found at {distance}"])) for distance in DISTANCES),
+        ]
+        for name, row in rows(how).items()
+    ]
+    table = Table(
+        f"Trained with {how.length} tokens and base {how.base:,.0f}, then with {length} tokens for {TUNING_STEPS} "
+        f"steps; the smallest base for {length} tokens is b* = {smallest:,.0f}",
+        ["fine-tuned with", "B < 0", f"loss, {length}", "last quarter", f"{length} to {2 * length:,}",
+         *(f"found at {distance}" for distance in DISTANCES)],
+        lines,
+        f"Losses in nats per token. B < 0: distances below {length} at which B(m) is negative. Found: percent of "
+        "needles.",
+    )  # fmt: skip
+    by_base = [
+        Curve.of(f"found at {distance}", list(bases(how).values()),
+                 [estimate(found[f"{name}, found at {distance}"]) for name in bases(how)])
+        for distance in DISTANCES
+    ]  # fmt: skip
+    loss = [
+        Curve.of(name, list(bases(how).values()), [estimate(found[f"{row}, {name}"]) for row in bases(how)])
+        for name in measures
+    ]
+    mark = [(smallest, "b*")]
+    return Report(
+        "finetuning",
+        "Fine-tuning to a longer context",
+        f"{MEN}; {PENG}; {XIONG}",
+        [table],
+        comparisons(found),
+        [
+            curves(by_base, "base", "found, %", "Retrieval after fine-tuning", mark, log=True),
+            curves(loss, "base", "loss, nats", "Loss after fine-tuning", mark, log=True),
+        ],
+        unit="nats, or percentage points",
+    )
+
+
+def comparisons(found: dict[str, Numbers]) -> list[Comparison]:
+    """What was claimed of pairs of rows. found: as in `report`."""
+    far = [f"found at {distance}" for distance in DISTANCES[-2:]]
+    claims: list[tuple[str, str, list[str], int | None]] = [
+        *((small, "Method 1", ["loss"], 0) for small in ("unchanged", "five times")),
+        *((small, "Method 1", far, -1) for small in ("unchanged", "five times")),
+        ("Method 2", "Method 1", ["loss"], None),
+        ("Method 2", "Method 1", far, -1),
+        ("ntk", "linear", ["loss", "loss of the last quarter"], 1),
+        ("yarn", "linear", ["loss", "loss of the last quarter", "loss beyond"], -1),
+        ("yarn", "ntk", ["loss", "loss of the last quarter", "loss beyond"], -1),
+        ("fifty times", "linear", ["loss"], -1),
+        ("fifty times", "unchanged", ["loss"], -1),
+        ("fifty times", "unchanged", far, 1),
+    ]
+    return [
+        compare(
+            f"{measure}: {first} minus {second}", found[f"{first}, {measure}"], found[f"{second}, {measure}"],
+            claimed=claim,
+        )
+        for first, second, measures, claim in claims
+        for measure in measures
+    ]  # fmt: skip

@@ -336,8 +336,17 @@ def _advice(
         recipe = replace(recipe, attention_factor=float(f"{attention_factor:.9g}"))
     if recipe.schedule(start).context != context or context < seen.spec.context:
         recipe = replace(recipe, context=context)
-    planned = replace(recipe, context=context)
-    writings, schedule, out = _writings(source, planned, outputs)
+    planned, schedule, out = replace(recipe, context=context), None, ""
+    known: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
+    writings: dict[str, FormatAdvice] = {}
+    for name in known if outputs is None else outputs:
+        try:
+            plan = make_plan(source, planned, Target(to=name, replace=not on_top))
+        except RopeconvError as problem:
+            writings[name] = FormatAdvice("", (), str(problem))
+        else:
+            writings[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
+            schedule, out = schedule or plan.schedule, out or str(plan.out)
     schedule = schedule or planned.schedule(start)
     recommended = training if on_top and total_factor(method, start) else ""
     if not on_top:
@@ -362,24 +371,6 @@ def _advice(
         recommended=recommended,
         standing=standing(method.name, factor, not untuned, form.kind if on_top else ""),
     )
-
-
-def _writings(
-    source: Source | GgufSource, recipe: Recipe, wanted: Sequence[Format] | None
-) -> tuple[dict[str, FormatAdvice], Schedule | None, str]:
-    """The planned output of a recipe per format, the planned schedule (None where all refuse), and its name."""
-    known: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
-    writings: dict[str, FormatAdvice] = {}
-    schedule, out = None, ""
-    for name in known if wanted is None else wanted:
-        try:
-            plan = make_plan(source, recipe, Target(to=name, replace=not recipe.on_top))
-        except RopeconvError as problem:
-            writings[name] = FormatAdvice("", (), str(problem))
-        else:
-            writings[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
-            schedule, out = schedule or plan.schedule, out or str(plan.out)
-    return writings, schedule, out
 
 
 METHODS: dict[str, tuple[str, str]] = {

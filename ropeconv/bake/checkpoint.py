@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import frexp
 from pathlib import Path
 
@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..convert.encoding import CheckpointResult, EncodeRequest, select
-from ..convert.fold import NEGLIGIBLE, Fold, folded_shards, grown_index
+from ..convert.fold import NEGLIGIBLE, folded_shards, grown_index
 from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.disk import Advance, Splice, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard, write_stream
-from ..inspection.receipts.folder import first_record, folder_record, stated
+from ..inspection.receipts.folder import folder_record, original_record, stated
 from ..inspection.receipts.receipt import OriginalRecord, Receipt, ScaledRecord
 from ..models.family import Family
 from ..models.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
@@ -35,6 +35,7 @@ from .warnings import warnings
 DTYPE_NOTE = "the scaled norms are stored in float32; a program that loads the model in 16 bits rounds them"
 SHARD = "model-rope.safetensors"
 RENAMED = "model-00001-of-00001.safetensors"
+EXACT = ("F32", "BF16", "F16")
 
 
 def extra_shard(
@@ -72,6 +73,27 @@ class CheckpointPlan(Plan):
     def origin(self, file: PlannedFile) -> Path | None:
         """Return the local path of the file that a planned file is copied from; None where it is not copied."""
         return self.source.path(file.origin or file.name) if file.action == "copy" else None
+
+    @cached_property
+    def original(self) -> OriginalRecord:
+        source, fold = self.source, self.result.fold
+        texts = {file.name: file.text for file in self.files if file.text is not None}
+        without_text = [file for file in self.files if file.text is None and not file.origin]
+        added = [file.name for file in without_text if file.action in ("write", "convert")]
+        renamed = {file.name: file.origin for file in self.files if file.origin and file.origin != file.name}
+        splices = {file.name: file.splice for file in self.files if file.splice is not None}
+        scalings = fold.scalings if fold is not None else ()
+        rounded = {  # by other factors than powers of two, which can be undone
+            scaling.tensor
+            for scaling in scalings
+            if scaling.plus_one
+            or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE
+            or source.tensors[scaling.tensor].dtype not in EXACT
+        }
+        exact = [scaling for scaling in scalings if scaling.tensor not in rounded]
+        scaled = tuple(ScaledRecord(scaling.tensor, scaling.factor, scaling.spans) for scaling in exact)
+        record = folder_record(source, texts, added, renamed, self.skipped, scaled, tuple(sorted(rounded)), splices)
+        return original_record(source, source_record(source), folder=record)
 
     def predicted(self, version: str) -> str:
         """Return the status for one version of transformers; "unknown" for versions that are not in the tables."""
@@ -135,7 +157,6 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         ),
         notes=tuple(notes),
         kv_cache=seen.kv_cache,
-        original=original_of_folder(source, files, skipped, result.fold),
     )
 
 
@@ -259,7 +280,7 @@ def with_readme(
         copied[SOURCE_CARD] = replace(card, name=SOURCE_CARD, origin=card.origin or CARD)
     copied[CARD] = PlannedFile("write", CARD, size, sha256, make=make, estimated=True)
     files = tuple(sorted(copied.values(), key=lambda file: file.name))
-    return replace(plan, files=files, original=original_of_folder(plan.source, files, plan.skipped, plan.result.fold))
+    return replace(plan, files=files)
 
 
 def with_readme_of(plan: CheckpointPlan, receipt: Receipt) -> CheckpointPlan:
@@ -271,37 +292,3 @@ def with_readme_of(plan: CheckpointPlan, receipt: Receipt) -> CheckpointPlan:
 def _nothing(target: Path, advance: Advance) -> None:
     """Write an empty file: the text of a card depends on the version that wrote it."""
     target.write_bytes(b"")
-
-
-EXACT = ("F32", "BF16", "F16")
-
-
-def original_of_folder(
-    source: Source, files: tuple[PlannedFile, ...], skipped: tuple[str, ...], fold: Fold | None
-) -> OriginalRecord:
-    """Return the record of an output folder, from the files of its plan and the factors in its weights."""
-    texts = {file.name: file.text for file in files if file.text is not None}
-    without_text = [file for file in files if file.text is None and not file.origin]
-    added = [file.name for file in without_text if file.action in ("write", "convert")]
-    renamed = {file.name: file.origin for file in files if file.origin and file.origin != file.name}
-    scaled, rounded = _scalings(fold, source.tensors) if fold is not None else ((), ())
-    splices = {file.name: file.splice for file in files if file.splice is not None}
-    record = folder_record(source, texts, added, renamed, skipped, scaled, rounded, splices)
-    earlier = stated(source)
-    first = first_record(source, source_record(source))
-    return OriginalRecord(first, folder=record, steps=earlier.steps if earlier else ())
-
-
-def _scalings(fold: Fold, tensors: Mapping[str, Tensor]) -> tuple[tuple[ScaledRecord, ...], tuple[str, ...]]:
-    """Scalings by powers of two, which can be undone, and the names of the other tensors that a fold changes."""
-    rounded = {
-        scaling.tensor
-        for scaling in fold.scalings
-        if scaling.plus_one
-        or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE
-        or tensors[scaling.tensor].dtype not in EXACT
-    }
-    exact = (scaling for scaling in fold.scalings if scaling.tensor not in rounded)
-    return tuple(ScaledRecord(scaling.tensor, scaling.factor, scaling.spans) for scaling in exact), tuple(
-        sorted(rounded)
-    )

@@ -143,11 +143,11 @@ def _write(
     root = hidden.new(plan.out.name if plan.is_folder else "")
     writer = Writer(plan, root, hidden.drafts, journal, options, advance, dict(whole.seen))
     refuse_changed(writer.seen)
+    receipt = whole.receipt() if plan.is_folder else None
     pending = writer.resume()
     refuse_full(plan, pending, hidden.root, options.link)
     writer.write(pending)
     check = verify(root)
-    receipt = whole.receipt() if plan.is_folder else None
     if receipt is not None:
         files = tuple(writer.record(file) for file in whole.files)
         write_receipt(root, msgspec.structs.replace(receipt, files=files, check=check), options.fsync)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from ..convert.gguf_encoding import GgufModel
@@ -18,7 +18,7 @@ from ..formats.safetensors import INDEX
 from ..inspection.inspection import ConfigInspection, inspect_gguf
 from ..inspection.kv_cache import gguf_cache
 from ..inspection.problems import refused_tensors
-from ..inspection.receipts.folder import first_record, stated
+from ..inspection.receipts.folder import original_record
 from ..inspection.receipts.gguf import (
     ARCH,
     earlier,
@@ -33,7 +33,6 @@ from ..models.gguf import GgufSource
 from ..models.source import RECEIPT, Source
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
-from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from .plan import GgufOutput, PlannedFile, source_record
@@ -52,6 +51,15 @@ class GgufPlan(GgufOutput):
         if file.action != "copy":
             return None
         return self.source.file.shards[[planned.name for planned in self.files].index(file.name)].path()
+
+    @cached_property
+    def original(self) -> OriginalRecord:
+        file, edit, replaced = self.source.file, self.result.edit, self.target.replace
+        receipt = gguf_stated(file, self.source_spec)
+        if receipt is None or receipt.original is None or receipt.original.gguf is None:
+            return OriginalRecord(source_record(self.source), gguf=record_of_file(file, edit))
+        record = record_of_output(file, receipt.original.gguf, earlier(file, receipt), edit, replaced)
+        return OriginalRecord(receipt.original.source, gguf=record, steps=() if replaced else receipt.steps)
 
 
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
@@ -92,7 +100,6 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         warnings=(*warnings(seen, start.recipe, start.spec, start.schedule), *result.notes),
         notes=(*start.notes, *list_notes(start.schedule), *modelfile_notes(source, start.schedule.context)),
         kv_cache=seen.kv_cache,
-        original=_original_of_gguf(source, reading.spec, result.edit, target.replace),
         undo=undo,
     )
     return replace(plan, files=tuple(shard_file(source, plan.edit, shard, name) for shard, name in enumerate(names)))
@@ -132,6 +139,18 @@ class ExportPlan(GgufOutput):
         read = {*self.source.weights(), *SMALL, INDEX, RECEIPT}
         return tuple(file.name for file in self.source.files() if file.name not in read)
 
+    @cached_property
+    def original(self) -> OriginalRecord:
+        source, exported = self.source, self.exported
+        tensors = {tensor.name: tensor for tensor in exported.tensors}
+
+        def read(name: str) -> bytes:
+            return b"".join(converted(tensors[name]))
+
+        edit, quantised = self.result.edit, bool(exported.quantised)
+        record = record_of_export(exported.unlabelled, exported.model.header, read, edit, quantised)
+        return original_record(source, source_record(source), gguf=record)
+
 
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     """Plan a conversion: schedule, encoding, header, tensors. Parameters and errors are those of `make_plan`."""
@@ -160,7 +179,6 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         ),
         notes=(*start.notes, *list_notes(start.schedule)),
         kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
-        original=_original_of_export(source, exported, result.edit),
         exported=exported,
     )
     header, estimated = rewrite(exported.model.header, plan.edit), bool(exported.quantised)
@@ -210,25 +228,3 @@ def _notes(source: Source, seen: ConfigInspection, exported: GgufExport) -> list
     if "vision_config" in source.config():
         notes.append("only the language model is converted; llama.cpp loads the vision part from a separate file")
     return notes
-
-
-def _original_of_gguf(source: GgufSource, spec: RopeSpec, edit: Edit, replaced: bool) -> OriginalRecord:
-    """Return the record of an output of a GGUF file with this RoPE. edit: of the encoding, without the receipt."""
-    receipt = gguf_stated(source.file, spec)
-    if receipt is None or receipt.original is None or receipt.original.gguf is None:
-        return OriginalRecord(source_record(source), gguf=record_of_file(source.file, edit))
-    known = receipt.original.gguf
-    record = record_of_output(source.file, known, earlier(source.file, receipt), edit, replaced)
-    return OriginalRecord(receipt.original.source, gguf=record, steps=() if replaced else receipt.steps)
-
-
-def _original_of_export(source: Source, exported: GgufExport, edit: Edit) -> OriginalRecord:
-    """Return the record of a conversion, whose original is the same conversion without scaling."""
-    tensors = {tensor.name: tensor for tensor in exported.tensors}
-
-    def read(name: str) -> bytes:
-        return b"".join(converted(tensors[name]))
-
-    record = record_of_export(exported.unlabelled, exported.model.header, read, edit, bool(exported.quantised))
-    receipt, first = stated(source), first_record(source, source_record(source))
-    return OriginalRecord(first, gguf=record, steps=receipt.steps if receipt else ())

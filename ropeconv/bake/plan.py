@@ -163,7 +163,7 @@ class Plan(FilePlan):
     source, out, files, skipped: as in `FilePlan`. family: of the model, or its GGUF architecture. source_spec: the RoPE
     of the source, and before: the one that the recipe starts from. schedule: to be computed. result: its encoding, with
     the verdicts. warnings: sentences for the user. notes: how numbers of the plan are derived. kv_cache: of the output,
-    None where the source does not give the number of heads. original: for the receipt.
+    None where the source does not give the number of heads.
     """
 
     target: Target
@@ -176,7 +176,11 @@ class Plan(FilePlan):
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     kv_cache: KvCache | None
-    original: OriginalRecord | None = field(default=None, kw_only=True)
+
+    @cached_property
+    def original(self) -> OriginalRecord:
+        """The record of the first source in the receipt of the output, for `restore`."""
+        raise NotImplementedError
 
     @property
     def resume_key(self) -> str:

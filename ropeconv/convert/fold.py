@@ -49,24 +49,6 @@ CLIP = "clip_qkv"
 """The config key of a limit on the outputs of the projections."""
 
 
-def query_rows(rows: int, family: Family, part: Config) -> tuple[Span, ...]:
-    """Return all rows of a projection that are queries, as spans, without those of a gate."""
-    gate = _gate(family, part)
-    if not gate:
-        return ((0, rows),)
-    width = rows // head_count(part, family)
-    return tuple((start, start + width - gate) for start in range(0, rows, width))
-
-
-def _gate(family: Family, part: Config) -> int:
-    """The rows of an output gate behind the queries of each head. Raises BadSource where it is not known."""
-    key = family.weights.q_gate
-    gate = positive_int(part, (key,)) if key else 0
-    if gate is None:
-        raise BadSource(f"config.json has no {key}; add it")
-    return gate
-
-
 def per_head(heads: int, width: int, rotary_dim: int, start: int = 0) -> tuple[Span, ...]:
     """Return spans of the first `rotary_dim` of every `width` rows, from row `start` on; one span where all rotate."""
     if rotary_dim == width:
@@ -140,7 +122,8 @@ def fold(
     for layer, kind in enumerate(spec.layers):
         if kind == "global":
             sides: tuple[Which, ...] = ("q", "k") if makers[layer] == layer else ("q",)
-            scalings += _layer(layer, sides, schedule, spec, family, part, tensors, fold_into)
+            of_layer = _Layer(_prefix(layer, family, tensors), spec, family, part, tensors)
+            scalings += of_layer.scalings(schedule, [side for side in sides if side in fold_into], len(fold_into))
     if not scalings and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise _refused(family.display_name, "no layer is extended")
     dtypes = {tensors[scaling.tensor].dtype for scaling in scalings}
@@ -164,7 +147,7 @@ def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[
     """
     scalings = []
     for layer in range(len(spec.layers)):
-        name = _queries(_prefix(layer, family, tensors), family, tensors)
+        name = _Layer(_prefix(layer, family, tensors), spec, family, {}, tensors).queries
         if tensors[name].dtype not in ("F32", "BF16"):
             raise UnsupportedBake(
                 f"a factor of {gain:g} in the queries", f"{name} in {tensors[name].dtype}", "bits would be lost",
@@ -172,30 +155,6 @@ def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[
             )  # fmt: skip
         scalings.append(Scaling(name, ((0, prod(tensors[name].shape)),), gain))
     return tuple(scalings)
-
-
-def _layer(
-    layer: int,
-    sides: tuple[Which, ...],
-    schedule: Schedule,
-    spec: RopeSpec,
-    family: Family,
-    part: Config,
-    tensors: Mapping[str, Tensor],
-    fold_into: FoldInto,
-) -> Iterator[Scaling]:
-    prefix = _prefix(layer, family, tensors)
-    squared = schedule.attention_factor**2
-    factor = schedule.attention_factor if fold_into == "qk" else squared
-    for which in sides:
-        if which in fold_into and abs(factor - 1) > NEGLIGIBLE:
-            yield from _one_side(prefix, which, factor, spec, family, part, tensors)
-    if abs(squared - 1) > NEGLIGIBLE:
-        yield from _further_norms(prefix, "product", squared, spec, family, tensors)
-    if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
-        name = _queries(prefix, family, tensors)
-        rows, columns = tensors[name].shape[0], prod(tensors[name].shape[1:])
-        yield Scaling(name, _elements(query_rows(rows, family, part), columns), schedule.softmax_scale)
 
 
 def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
@@ -209,75 +168,94 @@ def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
     raise BadSource(f"the checkpoint has no {layer_prefixes(layer, family)[0]}{probe}.weight; download it again")
 
 
-def _queries(prefix: str, family: Family, tensors: Mapping[str, Tensor]) -> str:
-    """The name of the projection of queries: q_b_proj, or q_proj for DeepSeek models without low-rank queries."""
-    name = f"{prefix}{family.weights.q}.weight"
-    return name if name in tensors else name.replace("q_b_proj", "q_proj")
+@dataclass(frozen=True)
+class _Layer:
+    """A layer of a checkpoint, whose tensors begin with `prefix`. part: the text part of its config."""
 
+    prefix: str
+    spec: RopeSpec
+    family: Family
+    part: Config
+    tensors: Mapping[str, Tensor]
 
-def _one_side(
-    prefix: str,
-    which: Which,
-    factor: float,
-    spec: RopeSpec,
-    family: Family,
-    part: Config,
-    tensors: Mapping[str, Tensor],
-) -> Iterator[Scaling]:
-    weights = family.weights
-    norms = _norms(f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}", weights.norm, tensors)
-    if norms:
-        for name in norms:
-            heads = prod(tensors[name].shape) // spec.head_dim
-            spans = per_head(heads, spec.head_dim, spec.rotary_dim)
-            yield Scaling(name, spans, factor, weights.norm == "rms-plus-one")
-        yield from _further_norms(prefix, which, factor, spec, family, tensors)
-        return
-    if weights.fused:
-        name = f"{prefix}{weights.fused}.weight"
-        starts = fused_heads(which, tensors[name].shape[0], head_count(part, family), spec.head_dim, family)
-        blocks = tuple((start, start + spec.rotary_dim) for start in starts)
-        if weights.fused_order.endswith("blocks"):
-            blocks = per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
-    else:
-        name = _queries(prefix, family, tensors) if which == "q" else f"{prefix}{weights.k}.weight"
-        if name not in tensors:
-            raise BadSource(f"the checkpoint has no {name}; download it again")
-        rows = prod(tensors[name].shape[:-1]) // (2 if which == "k" and weights.keys_and_values else 1)
-        heads, gate = (1, 0) if which == "k" else (head_count(part, family), _gate(family, part))
-        ends = [(head + 1) * (rows // heads) - gate for head in range(heads)]
-        blocks = tuple((end - spec.rotary_dim, end) for end in ends)
-        if weights.rows == "first":
-            blocks = per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
-    yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
-    bias = f"{name.removesuffix('.weight')}.bias"
-    if bias in tensors:
-        yield Scaling(bias, blocks, factor)
+    @property
+    def queries(self) -> str:
+        """The name of the projection of queries: q_b_proj, or q_proj for DeepSeek models without low-rank queries."""
+        name = f"{self.prefix}{self.family.weights.q}.weight"
+        return name if name in self.tensors else name.replace("q_b_proj", "q_proj")
 
+    @property
+    def gate(self) -> int:
+        """The rows of an output gate behind the queries of each head. Raises BadSource where it is not known."""
+        key = self.family.weights.q_gate
+        gate = positive_int(self.part, (key,)) if key else 0
+        if gate is None:
+            raise BadSource(f"config.json has no {key}; add it")
+        return gate
 
-def _further_norms(
-    prefix: str,
-    side: Literal["q", "k", "product"],
-    factor: float,
-    spec: RopeSpec,
-    family: Family,
-    tensors: Mapping[str, Tensor],
-) -> Iterator[Scaling]:
-    """The scalings of the norms of further queries and keys of a layer, such as those of an indexer."""
-    for norm in family.weights.further_norms:
-        for name in (f"{prefix}{norm.name}.weight", f"{prefix}{norm.name}.bias"):
-            if norm.side == side and name in tensors:
-                start = prod(tensors[name].shape) - spec.rotary_dim if norm.rows == "last" else 0
-                yield Scaling(name, ((start, start + spec.rotary_dim),), factor, norm.kind == "rms-plus-one")
+    def scalings(self, schedule: Schedule, sides: Iterable[Which], count: int) -> Iterator[Scaling]:
+        """Yield the scalings of the layer. sides: those that are multiplied here, of `count` that share the factor."""
+        squared = schedule.attention_factor**2
+        factor = schedule.attention_factor if count == 2 else squared
+        for which in sides:
+            if abs(factor - 1) > NEGLIGIBLE:
+                yield from self._side(which, factor)
+        if abs(squared - 1) > NEGLIGIBLE:
+            yield from self._further_norms("product", squared)
+        if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
+            rows, *columns = self.tensors[self.queries].shape
+            width = rows // head_count(self.part, self.family) if self.gate else rows
+            spans = tuple((start, start + width - self.gate) for start in range(0, rows, width))
+            yield Scaling(self.queries, _elements(spans, prod(columns)), schedule.softmax_scale)
 
+    def _side(self, which: Which, factor: float) -> Iterator[Scaling]:
+        spec, family, tensors, weights = self.spec, self.family, self.tensors, self.family.weights
+        norms = self._norms(f"{self.prefix}{weights.q_norm if which == 'q' else weights.k_norm}")
+        if norms:
+            for name in norms:
+                heads = prod(tensors[name].shape) // spec.head_dim
+                spans = per_head(heads, spec.head_dim, spec.rotary_dim)
+                yield Scaling(name, spans, factor, weights.norm == "rms-plus-one")
+            yield from self._further_norms(which, factor)
+            return
+        if weights.fused:
+            name = f"{self.prefix}{weights.fused}.weight"
+            starts = fused_heads(which, tensors[name].shape[0], head_count(self.part, family), spec.head_dim, family)
+            blocks = tuple((start, start + spec.rotary_dim) for start in starts)
+            if weights.fused_order.endswith("blocks"):
+                blocks = per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
+        else:
+            name = self.queries if which == "q" else f"{self.prefix}{weights.k}.weight"
+            if name not in tensors:
+                raise BadSource(f"the checkpoint has no {name}; download it again")
+            rows = prod(tensors[name].shape[:-1]) // (2 if which == "k" and weights.keys_and_values else 1)
+            heads, gate = (1, 0) if which == "k" else (head_count(self.part, family), self.gate)
+            ends = [(head + 1) * (rows // heads) - gate for head in range(heads)]
+            blocks = tuple((end - spec.rotary_dim, end) for end in ends)
+            if weights.rows == "first":
+                blocks = per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
+        yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
+        bias = f"{name.removesuffix('.weight')}.bias"
+        if bias in tensors:
+            yield Scaling(bias, blocks, factor)
 
-def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
-    if not kind or kind.endswith("after-rope"):
-        return []
-    if kind == "layer-norm-list":
-        return sorted(name for name in tensors if name.startswith(f"{norm}.norms."))
-    names = [f"{norm}.weight", *([f"{norm}.bias"] if kind == "layer-norm" else [])]
-    return [name for name in names if name in tensors]
+    def _further_norms(self, side: Literal["q", "k", "product"], factor: float) -> Iterator[Scaling]:
+        """The scalings of the norms of further queries and keys of a layer, such as those of an indexer."""
+        for norm in self.family.weights.further_norms:
+            for name in (f"{self.prefix}{norm.name}.weight", f"{self.prefix}{norm.name}.bias"):
+                if norm.side == side and name in self.tensors:
+                    rotary_dim = self.spec.rotary_dim
+                    start = prod(self.tensors[name].shape) - rotary_dim if norm.rows == "last" else 0
+                    yield Scaling(name, ((start, start + rotary_dim),), factor, norm.kind == "rms-plus-one")
+
+    def _norms(self, norm: str) -> list[str]:
+        kind = self.family.weights.norm
+        if not kind or kind.endswith("after-rope"):
+            return []
+        if kind == "layer-norm-list":
+            return sorted(name for name in self.tensors if name.startswith(f"{norm}.norms."))
+        names = [f"{norm}.weight", *([f"{norm}.bias"] if kind == "layer-norm" else [])]
+        return [name for name in names if name in self.tensors]
 
 
 Float = TypeVar("Float", np.float32, np.float64)

@@ -23,7 +23,7 @@ from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import read_spec
 from .reader import parse_receipt
-from .receipt import FolderRecord, Receipt, ScaledRecord, SourceRecord, TextRecord
+from .receipt import FolderRecord, GgufRecord, OriginalRecord, Receipt, ScaledRecord, SourceRecord, TextRecord
 
 WEIGHTS = ".safetensors"
 """The suffix of weights. Only these files and README.md are renamed."""
@@ -345,10 +345,17 @@ def folder_record(
     )
 
 
-def first_record(source: Source, own: SourceRecord) -> SourceRecord:
-    """Return the first source of an output of `source`: that in its receipt, or itself. own: the record of `source`."""
+def original_record(
+    source: Source, own: SourceRecord, folder: FolderRecord | None = None, gguf: GgufRecord | None = None
+) -> OriginalRecord:
+    """Return the record of the first source of an output of `source`: that in its receipt, or `source` itself.
+
+    own: the record of `source`. folder, gguf: the parts that the output changes.
+    """
     receipt = source.receipt if isinstance(source, OriginalSource) else stated(source)
-    return own if receipt is None or receipt.original is None else receipt.original.source
+    first = own if receipt is None or receipt.original is None else receipt.original.source
+    steps = receipt.steps if receipt is not None and not isinstance(source, OriginalSource) else ()
+    return OriginalRecord(first, folder, gguf, steps)
 
 
 def _difference(name: str, old: bytes, new: bytes) -> TextRecord:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection.receipts.folder import first_record, first_source, folder_record, original_source, stated
+from ropeconv.inspection.receipts.folder import first_source, folder_record, original_record, original_source, stated
 from ropeconv.inspection.receipts.receipt import (
     BeforeRecord,
     FileRecord,
@@ -125,7 +125,7 @@ def test_a_second_bake_records_the_first_source(tmp_path: Path) -> None:
     assert again.rounded == ("k", "v")
     assert recorded(source, written={"x.json": "one two"}).texts == ()
     assert recorded(source).texts == EARLIER.texts
-    assert first_record(source, SourceRecord("a", "folder")) == OWN
+    assert original_record(source, SourceRecord("a", "folder")).source == OWN
 
 
 # What is presented

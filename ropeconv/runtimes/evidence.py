@@ -211,17 +211,17 @@ def unknown_key(part: Config, rope: Config, family: Family, runtime: Runtime, ru
 
 def _mentioned(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
     """The config keys that the schema of configs, a family and the rules of a runtime name."""
-    settings = [getattr(family, name) for name in ROPE_FIELDS]
-    words = {
-        word
-        for setting in settings
-        for text in _texts(msgspec.to_builtins(setting))
-        for word in (text, *text.split("."))
-    }
+    settings = msgspec.json.encode([getattr(family, name) for name in ROPE_FIELDS])
     keyed = {name for setting in runtime.keys for name in setting.names}
     needed = {*rules.required, *(need.key for need in rules.need)}
     schema = {*ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types, *family.hooks.keys}
-    return words | keyed | needed | schema
+    return _words(settings) | keyed | needed | schema
+
+
+@cache
+def _words(settings: bytes) -> set[str]:
+    """The texts in settings as JSON, and their parts between dots."""
+    return {word for text in _texts(msgspec.json.decode(settings)) for word in (text, *text.split("."))}
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -50,7 +50,6 @@ def looks() -> dict[str, Any]:
     theme.set(
         body_text_color_subdued=QUIET, body_text_color_subdued_dark=QUIET_DARK, block_info_text_color=QUIET,
         block_info_text_color_dark=QUIET_DARK, button_primary_background_fill="*primary_600",
-        button_cancel_background_fill="#b3363f",
     )  # fmt: skip
     return {
         "theme": theme,

@@ -19,6 +19,7 @@ from types import FrameType
 from ..environment import redacted
 from ..errors import Stopped, reason
 from ..formats.files import scratch
+from ..views.sheet import sentence
 from .forms import UPLOADS, PageForm, refuse_long
 from .rules import Desk, Message, PageAnswer, PageProgress, PageRequest, decode, encode
 from .sheet import HtmlSheet
@@ -97,7 +98,7 @@ def without_places(text: str, form: PageForm) -> str:
 def failure(message: str) -> PageAnswer:
     """The answer that says in a sentence what went wrong."""
     sheet = HtmlSheet()
-    sheet.problem(message if message.endswith(".") else f"{message}.")
+    sheet.problem(sentence(message))
     return PageAnswer(sheet.html(), failed=True)
 
 

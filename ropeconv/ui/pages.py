@@ -206,7 +206,7 @@ def _known(component: Component, value: object) -> object:
 
 def build_compare(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
-    heading("Compare", "The methods that reach a length, side by side. No number needs a run of the model.")
+    heading("Compare", "The methods that reach a length, side by side, compared without running the model.")
     fields = model(front.rules)
     context = gr.Textbox(
         label="Target length", info="Tokens such as 128k, or a factor such as 4", max_lines=1, elem_id="context"
@@ -316,7 +316,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
             "128k", label="Target length", info="Tokens, or a factor such as 4", max_lines=1, elem_id="context"
         )
         runtimes = gr.Dropdown(
-            [*runtime_names(), *reader_names()], value=[], multiselect=True, label="Engine",
+            [*runtime_names(), *reader_names()], value=[], multiselect=True, label="Runtime",
             info="Optional: where it must run correctly", elem_id="runtimes",
         )  # fmt: skip
     fields |= {"source": source, "context": context, "runtimes": runtimes}
@@ -348,7 +348,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         button = login()
     with gr.Accordion("Options of publishing", open=False):
         fields |= {"repo_id": repo_id} | controls(PushOptions, {})
-    cancel = gr.Button("Cancel", variant="stop", elem_id="cancel")
+    cancel = gr.Button("Cancel", size="sm", elem_id="cancel")
     fields["out"] = gr.State("") if public else out
     bake_page = Page(front, BakeForm, fields, place)
     if public:

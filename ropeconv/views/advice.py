@@ -150,7 +150,7 @@ LEGEND = (
 
 
 def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
-    """Shows a row per runtime, and what the columns mean. rows: as `summary` gives them."""
+    """Shows a row per runtime, and what the columns mean. rows: as `summaries` gives them."""
     columns = ("--runtime", "what", "exact", "run", "read", "unknown", "source")
     optional = ("source", "what", "read", "unknown", "run")
     shown = sheet.table("Runtimes", columns, [tuple(map(str, row.values())) for row in rows], optional=optional)
@@ -158,8 +158,15 @@ def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
     sheet.say(legend(RUNTIMES, ("exact", *(["run, read, unknown"] if counted else []))))
 
 
-def summary(row: Runtime, cells: Iterable[MatrixCell]) -> JsonObject:
-    """A row of the table: the cells of a runtime that are exact, and how they are known."""
+def summaries(rows: Iterable[Runtime], cells: Iterable[MatrixCell]) -> list[JsonObject]:
+    """The rows of the table: the cells of each runtime that are exact, and how they are known."""
+    by_name: dict[str, list[MatrixCell]] = {}
+    for cell in cells:
+        by_name.setdefault(cell.verdict.runtime.partition("@")[0], []).append(cell)
+    return [_summary(row, by_name.get(row.name, [])) for row in rows]
+
+
+def _summary(row: Runtime, cells: Iterable[MatrixCell]) -> JsonObject:
     covered = [cell for cell in cells if cell.verdict.covers(row)]
     exact = sum(cell.verdict.status == "exact" for cell in covered)
     return {

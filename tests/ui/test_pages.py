@@ -37,7 +37,7 @@ def test_inspect_reads_the_hub_and_says_errors_in_a_sentence(visitor: Visitor) -
     visitor.open("inspect", source="them/llama")
     assert "them/llama" in visitor.answer()
     visitor.open("inspect", source="them/nothing")
-    assert visitor.answer() == "the repository does not exist, or it is private: check the id, then `hf auth login`."
+    assert visitor.answer() == "The repository does not exist, or it is private: check the id, then `hf auth login`."
     assert visitor.all("#answer [role=alert]")
 
 

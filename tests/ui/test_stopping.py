@@ -77,7 +77,7 @@ def test_cancel_leaves_nothing(visitor: Visitor, site: Site, slow: WritingHub) -
     before = begin(visitor, site, "cancelled")
     visitor.driver.execute_script("for (const one of document.querySelectorAll('.answer')) one.dataset.old = 1")
     visitor.first("button#cancel").click()
-    assert visitor.answer() == "cancelled: nothing was kept."
+    assert visitor.answer() == "Cancelled: nothing was kept."
     assert left(site.folder, before) == []
     until(lambda: not workers(site.process.pid), "the end of the process")
 
@@ -102,7 +102,7 @@ def test_a_request_that_takes_too_long_is_stopped_and_leaves_what_others_keep(fo
     (kept / "journal").write_text("")
     late = ask("write", form, seconds=0.0)
     assert late.failed
-    assert "this takes longer than the limit of 0 seconds" in late.html
+    assert "This takes longer than the limit of 0 seconds" in late.html
     assert list(tmp_path.glob("*out*")) == [kept]
     assert (kept / "journal").exists()
 
@@ -132,7 +132,7 @@ def test_a_stopped_request_does_not_answer_in_place_of_the_next(form: BakeForm, 
     assert "progress" in next(begun)
     front.stop("another page")
     front.stop("page")
-    assert "cancelled: nothing was kept" in list(begun)[-1]
+    assert "Cancelled: nothing was kept" in list(begun)[-1]
 
 
 def test_ports_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_second_bake_on_a_page_is_refused_and_keeps_nobody_else_waiting(form: 
     held = workers(os.getpid())
     for worker in held:
         os.kill(worker, signal.SIGSTOP)
-    assert "a bake is running" in next(front.answers("plan", form, "page"))  # and is looked at no further
+    assert "A bake is running" in next(front.answers("plan", form, "page"))  # and is looked at no further
     asking = threading.Thread(target=lambda: list(front.answers("plan", form, "another page")), daemon=True)
     asking.start()
     asking.join(60)

@@ -173,12 +173,12 @@ def runtimes_command(
     from ...bake.advice import matrix as all_cells
     from ...runtimes.groups import find
     from ...runtimes.runtime import runtimes
-    from ...views.advice import newest_of, show_matrix, show_runtimes, summary
+    from ...views.advice import newest_of, show_matrix, show_runtimes, summaries
 
     output, cells = Output(as_json), all_cells()
     rows_named = [row for name in runtime or () for row in find(name)]
     if not matrix:
-        rows = [summary(row, cells) for row in rows_named or runtimes()]
+        rows = summaries(rows_named or runtimes(), cells)
         if as_json:
             output.data({"runtimes": rows})
         else:

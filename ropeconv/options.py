@@ -85,9 +85,11 @@ def options(*kinds: type) -> list[Option]:
 
 def described(name: str, hint: Any, default: Any, details: Mapping[str, Any]) -> Option:
     """An option from the type of a field or parameter. details: attributes of `Option` beside those of the type."""
+    if NoneType in get_args(hint):
+        hint = next(kind for kind in get_args(hint) if kind is not NoneType)
     many = get_origin(hint) in (tuple, list)
-    while get_args(hint) and get_origin(hint) is not Literal:
-        hint = next(kind for kind in get_args(hint) if kind not in (NoneType, ...))
+    if many:
+        hint = get_args(hint)[0]
     if get_origin(hint) is Literal:
         details = {"choices": get_args(hint), **details}
         hint = str

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,7 @@ import click
 
 from ..errors import UsageError
 from ..options import Option, described, from_command_line, options
+from ..rope.errors import shown
 
 METHOD = "Method (one of them; S is a factor such as 4, or a length such as 128k)"
 LENGTH = "Length"
@@ -34,6 +36,10 @@ OTHER_WORDS = {
     "upload": "push", "verify": "validate",
 }  # fmt: skip
 """Commands that people type by other names."""
+PUSH_ONLY = (
+    "--public", "--revision", "--commit-message", "--exist-ok", "--overwrite-card", "--base-model", "--token",
+)  # fmt: skip
+"""Options of publishing that `apply` does not have."""
 COMPLETE = "_ROPECONV_COMPLETE"
 """The variable by which a shell asks for completions: https://click.palletsprojects.com/en/stable/shell-completion/"""
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -119,7 +125,16 @@ class Command(click.Command):
         """Parses the command line; `--help-all` is `--help` with the expert options."""
         if "--help-all" in args:
             ctx.meta[EXPERT], args = True, ["--help"]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as problem:
+            name = problem.option_name
+            if self.name == "apply" and name in PUSH_ONLY:
+                words = f"{name} is an option of `ropeconv push`; write the output with -o, and publish it with that"
+                raise UsageError(words) from None
+            if problem.possibilities:
+                raise
+            raise UsageError(f"there is no option {name}; `{ctx.command_path} --help-all` lists them") from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options by panel; expert options only with --help-all."""
@@ -163,8 +178,13 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Finds the command that is typed. Raises UsageError with its name for a command that has another one."""
-        if args[0] in OTHER_WORDS and self.get_command(ctx, args[0]) is None:
-            raise UsageError(f"there is no command '{args[0]}'; use `ropeconv {OTHER_WORDS[args[0]]}`")
+        word, names = args[0], self.list_commands(ctx)
+        if word not in names and not word.startswith("-"):
+            path = ctx.command_path
+            near = OTHER_WORDS.get(word, "") if ctx.parent is None else ""
+            near = near or next(iter(get_close_matches(word, names, 1)), "")
+            repair = f"use `{path} {near}`" if near else f"`{path} --help` lists them"
+            raise UsageError(f"there is no command {shown(word)}; {repair}")
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -49,10 +49,10 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         for key in window_keys():
             if isinstance(part.get(key), int) and part[key] < written.context:
                 put(part, key, written.context)
+        listed = part.get(keys.layer_theta) if keys.layer_theta else None  # Step 3.5 has it under rope_theta
         for key in dict.fromkeys((*keys.theta, "rope_theta")):
             if key in part or key in (*keys.theta[:1], "rope_theta"):
                 put(part, key, written.theta, after=keys.context[0])
-        listed = part.get(keys.layer_theta) if keys.layer_theta else None
         if isinstance(listed, list) and listed:  # of which the global layers that rotate get the base
             kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
             bases = zip(listed, kinds, strict=False)

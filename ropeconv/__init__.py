@@ -14,45 +14,59 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .errors import (
-    BadSource,
-    DamagedPackage,
-    Disagreement,
-    Interrupted,
-    NotFinite,
-    UnknownModelType,
-    UnsupportedBake,
-    UsageError,
-)
-from .rope.errors import ImpossibleSize, RecipeError, RopeconvError
-from .version import __version__
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .bake.advice import advise
-    from .bake.apply import AppliedPlan, make_plan
-    from .bake.plan import Plan
-    from .bake.restore import restore_plan
-    from .convert.target import Target
-    from .evaluate.evaluation import Sizes, evaluate_model
-    from .evaluate.result import Result
-    from .evaluate.tune.result import TuningResult
-    from .evaluate.tune.tuning import SearchSettings, tune_model
-    from .inspection.inspection import Inspection, inspect_source
-    from .inspection.receipts.reader import read_receipt
-    from .inspection.receipts.receipt import Receipt
-    from .inspection.side_by_side import side_by_side
-    from .models.open import open_source
-    from .rope.bound.answer import bound
-    from .rope.bound.reach import reach
-    from .rope.methods.method import REGISTRY as METHODS
-    from .rope.recipe import Recipe
-    from .rope.schedule import Schedule
-    from .rope.spec import RopeSpec
-    from .validate.checkpoint import validate_checkpoint
-    from .validate.comparison import Comparison, Settings
-    from .validate.gguf import validate_gguf
-    from .validate.server import validate_server
-    from .verbs import Output, apply, compare, evaluate, inspect, patch, restore, validate
+    from .bake.advice import advise as advise
+    from .bake.apply import AppliedPlan as AppliedPlan
+    from .bake.apply import make_plan as make_plan
+    from .bake.plan import Plan as Plan
+    from .bake.restore import restore_plan as restore_plan
+    from .convert.target import Target as Target
+    from .errors import BadSource as BadSource
+    from .errors import DamagedPackage as DamagedPackage
+    from .errors import Disagreement as Disagreement
+    from .errors import Interrupted as Interrupted
+    from .errors import NotFinite as NotFinite
+    from .errors import UnknownModelType as UnknownModelType
+    from .errors import UnsupportedBake as UnsupportedBake
+    from .errors import UsageError as UsageError
+    from .evaluate.evaluation import Sizes as Sizes
+    from .evaluate.evaluation import evaluate_model as evaluate_model
+    from .evaluate.result import Result as Result
+    from .evaluate.tune.result import TuningResult as TuningResult
+    from .evaluate.tune.tuning import SearchSettings as SearchSettings
+    from .evaluate.tune.tuning import tune_model as tune_model
+    from .inspection.inspection import Inspection as Inspection
+    from .inspection.inspection import inspect_source as inspect_source
+    from .inspection.receipts.reader import read_receipt as read_receipt
+    from .inspection.receipts.receipt import Receipt as Receipt
+    from .inspection.side_by_side import side_by_side as side_by_side
+    from .models.open import open_source as open_source
+    from .rope.bound.answer import bound as bound
+    from .rope.bound.reach import reach as reach
+    from .rope.errors import ImpossibleSize as ImpossibleSize
+    from .rope.errors import RecipeError as RecipeError
+    from .rope.errors import RopeconvError as RopeconvError
+    from .rope.methods.method import REGISTRY
+    from .rope.recipe import Recipe as Recipe
+    from .rope.schedule import Schedule as Schedule
+    from .rope.spec import RopeSpec as RopeSpec
+    from .validate.checkpoint import validate_checkpoint as validate_checkpoint
+    from .validate.comparison import Comparison as Comparison
+    from .validate.comparison import Settings as Settings
+    from .validate.gguf import validate_gguf as validate_gguf
+    from .validate.server import validate_server as validate_server
+    from .verbs import Output as Output
+    from .verbs import apply as apply
+    from .verbs import compare as compare
+    from .verbs import evaluate as evaluate
+    from .verbs import inspect as inspect
+    from .verbs import patch as patch
+    from .verbs import restore as restore
+    from .verbs import validate as validate
+
+    METHODS = REGISTRY
 
 _MODULES = {
     "bake.advice": "advise",
@@ -60,6 +74,7 @@ _MODULES = {
     "bake.plan": "Plan",
     "bake.restore": "restore_plan",
     "convert.target": "Target",
+    "errors": "BadSource DamagedPackage Disagreement Interrupted NotFinite UnknownModelType UnsupportedBake UsageError",
     "evaluate.evaluation": "Sizes evaluate_model",
     "evaluate.result": "Result",
     "evaluate.tune.result": "TuningResult",
@@ -71,6 +86,7 @@ _MODULES = {
     "models.open": "open_source",
     "rope.bound.answer": "bound",
     "rope.bound.reach": "reach",
+    "rope.errors": "ImpossibleSize RecipeError RopeconvError",
     "rope.methods.method": "METHODS",
     "rope.recipe": "Recipe",
     "rope.schedule": "Schedule",
@@ -84,57 +100,8 @@ _MODULES = {
 """The names of the API by their modules, which are imported on first use."""
 _LAZY = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [
-    "METHODS",
-    "AppliedPlan",
-    "BadSource",
-    "Comparison",
-    "DamagedPackage",
-    "Disagreement",
-    "ImpossibleSize",
-    "Inspection",
-    "Interrupted",
-    "NotFinite",
-    "Output",
-    "Plan",
-    "Receipt",
-    "Recipe",
-    "RecipeError",
-    "Result",
-    "RopeSpec",
-    "RopeconvError",
-    "Schedule",
-    "SearchSettings",
-    "Settings",
-    "Sizes",
-    "Target",
-    "TuningResult",
-    "UnknownModelType",
-    "UnsupportedBake",
-    "UsageError",
-    "__version__",
-    "advise",
-    "apply",
-    "bound",
-    "compare",
-    "evaluate",
-    "evaluate_model",
-    "inspect",
-    "inspect_source",
-    "make_plan",
-    "open_source",
-    "patch",
-    "reach",
-    "read_receipt",
-    "restore",
-    "restore_plan",
-    "side_by_side",
-    "tune_model",
-    "validate",
-    "validate_checkpoint",
-    "validate_gguf",
-    "validate_server",
-]
+if not TYPE_CHECKING:  # type checkers read the imports above
+    __all__ = [*_LAZY, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -145,7 +112,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_LAZY, "__version__"])
 
 
 class _Package(ModuleType):

@@ -3,24 +3,7 @@
 from __future__ import annotations
 
 from .environment import EXTRAS, missing
-from .rope.errors import ImpossibleSize, RecipeError, RopeconvError, counted, shown
-
-__all__ = [
-    "TOO_MANY",
-    "BadSource",
-    "DamagedPackage",
-    "Disagreement",
-    "ImpossibleSize",
-    "Interrupted",
-    "RecipeError",
-    "RopeconvError",
-    "UnknownModelType",
-    "UnsupportedBake",
-    "UsageError",
-    "counted",
-    "shown",
-]
-
+from .rope.errors import RopeconvError
 
 TOO_MANY = "ropeconv reads no more, so report it if this is of a real model"
 """The advice for a file that exceeds a limit of ropeconv and may be intact."""

@@ -25,10 +25,7 @@ _SHORT.maxlevel = 2
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun for a message: `1 file`, `2 files`; with `file is` and `files are` also its verb.
-
-    number: how many. noun: for one. plural: for others, by default the noun with an s.
-    """
+    """A number with its noun for a message: `1 file`, `2 files`; with `file is` and `files are` also its verb."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 

@@ -110,19 +110,13 @@ LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 def divided(base: Vector, divisors: Vector | Sequence[float]) -> Vector:
-    """base_i / divisor_i, and 0 where the divisor is 1e29 or more.
-
-    base: radians per token. divisors: positive. Returns radians per token; all float64 [rotary_dim / 2].
-    """
+    """base_i / divisor_i, and 0 where the divisor is 1e29 or more: radians per token, float64 [rotary_dim / 2]."""
     divisors = np.asarray(divisors, dtype=np.float64)
     return np.asarray(np.where(divisors < LEAST, base / divisors, 0.0), dtype=np.float64)
 
 
 def divisors(base: Vector, inv_freq: Vector) -> Vector:
-    """base_i / inv_freq_i, and 1e30 where inv_freq_i is 0: the inverse of `divided`.
-
-    base, inv_freq: radians per token. All float64 [rotary_dim / 2].
-    """
+    """base_i / inv_freq_i, and 1e30 where inv_freq_i is 0: the inverse of `divided`, all float64 [rotary_dim / 2]."""
     return np.asarray(np.divide(base, inv_freq, out=np.full(len(base), NO_ROTATION), where=inv_freq > 0))
 
 
@@ -135,10 +129,7 @@ def written_divisors(divisors: Sequence[float]) -> list[float]:
 
 
 def wavelengths(inv_freq: Vector) -> Vector:
-    """2 pi / inv_freq in tokens, nan for pairs that do not rotate.
-
-    inv_freq: radians per token. Both float64 [rotary_dim / 2].
-    """
+    """2 pi / inv_freq in tokens, nan for pairs that do not rotate; both float64 [rotary_dim / 2]."""
     return np.asarray(np.divide(math.tau, inv_freq, out=np.full(len(inv_freq), math.nan), where=inv_freq > 0))
 
 

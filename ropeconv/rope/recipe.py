@@ -88,17 +88,10 @@ class Recipe:
     keep_short: bool = False
 
     def __post_init__(self) -> None:
-        checks = {
-            "context": tokens,
-            "original_context": tokens,
-            "log_n_length": tokens,
-            "attention_factor": positive,
-            "temperature_slope": positive,
-            "temperature_intercept": positive,
-        }
-        for name, check in checks.items():
+        lengths = ("context", "original_context", "log_n_length")
+        for name in (*lengths, "attention_factor", "temperature_slope", "temperature_intercept"):
             value = getattr(self, name)
-            problem = None if value is None else check(value)
+            problem = None if value is None else (tokens if name in lengths else positive)(value)
             if problem:
                 raise RecipeError(f"--{name.replace('_', '-')} {problem}, and {shown(value)} is not")
         if self.attention_factor is not None and (self.temperature_slope or self.temperature_intercept):
@@ -119,19 +112,15 @@ class Recipe:
                 "--log-n scales queries whichever list of frequencies is used, so --keep-short would not leave short "
                 "prompts as they were; leave one of them out"
             )
-        as_is = isinstance(self.method, AsIs)
-        changes = [name for name in self._given() if name != "context"]
-        if as_is and changes:
+        changes = [name for name in self.modifiers() if name != "context"]
+        if isinstance(self.method, AsIs) and changes:
             raise RecipeError(
                 f"--as-is keeps the RoPE, so --{changes[0].replace('_', '-')} has no place beside it; "
                 "of the modifiers it takes --context"
             )
 
     def start(self, source: RopeSpec) -> RopeSpec:
-        """The RoPE that the recipe starts from: the unscaled one, or with as-is and `on_top` the one of the source.
-
-        source: the present RoPE of the checkpoint.
-        """
+        """The RoPE that the recipe starts from: unscaled, or with as-is and `on_top` the present one, `source`."""
         if isinstance(self.method, AsIs) or self.on_top or not source.scaled:
             return source
         return source.unscaled()
@@ -175,16 +164,15 @@ class Recipe:
         intercept = 1.0 if self.temperature_intercept is None else self.temperature_intercept
         return temperature_attention_factor(factor, slope, intercept)
 
-    def _given(self) -> list[str]:
-        """Names of the modifiers that are set."""
-        return [name for name in MODIFIERS if getattr(self, name) not in (None, False)]
+    def modifiers(self) -> dict[str, Any]:
+        """The modifiers that are set, by name."""
+        return {name: value for name in MODIFIERS if (value := getattr(self, name)) not in (None, False)}
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready data: the method's name, its parameters, and the modifiers that are set."""
         fields = {item.name: getattr(self.method, item.name) for item in dataclasses.fields(self.method)}
         set_fields = {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items() if v is not None}
-        modifiers = {name: getattr(self, name) for name in self._given()}
-        return {"method": self.method.name, "parameters": set_fields, **modifiers}
+        return {"method": self.method.name, "parameters": set_fields, **self.modifiers()}
 
     @classmethod
     def from_dict(cls, data: object) -> Recipe:
@@ -263,10 +251,7 @@ def _setting(part: str, text: str) -> tuple[str, Any]:
 
 
 def flags(recipe: Recipe) -> list[str] | None:
-    """The words of a command line that give a recipe: `["--yarn", "16", "--context", "65536"]`.
-
-    recipe: the recipe. None where its method has lists of numbers, which come from files.
-    """
+    """The words of a command line that give a recipe, as `["--yarn", "16"]`; None where it has lists of numbers."""
     method = recipe.method
     if any(isinstance(value, tuple) for value in vars(method).values()):
         return None
@@ -275,8 +260,7 @@ def flags(recipe: Recipe) -> list[str] | None:
     options = {
         item.name: getattr(method, item.name) for item in fields[1:] if getattr(method, item.name) != item.default
     }
-    options |= {name: getattr(recipe, name) for name in MODIFIERS if getattr(recipe, name) not in (None, False)}
-    for name, value in options.items():
+    for name, value in (options | recipe.modifiers()).items():
         spelled = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{spelled}" if value else f"--no-{spelled}")

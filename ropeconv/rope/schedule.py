@@ -83,10 +83,7 @@ def effective_scaling(log_n: LogN | None, written: QueryScaling | None, deviatio
 
 
 def deviation(log_n: LogN, steps: QueryScaling, context: int) -> float:
-    """Largest difference of a log-n approximation from log-n over a context, relative where log-n is above 1.
-
-    steps: the approximation. context: in tokens.
-    """
+    """Largest difference of a log-n approximation from log-n over a context, relative where log-n is above 1."""
     starts = np.arange(0, context, steps.length, dtype=np.float64)
     ends = np.minimum(starts + steps.length, context) - 1
     positions = np.concatenate([starts, ends])

@@ -14,7 +14,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -82,10 +82,6 @@ LONGEST = 1 << 27
 LONG_WIDE, LONG_LAST = 1 << 20, 1 << 17
 
 
-def _silent(message: str) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Bound:
     """The bases with which B(m) = (d - r)/2 + sum_i cos(m theta_i) >= 0 for every distance 1 <= m < length.
@@ -123,19 +119,8 @@ class Bound:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready data, with the estimate L / x0 and published bases; keys stay within a schema."""
         wide = self.first_wide_window
-        return {
-            "length": self.length,
-            "rotary_dim": self.rotary_dim,
-            "head_dim": self.head_dim,
-            "base": self.base,
-            "binding_distance": self.binding_distance,
-            "window": list(self.window),
-            "first_wide_window": list(wide) if wide else None,
-            "last_violating_base": self.last_violating_base,
-            "known_windows": self.known_windows,
-            "asymptotic": asymptotic_base(self.length),
-            "published": self.published,
-        }
+        data = asdict(self) | {"window": list(self.window), "first_wide_window": list(wide) if wide else None}
+        return data | {"asymptotic": asymptotic_base(self.length), "published": self.published}
 
 
 def bound(
@@ -144,7 +129,7 @@ def bound(
     head_dim: int,
     windows: bool | None = None,
     proof: Proof | None = None,
-    tell: Callable[[str], None] = _silent,
+    tell: Callable[[str], None] = lambda message: None,
 ) -> Bound:
     """The bound for one length and head: read from the package's tables where they have it, else computed.
 
@@ -159,7 +144,7 @@ def bound(
     sums = _sums(length, rotary_dim, head_dim)
     if sums.automatic:
         return Bound(length, rotary_dim, head_dim, 1.0, None, (1.0, None), (1.0, None), None, True)
-    step = _base(sums, length, proof, tell)
+    step = _base(sums, length, tell, proof)
     wide, last = _table("wide", sums, length), _table("last", sums, length)
     if wide is None and (length <= LONG_WIDE if windows is None else windows):
         tell("looking for the first interval that is 1 % wide")
@@ -197,7 +182,7 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
     known = _table("wide", sums, length)
     if known is not None and skip == 0:
         return known.begin, min(known.end, known.begin * 1.01)
-    start = known.begin if known is not None else _base(sums, length).begin
+    start = known.begin if known is not None else _base(sums, length, lambda message: None).begin
     low, high = next(islice(wide_intervals(sums, length, math.log(start)), skip, None), (math.inf, math.inf))
     return exp(low), min(exp(high), exp(low) * 1.01)
 
@@ -214,7 +199,7 @@ def _table(kind: Kind, sums: Sums, length: int) -> Step | None:
     return look_up(kind, sums.rotary_dim, length) if sums.head_dim == sums.rotary_dim else None
 
 
-def _base(sums: Sums, length: int, proof: Proof | None = None, tell: Callable[[str], None] = _silent) -> Step:
+def _base(sums: Sums, length: int, tell: Callable[[str], None], proof: Proof | None = None) -> Step:
     known = None if proof is not None else _table("base", sums, length)
     if known is not None:
         return known

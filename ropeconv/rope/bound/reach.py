@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..errors import RecipeError
+from ..forms import count_zero
 from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
@@ -40,7 +41,8 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
 
     inv_freq: radians per token, float64 [rotary_dim / 2], taken as exact. unrotated: (d - r)/2.
     """
-    inv_freq, unrotated = _rotating(inv_freq, unrotated)
+    unrotated += count_zero(inv_freq)  # pairs that stand still, whose cosine is 1 at every distance
+    inv_freq = inv_freq[inv_freq > 0]
     if unrotated >= len(inv_freq):
         return
     blocks, error = Blocks(inv_freq, unrotated), float64_error(len(inv_freq), length)
@@ -53,12 +55,6 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
             surer[index] = float(exact_value(inv_freq, unrotated, int(first[0] + unclear[index])))
         negative[unclear] = surer < 0
         yield first[0] + np.flatnonzero(negative)
-
-
-def _rotating(inv_freq: Vector, unrotated: float) -> tuple[Vector, float]:
-    """Frequencies without those that are 0, whose cosines of 1 are added to the term of the other dimensions."""
-    rotating = inv_freq[inv_freq > 0]
-    return rotating, unrotated + len(inv_freq) - len(rotating)
 
 
 def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | None:
@@ -137,7 +133,8 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     """
     if length > FARTHEST:
         raise RecipeError(f"the bound is searched up to {FARTHEST} tokens, and {length} is more; choose fewer")
-    inv_freq, unrotated = _rotating(inv_freq, unrotated)
+    still = count_zero(inv_freq)
+    rotating = len(inv_freq) - still
     count, runs, last = 0, 0, -1
     places: list[tuple[int, int]] = []
     for distances in violations(inv_freq, unrotated, length):
@@ -152,10 +149,10 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         places += new if len(places) == runs else []
         count, runs, last = count + len(distances), runs + len(begins), int(distances[-1])
     first, searched = (places[0][0] if places else None), length
-    farther = min(SEARCHED, MOST_COUNTED // max(1, len(inv_freq)))
+    farther = min(SEARCHED, MOST_COUNTED // max(1, rotating))
     if first is None and length < farther:
         first, searched = first_violation(inv_freq, unrotated, farther), farther
-    return Reach(length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated >= len(inv_freq))
+    return Reach(length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated + still >= rotating)
 
 
 MOST_COSINES = 1 << 28
@@ -165,20 +162,20 @@ declare any context, and `ropeconv bound` searches further."""
 REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 
 
-def effective_length(schedule: Schedule, spec: RopeSpec) -> int | None:
-    """L_theta of a schedule in tokens, where it is below what the layers see; None where B(m) >= 0 in all of that.
+def effective_length(schedule: Schedule, spec: RopeSpec, length: int | None = None) -> int | None:
+    """L_theta of a schedule in tokens, where it is below `length`; None where B(m) >= 0 up to that.
 
-    schedule: whose frequencies and context count. spec: the model, whose windows limit the distances.
+    schedule: whose frequencies count. spec: the model. length: by default what its layers see of the context.
     """
-    return _below(schedule, spec, spec.visible(schedule.context))
+    length = spec.visible(schedule.context) if length is None else length
+    searched = min(length, FARTHEST, MOST_COSINES // len(schedule.inv_freq))
+    first = first_violation(schedule.inv_freq, spec.unrotated, searched)
+    return None if first is None else first - 1
 
 
 def source_reach(schedule: Schedule, source: RopeSpec) -> int | None:
-    """The effective length of a source in tokens, looked for as far as the layers see in the output and in the source.
-
-    schedule: of the output. source: the unchanged model. None where B(m) >= 0 in all of that.
-    """
-    return _below(source.current(), source, source.visible(max(schedule.context, source.context)))
+    """The effective length of a source in tokens, as far as its layers see in the output and in the source."""
+    return effective_length(source.current(), source, source.visible(max(schedule.context, source.context)))
 
 
 def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
@@ -190,10 +187,7 @@ def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
 
 
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
-    """A sentence about a schedule whose effective length is worse than its source's; empty where it is not.
-
-    source: the unchanged model. Men et al. 2024, https://arxiv.org/abs/2405.14591.
-    """
+    """A sentence about a schedule whose effective length is worse than its source's; empty where it is not."""
     reached, before = effective_length(schedule, source), source_reach(schedule, source)
     if reached is None or not is_worse(reached, before, source.visible(source.context)):
         return ""
@@ -204,12 +198,6 @@ def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
         f"the effective length is {reached:,} of {schedule.context:,} tokens; the source's {whose}: beyond it "
         f"sum cos(m theta_i) is negative at some distances, and retrieval can be lost ({REFERENCE})"
     )
-
-
-def _below(schedule: Schedule, spec: RopeSpec, length: int) -> int | None:
-    searched = min(length, FARTHEST, MOST_COSINES // len(schedule.inv_freq))
-    first = first_violation(schedule.inv_freq, spec.unrotated, searched)
-    return None if first is None else first - 1
 
 
 ELEMENTS = 1 << 22
@@ -239,18 +227,6 @@ class HeadReach:
         return int((self.first_violation > 0).sum())
 
 
-def weighted_sums(
-    inv_freq: Vector, weights: PairWeights, heads: NDArray[np.integer], distances: NDArray[np.integer]
-) -> Vector:
-    """B_w(m) for pairs (head, m), in float64 [n].
-
-    inv_freq: radians per token, float64 [rotary_dim / 2]. weights: of all heads. heads: which of them, int64 [n].
-    distances: in tokens, [n].
-    """
-    cosines = np.cos(np.multiply.outer(distances, inv_freq))
-    return np.asarray((cosines * weights.rotated[heads]).sum(axis=1) + weights.unrotated[heads])
-
-
 def head_reach(
     inv_freq: Vector, weights: PairWeights, length: int, advance: Callable[[int], None] = lambda done: None
 ) -> HeadReach:
@@ -276,7 +252,8 @@ def head_reach(
         negative = value < 0
         at, head = np.nonzero(np.abs(value) <= slack)
         if len(at):
-            negative[at, head] = weighted_sums(inv_freq, weights, head, distances[at]) < 0
+            cosines = np.cos(np.multiply.outer(distances[at], inv_freq))
+            negative[at, head] = (cosines * weights.rotated[head]).sum(axis=1) + weights.unrotated[head] < 0
         fresh = negative.any(axis=0) & (first == 0)
         first[fresh] = start + negative[:, fresh].argmax(axis=0)
         count += negative.sum(axis=0)

@@ -33,10 +33,6 @@ SLOW = 2.5
 GROUP = 4096
 
 
-def _silent(log_base: float) -> None:
-    pass
-
-
 @dataclass
 class Sweep:
     """A search from small bases to large ones for the first base at which no distance below `length` violates.
@@ -49,7 +45,7 @@ class Sweep:
     sums: Sums
     length: int
     proof: Proof | None = None
-    tell: Tell = _silent
+    tell: Tell = lambda log_base: None
     pool: Distances = field(init=False)
 
     def __post_init__(self) -> None:
@@ -181,7 +177,11 @@ def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
 
 
 def smallest_log_base(
-    sums: Sums, length: int, reached: tuple[int, float] = (1, 1.0), proof: Proof | None = None, tell: Tell = _silent
+    sums: Sums,
+    length: int,
+    reached: tuple[int, float] = (1, 1.0),
+    proof: Proof | None = None,
+    tell: Tell = lambda log_base: None,
 ) -> tuple[Decimal, int | None]:
     """ln b* of a length, b* its smallest base, and the distance whose sum is zero there; (0, None) where any base fits.
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from ..lazy import Vector
 
-if TYPE_CHECKING:
     Distances = NDArray[np.int64]
     Single = NDArray[np.float32]
 else:

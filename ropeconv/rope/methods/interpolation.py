@@ -38,7 +38,7 @@ class Linear(ScaledMethod):
         return InterpolatedForm(spec.rope_theta, factor)
 
     def widened(self, form: Form, factor: float) -> Method | None:
-        return self.with_factor(form.factor * factor) if isinstance(form, InterpolatedForm) else None
+        return replace(self, factor=form.factor * factor) if isinstance(form, InterpolatedForm) else None
 
 
 @register
@@ -122,7 +122,7 @@ class NtkMixed(ScaledMethod):
         if self.mixed_exponent == 1:
             return NtkFixed(self.factor).schedule(spec)
         pair = np.arange(1, spec.rotary_dim // 2 + 1, dtype=np.float64)
-        factor = self.scale(spec)
+        factor = self.factor_over(spec.original_context)
         slope = math.log(factor) / (spec.rotary_dim / 2) ** self.mixed_exponent
         return Schedule(
             inv_freq=base_inv_freq(spec.rope_theta, spec.rotary_dim) / np.exp(slope * pair**self.mixed_exponent),
@@ -180,7 +180,7 @@ class YarnMethod(ScaledMethod):
         return Yarn(spec.rope_theta, factor, spec.original_context, self.beta_fast, self.beta_slow, self.truncate)
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        factor = self.scale(spec)
+        factor = self.factor_over(spec.original_context)
         attention_factor, softmax_scale = temperature_attention_factor(factor), 1.0
         if self.mscale and self.mscale_all_dim:
             attention_factor = mscale_ratio(factor, self.mscale, self.mscale_all_dim)
@@ -192,7 +192,7 @@ class YarnMethod(ScaledMethod):
         if not isinstance(form, Yarn):
             return None
         settings = self.or_from(beta_fast=form.beta_fast, beta_slow=form.beta_slow, truncate=form.truncate)
-        return self.with_factor(form.factor * factor, **settings)
+        return replace(self, factor=form.factor * factor, **settings)
 
 
 @register
@@ -226,7 +226,7 @@ class ByParts(ScaledMethod):
     def widened(self, form: Form, factor: float) -> Method | None:
         if not isinstance(form, Llama3Form) or (form.low_freq_factor, form.high_freq_factor) != (self.alpha, self.beta):
             return None
-        return self.with_factor(form.factor * factor)
+        return replace(self, factor=form.factor * factor)
 
 
 @register
@@ -251,4 +251,4 @@ class Llama3(ScaledMethod):
         if not isinstance(form, Llama3Form):
             return None
         settings = self.or_from(low_freq_factor=form.low_freq_factor, high_freq_factor=form.high_freq_factor)
-        return self.with_factor(form.factor * factor, **settings)
+        return replace(self, factor=form.factor * factor, **settings)

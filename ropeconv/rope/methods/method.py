@@ -36,61 +36,38 @@ class Value(Enum):
     SWITCH = "switch"
 
 
-def positive(value: object) -> str | None:
-    """Check: a positive finite number."""
-    return None if _finite(value) and value >= 1 / LARGEST else "must be a positive number"
-
-
-def scale(value: object) -> str | None:
-    """Check: a finite number of at least 1, for scale factors."""
-    return None if _finite(value) and 1 <= value <= LARGEST_SCALE else "must be a number of at least 1, up to 1e6"
-
-
-def factor_or_length(value: object) -> str | None:
-    """Check: a finite number of at least 1, or a length with its suffix, such as "128k"."""
-    good = is_length(value) or scale(value) is None
-    return None if good else "must be a number of at least 1, up to 1e6, or a length such as 128k"
-
-
-def share(value: object) -> str | None:
-    """Check: a number from 0 to 1."""
-    return None if _finite(value) and 0 <= value <= 1 else "must be a number from 0 to 1"
-
-
-def number(value: object) -> str | None:
-    """Check: a number that is finite, of any sign."""
-    return None if _finite(value) else "must be a finite number"
-
-
-def switch(value: object) -> str | None:
-    """Check: a bool, True or False."""
-    return None if isinstance(value, bool) else "must be true or false"
-
-
-def tokens(value: object) -> str | None:
-    """Check: a whole positive number of tokens."""
-    good = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS
-    return None if good else f"must be a token count, up to {MOST_TOKENS:,}"
-
-
-def positive_list(value: object) -> str | None:
-    """Check: a list of positive finite numbers."""
-    good = isinstance(value, tuple) and value and all(positive(entry) is None for entry in value)
-    return None if good else "must be a list of positive numbers"
-
-
-def not_negative_list(value: object) -> str | None:
-    """Check: a list of finite numbers of which none is negative."""
-    good = isinstance(value, tuple) and value and all(_zero_or_positive(entry) for entry in value)
-    return None if good else "must be a list of numbers that are finite and not negative"
-
-
-def _zero_or_positive(value: object) -> bool:
-    return positive(value) is None or (_finite(value) and value == 0)
-
-
 def _finite(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def check_of(is_good: Callable[[Any], object], requirement: str) -> Check:
+    """Return a check, which gives the requirement for a value that is not good, and None for a good one."""
+    return lambda value: None if is_good(value) else requirement
+
+
+number = check_of(_finite, "must be a finite number")
+positive = check_of(lambda value: _finite(value) and value >= 1 / LARGEST, "must be a positive number")
+scale = check_of(
+    lambda value: _finite(value) and 1 <= value <= LARGEST_SCALE, "must be a number of at least 1, up to 1e6"
+)
+factor_or_length = check_of(
+    lambda value: is_length(value) or scale(value) is None,
+    "must be a number of at least 1, up to 1e6, or a length such as 128k",
+)
+share = check_of(lambda value: _finite(value) and 0 <= value <= 1, "must be a number from 0 to 1")
+switch = check_of(lambda value: isinstance(value, bool), "must be true or false")
+tokens = check_of(
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS,
+    f"must be a token count, up to {MOST_TOKENS:,}",
+)
+positive_list = check_of(
+    lambda value: isinstance(value, tuple) and value and all(positive(entry) is None for entry in value),
+    "must be a list of positive numbers",
+)
+not_negative_list = check_of(
+    lambda value: isinstance(value, tuple) and value and all(entry == 0 or positive(entry) is None for entry in value),
+    "must be a list of numbers that are finite and not negative",
+)
 
 
 def param(check: Check, help: str, default: object = dataclasses.MISSING) -> Any:
@@ -174,10 +151,7 @@ class Method:
         return None
 
     def longer(self, context: int, original: int) -> str:
-        """The flags with which this method reaches `context` tokens; empty where it takes them from `--context`.
-
-        original: the trained context. Both are in tokens.
-        """
+        """The flags with which this method reaches `context` tokens; empty where it takes them from `--context`."""
         return ""
 
     def relative(self, declared: int, original: int) -> Method:
@@ -211,6 +185,8 @@ class Method:
     @property
     def label(self) -> str:
         """Short name for folders: `yarn16`, `theta1000000`."""
+        if self.value in (Value.FILE, Value.SWITCH):
+            return self.name
         value = getattr(self, dataclasses.fields(self)[0].name)
         return f"{self.name}{value if isinstance(value, str) else format(value, '.12g')}"
 
@@ -281,28 +257,20 @@ class ScaledMethod(Method):
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         """The schedule of the formula, whose context is s times the trained one, with the attention factor 1."""
-        factor = self.scale(spec)
+        factor = self.factor_over(spec.original_context)
         form, context = self.form(spec, factor), round(spec.original_context * factor)
         return Schedule(form.inv_freq(spec.rotary_dim), 1.0, context, spec.original_context, form)
-
-    def scale(self, spec: RopeSpec) -> float:
-        """The scale factor s over the trained context of `spec`. Raises RecipeError for a length within it."""
-        return factor_over(self.factor, spec.original_context, self.flag())
 
     @property
     def length(self) -> int | None:
         """The context in tokens where the factor is written as one; else None."""
         return length_of(self.factor)
 
-    def factor_over(self, context: int, what: str = "trained") -> float | None:
+    def factor_over(self, context: int, what: str = "trained") -> float:
         return factor_over(self.factor, context, self.flag(), what)
 
     def longer(self, context: int, original: int) -> str:
         return f"{self.flag()} {format_tokens(context)}"
 
     def relative(self, declared: int, original: int) -> Method:
-        return self.with_factor(factor_over(self.factor, declared, self.flag(), "declared"))
-
-    def with_factor(self, factor: float, **settings: Any) -> Method:
-        """The method with another factor, and other settings by name."""
-        return replace(self, factor=factor, **settings)
+        return replace(self, factor=self.factor_over(declared, "declared"))

@@ -14,15 +14,11 @@ from ..lengths import Factor, factor_over, format_tokens, length_of, parse_facto
 from ..schedule import Schedule
 from ..spec import RopeSpec, recognise
 from .interpolation import ByParts, Linear, YarnMethod
-from .method import Method, Value, not_negative_list, param, positive_list, register, switch, tokens
+from .method import Method, Value, check_of, not_negative_list, param, positive_list, register, switch, tokens
 
 
 def need_length(flag: str, what: str, values: tuple[float, ...], spec: RopeSpec) -> None:
-    """Raises RecipeError unless a list has one value per rotated pair.
-
-    flag: of the method, and what: the name of the list, for the message. values: the list. spec: says how many pairs
-    rotate.
-    """
+    """Raises RecipeError unless a list has one value per rotated pair. what: the name of the list."""
     pairs = spec.rotary_dim // 2
     if len(values) != pairs:
         raise RecipeError(
@@ -50,10 +46,6 @@ class LongRopeMethod(Method):
 
     long_factor: tuple[float, ...] = param(positive_list, "divisor per pair beyond the trained context")
     short_factor: tuple[float, ...] | None = param(positive_list, "divisor per pair inside it", None)
-
-    @property
-    def label(self) -> str:
-        return self.name
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         short = self.long_factor if self.short_factor is None else self.short_factor
@@ -93,7 +85,7 @@ class Piecewise(Method):
     value = Value.TEXT
 
     spec: str = param(
-        lambda v: None if isinstance(v, str) else "must be written S@I", "factor (or length) and pair, as in 8@44"
+        check_of(lambda value: isinstance(value, str), "must be written S@I"), "factor (or length) and pair, as in 8@44"
     )
 
     def __post_init__(self) -> None:
@@ -171,10 +163,6 @@ class InvFreq(Method):
         not_negative_list, "one frequency per pair, in radians per token, 0 for pairs that do not rotate"
     )
 
-    @property
-    def label(self) -> str:
-        return self.name
-
     def schedule(self, spec: RopeSpec) -> Schedule:
         need_length("--inv-freq", "inv_freq", self.inv_freq, spec)
         inv_freq = np.asarray(self.inv_freq, dtype=np.float64) + 0.0  # -0.0 becomes 0.0
@@ -214,7 +202,9 @@ class Dynamic(Method):
     )
     value = Value.TEXT
 
-    kind: str = param(lambda v: None if isinstance(v, str) else "must be written METHOD:S", "METHOD:S, as in ntk:2")
+    kind: str = param(
+        check_of(lambda value: isinstance(value, str), "must be written METHOD:S"), "METHOD:S, as in ntk:2"
+    )
     at: int | None = param(tokens, "the length at which a dynamic method is frozen, in tokens", None)
 
     def __post_init__(self) -> None:
@@ -278,10 +268,6 @@ class AsIs(Method):
     keeps_zeros = True
 
     on: bool = param(switch, "keep the embedding unchanged", True)
-
-    @property
-    def label(self) -> str:
-        return self.name
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         if isinstance(spec.form, DynamicNtk):

@@ -278,7 +278,7 @@ def writing_back(path: Path) -> Iterator[None]:
 
     The file need not exist yet. Does nothing where the system cannot.
     """
-    call = _libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    call = libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     if call is None:
         yield
         return
@@ -303,7 +303,7 @@ def writing_back(path: Path) -> Iterator[None]:
 
 
 @cache
-def _libc(name: str, *types: Any) -> Any:
+def libc(name: str, *types: Any) -> Any:
     """A function of the C library; None where the system lacks it."""
     call = getattr(ctypes.CDLL(None, use_errno=True), name, None) if os.name == "posix" else None
     if call is not None:
@@ -360,7 +360,7 @@ def exchange(one: Path, other: Path, spare: Path) -> None:
 
 def _renameat2(source: Path, target: Path, flags: int) -> bool:
     """Call renameat2(2). Returns False where the system or the filesystem lacks it. Raises OSError."""
-    call = _libc("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    call = libc("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
     if call is None:
         return False
     if call(CURRENT_FOLDER, os.fsencode(source), CURRENT_FOLDER, os.fsencode(target), flags) == 0:

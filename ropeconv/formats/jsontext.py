@@ -42,7 +42,12 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
         data = json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise BadSource(f"{name} is not valid JSON ({problem}); fix it or download it again") from None
-    if _depth(data) > DEEPEST:
+    depth, level = 0, [data]
+    while level and depth <= DEEPEST:
+        level = [item for item in level if isinstance(item, (dict, list))]
+        depth += bool(level)
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    if depth > DEEPEST:
         raise BadSource(f"{name} has more than {DEEPEST} levels of lists and objects; flatten it or download it again")
     try:
         if SURROGATE.search(text) or not text.isascii():
@@ -51,15 +56,6 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
         half = ascii(problem.object[problem.start])
         raise BadSource(f"{name} has {half}, half of a character; fix it or download it again") from None
     return data
-
-
-def _depth(data: Any) -> int:
-    depth, level = 0, [data]
-    while level and depth <= DEEPEST:
-        level = [item for item in level if isinstance(item, (dict, list))]
-        depth += bool(level)
-        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
-    return depth
 
 
 def dump(data: JsonObject, like: str = "") -> str:

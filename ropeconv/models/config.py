@@ -1,4 +1,7 @@
-"""Reads a config.json by the rules of its family: the family, the text part, widths, and which layers rotate."""
+"""Reads a config.json by the rules of its family: the family, the text part, widths, and which layers rotate.
+
+`part` is the text part of a config throughout.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,6 @@ from .layers import key_layers, kinds_of, layer_kinds, layer_names, layer_window
 from .registry import assumed_family, assumption, by_model_type, refused
 from .schema import LAYER_SHARES, Config, check_config, check_quantisation, first_present, positive_int, text_config
 from .suggest import Shapes, suggestion
-
-__all__ = [
-    "STORED_ROPE",
-    "Config",
-    "Geometry",
-    "detect",
-    "first_present",
-    "geometry",
-    "halves",
-    "nested_settings",
-    "positive_int",
-    "rotary_share",
-    "text_part",
-    "text_parts",
-]
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
 
@@ -192,10 +180,7 @@ def _head_dim(part: Config, family: Family) -> int:
 
 
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
-    """The share of a head that rotates: from rope_parameters, the top level, or the class default, in this order.
-
-    part: the text part of a config. kind: of the layers, which may have settings of their own.
-    """
+    """The share of a head that rotates: from rope_parameters, the top level, or the class default, in this order."""
     defaults = family.defaults
     local = kind == "local" and defaults.local_partial is not None
     default = defaults.local_partial if local else defaults.partial_rotary_factor
@@ -212,10 +197,7 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
 
 
 def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
-    """The `rope_parameters` of a kind of layers, empty where there are none.
-
-    part: the text part of a config. family: of the model, which says whether they are nested per layer type.
-    """
+    """The `rope_parameters` of a kind of layers, empty where there are none."""
     new = part.get("rope_parameters")
     if family.writing.nested and isinstance(new, dict):
         new = new.get(settings_name(part, family, kind))
@@ -278,10 +260,7 @@ class CacheGeometry:
 
 
 def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
-    """The cached layers of a config.json; None where there are none, or no number of heads is stated.
-
-    config: the whole config. family: its family. Raises BadSource for numbers that are none.
-    """
+    """The cached layers of a config.json; None where there are none, or no number of heads is stated."""
     part, sizes = text_part(config, family), geometry(config, family)
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None or family.encoder or not family.cache.per_token:
@@ -314,10 +293,7 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
 
 
 def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
-    """Heads of keys and values of a layer.
-
-    part: the text part of a config. family: of the model. heads: of queries. kind: of the layer.
-    """
+    """Heads of keys and values of a layer of a kind. heads: of queries."""
     keys = family.cache.global_heads
     count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
     if kind != "local" and keys and all(part.get(switch) for switch in keys[1:]):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import re
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -92,11 +93,7 @@ def _of_library(module: str) -> bool:
 
 
 def _in_library(trace: TracebackType | None) -> bool:
-    while trace is not None:
-        if _of_library(str(trace.tb_frame.f_globals.get("__name__"))):
-            return True
-        trace = trace.tb_next
-    return False
+    return any(_of_library(str(frame.f_globals.get("__name__"))) for frame, _ in traceback.walk_tb(trace))
 
 
 def limit() -> None:

@@ -1,4 +1,7 @@
-"""Which layers of a config.json rotate, by which frequencies, and how many tokens each of them sees."""
+"""Which layers of a config.json rotate, by which frequencies, and how many tokens each of them sees.
+
+`part` is the text part of a config throughout.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ WINDOWED = ("sliding_attention", "chunked_attention", "hybrid_sliding")
 
 
 def layer_types(part: Config, family: Family) -> dict[str, Kind]:
-    """The kind of the layers of each layer type. part: the text part of the config.
+    """The kind of the layers of each layer type.
 
     Where null settings say that layers of a type do not rotate, those of another are extended, whatever their window.
     """
@@ -29,21 +32,18 @@ def layer_types(part: Config, family: Family) -> dict[str, Kind]:
 
 
 def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, ...]:
-    """The kinds of layers by the names of their types. part: the text part of the config."""
+    """The kinds of layers by the names of their types."""
     types = layer_types(part, family)
     return tuple(types.get(name, "global") for name in names)
 
 
 def settings_name(part: Config, family: Family, kind: Kind) -> str:
-    """The layer type under which a nested `rope_parameters` has the RoPE of a kind of layers; empty without such.
-
-    part: the text part of the config.
-    """
+    """The layer type under which a nested `rope_parameters` has the RoPE of a kind of layers, or empty."""
     return next((name for name, type_kind in layer_types(part, family).items() if type_kind == kind), "")
 
 
 def own_settings(part: Config) -> dict[int, Config]:
-    """Settings of single layers by their numbers: `per_layer_config` of transformers. part: its text part."""
+    """Settings of single layers by their numbers: `per_layer_config` of transformers."""
     layers = part.get("per_layer_config") or {}
     return {int(number): settings for number, settings in layers.items() if LAYER_NUMBER.fullmatch(number)}
 
@@ -51,7 +51,7 @@ def own_settings(part: Config) -> dict[int, Config]:
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     """The layer type of each of `count` layers: those that the config lists, else as the stock class derives them.
 
-    part: the text part of the config. Raises BadSource where it lists fewer.
+    Raises BadSource where it lists fewer.
     """
     rules, key = family.layers, family.hooks.types_key
     types = part.get(key)
@@ -87,7 +87,7 @@ def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
 
 
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
-    """The kind of each of `count` layers. part: the text part of the config."""
+    """The kind of each of `count` layers."""
     rules = family.layers
     flagged: tuple[Kind, Kind] = ("none", "global")
     if rules.flags:
@@ -103,10 +103,7 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
 
 
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
-    """The layer that makes the keys of each of `count` layers: itself, or an earlier one of its type that shares them.
-
-    part: the text part of the config.
-    """
+    """The layer that makes the keys of each of `count` layers: itself, or an earlier one of its type."""
     key, default = family.cache.shared
     first = count - (positive_int(part, (key,), default, least=0) or 0 if key else 0)
     names = layer_names(part, family, count)
@@ -117,8 +114,8 @@ def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
 def window_size(part: Config, family: Family) -> int | None:
     """The tokens that a layer with a sliding window or chunk sees; None where the model has none.
 
-    part: the text part of the config. A null means none, and so does a switch that is off; an absent key means the
-    default of the stock class. 0 is not a length: transformers masks everything with it, in layers that have a window.
+    A null means none, and so does a switch that is off; an absent key means the default of the stock class. 0 is not a
+    length: transformers masks everything with it, in layers that have a window.
     """
     window = family.window
     if not window.key or (window.switch and not part.get(window.switch, False)):
@@ -131,7 +128,7 @@ def window_size(part: Config, family: Family) -> int | None:
 def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:
     """The tokens that each layer sees: its sliding window or chunk, None for the whole context.
 
-    part: the text part of the config. kinds: of the layers. Raises BadSource for a window of 0 that a layer has.
+    kinds: of the layers. Raises BadSource for a window of 0 that a layer has.
     """
     window, size = family.window, window_size(part, family)
     if size is None:

@@ -41,17 +41,6 @@ class LimitRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evidence: str
     parts: tuple[str, ...] = ("",)
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Its keys, each with every part before it."""
-        return tuple(f"{part}.{key}" if part else key for part in self.parts for key in self.keys)
-
-
-class LimitTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The schema of `length_limits.toml`."""
-
-    limits: tuple[LimitRule, ...]
-
 
 @dataclass(frozen=True)
 class LengthLimit:
@@ -76,7 +65,7 @@ class LengthLimit:
 @cache
 def limit_rules() -> tuple[LimitRule, ...]:
     """The table of all files and keys."""
-    return package_data(files("ropeconv.models") / "length_limits.toml", LimitTable).limits
+    return package_data(files("ropeconv.models") / "length_limits.toml", dict[str, tuple[LimitRule, ...]])["limits"]
 
 
 def window_keys() -> tuple[str, ...]:
@@ -85,10 +74,7 @@ def window_keys() -> tuple[str, ...]:
 
 
 def length_limits(source: Source) -> tuple[LengthLimit, ...]:
-    """Every limit in the files of a checkpoint, whatever its value, except files that a conversion generates.
-
-    source: from which small files are read as a whole, and of others as much as is needed.
-    """
+    """Every limit in the files of a checkpoint, whatever its value, except files that a conversion generates."""
     texts, converted = source.generated_texts(), source.kind in CONVERTED
     limits: list[LengthLimit] = []
     for file in source.files():
@@ -108,8 +94,8 @@ def modelfile_limits(source: Origin) -> list[LengthLimit]:
 
 def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[LengthLimit]:
     """The limits in a file. name: of the file. blocks: its content. large: read no more than is needed."""
-    rules = _rules_of(name)
-    paths = {path: rule for rule in rules for path in rule.paths}
+    rules = [(rule, part) for rule in _rules_of(name) for part in rule.parts]
+    paths = {f"{part}.{key}" if part else key: rule for rule, part in rules for key in rule.keys}
     modelfile = any(path.startswith(PARAMETER) for path in paths)
     values = _parameters(blocks, paths) if modelfile else _json_values(blocks, name, paths, large)
     limits = (LengthLimit(name, key, int(value), start, stop, rule) for key, value, start, stop, rule in values)

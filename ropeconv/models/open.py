@@ -11,7 +11,7 @@ from ..rope.errors import shown
 from .folder import ConfigSource, FolderSource
 from .gguf import GgufSource, HubGguf, HubShard
 from .hub import HubSource
-from .meta.source import MetaSource, is_meta
+from .meta import MetaSource, is_meta
 from .source import Source, modelfile_in, resolved
 
 REPOSITORY = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)"
@@ -43,14 +43,15 @@ def _open(reference: str) -> Source | GgufSource:
             return HubGguf(HubShard.find(on_hub[1], on_hub[3], on_hub[2]))
         return GgufSource(path)
     if path.is_dir():
-        return MetaSource(path) if is_meta(name.name for name in path.iterdir()) else FolderSource(path)
+        folder = FolderSource(path)
+        return MetaSource(folder) if is_meta(name.name for name in path.iterdir()) else folder
     if path.is_file():
         return ConfigSource(path)
     match = re.fullmatch(HUB_ID, reference)
     if match and not reference.startswith((".", "/", "~")):
         _check_address(reference, match[1], match[2])
         source = HubSource(match[1], match[2])
-        return MetaSource.from_hub(source) if is_meta(file.name for file in source.files()) else source
+        return MetaSource(source) if is_meta(file.name for file in source.files()) else source
     raise BadSource(f"{reference} is neither a folder nor a Hub id; give a path, or owner/name[@revision]")
 
 

@@ -26,22 +26,19 @@ OWN = ("origin", "assumed")
 """Fields that ropeconv fills."""
 
 
-def folder() -> Path:
-    """Where files of the user are: $ROPECONV_FAMILIES, else `ropeconv/families` below the folder of settings."""
-    path = os.environ.get(VARIABLE)
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return expanded(path) if path else Path(base) / "ropeconv" / "families"
-
-
 def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
     """The families of the user, by the names of their files; none where the folder is not there.
+
+    The folder is $ROPECONV_FAMILIES, else `ropeconv/families` below the folder of settings.
 
     packaged: the families of the package, whose names and model types no file may have. Raises BadSource for a file
     that is not the description of a family, and for names that are there twice.
     """
-    directory = folder()
+    path = os.environ.get(VARIABLE)
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    directory = expanded(path) if path else Path(base) / "ropeconv" / "families"
     if not directory.is_dir():
-        if os.environ.get(VARIABLE):
+        if path:
             raise BadSource(f"{VARIABLE} names {directory}, which is not a folder; create it, or unset the variable")
         return ()
     paths = sorted(path for path in directory.iterdir() if path.suffix == ".toml")
@@ -49,15 +46,15 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
         raise BadSource(f"{directory} has more than {MOST_FILES:,} families; move some of them away")
     owners = {name: "the package" for family in packaged for name in _names(family)}
     loaded = []
-    for path in paths:
-        family = read_family(path)
+    for file in paths:
+        family = read_family(file)
         for name in _names(family):
             if name in owners:
                 raise BadSource(
-                    f"{path} describes {name}, which {owners[name]} already defines; choose another name and other "
+                    f"{file} describes {name}, which {owners[name]} already defines; choose another name and other "
                     "model_types, then pass --family"
                 )
-            owners[name] = str(path)
+            owners[name] = str(file)
         loaded.append(family)
     return tuple(loaded)
 
@@ -142,17 +139,11 @@ class RefusedType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_types: tuple[str, ...]
 
 
-class RefusedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The schema of refused.toml."""
-
-    refused: tuple[RefusedType, ...]
-
-
 @cache
 def refused() -> dict[str, str]:
     """Why each model type is refused that no family has, by its name."""
-    table = package_data(files("ropeconv.models") / "refused.toml", RefusedTable)
-    return {model_type: group.reason for group in table.refused for model_type in group.model_types}
+    table = package_data(files("ropeconv.models") / "refused.toml", dict[str, tuple[RefusedType, ...]])
+    return {model_type: group.reason for group in table["refused"] for model_type in group.model_types}
 
 
 LAYOUTS = {"half": "pairs (i, i + r/2) rotate", "interleaved": "pairs (2i, 2i + 1) rotate"}

@@ -129,10 +129,7 @@ TOP: dict[str, object] = {
 
 
 def check_config(part: Config, family: Family) -> None:
-    """Raises BadSource where a key that is read has another type or a number out of range.
-
-    part: the text part of a config. family: of the model, which says how its keys are named.
-    """
+    """Raises BadSource where a key that is read, in the text part of a config, has another type or range."""
     types = _types_of(family)
     _check(part, {key: kind for key, kind in types.items() if "." not in key}, "")
     for key, kind in types.items():
@@ -146,23 +143,17 @@ def check_config(part: Config, family: Family) -> None:
     _check(part.get(DUAL_CHUNK) or {}, {"original_max_position_embeddings": Tokens}, f" in its {DUAL_CHUNK}")
     for key in SETTINGS:
         rope = part.get(key)
-        if rope:
-            _check_rope(rope)
-            for name in (*LAYER_TYPES, *family.layers.types):
-                if isinstance(rope, dict) and rope.get(name):
-                    _check_rope(rope[name])
+        nested = [rope.get(name) for name in (*LAYER_TYPES, *family.layers.types)] if isinstance(rope, dict) else []
+        for settings in filter(None, [rope, *nested]):
+            if not isinstance(settings, dict):
+                raise BadSource(f"config.json has a RoPE setting of {shown(settings)}; write an object there, or null")
+            _check(settings, ROPE, " in its RoPE settings")
 
 
 def check_quantisation(config: JsonObject) -> None:
     """Raises BadSource where the quantisation of the weights is not stated by an object with a name."""
     _check(config, {"quantization_config": Object}, "")
     _check(config.get("quantization_config") or {}, {"quant_method": Name}, " in its quantization_config")
-
-
-def _check_rope(rope: object) -> None:
-    if not isinstance(rope, dict):
-        raise BadSource(f"config.json has a RoPE setting of {shown(rope)}; write an object there, or null")
-    _check(rope, ROPE, " in its RoPE settings")
 
 
 def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) -> None:

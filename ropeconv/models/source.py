@@ -79,10 +79,7 @@ def _of_modelfile(path: Path) -> str:
 
 
 def without_config(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
-    """The error for a folder or repository without a config.json, with what to give instead.
-
-    reference: to it. names: of its files. adapter: the text of its adapter_config.json, None without.
-    """
+    """The error for files without a config.json. adapter: the text of adapter_config.json, None without."""
     ggufs = [name for name in names if name.endswith(".gguf")]
     if adapter is not None:
         base = parse(adapter, ADAPTER).get("base_model_name_or_path")

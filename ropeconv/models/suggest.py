@@ -27,10 +27,7 @@ def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
 
 
 def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | None:
-    """Return the prefix of a layer's tensor names; None if its projection is not among them.
-
-    layer: its number. family: of the model. names: of all tensors of the checkpoint.
-    """
+    """Return the prefix of a layer's tensor names; None if its projection is not among the names of all tensors."""
     weights = family.weights
     for prefix in layer_prefixes(layer, family):
         if any(probe and f"{prefix}{probe}.weight" in names for probe in (weights.k, weights.fused, weights.q)):
@@ -113,10 +110,7 @@ def _key_weights() -> dict[str, float]:
 
 
 def suggestion(config: Config, shapes: Shapes) -> str:
-    """Return advice on an unknown model type: the family that fits best, or the list of families.
-
-    shapes: of the tensors of the model; empty where they are not known.
-    """
+    """Return advice on an unknown model type: the family that fits best, or the list of families."""
     best = best_family(config, shapes)
     if not best:
         return (
@@ -144,39 +138,28 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     declared = [
         name for name in candidates if classes & {_plain(model_type) for model_type in by_name()[name].model_types}
     ]
-    shares = {name: _explained(keys, class_keys[name]) for name in declared or candidates}
-    alike = {name: _alike(keys, class_keys[name]) for name in shares}
-    good = [name for name, share in shares.items() if share >= (NAMED if declared else GOOD) and alike[name] >= ALIKE]
-    good = _best_fitting(good, part, shapes or {})
-    most = max((shares[name] for name in good), default=0.0)
+    alike = {name: _shared(keys, class_keys[name]) for name in declared or candidates}
+    least = NAMED if declared else GOOD
+    similar = [name for name, (of_config, of_class) in alike.items() if of_config >= least and of_class >= ALIKE]
+    misfits = {name: _misfits(part, by_name()[name], shapes or {}) for name in similar}
+    fewest = min(misfits.values(), default=0)
+    fitting = [name for name in similar if misfits[name] == fewest < MOST_MISFITS]
+    most = max((alike[name][0] for name in fitting), default=0.0)
     rank = {name: place for place, name in enumerate(COMMON)}
 
     def place(name: str) -> tuple[int, bool, float]:
-        return rank.get(name, len(rank)), by_name()[name].layout != "half", -alike[name]
+        return rank.get(name, len(rank)), by_name()[name].layout != "half", -alike[name][1]
 
-    return min((name for name in good if shares[name] >= most - NEAR), key=place, default="")
+    return min((name for name in fitting if alike[name][0] >= most - NEAR), key=place, default="")
 
 
-def _explained(keys_of_config: Set[str], keys: Set[str]) -> float:
-    """The weight of the shared keys over that of all keys of the config. keys: of a class."""
+def _shared(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
+    """The weight of the shared keys over that of all keys of the config, and over that of all keys of the class."""
     weight = _key_weights()
-    shared = sum(weight[key] for key in keys & keys_of_config)
-    foreign = sum(min(weight.get(key, UNHEARD), UNHEARD) for key in keys_of_config - keys)
-    return shared / (shared + foreign) if shared else 0.0
-
-
-def _alike(keys_of_config: Set[str], keys: Set[str]) -> float:
-    """The weight of the shared keys over that of all keys of the class. Parameters as in `_explained`."""
-    weight = _key_weights()
-    shared = sum(weight[key] for key in keys & keys_of_config)
-    return shared / (shared + ABSENT * sum(weight[key] for key in keys - keys_of_config)) if shared else 0.0
-
-
-def _best_fitting(names: list[str], part: Config, shapes: Shapes) -> list[str]:
-    """The families that the tensors fit best. names: of those to choose from. part: the text part of the config."""
-    misfits = {name: _misfits(part, by_name()[name], shapes) for name in names}
-    fewest = min(misfits.values(), default=0)
-    return [name for name in names if misfits[name] == fewest < MOST_MISFITS]
+    shared = sum(weight[key] for key in of_class & of_config)
+    foreign = sum(min(weight.get(key, UNHEARD), UNHEARD) for key in of_config - of_class)
+    absent = ABSENT * sum(weight[key] for key in of_class - of_config)
+    return (shared / (shared + foreign), shared / (shared + absent)) if shared else (0.0, 0.0)
 
 
 def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
@@ -193,15 +176,10 @@ def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
     misfits += not weights.bias and any(f"{prefix}{name}.bias" in shapes for name in projections)
     misfits += bool(weights.input) != any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
     plain = weights.q and weights.k and not (family.mla or weights.q_gate or weights.keys_and_values)
-    if plain and all(rows.values()):
-        misfits += _other_heads(part, family, rows[weights.q][0], rows[weights.k][0])
-    return misfits
-
-
-def _other_heads(part: Config, family: Family, q_rows: int, k_rows: int) -> bool:
-    """Whether the rows of the matrices of queries and keys contradict the numbers of heads of a config."""
     heads, kv_heads = (first_present(part, keys) for keys in (family.keys.heads, family.keys.kv_heads))
-    return isinstance(heads, int) and isinstance(kv_heads, int) and q_rows * kv_heads != k_rows * heads
+    if plain and all(rows.values()) and isinstance(heads, int) and isinstance(kv_heads, int):
+        misfits += rows[weights.q][0] * kv_heads != rows[weights.k][0] * heads
+    return misfits
 
 
 def _misfit_norms(weights: WeightNames, prefix: str, query_rows: Sequence[int], shapes: Shapes) -> int:

@@ -187,7 +187,7 @@ def test_sizes_in_messages_have_decimal_units(size: int, text: str) -> None:
 @pytest.fixture(params=["renameat2", "none"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "none":
-        monkeypatch.setattr(disk, "_libc", lambda *types: None)
+        monkeypatch.setattr(disk, "libc", lambda *types: None)
     return str(request.param)
 
 

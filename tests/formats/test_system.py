@@ -99,7 +99,7 @@ def test_folders_that_do_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_write_back_begins_while_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, ...]] = []
     monkeypatch.setattr(disk, "PAUSE", 0.01)
-    monkeypatch.setattr(disk, "_libc", lambda *types: lambda *given: calls.append(given[1:]))
+    monkeypatch.setattr(disk, "libc", lambda *types: lambda *given: calls.append(given[1:]))
     with writing_back(tmp_path / "a"):
         time.sleep(0.03)
         assert calls == []  # there is no file yet

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.models.meta.params import Params, hf_config, shard_layout
+from ropeconv.models.meta_layout import Params, hf_config, shard_layout
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 

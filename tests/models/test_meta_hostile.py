@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.models.meta import tensors
-from ropeconv.models.meta.tensors import peek_dtype
+from ropeconv.models import meta
+from ropeconv.models.meta import peek_dtype
 from ropeconv.models.open import open_source
 
 from ..support.baking import apply, make_plan
@@ -85,7 +85,7 @@ def test_entries_that_share_bytes_are_refused(pth: Path) -> None:
 @pytest.mark.parametrize(
     ("pickle", "words"),
     [
-        (b"\x80\x02" + b"]" * tensors.MOST_PICKLE + b".", "too many for a model"),
+        (b"\x80\x02" + b"]" * meta.MOST_PICKLE + b".", "too many for a model"),
         (b"", "torch.save wrote"),
         (b"I" + b"9" * 5000 + b"\n.", "torch.save wrote|contains no tensor"),
         (b"\x80\x04\x8d" + b"\xff" * 8, "torch.save wrote|contains no tensor"),

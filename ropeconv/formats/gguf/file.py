@@ -197,12 +197,7 @@ class GgufFile:
 
         Raises BadSource where the file is cut off.
         """
-        number = self.shard(name)
-        header, info = self.headers[number], self.headers[number].tensors[name]
-        with self.shards[number].path().open("rb") as file:
-            file.seek(header.data_start + info.offset)
-            for at in range(0, info.size, size):
-                block = file.read(min(size, info.size - at))
-                if len(block) != min(size, info.size - at):
-                    raise BadSource(f"{self.shards[number].name} was cut off while it was read; run again")
-                yield block
+        self.shards[self.shard(name)].path()
+        end = self.tensors[name].size
+        for at in range(0, end, size):
+            yield self.read(name, at, min(size, end - at))

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from ...errors import BadSource, Interrupted
 from ...rope.errors import RopeconvError, counted
-from ..disk import FULL, pieces_of, sync_folder, write_at
+from ..disk import FULL, libc, pieces_of, sync_folder, write_at
 from ..files import try_lock
 from .edit import PAGE, Change, Edit, RewrittenHeader, changed, rewrite
 from .file import GgufFile
@@ -311,8 +311,7 @@ def move_data(file: int, shift: int) -> None:
 
     shift: a multiple of the filesystem's block size.
     """
-    call = ctypes.CDLL(None, use_errno=True).fallocate
-    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    call = libc("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     if call(file, INSERT_RANGE if shift > 0 else COLLAPSE_RANGE, 0, abs(shift)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -341,7 +340,7 @@ def can_insert(path: Path) -> bool:
         write_at(probe, bytes(2 * PAGE), 0)
         move_data(probe, PAGE)
         return os.fstat(probe).st_size == 3 * PAGE
-    except (OSError, AttributeError):
+    except (OSError, TypeError):  # the latter where the system has no fallocate
         return False
     finally:
         os.close(probe)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ...formats.jsontext import JsonObject
-from ..family import Kind, Layers
-from ..hooks import FamilyHooks
+from ..family import FamilyHooks, Kind, Layers
 from ..layers import at_intervals
 from ..schema import Index, positive_int
 from ..schema import Layers as Count

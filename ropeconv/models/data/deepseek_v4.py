@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ...formats.jsontext import JsonObject
-from ..family import Layers
-from ..hooks import FamilyHooks
+from ..family import FamilyHooks, Layers
 from ..schema import Flags
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ...formats.jsontext import JsonObject
-from ..family import Kind
-from ..hooks import FamilyHooks
+from ..family import FamilyHooks, Kind
 
 
 class Hooks(FamilyHooks):

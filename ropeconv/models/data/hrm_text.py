@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formats.jsontext import JsonObject
-from ..hooks import FamilyHooks
+from ..family import FamilyHooks
 from ..schema import Layers, positive_int
 
 

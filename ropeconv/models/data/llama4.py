@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...formats.jsontext import JsonObject
 from ...rope.schedule import QueryScaling
-from ..hooks import FamilyHooks
+from ..family import FamilyHooks
 from ..schema import Number, Switch, Tokens, first_present, positive_int
 
 LENGTH = 8192

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ...formats.jsontext import JsonObject
-from ..family import Kind
-from ..hooks import FamilyHooks
+from ..family import FamilyHooks, Kind
 from ..schema import Index, Size, positive_int
 
 

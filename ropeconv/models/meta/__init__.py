@@ -1,1 +1,0 @@
-"""Meta's original layout: params.json, consolidated.NN.pth, tokenizer.model, converted to the HF layout."""

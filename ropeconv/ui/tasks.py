@@ -37,7 +37,7 @@ from ..rope.lengths import factor_over, parse_factor, parse_tokens
 from ..runtimes.runtime import runtimes
 from ..runtimes.verdict import Verdict
 from ..validate.validation import Validation
-from ..views.advice import show_advice, show_methods
+from ..views.advice import explain_columns, show_advice, show_methods
 from ..views.evaluation_plots import evaluation_pictures
 from ..views.inspection import show_inspection, show_receipt
 from ..views.plan import Outcome, show_outcome, show_plan
@@ -229,16 +229,17 @@ def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
     outputs: tuple[Format, ...] | None = ("safetensors",) if large else None
     advice = advised(source, _length(form.context, source), measured, outputs)
     show_advice(advice, sheet)
+    sheet.note(" ".join(explain_columns(advice)))
     if large:
         sheet.note(f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`.")
-    if advice.found:
+    if advice.methods:
         if form.source:
-            ways = [(row.flags, to_bake(form.source, row.recipe, row.replace)) for row in advice.found]
+            ways = [(row.flags, to_bake(form.source, row.recipe, row.replace)) for row in advice.methods]
             sheet.ways("Plan a method", ways)
-        curves = {row.method.name: row.schedule.inv_freq for row in advice.found[:DRAWN]}
-        first = f"The first {DRAWN} methods" if len(advice.found) > DRAWN else "The methods"
+        curves = {row.method.name: row.schedule.inv_freq for row in advice.methods[:DRAWN]}
+        first = f"The first {DRAWN} methods" if len(advice.methods) > DRAWN else "The methods"
         sheet.title(f"{first} in pictures")
-        sheet.pictures(pictures_of(advice.seen.first_spec, curves, advice.context))
+        sheet.pictures(pictures_of(advice.inspection.first_spec, curves, advice.context))
     with sheet.folded("Details: columns, each method"):
         show_methods(advice, sheet)
 

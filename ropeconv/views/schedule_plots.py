@@ -34,7 +34,7 @@ def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str
     per token, float64 [rotary_dim / 2]; pairs that do not rotate are left out. lengths: in tokens by name, "trained"
     dotted.
     """
-    axes.plot(periods(before), color=ink(), linestyle="--", label="before")
+    axes.plot(periods(before), color=ink(), linestyle="--", label=_base(curves))
     for number, (name, inv_freq) in enumerate(curves.items()):
         axes.plot(periods(inv_freq), label=literal(name), **line(number))
     for name, length in lengths.items():
@@ -83,11 +83,12 @@ def preference(
     distance, in tokens. lengths: vertical lines, in tokens by name. Men et al. 2024, https://arxiv.org/abs/2405.14591.
     """
     lowest = 0.0
-    shown = ({} if before is None else {"before": before}) | dict(curves)
+    shown = ({} if before is None else {_base(curves): before}) | dict(curves)
     for number, (name, inv_freq) in enumerate(shown.items()):
         at, value = margins(inv_freq, unrotated, length, POINTS)
         lowest = min(lowest, float(value.min()))
-        style = {"color": ink(), "linestyle": "--"} if name == "before" else line(number - (before is not None))
+        is_base = before is not None and number == 0
+        style = {"color": ink(), "linestyle": "--"} if is_base else line(number - (before is not None))
         axes.plot(at, value, linewidth=0.9, label=literal(name), **style)
     axes.axhspan(1.1 * lowest - 1, 0, color=BLUE, alpha=0.08, linewidth=0)
     axes.axhline(0, color=ink(), linewidth=0.8)
@@ -115,8 +116,8 @@ def decay(axes: Axes, before: Vector, curves: Curves, length: int, lengths: Mapp
     name. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
     """
     at = distances(length)
-    for number, (name, inv_freq) in enumerate(({"before": before} | dict(curves)).items()):
-        style = {"color": ink(), "linestyle": "--"} if name == "before" else line(number - 1)
+    for number, (name, inv_freq) in enumerate(({_base(curves): before} | dict(curves)).items()):
+        style = line(number - 1) if number else {"color": ink(), "linestyle": "--"}
         axes.plot(at, score_bound(inv_freq, at), linewidth=0.9, label=literal(name), **style)
     for name, tokens in lengths.items():
         axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
@@ -124,6 +125,11 @@ def decay(axes: Axes, before: Vector, curves: Curves, length: int, lengths: Mapp
     axes.set(xlabel="distance m, tokens", ylabel="mean of |S_n|", title="Upper bound of attention scores")
     axes.set_ylim(bottom=0)
     axes.legend(loc="upper right")
+
+
+def _base(curves: Curves) -> str:
+    """The name of the unscaled frequencies beside those of schedules."""
+    return "before" if curves else "now"
 
 
 def divisors(before: Vector, inv_freq: Vector) -> Vector:
@@ -173,6 +179,8 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
     token, float64 [rotary_dim / 2]; without any, what is divided is left out. context: of the longest, in tokens.
     """
     before, lengths = base_inv_freq(spec.rope_theta, spec.rotary_dim), lengths_of(spec, context)
+    if not curves:
+        lengths = {"declared" if name == "new" else name: length for name, length in lengths.items()}
     reach = min(2 * context, FARTHEST)
     shown = [
         Picture(

@@ -13,8 +13,13 @@ import pytest
 
 import ropeconv
 from ropeconv import cli
+from ropeconv.ui.forms import BakeForm, ModelForm
+from ropeconv.ui.rules import LOCAL, Desk
+from ropeconv.ui.sheet import HtmlSheet
+from ropeconv.ui.tasks import TASKS
 
 from ..conftest import CONFIGS
+from ..models.test_meta import release
 from ..support.gguf_files import write
 from ..support.in_process import command
 from ..support.models import make
@@ -63,6 +68,11 @@ WORKS = {
     "a quantised model": ("apply gptq.json --yarn 4 --dry-run", "supported    transformers 4.56 or newer, vLLM"),
     "a model of mlx": ("apply mlx.json --yarn 4 --dry-run --runtime mlx", "supported  mlx-lm"),
     "windows": ("apply mistral.json --yarn 4 --dry-run", "(sliding window)"),
+    "Meta's own files": ("apply meta --yarn 4", "Wrote meta-yarn4"),
+    "an unknown family of interleaved pairs, with the family of the answer": (
+        "inspect interleaved.json --family cohere",
+        "family     cohere",
+    ),
     "yarn by hand": ("inspect hand.json", "-> ropeconv apply hand.json --as-is"),
     "two kinds of layers": ("inspect gemma3.json", "see 512 tokens (sliding window)"),
     "Llama 3.1 to 256k": ("apply llama31.json --llama3 256k --replace --dry-run", "131,072 -> 262,144 tokens"),
@@ -101,6 +111,7 @@ ANSWERED = {
     "restore hand.json": "give the folder `apply` made",
     "apply bloom.json --yarn 4": "does not use rotary position embeddings",
     "apply unknown.json --yarn 4": "--family qwen2",
+    "apply interleaved.json --yarn 4": "--family cohere to treat it as that, where pairs (2i, 2i + 1) rotate",
     "apply model --as-is --to gguf --outtype q4_k_m": "fetch the tokenizer",
     "apply Quen/Qwen3-8B --yarn 4": "is not in the cache and HF_HUB_OFFLINE is set",
     "advise model": "Missing option '--context'",
@@ -125,6 +136,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint, an output of it, a changed one, one without its source, a GGUF file, and configs."""
     folder = tmp_path_factory.mktemp("stories")
     make("llama", folder / "model")
+    release(folder / "meta")
     write(folder / "small.gguf")
     (folder / "Modelfile").write_text("FROM ./small.gguf\nPARAMETER num_ctx 64\n")
     for name in ("done", "changed", "elsewhere/done"):
@@ -152,6 +164,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config(folder, "own-code", qwen, auto_map={"AutoModelForCausalLM": "modeling_x.X"})
     config(folder, "mlx", qwen, quantization={"group_size": 64, "bits": 4})
     config(folder, "unknown", qwen, model_type="supernew", architectures=["SuperNewForCausalLM"])
+    config(folder, "interleaved", "CohereForAI--aya-23-8B.json", model_type="new", architectures=["NewForCausalLM"])
     config(folder, "qwen-vl", "Qwen--Qwen2.5-VL-7B-Instruct.json")
     config(folder, "mixtral", "mistralai--Mixtral-8x7B-v0.1.json")
     config(folder, "mistral", "mistralai--Mistral-7B-v0.1.json")
@@ -190,6 +203,19 @@ def test_python_has_the_verbs_of_the_command_line(folder: Path) -> None:
     assert ropeconv.inspect(output.path).spec.context == 256
     assert ropeconv.compare(folder / "model", output.path).same is False
     assert len(ropeconv.inspect(output.path).spec.current().inv_freq) == 32
+
+
+def test_the_page_inspects_plans_and_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for task, form, answer in (
+        ("inspect", ModelForm(source="model"), "Its RoPE in pictures"),
+        ("plan", BakeForm(source="model", context="4"), "It will be written to"),
+        ("write", BakeForm(source="model", context="4", out="by-page"), "Next</span>"),
+    ):
+        sheet = HtmlSheet()
+        TASKS[task](form, Desk(LOCAL, lambda message: None), sheet)
+        assert answer in sheet.html(), sheet.html()
+    assert ropeconv.inspect(folder / "by-page").spec.context == 256
 
 
 def test_windows_is_told_of_wsl(monkeypatch: pytest.MonkeyPatch) -> None:

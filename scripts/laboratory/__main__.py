@@ -33,11 +33,13 @@ SHOWN = 8
 @dataclass(frozen=True)
 class Options:
     """What to do. check: compare with the records and write nothing. reuse: take the answers of the last run. new:
-    execute only models that the record lacks, and add them to it."""
+    execute only models that the record lacks, and add them to it. models: execute these, and put them into the record.
+    """
 
     check: bool
     reuse: bool
     new: bool = False
+    models: tuple[str, ...] = ()
 
 
 class Models(dict[str, list[Cell]]):
@@ -66,11 +68,12 @@ def main() -> int:
     parser.add_argument("--reuse", action="store_true", help="take the answers of the last run where there are any")
     parser.add_argument("--new", action="store_true", help="only models that the record lacks")
     parser.add_argument("--jobs", type=int, default=1, help="versions that are executed at the same time")
+    parser.add_argument("--models", default="", metavar="A,B", help="only these models, by their names in the records")
     given = parser.parse_args()
     if given.sample and not given.check:
         parser.error("--sample goes with --check: a record is about all cells")
     models = Models(sources(published=not given.sample), SAMPLE if given.sample else ())
-    options = Options(given.check, given.reuse, given.new)
+    options = Options(given.check, given.reuse, given.new, tuple(filter(None, given.models.split(","))))
     with ThreadPoolExecutor(given.jobs) as pool:
         chosen = selected(given.names, given.all)
         if given.daily:
@@ -113,8 +116,10 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
 
     With `check`, only models that its record has are executed; with `new`, only those that it has not.
     """
-    known = load(runtime.name, version) if options.check or options.new else None
-    names = [name for name in models.configs if known is None or (name in known.models) is not options.new]
+    known = load(runtime.name, version) if options.check or options.new or options.models else None
+    names = list(options.models or models.configs)
+    if known is not None and (options.check or options.new):
+        names = [name for name in names if (name in known.models) is not options.new]
     asked = {name: models[name] for name in names}
     questions = [cell.question for of_model in asked.values() for cell in of_model]
     found = answers(runtime, version, questions, options.reuse)

@@ -33,6 +33,7 @@ sglang_stubs.install()
 logging.disable(logging.WARNING)
 
 import sglang_world  # noqa: E402
+import transformers_backend  # noqa: E402
 
 LONGEST = 1 << 17
 UNSEEN = {"LlavaForConditionalGeneration": "untested: its vision tower needs kernels"}
@@ -146,7 +147,6 @@ def load(config: dict[str, Any]) -> tuple[Any, torch.nn.Module]:
                 get_model_architecture(parsed)
             except Exception as error:
                 raise protocol.Absent(f"{architecture} is not in the registry: {error}"[:300]) from error
-            raise protocol.Absent(f"{architecture} is not in the registry: it runs in the transformers backend")
         model_class, _ = get_model_architecture(parsed)
         torch.set_default_dtype(torch.float32)
         try:
@@ -252,6 +252,8 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     parsed, model = load(config)
     text = parsed.hf_text_config
     layers = layers_of(model, text.num_hidden_layers)
+    if type(model).__name__.startswith("Transformers"):
+        return transformers_backend.read(model, layers, question["context"], question["trained"])
     planes = 3 if parsed.model_is_mrope else 0
     if any(hasattr(module, "rotary_emb_local") for module in model.modules()):
         scaling = float(layers[0].self_attn.scaling)

@@ -50,6 +50,8 @@ def build(model_class: Any, parsed: Any) -> torch.nn.Module:
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.model_loader.loader import _initialize_model
 
+    if model_class.__name__.startswith("Transformers"):
+        model_class._init_parameters = lambda *_: None  # it puts the weights on a GPU
     return _initialize_model(parsed, LoadConfig(load_format="dummy"))
 
 

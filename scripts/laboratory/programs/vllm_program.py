@@ -25,7 +25,7 @@ vllm_stubs.prepare()
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
-import vllm_transformers  # noqa: E402
+import transformers_backend  # noqa: E402
 
 vllm_stubs.in_process()
 vllm_stubs.offline()
@@ -48,7 +48,7 @@ COUNT = itertools.count(1)
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     """The answer of vLLM to a question."""
     architecture = config["architectures"][0]
-    if architecture not in ModelRegistry.get_supported_archs() and not vllm_transformers.takes(architecture):
+    if architecture not in ModelRegistry.get_supported_archs() and not transformers_backend.takes(architecture):
         raise protocol.Absent(_absent(architecture))
     if architecture in UNSEEN:
         raise protocol.Unseen(UNSEEN[architecture])
@@ -76,7 +76,7 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
                     raise protocol.Absent(_not_taken(error)) from error
                 raise protocol.Refused("load", _cause(error)) from error
             if type(model).__name__.startswith("Transformers"):
-                return vllm_transformers.read(model, _layers(model), question["context"], question["trained"])
+                return transformers_backend.read(model, _layers(model), question["context"], question["trained"])
             return _read(model, vllm_config.model_config, question)
 
 

@@ -1,4 +1,4 @@
-"""Reads the rotary embedding of a model that vLLM runs through transformers: the class of the model file there."""
+"""Reads the rotary embedding of a model that vLLM or SGLang runs with the class of transformers, their backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def takes(architecture: str) -> bool:
 
 
 def read(model: torch.nn.Module, layers: list[Any], context: int, trained: int) -> protocol.Answer:
-    """The answer for a model of vLLM's transformers backend. layers: of the language model.
+    """The answer for a model of a transformers backend. layers: of the language model.
 
     transformers chooses frequencies by the largest position of a batch, so both sides of the trained length are asked.
     """

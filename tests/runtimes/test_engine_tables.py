@@ -1,0 +1,46 @@
+"""The table of methods that four engines compute alike: cells that are known, and what would change them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ropeconv.runtimes.verdict import Verdict
+from scripts import engine_tables
+from scripts.engine_tables import ENGINES, MAIN, POPULAR, configs, obstacles, written
+
+LLAMA, QWEN = "meta-llama--Llama-2-7b-hf", "Qwen--Qwen3-8B"
+
+
+def test_the_models_are_published_ones() -> None:
+    assert len(set(POPULAR)) == 24
+    assert set(POPULAR) <= set(configs())
+    assert set(ENGINES) < set(MAIN)
+    assert len(MAIN) == 8
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "engines"),
+    [
+        (LLAMA, "mixed", set()), (QWEN, "yarn", set()), (QWEN, "llama3", {"llama.cpp"}),
+        ("google--gemma-2-9b", "linear", {"SGLang"}), ("openai--gpt-oss-20b", "ntk", {"vLLM"}),
+        ("Qwen--Qwen3.5-27B", "linear", {"vLLM", "SGLang"}),
+    ],
+)  # fmt: skip
+def test_known_cells(model: str, method: str, engines: set[str]) -> None:
+    """llama.cpp has keys for linear and yarn, and loads rope_freqs for llama, not for qwen3."""
+    found = obstacles(model, method)
+    assert set(found) == engines
+    assert all(found.values())
+
+
+def test_an_engine_that_computes_something_else_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, results = written(LLAMA, "linear")
+    assert results
+    monkeypatch.setattr(
+        engine_tables, "_verdict", lambda result, name: Verdict(name, name, "differs", "it differs (a lot)", "")
+    )
+    obstacles.cache_clear()
+    try:
+        assert obstacles(LLAMA, "linear") == dict.fromkeys(("transformers", "vLLM", "SGLang"), "it differs")
+    finally:
+        obstacles.cache_clear()

@@ -229,7 +229,9 @@ def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
     outputs: tuple[Format, ...] | None = ("safetensors",) if large else None
     advice = advised(source, _length(form.context, source), measured, outputs)
     show_advice(advice, sheet)
-    sheet.note(" ".join(explain_columns(advice)))
+    sheet.note(
+        " ".join(line for line in explain_columns(advice) if line.startswith(("Evidence", "Effective", "Outside")))
+    )
     if large:
         sheet.note(f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`.")
     if advice.methods:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -20,7 +20,6 @@ from ..formats.jsontext import JsonObject
 from ..formats.package_data import package_data
 from ..inspection.inspection import Inspection, inspect_source
 from ..models.config import sample_config
-from ..models.family import Family
 from ..models.gguf import GgufSource
 from ..models.registry import families
 from ..models.source import Source
@@ -402,21 +401,20 @@ def matrix() -> tuple[MatrixCell, ...]:
 
     A family has none for a way that its stock class does not support.
     """
-    return tuple(cell for family in families() if not family.refuse for cell in _of_family(family))
-
-
-def _of_family(family: Family) -> Iterator[MatrixCell]:
-    config = sample_config(family)
-    spec = read_spec(config, family)
-    base = spec.unscaled() if spec.scaled else spec
-    for writing, (method, encoding) in METHODS.items():
-        try:
-            schedule = Recipe(REGISTRY[method](4.0)).schedule(base)  # type: ignore[call-arg]
-            request = EncodeRequest(schedule, base, family, config, Target(encoding=encoding))
-            result = ENCODINGS[encoding].encode(request)
-        except (RopeconvError, RecipeError):
-            continue
-        yield from (MatrixCell(family.name, writing, verdict) for verdict in result.verdicts)
+    cells = []
+    for family in (family for family in families() if not family.refuse):
+        config = sample_config(family)
+        spec = read_spec(config, family)
+        base = spec.unscaled() if spec.scaled else spec
+        for writing, (method, encoding) in METHODS.items():
+            try:
+                schedule = Recipe(REGISTRY[method](4.0)).schedule(base)  # type: ignore[call-arg]
+                request = EncodeRequest(schedule, base, family, config, Target(encoding=encoding))
+                result = ENCODINGS[encoding].encode(request)
+            except (RopeconvError, RecipeError):
+                continue
+            cells += [MatrixCell(family.name, writing, verdict) for verdict in result.verdicts]
+    return tuple(cells)
 
 
 def counts(cells: Iterable[MatrixCell]) -> dict[str, int]:

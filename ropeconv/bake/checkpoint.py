@@ -20,7 +20,6 @@ from ..formats.disk import Advance, Splice, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard, write_stream
 from ..inspection.receipts.folder import folder_record, original_record, stated
 from ..inspection.receipts.receipt import OriginalRecord, Receipt, ScaledRecord
-from ..models.family import Family
 from ..models.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
 from ..models.schema import DUAL_CHUNK
 from ..models.source import CARD, SINGLE, SOURCE_CARD, Source
@@ -123,8 +122,13 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     for flag, value in (("--fold-into", target.fold_into), ("--fold-dtype", target.fold_dtype)):
         if value is not None and result.fold is None:
             raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
-    if result.family is not family:
-        _refuse_other_tokens(source, result.family)
+    names = {file.name for file in source.files()}
+    if result.family is not family and "tokenizer.model" in names and "tokenizer.json" not in names:
+        raise BadSource(
+            f"{source.reference} has tokenizer.model and no tokenizer.json, and transformers reads that differently "
+            f"in a {result.family.name} model; load the tokenizer once and save_pretrained it, which writes "
+            "tokenizer.json"
+        )
     if result.context != schedule.context:
         schedule = replace(schedule, context=result.context)
     files, skipped, limits = _files(source, result, schedule.context, target)
@@ -134,8 +138,8 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     if target.dual_chunk == "drop":
         notes.append(f"the config is written without {DUAL_CHUNK}")
     if limits:
-        names = ", ".join(f"{limit.key} in {limit.file} ({limit.tokens:,})" for limit in limits)
-        notes.append(f"raises to {schedule.context:,} tokens what limited prompts to fewer: {names}")
+        keys = ", ".join(f"{limit.key} in {limit.file} ({limit.tokens:,})" for limit in limits)
+        notes.append(f"raises to {schedule.context:,} tokens what limited prompts to fewer: {keys}")
     return CheckpointPlan(
         source=source,
         target=target,
@@ -158,16 +162,6 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         notes=tuple(notes),
         kv_cache=seen.kv_cache,
     )
-
-
-def _refuse_other_tokens(source: Source, other: Family) -> None:
-    """Raise BadSource without tokenizer.json: classes of different model types read tokenizer.model differently."""
-    names = {file.name for file in source.files()}
-    if "tokenizer.model" in names and "tokenizer.json" not in names:
-        raise BadSource(
-            f"{source.reference} has tokenizer.model and no tokenizer.json, and transformers reads that differently "
-            f"in a {other.name} model; load the tokenizer once and save_pretrained it, which writes tokenizer.json"
-        )
 
 
 def _tensors(source: Source) -> dict[str, Tensor]:

@@ -140,7 +140,7 @@ def _write(
     if journal.stamp != stamp:
         hidden.clear()
         journal.add(Begun(stamp))
-    root = hidden.new(plan.out.name if plan.is_folder else "")
+    root = hidden.new / (plan.out.name if plan.is_folder else "")
     writer = Writer(plan, root, hidden.drafts, journal, options, advance, dict(whole.seen))
     refuse_changed(writer.seen)
     receipt = whole.receipt() if plan.is_folder else None

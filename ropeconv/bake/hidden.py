@@ -67,7 +67,13 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
 
     place: of an earlier output, or one of its shards. out: the place of its first shard. known_as: for the message.
     """
-    if not _is_output(place, out):
+    if place.is_dir() or out.suffix != ".gguf":
+        is_output = (place / RECEIPT).is_file()
+    else:
+        is_output = False
+        with suppress(BadSource):
+            is_output = RECEIPT in read_header(out if out.exists() else place).values
+    if not is_output:
         raise RopeconvError(
             f"{known_as} exists and is not an output of ropeconv, so --force will not replace it; remove it"
         )
@@ -105,15 +111,6 @@ def _places(plan: FilePlan) -> list[Path]:
     return [plan.out] if plan.is_folder else [plan.out.with_name(file.name) for file in plan.files]
 
 
-def _is_output(place: Path, out: Path) -> bool:
-    if place.is_dir() or out.suffix != ".gguf":
-        return (place / RECEIPT).is_file()
-    try:
-        return RECEIPT in read_header(out if out.exists() else place).values
-    except BadSource:
-        return False
-
-
 def _names(root: Path) -> Iterator[str]:
     """Names of all files in a folder and of links to folders, relative to it."""
     for folder, subfolders, files in os.walk(root):
@@ -130,19 +127,13 @@ class HiddenFolder:
 
     def __init__(self, out: Path) -> None:
         self.out, self.root = out, out.parent / f".{out.name}.ropeconv-partial"
-        self.journal, self.drafts = self.root / "journal", self.root / "drafts"
-
-    def new(self, name: str = "") -> Path:
-        """Return the path of a finished file or folder, or the folder of all."""
-        return self.root / "new" / name
-
-    def old(self, name: str = "") -> Path:
-        """Return the path of a file or folder while it is replaced, or the folder of all."""
-        return self.root / "old" / name
+        self.journal, self.drafts, self.new, self.old = (
+            self.root / name for name in ("journal", "drafts", "new", "old")
+        )
 
     def clear(self) -> None:
         """Remove everything but the lock, as far as possible."""
-        for folder in (self.drafts, self.new(), self.old()):
+        for folder in (self.drafts, self.new, self.old):
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             for path in self.root.iterdir():
@@ -191,7 +182,7 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
 
 
 def _remove(hidden: HiddenFolder) -> None:
-    is_cleared = not (hidden.new().exists() or hidden.old().exists())
+    is_cleared = not (hidden.new.exists() or hidden.old.exists())
     (hidden.root / LOCK).unlink()  # the lock holds until it is closed; a waiting process sees that the file is gone
     try:
         hidden.root.rmdir()
@@ -305,24 +296,24 @@ def take_names(hidden: HiddenFolder, journal: OutputJournal, names: Iterable[str
     names are on the disk. Raises RopeconvError where a name was taken meanwhile, and where files were added to the
     replaced output; OSError where a move fails. All moves are undone then.
     """
-    hidden.old().mkdir(exist_ok=True)
+    hidden.old.mkdir(exist_ok=True)
     moves = []
     for name in names:
         final = hidden.out.with_name(name)
         old = _inode(final) if force and not is_empty(final) else None
-        moves.append(Move(name, _inode(hidden.new(name)) or 0, old))
+        moves.append(Move(name, _inode(hidden.new / name) or 0, old))
     journal.add(Moves(tuple(moves)), sync=fsync)
     parent = hidden.out.parent
     if fsync:
-        for folder in (hidden.new(), hidden.root, parent):
+        for folder in (hidden.new, hidden.root, parent):
             sync_folder(folder)
     try:
         if len(moves) > 1 and moves[-1].old is not None:
-            parent.joinpath(moves[-1].name).rename(hidden.old(moves[-1].name))
+            parent.joinpath(moves[-1].name).rename(hidden.old / moves[-1].name)
         for move in moves:
             _move(hidden, move)
-        olds = [hidden.old(move.name) for move in moves]
-        places = [hidden.new(old.name) if _inode(old) is None else old for old in olds]
+        olds = [hidden.old / move.name for move in moves]
+        places = [hidden.new / old.name if _inode(old) is None else old for old in olds]
         for move, place in zip(moves, places, strict=True):
             if move.old is not None:
                 refuse_foreign(place, places[-1], parent / move.name)
@@ -348,7 +339,7 @@ def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
 
 
 def _move(hidden: HiddenFolder, move: Move) -> None:
-    new, final, old = hidden.new(move.name), hidden.out.with_name(move.name), hidden.old(move.name)
+    new, final, old = hidden.new / move.name, hidden.out.with_name(move.name), hidden.old / move.name
     if move.old is not None and _inode(old) is None:
         exchange(new, final, old)
         return
@@ -366,7 +357,7 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
 def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
     """Undo moves; the name that is taken last is freed first, and restored last."""
     for move in reversed(moves):
-        new, final, old = hidden.new(move.name), hidden.out.with_name(move.name), hidden.old(move.name)
+        new, final, old = hidden.new / move.name, hidden.out.with_name(move.name), hidden.old / move.name
         if _inode(final) == move.new:
             if _inode(new) == move.new:  # between link and unlink, where the system has no rename without replacing
                 final.unlink()
@@ -376,7 +367,7 @@ def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
                 rename_new(final, new)
     for move in moves:
         final = hidden.out.with_name(move.name)
-        for place in (hidden.new(move.name), hidden.old(move.name)):
+        for place in (hidden.new / move.name, hidden.old / move.name):
             if move.old is not None and _inode(place) == move.old and _inode(final) is None:
                 rename_new(place, final)
 

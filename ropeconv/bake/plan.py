@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from ..convert.encoding import CheckpointResult
 from ..convert.gguf_encoding import GgufResult
 from ..convert.target import ConsideredEncoding, EncodeResult, Target
@@ -20,9 +22,6 @@ from ..inspection.document import (
     ScheduleDocument,
     SourceDocument,
     VerdictDocument,
-    schedule_document,
-    source_document,
-    verdict_document,
 )
 from ..inspection.kv_cache import KvCache
 from ..inspection.receipts import receipt as records
@@ -245,20 +244,20 @@ class Plan(FilePlan):
         names = (
             "family", "recipe", "before", "encoding", "fold", "in_config", "log_n_approximation", "effective_length",
         )  # fmt: skip
-        return PlanDocument(
-            **{name: getattr(receipt, name) for name in names},
-            source=source_document(self.source),
-            schedule=schedule_document(self.schedule),
-            runtimes=tuple(map(verdict_document, self.result.verdicts)),
-            out=str(self.out),
-            considered=self.result.considered,
-            files=tuple(FileDocument(name=file.name, action=file.action, size=file.size) for file in self.files),
-            skipped=self.skipped,
-            bytes=self.bytes,
-            warnings=self.warnings,
-            kv_cache=cache.document(self.schedule.context, self.source_spec.context) if cache else None,
-            notes=self.notes,
-        )
+        fields = {name: getattr(receipt, name) for name in names} | {
+            "source": self.source.to_dict(),
+            "schedule": self.schedule.to_dict(),
+            "runtimes": [verdict.to_dict() for verdict in self.result.verdicts],
+            "out": str(self.out),
+            "considered": self.result.considered,
+            "files": [FileDocument(name=file.name, action=file.action, size=file.size) for file in self.files],
+            "skipped": self.skipped,
+            "bytes": self.bytes,
+            "warnings": self.warnings,
+            "kv_cache": cache.document(self.schedule.context, self.source_spec.context) if cache else None,
+            "notes": self.notes,
+        }
+        return msgspec.convert(fields, PlanDocument)
 
     def to_dict(self) -> JsonObject:
         """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""

@@ -11,13 +11,12 @@ from msgspec import UNSET, UnsetType
 
 from ..formats.jsontext import JsonObject
 from ..models.config import CachedLayers
-from ..models.source import Origin
 from ..pretrained import CodeFile
 from ..rope.errors import counted
-from ..rope.schedule import LogN, QueryScaling, Schedule
+from ..rope.schedule import LogN, QueryScaling
 from ..rope.spec import ContextSource, LayerKind, RopeSpec
 from ..runtimes.runtime import Status
-from ..runtimes.verdict import Verdict, describe
+from ..runtimes.verdict import describe
 from ..version import SCHEMA
 
 
@@ -217,18 +216,3 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     kv_cache: KvCacheDocument | None
     schedule: ScheduleDocument
     repairs: tuple[Problem, ...] | UnsetType = UNSET
-
-
-def source_document(source: Origin) -> SourceDocument:
-    """Return a source as documents have it."""
-    return SourceDocument(reference=source.reference, kind=source.kind, commit=source.commit)
-
-
-def verdict_document(verdict: Verdict) -> VerdictDocument:
-    """Return a verdict as documents have it."""
-    return VerdictDocument(**verdict.to_dict())
-
-
-def schedule_document(schedule: Schedule) -> ScheduleDocument:
-    """Return a schedule as documents have it."""
-    return msgspec.convert(schedule.to_dict(), ScheduleDocument)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import msgspec
-from msgspec import UNSET
 
 from ..errors import BadSource
 from ..formats import jsontext
@@ -34,9 +33,6 @@ from .document import (
     InspectionDocument,
     Problem,
     layer_groups,
-    schedule_document,
-    source_document,
-    verdict_document,
 )
 from .kv_cache import KvCache, config_cache, gguf_cache
 from .problems import (
@@ -145,29 +141,28 @@ class Inspection(Summary):
             "original_context", "original_context_source", "context", "scaled", "mrope_section", "nope_query_scaling",
             "notes",
         )  # fmt: skip
-        return InspectionDocument(
-            **{name: getattr(spec, name) for name in of_rope},
-            source=source_document(self.source),
-            family=self.name,
-            assumption=self.assumption or None,
-            encoder=self.encoder,
-            rope_type=form.kind,
-            rope=dict(vars(form)),
-            original_context_reference=spec.original_context_reference or None,
-            layers={kind: spec.count(kind) for kind in get_args(LayerKind)},
-            layer_groups=layer_groups(spec),
-            visible=spec.visible(spec.context),
-            effective_length=effective_length(spec.current(), spec),
-            custom_code=self.custom_code or None,
-            code_files=self.code_files,
-            local_theta=spec.local_form.theta if spec.local_form else None,
-            refuse=self.refuse or None,
-            problems=self.problems,
-            runtimes=tuple(map(verdict_document, self.verdicts)),
-            kv_cache=self.kv_cache.document(spec.context) if self.kv_cache else None,
-            schedule=schedule_document(spec.current()),
-            repairs=UNSET if repairs is None else tuple(repairs),
-        )
+        fields = {name: getattr(spec, name) for name in of_rope} | {
+            "source": self.source.to_dict(),
+            "family": self.name,
+            "assumption": self.assumption or None,
+            "encoder": self.encoder,
+            "rope_type": form.kind,
+            "rope": vars(form),
+            "original_context_reference": spec.original_context_reference or None,
+            "layers": {kind: spec.count(kind) for kind in get_args(LayerKind)},
+            "layer_groups": layer_groups(spec),
+            "visible": spec.visible(spec.context),
+            "effective_length": effective_length(spec.current(), spec),
+            "custom_code": self.custom_code or None,
+            "code_files": self.code_files,
+            "local_theta": spec.local_form.theta if spec.local_form else None,
+            "refuse": self.refuse or None,
+            "problems": self.problems,
+            "runtimes": [verdict.to_dict() for verdict in self.verdicts],
+            "kv_cache": self.kv_cache.document(spec.context) if self.kv_cache else None,
+            "schedule": spec.current().to_dict(),
+        }
+        return msgspec.convert(fields | ({} if repairs is None else {"repairs": list(repairs)}), InspectionDocument)
 
     def to_dict(self) -> JsonObject:
         """Return the inspection as JSON-ready data; keys stay within a schema."""

@@ -39,7 +39,14 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         raise UnsupportedBake(
             "a schedule without log-n", NAME, "only log-n is worth another class", "use --encoding auto"
         )
-    _refuse(request.config, family)
+    if family.ministral3 is None:
+        raise UnsupportedBake(
+            "log-n", f"{family.display_name} as {NAME}", "Llama and Mistral have its layout, no other", OTHERWISE
+        )
+    part = text_part(request.config, family)
+    for key in BIASES:
+        if part.get(key, False) is not False:
+            raise UnsupportedBake("log-n", f"a checkpoint with {key} as {NAME}", "that class has no biases", OTHERWISE)
     steps = approximate_log_n(schedule.log_n)
     in_config = QueryScaling(steps.beta, steps.length)
     inner = replace(
@@ -55,27 +62,23 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         if inner.schedule.attention_factor == 1 or not inner.tensors():
             raise
         result = weights(inner)
-    off = deviation(schedule.log_n, steps, schedule.context)
+    off, folded = deviation(schedule.log_n, steps, schedule.context), result.fold
+    if steps.gain != 1:
+        tensors = request.tensors()
+        if not tensors:
+            raise UnsupportedBake("full log-n", "only a config.json", "a factor goes into its weights", OTHERWISE)
+        folded = folded or Fold(request.target.fold_into or "k", (), 0.0)
+        scalings = times_queries(steps.gain, request.spec, family, tensors)
+        folded = replace(folded, scalings=(*folded.scalings, *scalings))
     return replace(
         result,
         encoding=NAME,
         verdicts=tuple(with_deviation(verdict, off) for verdict in result.verdicts),
-        fold=_with_gain(result.fold, steps.gain, request),
+        fold=folded,
         notes=(*result.notes, _note(steps, off, schedule.context)),
         log_n_approximation=steps,
         deviation=off,
     )
-
-
-def _refuse(config: Config, family: Family) -> None:
-    if family.ministral3 is None:
-        raise UnsupportedBake(
-            "log-n", f"{family.display_name} as {NAME}", "Llama and Mistral have its layout, no other", OTHERWISE
-        )
-    part = text_part(config, family)
-    for key in BIASES:
-        if part.get(key, False) is not False:
-            raise UnsupportedBake("log-n", f"a checkpoint with {key} as {NAME}", "that class has no biases", OTHERWISE)
 
 
 def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
@@ -99,17 +102,6 @@ def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling
         by_name()[NAME].keys.query_beta: steps.beta,
     }
     return renamed
-
-
-def _with_gain(fold: Fold | None, gain: float, request: EncodeRequest) -> Fold | None:
-    if gain == 1:
-        return fold
-    tensors = request.tensors()
-    if not tensors:
-        raise UnsupportedBake("full log-n", "only a config.json", "a factor goes into its weights", OTHERWISE)
-    fold = fold or Fold(request.target.fold_into or "k", (), 0.0)
-    scalings = times_queries(gain, request.spec, request.family, tensors)
-    return replace(fold, scalings=(*fold.scalings, *scalings))
 
 
 def _note(steps: QueryScaling, off: float, context: int) -> str:

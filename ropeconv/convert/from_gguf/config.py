@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +80,9 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     by_target = dict[str, _TracedKeys]()
     special, _ = family.hooks.gguf_variant(file.tensors)
     stacks = [family.weights.layer[0] + merged for merged in trace.rules.stacked.values()]
-    for stem in _expanded((*special, *trace.rules.names, *stacks, *NAMES), layers):
+    names = (*special, *trace.rules.names, *stacks, *NAMES)
+    stems = (name.format(layer=at) for name in names for at in range(layers if "{layer}" in name else 1))
+    for stem in stems:
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
             traced = trace.forward(name)
             if traced is not None and not by_target.keys() & set(traced.targets):
@@ -129,11 +130,6 @@ class _Trace:
         if target not in self.file.tensors:
             return None
         return _TracedKeys(name, tuple(reversed(self.file.tensors[target].shape)), (target,))
-
-
-def _expanded(names: tuple[str, ...], layers: int) -> Iterator[str]:
-    for name in names:
-        yield from (name.format(layer=number) for number in range(layers if "{layer}" in name else 1))
 
 
 def _unstacked(traced: _TracedKeys, rules: Gguf) -> dict[str, Shape]:

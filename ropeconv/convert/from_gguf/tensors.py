@@ -23,7 +23,7 @@ from ...formats.gguf.values import BF16, F16, F32, TYPES
 from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widened
 from ...models.family import Gguf
 from ..to_gguf.conversions import LAYER_NUMBER, ModelSizes
-from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, OutTensor, ShardWeights
+from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, ShardWeights
 from ..to_gguf.tensors import out_tensors
 from ..to_gguf.write import PIECE, encode
 
@@ -123,9 +123,12 @@ def restored_tensors(
     Raises BadSource where a tensor has another shape than such a checkpoint gives, UnsupportedBake where a conversion
     leaves elements out.
     """
-    header = _checkpoint_header(shapes)
+    tensors, stop = list[Tensor](), 0
+    for name, shape in shapes.items():
+        tensors.append(Tensor(name, "F32", shape, stop, stop + 4 * prod(shape)))
+        stop = tensors[-1].stop
+    header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
     exported = out_tensors([(NOWHERE, header)], rules, sizes, F32)
-    tensors = list(header.tensors.values())
     starts, parts = [tensor.start for tensor in tensors], [list[Part]() for _ in tensors]
     for out in exported:
         info = file.tensors.get(out.name)
@@ -134,12 +137,15 @@ def restored_tensors(
                 f"{out.name} has the shape {info and info.shape} in the GGUF file, and {out.shape} is expected; "
                 "download it again"
             )
-        for start, part in _parts(out):
-            number = bisect_right(starts, start) - 1
-            parts[number].append(replace(part, at=(start - starts[number]) // 4))
+        first, how = 0, (out.interleave, out.values, out.tiles)
+        for rows in out.parts:  # whose place in the checkpoint is in bytes
+            number = bisect_right(starts, rows.start) - 1
+            at = (rows.start - starts[number]) // 4
+            parts[number].append(Part(out.name, first, rows.rows, rows.columns, *how, rows.stride, rows.apart, at))
+            first += rows.rows * rows.columns
     return [
-        RestoredTensor(tensor.name, tensor.shape, _regions(tensor, [*rows, *_scalar(tensor.name, rules)]))
-        for tensor, rows in zip(tensors, parts, strict=True)
+        RestoredTensor(tensor.name, tensor.shape, _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)]))
+        for tensor, of_tensor in zip(tensors, parts, strict=True)
     ]
 
 
@@ -153,25 +159,6 @@ def _scalar(name: str, rules: Gguf) -> list[Part]:
     layer = LAYER_NUMBER.search(name)
     keys = [key for key, (ending, _) in rules.scalars.items() if name.endswith(f".{ending}")]
     return [Part(key, int(layer[1]), 1, 1, 0, "", (1, 1), 1, 1) for key in keys if layer]
-
-
-def _checkpoint_header(shapes: Mapping[str, Shape]) -> Header:
-    """The header of a safetensors file with these tensors in F32."""
-    tensors, at = {}, 0
-    for name, shape in shapes.items():
-        stop = at + 4 * prod(shape)
-        tensors[name] = Tensor(name, "F32", shape, at, stop)
-        at = stop
-    return Header(tensors, {}, 0)
-
-
-def _parts(out: OutTensor) -> Iterator[tuple[int, Part]]:
-    """Yield the place of the rows of a tensor in the checkpoint, in bytes, and the rows of the GGUF tensor."""
-    first = 0
-    for rows in out.parts:
-        how = (out.interleave, out.values, out.tiles)
-        yield rows.start, Part(out.name, first, rows.rows, rows.columns, *how, rows.stride, rows.apart)
-        first += rows.rows * rows.columns
 
 
 def _regions(tensor: Tensor, parts: list[Part]) -> tuple[Region, ...]:

@@ -32,7 +32,10 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
     if kind not in makers:
         why = f"only {' and '.join(makers)} are converted back"
         raise UnsupportedBake(f"a tokenizer of the kind {shown(kind)}", "tokenizer.json", why, TAKE)
-    texts, kinds = _texts(file), _kinds(file)
+    texts = _texts(file)
+    kinds = file.get("tokenizer.ggml.token_type", [TokenKind.NORMAL] * len(texts))
+    if not isinstance(kinds, list) or len(kinds) != len(texts):
+        raise BadSource(f"{file.name} has {len(texts)} tokens and another number of their kinds; download it again")
     parts = makers[kind](file, family, texts, kinds)
     added = [
         {
@@ -69,14 +72,6 @@ def _texts(file: GgufFile) -> list[str]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise BadSource(f"{file.name} has no vocabulary in tokenizer.ggml.tokens; download it again")
     return texts
-
-
-def _kinds(file: GgufFile) -> list[int]:
-    count = len(file.get("tokenizer.ggml.tokens"))
-    kinds = file.get("tokenizer.ggml.token_type", [TokenKind.NORMAL] * count)
-    if not isinstance(kinds, list) or len(kinds) != count:
-        raise BadSource(f"{file.name} has {count} tokens and another number of their kinds; download it again")
-    return kinds
 
 
 def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:

@@ -101,7 +101,11 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
             flags = family.layers.flags or family.hooks.types_key
             rotates = f"llama.cpp {'does not rotate' if kind == 'none' else 'rotates'} layer {layer} (the first is 0)"
             raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
-    makers, used = key_layers(part, family, count), _key_layers(file, arch, count)
+    makers, used = key_layers(part, family, count), list(range(count))
+    if arch.shared_kv:
+        first = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - file.whole(arch.kv_layers, 0)
+        back = [arch.shared_kv.window if window else arch.shared_kv.other for window in layer_windows(file, arch)]
+        used = [layer if layer < first else first - back[layer] for layer in range(count)]
     own = sum(maker == layer for layer, maker in enumerate(makers))
     if list(makers) != used:
         what = f"{family.cache.shared[0]} = {count - own} with {counted(count, 'layer')}"
@@ -136,15 +140,6 @@ def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, p
             raise _other_layers(stated, arch, why)
     if has_window(file, arch.window, count) and not any(windows):
         raise _other_layers(stated, arch, "llama.cpp stops without a layer that has a window")
-
-
-def _key_layers(file: ArchKeys, arch: Arch, count: int) -> list[int]:
-    """The layer whose keys llama.cpp uses in each layer."""
-    if not arch.shared_kv:
-        return list(range(count))
-    first = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - file.whole(arch.kv_layers, 0)
-    back = [arch.shared_kv.window if window else arch.shared_kv.other for window in layer_windows(file, arch)]
-    return [layer if layer < first else first - back[layer] for layer in range(count)]
 
 
 def _other_layers(what: str, arch: Arch, why: str) -> UnsupportedBake:

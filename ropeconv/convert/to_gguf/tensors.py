@@ -134,13 +134,11 @@ def _out(tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int) -> Ou
             f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another architecture?"
         )
     shape = tuple(reversed(tensor.shape)) or (1,)
-    kind = MXFP4 if tensor.parts[0].dtype == "MXFP4" else _type_of(target, tensor.shape, rules.arch, type)
-    return OutTensor(target, shape, kind, tensor.parts, tensor.interleave, tensor.values, tensor.tiles)
-
-
-def _type_of(name: str, shape: tuple[int, ...], arch: str, type: int) -> int:
-    """ggml's type of a tensor, as llama.cpp's converter chooses it: `type` unless it must be F32 or F16."""
-    always_f32 = general_name(name) in demands()[arch].float32
-    if len(shape) <= 1 or always_f32 or name.endswith("_norm.weight") or not name.endswith(".weight"):
-        return F32
-    return F16 if type == Q8_0 and shape[-1] % TYPES[Q8_0].block else type
+    always_f32 = general_name(target) in demands()[rules.arch].float32 or target.endswith("_norm.weight")
+    if tensor.parts[0].dtype == "MXFP4":
+        type = MXFP4
+    elif len(tensor.shape) <= 1 or always_f32 or not target.endswith(".weight"):  # as llama.cpp's converter chooses
+        type = F32
+    elif type == Q8_0 and tensor.shape[-1] % TYPES[Q8_0].block:
+        type = F16
+    return OutTensor(target, shape, type, tensor.parts, tensor.interleave, tensor.values, tensor.tiles)

@@ -174,16 +174,12 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
 
     name: of the source. is_gguf: whether the source is a GGUF file. family: that the user gave.
     """
-    family_flag, recipe = ["--family", family] if family else [], None
+    recipe, target = None, step.target
     with suppress(RopeconvError):  # of another version
         recipe = flags(Recipe.from_dict(step.recipe))
-    recipe = ["--recipe", RECEIPT] if recipe is None else recipe
-    return ["ropeconv", "apply", name, *family_flag, *recipe, *_target(step.target, is_gguf)]
-
-
-def _target(target: TargetRecord, was_gguf: bool) -> list[str]:
-    """Return the options of a target. was_gguf: whether its source is a GGUF file."""
-    words = ["--to", target.to] if was_gguf != (target.to == "gguf") else []
+    words = ["ropeconv", "apply", name, *(["--family", family] if family else [])]
+    words += ["--recipe", RECEIPT] if recipe is None else recipe
+    words += ["--to", target.to] if is_gguf != (target.to == "gguf") else []
     for option in options(TargetRecord):
         value = getattr(target, option.name)
         if option.many:

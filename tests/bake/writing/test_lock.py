@@ -63,10 +63,10 @@ def hidden(tmp_path: Path) -> Iterator[HiddenFolder]:
     out.mkdir()
     (out / "model").write_text("earlier")
     with locked(out) as found:
-        found.new("out").mkdir(parents=True)
-        (found.new("out") / "model").write_text("later")
-        found.old().mkdir()
-        inodes = [path.stat().st_ino for path in (found.new("out"), out)]
+        (found.new / "out").mkdir(parents=True)
+        (found.new / "out" / "model").write_text("later")
+        found.old.mkdir()
+        inodes = [path.stat().st_ino for path in (found.new / "out", out)]
         OutputJournal.read(found.journal).add(Moves((Move("out", *inodes),)))
         yield found
         found.clear()
@@ -75,8 +75,8 @@ def hidden(tmp_path: Path) -> Iterator[HiddenFolder]:
 def settled(hidden: HiddenFolder) -> tuple[str, bool]:
     """What stands at the name after the next start, and whether the new output is still in the hidden folder."""
     settle(hidden, OutputJournal.read(hidden.journal))
-    assert not hidden.old("out").exists()
-    return (hidden.out / "model").read_text(), hidden.new("out").exists()
+    assert not (hidden.old / "out").exists()
+    return (hidden.out / "model").read_text(), (hidden.new / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,12 @@ def settled(hidden: HiddenFolder) -> tuple[str, bool]:
 def test_what_some_of_the_moves_leave(
     hidden: HiddenFolder, moves: list[tuple[str, str]], found: tuple[str, bool]
 ) -> None:
-    places = {"out": hidden.out, "old": hidden.old("out"), "new": hidden.new("out"), "aside": hidden.root / "aside"}
+    places = {
+        "out": hidden.out,
+        "old": hidden.old / "out",
+        "new": hidden.new / "out",
+        "aside": hidden.root / "aside",
+    }
     for source, target in moves:
         places[source].rename(places[target])
     assert settled(hidden) == found

@@ -37,6 +37,11 @@ def has_decoder(model: PreTrainedModel) -> bool:
     return "decoder_input_ids" in inspect.signature(backbone_of(model).forward).parameters
 
 
+def has_cache(model: PreTrainedModel) -> bool:
+    """Whether a model can read a text in chunks with a key-value cache."""
+    return "past_key_values" in inspect.signature(backbone_of(model).forward).parameters and not has_decoder(model)
+
+
 def read(
     model: PreTrainedModel,
     ids: Sequence[int],
@@ -55,12 +60,14 @@ def read(
     """
     import torch
 
+    from .chunks import preallocate, without_masks
+
     backbone, device = backbone_of(model), model.get_input_embeddings().weight.device
     gaps = any(later != earlier + 1 for earlier, later in pairwise(positions))
     sequence, places = (torch.tensor([list(values)], device=device) for values in (ids, positions))
     cache, count = None, len(ids)
-    cached, decodes = "past_key_values" in inspect.signature(backbone.forward).parameters, has_decoder(model)
-    chunk = chunk if cached and not decodes else count
+    cached, decodes = has_cache(model), has_decoder(model)
+    chunk = chunk if cached else count
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
         given: dict[str, object] = {"input_ids": sequence[:, start:stop], "position_ids": places[:, start:stop]}
@@ -72,9 +79,11 @@ def read(
             given |= {"past_key_values": cache, "use_cache": True}
         elif cached:  # with a cache no gap begins a sequence: Molmo 2 makes no mask of one of ones
             given["use_cache"] = gaps and hasattr(backbone, "language_model")
-        with torch.no_grad():
+        with torch.no_grad(), without_masks(model):
             out = backbone(**given)
         cache = getattr(out, "past_key_values", None)
+        if start == 0 and count > chunk:
+            preallocate(cache, count)
         yield out.last_hidden_state[0, [index - start for index in kept if start <= index < stop]]
         del out
         advance(stop - start)

@@ -20,7 +20,7 @@ from ...rope.lengths import MOST_TOKENS
 from ...rope.schedule import LogN, QueryScaling, Schedule
 from ...rope.spec import RopeSpec
 from ..engine import Engine, Progress, TokenLosses
-from .backbone import first_not_finite, has_decoder, hidden_states, keep_head, logits, read
+from .backbone import first_not_finite, has_cache, has_decoder, hidden_states, keep_head, logits, read
 from .load import DeviceSpec, load_stock, stock_config
 from .memory import release
 from .patch import Undo, compresses, patch
@@ -39,10 +39,10 @@ MASK = {"cpu": 1 << 24, "gpu": 1 << 27}
 class TransformersEngine(Engine):
     """A language model of transformers, which reads in chunks and can be patched.
 
-    model: the loaded model. chunk: tokens that its backbone sees at a time, for losses of long sequences fewer, so that
-    the mask stays small; MOST_TOKENS for whole sequences. has_logits: encoders have none. chunked: a
-    sequence with gaps in its positions is the same in chunks. vocabulary:
-    number of tokens that it both reads and predicts: those of images have no logits (Llama 3.2 Vision, Molmo 2).
+    model: the loaded model. chunk: tokens that its backbone sees at a time, for losses of long sequences fewer where
+    its attention needs a mask; MOST_TOKENS for whole sequences. has_logits: encoders have none. chunked: a sequence
+    with gaps in its positions is the same in chunks. vocabulary: number of tokens that it both reads and predicts:
+    those of images have no logits (Llama 3.2 Vision, Molmo 2).
     """
 
     gives = frozenset({"hidden_states", "logits", "token_losses", "tokens"})
@@ -52,7 +52,7 @@ class TransformersEngine(Engine):
 
         self.model, self.chunk = model, chunk
         self.has_logits = model.get_output_embeddings() is not None
-        self.chunked = self.has_logits and not compresses(model) and not has_decoder(model)
+        self.chunked = self.has_logits and has_cache(model) and not compresses(model)
         tables = (model.get_input_embeddings(), model.get_output_embeddings())
         self.vocabulary = min(int(table.weight.shape[0]) for table in tables if table is not None)
         self.runtime = f"transformers {transformers.__version__}"
@@ -86,6 +86,8 @@ class TransformersEngine(Engine):
     def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
         import torch
 
+        from .chunks import needs_no_masks
+
         if has_decoder(self.model):
             raise RopeconvError(
                 f"{type(self.model).__name__} has an encoder, which sees each token before it is predicted; evaluate "
@@ -97,7 +99,7 @@ class TransformersEngine(Engine):
         kept = [index - 1 for index in targets]
         place = "cpu" if device.type == "cpu" else "gpu"
         rows, chunk, done = max(1, LOGITS[place] // self.vocabulary), self.chunk, 0
-        if chunk < MOST_TOKENS:
+        if chunk < MOST_TOKENS and not needs_no_masks(self.model):
             chunk = min(chunk, max(256, MASK[place] // len(ids)))
         for states in read(self.model, ids, range(len(ids)), kept, chunk, heard.advance, heard.stopped):
             for block in states.split(rows):
@@ -112,11 +114,16 @@ class TransformersEngine(Engine):
         import torch
         from transformers import GenerationConfig
 
+        from .chunks import without_masks
+
         device = self.model.get_input_embeddings().weight.device
         prompt = torch.tensor([list(ids)], device=device)
         end = self.model.generation_config.eos_token_id
-        greedy = GenerationConfig(do_sample=False, max_new_tokens=count, pad_token_id=0, eos_token_id=end)
-        with torch.no_grad():
+        chunk = self.chunk if self.chunked and len(ids) > self.chunk else None
+        greedy = GenerationConfig(
+            do_sample=False, max_new_tokens=count, pad_token_id=0, eos_token_id=end, prefill_chunk_size=chunk
+        )
+        with torch.no_grad(), without_masks(self.model):
             found = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy)
         begin = 1 if self.model.config.is_encoder_decoder else len(ids)  # a decoder begins with a token of its own
         return [int(token) for token in found[0, begin:]]

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+ALLOCATOR = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True")
+"""Settings of torch's allocator on GPUs, unless the user has made others: chunks of other sizes leave no gaps."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ def device_spec(
     `stored`. device_map, stands_for, pickles: as in DeviceSpec. stored: the precision of the checkpoint. Raises
     UsageError for a device that is not available and an unknown dtype.
     """
+    if not os.environ.keys() & ALLOCATOR.keys():
+        os.environ.update(ALLOCATOR)
     import torch
 
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import msgspec
@@ -19,6 +20,8 @@ from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import runtimes, version_key
 from ropeconv.runtimes.verdict import judge_all
+
+from ..conftest import CONFIGS
 
 
 def baked(family: Family, method: str = "yarn", encoding: str = "native", **changes: object) -> CheckpointResult:
@@ -107,6 +110,22 @@ def test_a_wrapper_that_was_not_executed_is_unknown() -> None:
         assert (verdict.status, verdict.grade) == ("unknown", ""), name
         assert "is tested, not brand_new_vision" in verdict.reason
     assert (found["transformers@5.18"].status, found["transformers@5.18"].grade) == ("exact", "read")
+
+
+@pytest.mark.parametrize(
+    ("model", "exact"),
+    [("moonshotai--Kimi-K2-Instruct", {"mlx-lm"}), ("moonshotai--Kimi-K2.5", {"vllm", "sglang", "mlx-lm"})],
+)
+def test_kimi_k2_as_published(model: str, exact: set[str]) -> None:
+    """What their sources say: vLLM and SGLang have a config class for K2.5, and mlx-lm reads K2 as DeepSeek V3."""
+    config = json.loads((CONFIGS.parent / "more_configs" / f"{model}.json").read_text())
+    config.pop("quantization_config", None)
+    family = by_name()["kimi_k2"]
+    spec = read_spec(config, family)
+    found = judge_all(config, family, spec.current(), spec)
+    newest = {name: next(one for one in found if one.covers(find(name)[-1])) for name in ("vllm", "sglang", "mlx-lm")}
+    assert {name for name, verdict in newest.items() if verdict.status == "exact"} == exact
+    assert all(verdict.status == "unknown" for verdict in found if verdict.runtime in ("vllm@0.20", "mlx-lm@0.29"))
 
 
 def test_glm_5_as_published_fails_in_exllamav3() -> None:

@@ -12,7 +12,8 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import msgspec
 import ropeconv
 from ropeconv.bake.hidden import Begun, FinishedFile, Moves
 from ropeconv.bake.plan import PlanDocument
-from ropeconv.cli.app import find
+from ropeconv.cli.app import COMMANDS, find
 from ropeconv.cli.command import Command, PanelOption
 from ropeconv.evaluate.cases import EvalLine
 from ropeconv.evaluate.result import Result
@@ -131,36 +132,53 @@ def method_options() -> dict[str, str]:
     return {flag: row for flag, row in rows.items() if flag not in EVERYWHERE and all(flag in one for one in others)}
 
 
+def common_options() -> dict[str, str]:
+    """Return the rows of other options that several commands have, where they are the same."""
+    rows = [(flag, row) for name in COMMANDS for flag, row in option_rows(name).items()]
+    shared = Counter(row for _, row in rows)
+    left_out = {*EVERYWHERE, *method_options()}
+    return {flag: row for flag, row in rows if shared[row] > 2 and flag not in left_out}
+
+
 def commands() -> str:
     """Return the page of commands, by what people do."""
     text = textwrap.fill(INTRODUCTION, WIDEST, break_on_hyphens=False)
     parts = [f"# Commands\n\n{WRITTEN}{text}\n"]
-    shared = method_options()
+    shared, common = method_options(), common_options()
     for title, (sentence, names) in TASKS.items():
         parts.append(f"## {title}\n" + (f"\n{sentence}\n" if sentence else ""))
-        parts += [_section(name, shared) for name in names]
-    table = "\n".join(["| option | meaning |", "|---|---|", *shared.values()])
+        parts += [_section(name, shared, common) for name in names]
     sentence = "[Methods](methods.md) explains them. S is a factor such as 4, or a length such as 128k."
-    parts.append(f"## Method options\n\n{sentence}\n\n{table}\n")
+    parts.append(f"## Method options\n\n{sentence}\n\n{_table(shared.values())}\n")
+    parts.append(f"## Common options\n\nSeveral commands have these.\n\n{_table(common.values())}\n")
     return "\n".join(parts)
 
 
-def _section(name: str, shared: Mapping[str, str]) -> str:
-    """Return the section of a command. shared: rows that are described once."""
+def _table(rows: Iterable[str]) -> str:
+    return "\n".join(["| option | meaning |", "|---|---|", *rows])
+
+
+def _section(name: str, shared: Mapping[str, str], common: Mapping[str, str]) -> str:
+    """Return the section of a command. shared, common: rows that are described once."""
     command, arguments = parsed(name), arguments_of(name)
     usage = " ".join(["ropeconv", name, *(str(item.metavar) for item in arguments), "[OPTIONS]"])
     summary = textwrap.fill(" ".join((command.help or "").split("\n\n")[0].split()), WIDEST, break_on_hyphens=False)
     lines = [line for line in command.examples if line.startswith("ropeconv ")]
     own = option_rows(name)
     known = (*EVERYWHERE, *shared) if "--yarn" in own else EVERYWHERE
-    rows = [row for flag, row in own.items() if flag not in known]
+    others = [flag for flag, row in own.items() if common.get(flag) == row and flag not in known]
+    rows = [row for flag, row in own.items() if flag not in (*known, *others)]
     parts = [f"### ropeconv {name}", summary, "```text\n" + "\n".join([usage, "", *lines]).rstrip() + "\n```"]
     described = [f"`{item.metavar}`: {item.help}" for item in arguments if item.help]
     parts += [textwrap.fill(text, WIDEST, break_on_hyphens=False) for text in described]
     if "--yarn" in own:
         parts.append("It also has the [method options](#method-options).")
+    if others:
+        flags = ", ".join(f"`{flag}`" for flag in others)
+        words = f"[Common options](#common-options): {flags}."
+        parts.append(textwrap.fill(words, WIDEST, break_on_hyphens=False, break_long_words=False))
     if rows:
-        parts.append("\n".join(["| option | meaning |", "|---|---|", *rows]))
+        parts.append(_table(rows))
     return "\n\n".join(parts) + "\n"
 
 

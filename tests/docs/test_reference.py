@@ -20,12 +20,15 @@ def test_every_command_and_its_every_option_are_there() -> None:
     text = (DOCS / "commands.md").read_text("utf-8")
     parts = re.split(r"^#{2,3} (?:ropeconv )?(.+)\n", text, flags=re.MULTILINE)[1:]
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    assert sections.keys() >= {*COMMANDS, *TASKS, "Method options"}
+    assert sections.keys() >= {*COMMANDS, *TASKS, "Method options", "Common options"}
     assert sorted(name for _, names in TASKS.values() for name in names) == sorted(COMMANDS)
     shared = sections["Method options"]
     assert "| `--theta-bound TOKENS` |" in shared
     for name in COMMANDS:
         described = sections[name] + shared * ("method options" in sections[name])
+        common = sections[name].partition("[Common options](#common-options): ")[2].partition(".\n")[0]
+        for flag in re.findall(r"`(--[\w-]+)`", common):
+            assert f"`{flag}" in sections["Common options"]
         assert [flag for flag in option_rows(name) if flag not in EVERYWHERE and f"`{flag}" not in described] == []
 
 

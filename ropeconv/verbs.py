@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin, get_type_hints, over
 from .bake import apply as baking
 from .bake import restore as restoring
 from .bake.apply import AppliedPlan
+from .bake.draft import draft_plan, paired
 from .bake.plan import FilePlan, Plan
 from .convert.target import Target
 from .errors import UsageError
@@ -45,11 +46,13 @@ RUN = ("link", "force", "checksum", "staged", "fsync", "check", "advance", "prob
 class Output(AppliedPlan):
     """An output that `apply` or `restore` has written. It can be passed wherever a path is expected.
 
-    path, check, reason: as in `AppliedPlan`. plan: what was written. against: the source, for `validate`.
+    path, check, reason: as in `AppliedPlan`. plan: what was written. against: the source, for `validate`. draft: the
+    output with its draft model, None without one.
     """
 
     plan: FilePlan | None = None
     against: str = ""
+    draft: Output | None = None
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
@@ -68,7 +71,8 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
     Args:
         model: A path, an id on the Hub, a loaded model, a source, or a plan of `make_plan`.
         recipe: A `Recipe` or the path of one, in place of a method among the keywords.
-        dry_run: Return the plan and write nothing.
+        dry_run: Return the plan, with `draft` that of the target, and write nothing.
+        draft: Path or Hub id of its draft model, which is extended for the same context beside it, as OUT-draft.
         keywords: The flags of the command with underscores: a method with its settings and modifiers (`yarn=4`,
             `beta_fast=16`, `context="128k"`), those of the output (`out`, `to`, `outtype`, `runtime`, `encoding`, ...),
             `family`, and `link`, `force`, `checksum`, `fsync`, `check`, `advance`.
@@ -78,6 +82,7 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
         RopeconvError: As `make_plan` and `bake.apply.apply` do.
     """
     run = {name: keywords.pop(name) for name in RUN if name in keywords}
+    draft = keywords.pop("draft", None)
     for name, value in run.items():
         if not isinstance(value, bool) and name not in ("advance", "probe"):
             raise UsageError(f"{name}={value!r} is not True or False")
@@ -91,7 +96,7 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
     else:
         names = {one.parameter: one for one in options(OutputPlace, TargetOptions)}
         keywords |= {"runtime": keywords.pop("runtimes")} if "runtimes" in keywords else {}
-        _known("apply", keywords, [*_recipe_names(), *names, "family", *RUN, "dry_run"])
+        _known("apply", keywords, [*_recipe_names(), *names, "family", *RUN, "dry_run", "draft"])
         chosen = _recipe("apply", recipe, {k: v for k, v in keywords.items() if k in _recipe_names()})
         target = _target({name: keywords[name] for name in names if keywords.get(name) is not None})
         if target.in_place and not dry_run:
@@ -99,8 +104,16 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
 
             recovered(_reference("apply", model), _screen())
         plan = baking.make_plan(_source("apply", model, keywords.get("family", "")), chosen, target)
+    plan = plan if draft is None else paired(plan)
+    second = None if draft is None else draft_plan(_reference("apply", draft), plan)
     if dry_run:
         return plan
+    output = _written(plan, run)
+    return output if second is None else replace(output, draft=_written(second, run))
+
+
+def _written(plan: Plan, run: dict[str, Any]) -> Output:
+    """Write the output of a plan. run: keywords of `bake.apply.apply`."""
     done = baking.apply(with_card(plan), **run)
     return Output(done.path, done.check, done.reason, plan, plan.source.reference)
 
@@ -148,7 +161,11 @@ def inspect(model: object, family: str = "") -> Inspection:
         model: A path, an id on the Hub, a loaded model, or a source.
         family: The family to treat it as, in place of that of its model_type.
     """
-    return model if isinstance(model, Inspection) else inspect_source(_source("inspect", model, family))
+    if isinstance(model, Inspection):
+        return model
+    source = _source("inspect", model, family)
+    source.as_draft = True
+    return inspect_source(source)
 
 
 def compare(first: object, second: object, family: str = "") -> RopeDifference:

@@ -25,6 +25,7 @@ from ..models.schema import DUAL_CHUNK
 from ..models.source import CARD, SINGLE, SOURCE_CARD, Source
 from ..rope.errors import RecipeError
 from ..rope.recipe import Recipe
+from ..runtimes.drafts import draft_verdicts, mtp_note
 from ..runtimes.groups import find
 from ..runtimes.verdict import switching
 from .plan import Plan, PlannedFile, source_record
@@ -129,12 +130,16 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             f"in a {result.family.name} model; load the tokenizer once and save_pretrained it, which writes "
             "tokenizer.json"
         )
+    if first.draft is not None:
+        result = replace(result, verdicts=draft_verdicts(first.draft, family, result.verdicts))
     if result.context != schedule.context:
         schedule = replace(schedule, context=result.context)
     files, skipped, limits = _files(source, result, schedule.context, target)
     notes = list(start.notes)
     if schedule.short_inv_freq is not None:
         notes += switching(result.family, schedule.original_context, result.verdicts)
+    if note := mtp_note(config):
+        notes.append(note)
     if target.dual_chunk == "drop":
         notes.append(f"the config is written without {DUAL_CHUNK}")
     if limits:
@@ -161,6 +166,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         ),
         notes=tuple(notes),
         kv_cache=seen.kv_cache,
+        draft=first.draft,
     )
 
 

@@ -34,6 +34,7 @@ from ..rope.errors import counted
 from ..rope.recipe import Recipe, flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..runtimes.drafts import DraftKind
 from ..runtimes.verdict import describe, frequencies
 from ..summary import Summary
 from ..version import SCHEMA, __version__
@@ -162,7 +163,8 @@ class Plan(FilePlan):
     source, out, files, skipped: as in `FilePlan`. family: of the model, or its GGUF architecture. source_spec: the RoPE
     of the source, and before: the one that the recipe starts from. schedule: to be computed. result: its encoding, with
     the verdicts. warnings: sentences for the user. notes: how numbers of the plan are derived. kv_cache: of the output,
-    None where the source does not give the number of heads.
+    None where the source does not give the number of heads. draft: the kind of draft model that it is, None for a whole
+    model.
     """
 
     target: Target
@@ -175,6 +177,7 @@ class Plan(FilePlan):
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     kv_cache: KvCache | None
+    draft: DraftKind | None = field(default=None, kw_only=True)
 
     @cached_property
     def original(self) -> OriginalRecord:

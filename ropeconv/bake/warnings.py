@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,24 +121,32 @@ SERVERS = ("vllm", "sglang", "transformers")
 """Runtimes whose command is shown by default."""
 
 
-def run_commands(plan: Plan, path: Path, modelfile: Path | None = None) -> list[str]:
-    """Return the commands that run an output with its whole context; empty for a folder without weights.
+def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: Plan | None = None) -> list[str]:
+    """Return the commands that run an output with its whole context; empty for a folder without weights, and a draft.
 
     They are for the first runtime that the user named and that supports the output, else for llama.cpp or a server.
-    modelfile: for Ollama, None where none was written.
+    modelfile: for Ollama, None where none was written. draft: the plan of its draft, None without one.
     """
-    if plan.source.kind == "config":
+    if plan.source.kind == "config" or plan.target.drafts_for:
         return []
     named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
     names = [verdict.runtime.partition("@")[0].removesuffix("-gguf") for verdict in plan.result.verdicts]
     statuses = list(zip(names, plan.result.verdicts, strict=True))
+    if draft is not None:
+        runs = {verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS}
+        statuses = [(name, verdict) for name, verdict in statuses if verdict.runtime in runs]
     newest = {name for name, verdict in dict(statuses).items() if verdict.status in RUNS}
     runs = newest | {name for name, verdict in statuses if name in named and verdict.status in RUNS}
+    kind = draft.draft.name if draft and draft.draft else "draft_model"
     candidates = (*named, *((LLAMA_CPP,) if isinstance(plan, GgufOutput) else SERVERS))
     text = render(
         "run.jinja", runtime=next((name for name in candidates if name in runs), ""), path=shlex.quote(str(path)),
         folder=shlex.quote(str(path.parent)), file=shlex.quote(path.name), model=path.stem.lower(),
         context=plan.schedule.context, modelfile=modelfile and shlex.quote(str(modelfile)),
+        draft=draft and shlex.quote(str(draft.out)), kind=kind,
+        speculation=draft and shlex.quote(
+            json.dumps({"method": kind, "model": str(draft.out), "num_speculative_tokens": 3})
+        ),
     )  # fmt: skip
     return text.splitlines()
 

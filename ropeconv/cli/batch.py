@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..bake.apply import make_plan
+from ..bake.draft import draft_plan, paired
 from ..bake.execution import refuse_early
 from ..bake.plan import Plan
 from ..bake.verify import earlier_output
@@ -36,7 +37,8 @@ DISAGREES = 3
 class Batch:
     """The outputs of one `apply`.
 
-    units: what to make. flags: how. output: for everything that is printed. A failure of a single unit is raised.
+    units: what to make. flags: how. output: for everything that is printed. A failure of a single unit is raised,
+    and so is one of a target and its draft.
     `code` is the exit code: 0, 3 where an output does not compute its schedule, that of all units where they fail with
     the same one, else 1.
     """
@@ -44,6 +46,7 @@ class Batch:
     def __init__(self, units: Sequence[OutputUnit], flags: Flags, output: Output) -> None:
         self.units, self.flags, self.output = units, flags, output
         self.several = len(units) > 1
+        self.pair = any(unit.is_draft for unit in units)
         self.failed: list[tuple[OutputUnit, str, int]] = []
 
     @property
@@ -64,7 +67,8 @@ class Batch:
         for unit in self.units:
             targets.append(build_target(unit.given, owner))
             try:
-                targets[-1].check(recipe, unit.from_gguf)  # before anything is read or fetched
+                if not unit.is_draft:
+                    targets[-1].check(recipe, unit.from_gguf)  # before anything is read or fetched
             except UsageError as problem:
                 raise UsageError(f"{unit.label}: {problem}" if self.several else str(problem)) from None
         self.output.note(recipe.method.slow_note)
@@ -72,12 +76,16 @@ class Batch:
         opened: dict[str, Source | GgufSource] = {}
         for unit, target in zip(self.units, targets, strict=True):
             with self._failing(unit):
+                if unit.is_draft:
+                    plans.append((unit, with_card(draft_plan(unit.source, plans[0][1]))))
+                    continue
                 if target.in_place and not self.flags.dry_run:
                     recovered(unit.source, self.output)
                 source = opened.get(unit.source) or open_source(unit.source, self.flags.family)
                 opened[unit.source] = source
                 source.modelfile = unit.modelfile
                 plan = unit.placed(make_plan(source, recipe, target))
+                plan = paired(plan) if self.pair else plan
                 if self.flags.by_length:
                     refuse_untrained(plan, unit.source)
                 if self.flags.how is None or plan.target.out is not None:  # else the publication makes the card
@@ -138,7 +146,8 @@ class Batch:
                     self._publish(outcomes)
                 if done.path is not None:
                     modelfile = write_modelfile(plan) if self.flags.ollama and not plan.is_folder else None
-                    done.run = run_commands(plan, done.path, modelfile)
+                    draft = next((other for each, other in plans if each.is_draft), None)
+                    done.run = run_commands(plan, done.path, modelfile, draft)
                 self._gap(unit, plans)
                 self._show(plan, done)
         if self.failed and self.several:
@@ -204,7 +213,7 @@ class Batch:
             message = str(problem) or f"interrupted in {unit.label}; the same command starts it again"
             raise Interrupted(f"{message} ({finished} of {len(self.units)} are written)") from None
         except Exception as problem:
-            if not self.several or (isinstance(problem, BrokenPipeError) and reader_gone()):
+            if not self.several or self.pair or (isinstance(problem, BrokenPipeError) and reader_gone()):
                 raise
             message, code = explained(problem)
             self.failed.append((unit, message, code))

@@ -28,6 +28,7 @@ class OutputUnit:
 
     source: as the user named it. given: options of its target, by name. folder: that it is put into, None for the place
     that its target names. label: tells it from the others in messages. modelfile: that names the source, None without.
+    is_draft: whether it is the draft of the unit before it, which gives it its place and method.
     """
 
     source: str
@@ -35,6 +36,7 @@ class OutputUnit:
     folder: Path | None
     label: str
     modelfile: Path | None = None
+    is_draft: bool = False
 
     @property
     def from_gguf(self) -> bool:
@@ -82,6 +84,22 @@ def units_of(sources: Sequence[str], options: dict[str, Any]) -> list[OutputUnit
         for source, targets, modelfile in parts
         for target in targets
     ]
+
+
+def with_draft(units: list[OutputUnit], flags: Flags) -> list[OutputUnit]:
+    """The units with that of --draft. Raises UsageError where it is not beside exactly one output."""
+    if not flags.draft:
+        return units
+    if len(units) > 1:
+        raise UsageError("--draft goes with one SOURCE and one output; run apply once for each")
+    if flags.push:
+        raise UsageError(
+            "--push publishes one repository, and --draft makes two outputs; leave it out, and run `ropeconv push OUT "
+            f"{flags.push}` and `ropeconv push OUT-draft {flags.push}-draft` afterwards"
+        )
+    if flags.validate != "off":
+        raise UsageError("--validate compares one model; run `ropeconv validate` on the output afterwards")
+    return [*units, OutputUnit(flags.draft, units[0].given, None, flags.draft, is_draft=True)]
 
 
 def _resolved(source: str) -> str:
@@ -186,6 +204,10 @@ class Flags(WriteOptions):
     create_pr: bool = option(False, "Open a pull request instead of committing.", HUB)
     validate: Device = option("off", "Compare logits after writing; auto: if a GPU is large enough.", RUNNING)
     ollama: bool = option(False, "Write a Modelfile beside the GGUF file.", OUTPUT)
+    draft: str = option(
+        "", "Also extend a draft model (an EAGLE head, or a smaller model) to the same context, as OUT-draft.", OUTPUT,
+        metavar="SOURCE",
+    )  # fmt: skip
 
 
 def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:

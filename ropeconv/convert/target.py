@@ -20,8 +20,13 @@ from ..runtimes.verdict import Verdict
 class Target(TargetOptions, OutputPlace):
     """How, where and for which runtimes an output is written, with every rule about combinations of options.
 
-    The fields are the options of `apply`: see `OutputPlace` and `TargetOptions` in ropeconv/options.py.
+    The other fields are the options of `apply`: see `OutputPlace` and `TargetOptions` in ropeconv/options.py.
+
+    draft: the name of the output with its draft model, which is beside it. drafts_for: for a draft, that of its target.
     """
+
+    draft: str = ""
+    drafts_for: str = ""
 
     def __post_init__(self) -> None:
         if self.out is not None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from ..bake.draft import SUFFIX
 from ..errors import BadSource
 from ..evaluate.cases import metric_of
 from ..evaluate.result import GROWTH
@@ -303,9 +304,12 @@ def card(
         runtimes=support(receipt.runtimes),
         problems=problems(receipt.runtimes),
         local="/" not in repo_id,
+        companion=companion(receipt, repo_id),
         kv_cache=what.kv_cache,
         commands_of_runtimes={
-            name: render("run.jinja", runtime=name, path=repo_id, context=what.context, modelfile=None).strip()
+            name: render(
+                "run.jinja", runtime=name, path=repo_id, context=what.context, modelfile=None, draft=None
+            ).strip()
             for name in COMMANDS
         },
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
@@ -322,6 +326,18 @@ def card(
         evaluation_finding=finding(evaluation) if evaluation else "",
         own_code=any(file.name.endswith(".py") for file in receipt.files),
     )
+
+
+def companion(receipt: Receipt, repo_id: str) -> str:
+    """The draft of a target, or the target of a draft, as a link in Markdown; empty without one.
+
+    repo_id: owner/name, or the name of a local folder. On the Hub the draft of owner/NAME is owner/NAME-draft.
+    """
+    name = receipt.target.draft or receipt.target.drafts_for
+    if not name or "/" not in repo_id:
+        return name and f"[{name}](../{name})"
+    other = f"{repo_id}{SUFFIX}" if receipt.target.draft else repo_id.removesuffix(SUFFIX)
+    return name if other == repo_id else f"[{other}](https://huggingface.co/{other})"
 
 
 def _authors(method: type[Method]) -> str:

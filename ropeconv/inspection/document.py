@@ -190,6 +190,7 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     layout: str
     mla: bool
     encoder: bool
+    draft: str | None
     rope_type: str
     rope: JsonObject
     rope_theta: float

@@ -24,6 +24,7 @@ from ..rope.errors import counted
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
+from ..runtimes.drafts import DraftKind, draft_verdicts
 from ..runtimes.groups import newest
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
@@ -38,6 +39,7 @@ from .kv_cache import KvCache, config_cache, gguf_cache
 from .problems import (
     check_weights,
     config_problems,
+    draft_of,
     gguf_problems,
     limit_problem,
     limit_problems,
@@ -85,7 +87,7 @@ class Inspection(Summary):
     or empty. verdicts: the support of each runtime. kv_cache: its key-value cache, None if the number of heads is not
     given. custom_code: a sentence about code in the checkpoint, or empty. code_files: its files that can make a runtime
     run code. first: the RoPE of the first source of an output of ropeconv, else None. encoder: whether it reads in both
-    directions and has no logits of the next token.
+    directions and has no logits of the next token. draft: the kind of draft model that it is, None for a whole model.
     """
 
     source: Origin
@@ -100,6 +102,7 @@ class Inspection(Summary):
     code_files: tuple[CodeFile, ...] = ()
     first: RopeSpec | None = None
     encoder: bool = False
+    draft: DraftKind | None = None
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
@@ -146,6 +149,7 @@ class Inspection(Summary):
             "family": self.name,
             "assumption": self.assumption or None,
             "encoder": self.encoder,
+            "draft": self.draft.name if self.draft else None,
             "rope_type": form.kind,
             "rope": vars(form),
             "original_context_reference": spec.original_context_reference or None,
@@ -210,18 +214,23 @@ def inspect_config(source: Source) -> ConfigInspection:
     """
     receipt = stated(source)
     source.treat_as = source.treat_as or (receipt.source.family if receipt else "")
-    config, family = source.config(), source.family
+    config = source.config()
+    draft = draft_of(source, config)
+    family = source.family
     try:
         spec = read_spec(config, family)
         check_halves(config, family, spec)
     except UnknownRopeType as kind:
         raise BadSource(f"config.json has the rope_type {kind}, unknown to transformers; correct it") from None
-    check_weights(source, config, family, len(spec.layers))
+    if draft is None:
+        check_weights(source, family, len(spec.layers))
     first = None
     if receipt is not None:
         first = first_spec(source, receipt)
         spec = _trained(spec, receipt, first)
     verdicts = judge_all(config, family, spec.current(), spec)
+    if draft is not None:
+        verdicts = draft_verdicts(draft, family, verdicts)
     tokenizer = source.text(TOKENIZER)
     configs = {"config.json": config} | ({} if tokenizer is None else {TOKENIZER: jsontext.parse(tokenizer, TOKENIZER)})
     newest_verdicts = (verdict for verdict in verdicts if verdict.covers(newest("transformers")))
@@ -244,7 +253,7 @@ def inspect_config(source: Source) -> ConfigInspection:
     return ConfigInspection(
         source, family.name, family.display_name, spec, _unplanned(problems, spec, receipt), family.refuse,
         verdicts, config_cache(config, family), CUSTOM_CODE if config.get("auto_map") else "", first=first,
-        encoder=family.encoder, family=family,
+        encoder=family.encoder, family=family, draft=draft,
         code_files=tuple(code_files((file.name for file in source.files()), configs)),
     )  # fmt: skip
 

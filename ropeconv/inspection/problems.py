@@ -22,10 +22,10 @@ from ..models.registry import by_name
 from ..models.schema import DUAL_CHUNK, Config
 from ..models.source import Source
 from ..models.suggest import layer_prefix, layer_prefixes
-from ..rope.errors import shown
 from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Yarn
 from ..rope.lazy import Vector
 from ..rope.spec import RopeSpec
+from ..runtimes.drafts import DraftKind, draft_kind
 from ..runtimes.evidence import stated_key
 from ..runtimes.groups import find, newest
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
@@ -221,36 +221,31 @@ def refused_tensors(reading: Reading, vectors: Mapping[str, Vector], scaling: st
     return tuple(name for name in vectors if not loads[name])
 
 
-DRAFT_CLASS = re.compile(r"Eagle(?!\d_)|Medusa|MTP|Draft|Speculator", re.IGNORECASE)
-"""Names of the classes of draft models; Eagle 2.5 is a model of its own."""
-DRAFT_TENSOR = re.compile(r"(model\.)?(fc\.weight|midlayer\..*|d2t|t2d|medusa_heads?\..*)$")
-"""Names of tensors that only draft models have, EAGLE, EAGLE-3 and Medusa."""
 DRAFT_PART = re.compile(r"(^|\.)(mtp|draft|eagle|medusa|midlayer)")
-DRAFT = "transformers does not load it as a model, and it has no context to extend; give the model that it drafts for"
 
 
-def check_weights(source: Source, config: Config, family: Family, layers: int) -> None:
-    """Raise BadSource for the draft model of another one, and if no layer has the projections of its family.
+def draft_of(source: Source, config: Config) -> DraftKind | None:
+    """Return the kind of draft model that a checkpoint is; None for a whole model.
 
-    source: the checkpoint. If its tensors cannot be listed without downloads, only its config counts. layers: how many
-    it has.
+    If its tensors cannot be listed without downloads, only its config and its name count. Raises BadSource for a draft
+    that no one expects (`source.as_draft`), or that cannot be extended.
     """
-    architectures = config.get("architectures")
-    classes = architectures if isinstance(architectures, list) else []
-    if draft_class := next((name for name in classes if DRAFT_CLASS.search(str(name))), None):
-        raise BadSource(
-            f"{source.reference} names {shown(draft_class)} in architectures, a draft model for speculative decoding; "
-            f"{DRAFT}"
-        )
+    names = () if source.treat_as or not source.weights() else source.tensor_names() or ()
+    kind = draft_kind(config, names, source.name)
+    if kind is None or (source.as_draft and not kind.refuse):
+        return kind
+    fix = kind.refuse or f"extend it with its target: ropeconv apply TARGET --yarn 4 --draft {source.reference}"
+    raise BadSource(f"{source.reference} is {kind.says} for speculative decoding, not a whole model; {fix}")
+
+
+def check_weights(source: Source, family: Family, layers: int) -> None:
+    """Raise BadSource if no layer has the projections of its family. layers: how many the checkpoint has.
+
+    If its tensors cannot be listed without downloads, nothing is checked.
+    """
     names = source.tensor_names() if source.weights() else None
     if not names:
         return
-    draft = next((name for name in names if DRAFT_TENSOR.match(name)), None)
-    if draft and not family.assumed:
-        raise BadSource(
-            f"{source.reference} has the config of a {family.name} model and the tensor {draft}, which only draft "
-            f"models for speculative decoding have; {DRAFT}"
-        )
     projections = [name for name in (family.weights.fused, family.weights.q, family.weights.k) if name]
     if family.assumed:
         known = set(names)
@@ -271,5 +266,5 @@ def check_weights(source: Source, config: Config, family: Family, layers: int) -
     ):
         raise BadSource(
             f"{source.reference} has the config of a {family.name} model, but none of its {layers} layers has "
-            f"{projections[0]}; if it is a draft model for speculative decoding, such as only MTP layers: {DRAFT}"
+            f"{projections[0]}; if it holds only layers that draft for another model, extend that model"
         )

@@ -39,6 +39,8 @@ def validate_checkpoint(
     """
     settings, progress = settings or Settings(), progress or Progress()
     source, baked, schedule = comparison.checkpoint, comparison.baked, comparison.schedule
+    if comparison.draft:
+        raise BadSource(f"{baked} is {comparison.draft.says}, which transformers does not run; validate its target")
     trust = needs_trust(baked, settings.trust_remote_code)
     if settings.length > schedule.context:
         raise BadSource(f"{baked} has a context of {schedule.context} tokens; pass a --length of at most that")

@@ -23,6 +23,7 @@ from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe
 from ..rope.schedule import LogN, QueryScaling, Schedule, effective_scaling
 from ..rope.spec import RopeSpec
+from ..runtimes.drafts import DraftKind
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Comparison:
 
     baked: the output, a folder or GGUF file that ropeconv wrote. against: the source as the user named it. receipt: of
     the output. schedule: what the output has to compute, from the recipe and the source. spec: the RoPE of the source.
+    draft: its kind of draft model, None for a whole model.
     """
 
     baked: Path
@@ -39,6 +41,7 @@ class Comparison:
     source: Source | GgufSource
     schedule: Schedule
     spec: RopeSpec
+    draft: DraftKind | None = None
 
     @classmethod
     def open(cls, baked: str | os.PathLike[str], against: str) -> Comparison:
@@ -60,6 +63,7 @@ class Comparison:
         made_once = receipt.original is not None and len(receipt.steps) == 1 and not receipt.target.replace
         if isinstance(source, Source) and made_once:  # Meta's layout is compared with a conversion of it by --as-is
             source = first_source(source)
+        source.as_draft = bool(receipt.target.drafts_for)
         recipe = Recipe.from_dict(receipt.recipe)
         try:
             inspection = inspect_source(source)
@@ -78,7 +82,7 @@ class Comparison:
                 f"{baked} was not made from {source.reference}: the recipe gives another schedule; name its source"
             )
         schedule = replace(schedule, context=receipt.schedule.context or schedule.context)
-        return cls(baked, against, receipt, source, schedule, inspection.spec)
+        return cls(baked, against, receipt, source, schedule, inspection.spec, inspection.draft)
 
     @property
     def checkpoint(self) -> Source:

@@ -12,11 +12,13 @@ from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.writer import commands, facts_of
 from ..inspection.side_by_side import FrequencyDifference, RopeDifference, Side
 from ..models.gguf import GgufSource
+from ..models.source import Source
 from ..pretrained import CodeFile
 from ..rope.errors import counted
 from ..rope.lengths import format_tokens
 from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
+from ..runtimes.drafts import draft_sizes, mtp_note
 from ..runtimes.groups import grouped
 from ..runtimes.verdict import describe
 from .results import evaluation_table
@@ -44,7 +46,10 @@ def show_inspection(
         sheet.say(f"! {problem.message}{repair}")
     if not inspection.problems:
         sheet.say("No problems found.")
-    if not (inspection.refuse or explain):
+    if inspection.draft:
+        covers = format_tokens(4 * inspection.spec.context)
+        sheet.copyable(f"Next: ropeconv apply TARGET --yarn {covers} --draft {inspection.source.reference}")
+    elif not (inspection.refuse or explain):
         trained, declared = inspection.first_spec.original_context, inspection.spec.context
         longer = format_tokens(4 * trained if 4 * trained > declared else 2 * declared)
         sheet.copyable(f"Next: ropeconv advise {inspection.source.reference} --context {longer}")
@@ -56,6 +61,7 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
     factor = "" if spec.attention_factor == 1 else f", attention factor {spec.attention_factor:.6g}"
     cache = f"; KV cache {inspection.kv_cache.sizes(spec.context).partition(', ')[0]}" if inspection.kv_cache else ""
     rows = [
+        *_draft(inspection),
         ("family", inspection.name),
         ("RoPE", f"{describe(spec.form)}{factor}"),
         ("rotates", f"{rotating_dims} of {spec.head_dim} dimensions; layers: {describe_layers(spec)}"),
@@ -72,12 +78,24 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
         sheet.say(others(inspection.verdicts))
 
 
+def _draft(inspection: Inspection) -> list[tuple[str, str]]:
+    """The row of a draft model, and that of layers that predict further tokens."""
+    config = inspection.source.config() if isinstance(inspection.source, Source) else {}
+    if inspection.draft:
+        sizes = draft_sizes(config)
+        words = " and ".join(f"{name} {size}" for name, size in sizes.items() if size)
+        return [("draft", f"{inspection.draft.says}, not a whole model; for a model with {words}")]
+    return [("MTP", note) for note in (mtp_note(config),) if note]
+
+
 def _assumed(spec: RopeSpec) -> str:
     return " (assumed)" if spec.original_context_source == "declared" else ""
 
 
 def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
-    rows = [("family", f"{inspection.name} ({inspection.display_name})"), *_rows(inspection.spec)]
+    rows = [
+        *_draft(inspection), ("family", f"{inspection.name} ({inspection.display_name})"), *_rows(inspection.spec)
+    ]  # fmt: skip
     if inspection.encoder:
         rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
     if inspection.kv_cache:

@@ -27,23 +27,29 @@ QWEN_MTP = [f"mtp.layers.0.{name}" for name in ATTENTION] + ["mtp.fc.weight", "m
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (EAGLE, "the tensor fc.weight"), (EAGLE_3, "the tensor (midlayer|fc|d2t|t2d)"),
+        (EAGLE, "is an EAGLE head for speculative decoding"), (EAGLE_3, "is an EAGLE-3 head for speculative decoding"),
         *((names, "none of its 2 layers has self_attn.q_proj") for names in (MEDUSA, MTP, QWEN_MTP)),
     ],
     ids=["EAGLE", "EAGLE-3", "Medusa", "MTP", "Qwen's MTP"],
 )  # fmt: skip
 def test_draft_models_are_refused_by_their_tensors(llama: Path, names: list[str], said: str) -> None:
     save_file({name: np.ones((2, 2), np.float32) for name in names}, llama / "model.safetensors")
-    with pytest.raises(BadSource, match=f"{said}.* speculative decoding.*give the model that it drafts for"):
+    with pytest.raises(BadSource, match=f"{said}.*(extend it with its target|extend that model)"):
         inspect_source(open_source(str(llama)))
 
 
 @pytest.mark.parametrize(
-    "name", ["LlamaForCausalLMEagle3", "EagleLlamaForCausalLM", "MedusaModel", "DeepSeekMTPModel", "DFlashDraftModel"]
-)
-def test_a_config_alone_is_refused_by_its_class(llama: Path, name: str) -> None:
+    ("name", "said"),
+    {
+        "LlamaForCausalLMEagle3": "an EAGLE-3 head", "Eagle3LlamaForCausalLM": "an EAGLE-3 head",
+        "EagleLlamaForCausalLM": "an EAGLE head", "MedusaModel": "a set of Medusa heads",
+        "DeepSeekMTPModel": "the MTP layers of a checkpoint", "DFlashDraftModel": "a DFlash draft",
+        "MLPSpeculatorPreTrainedModel": "an MLP speculator",
+    }.items(),
+)  # fmt: skip
+def test_a_config_alone_is_refused_by_its_class(llama: Path, name: str, said: str) -> None:
     replaced(llama / "config.json", "LlamaForCausalLM", name)
-    with pytest.raises(BadSource, match=f"names '{name}' in architectures, a draft model"):
+    with pytest.raises(BadSource, match=f"is {said} for speculative decoding, not a whole model; "):
         inspect_source(open_source(str(llama / "config.json")))
 
 

@@ -11,7 +11,7 @@ from ..command import Positional, command
 from ..options import SOURCES, JsonOption, QuietOption, RecipeValues, build_recipe, chosen_methods
 from ..output import Output
 from ..output_options import TargetValues, names_ollama
-from ..units import Flags, check_flags, refuse_push, units_of
+from ..units import Flags, check_flags, refuse_push, units_of, with_draft
 
 EXAMPLES = """
 ropeconv apply meta-llama/Llama-2-7b --yarn 16
@@ -22,6 +22,7 @@ ropeconv apply ./Llama-2-7b ./Llama-2-13b --yarn 4 -o ./extended/
 ropeconv apply model-Q4_K_M.gguf --yarn 4 --in-place
 ropeconv apply model-F16.gguf --yarn 4 --to safetensors
 ropeconv apply Qwen/Qwen3-8B --yarn 4 --push me/Qwen3-8B-128k
+ropeconv apply ./Meta-Llama-3-8B-Instruct --yarn 4 --draft ./EAGLE3-LLaMA3-Instruct-8B -o ./llama3-32k
 """
 
 
@@ -47,7 +48,7 @@ def apply_command(
 
     output = Output(as_json, quiet)
     chosen = build_recipe(recipe)
-    units = units_of(sources, target)
+    units = with_draft(units_of(sources, target), flags)
     if flags.push:
         refuse_push(units)
     how = (

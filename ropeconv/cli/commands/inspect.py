@@ -32,6 +32,7 @@ def inspect_command(
     from ...views.inspection import show_inspection
 
     opened = open_source(source, family)
+    opened.as_draft = True
     inspection = inspect_source(opened)
     repairs, output = repairs_of(opened, inspection), Output(as_json)
     if as_json:

@@ -36,10 +36,13 @@ class BeforeRecord(msgspec.Struct, frozen=True):
 class TargetRecord(TargetOptions):
     """The target of an output, which makes its plan again, together with the recipe and the source.
 
-    The options are those of the user: an encoding may be "auto". to: the format of the output.
+    The options are those of the user: an encoding may be "auto". to: the format of the output. draft,
+    drafts_for: as in `Target`.
     """
 
     to: Format = field()
+    draft: str = ""
+    drafts_for: str = ""
 
 
 class StepRecord(msgspec.Struct, frozen=True):

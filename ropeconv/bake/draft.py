@@ -1,0 +1,122 @@
+"""The draft model of a target, extended with it: to the same context, by the same method, from its own trained length.
+
+A draft runs at the positions of its target. It was trained on fewer, often 2,048 (`max_len` in
+https://github.com/SafeAILab/EAGLE/blob/main/eagle/train/main.py), with a base of its own; so the factor is the context
+of the target over the trained length of the draft. Runtimes size its table by its config: vLLM fails beyond it
+(https://github.com/vllm-project/vllm/issues/48894), or serves only its length (vllm/config/vllm.py:3027-3051, 0.33.0),
+and SGLang refuses to start (sglang/srt/configs/model_config.py:1292-1316, 0.5.23).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from ..errors import BadSource, UsageError
+from ..inspection.inspection import Inspection, inspect_source
+from ..models.gguf import GgufSource
+from ..models.open import open_source
+from ..models.source import Origin, Source
+from ..rope.methods.method import LengthMethod, ScaledMethod
+from ..rope.recipe import Recipe
+from ..runtimes.drafts import draft_sizes
+from ..runtimes.verdict import difference
+from .apply import make_plan
+from .plan import Plan
+
+SUFFIX = "-draft"
+
+
+def draft_out(out: Path) -> Path:
+    """The place of the draft beside its target: `OUT-draft`, or `OUT-draft.gguf`."""
+    return out.with_name(f"{out.stem}{SUFFIX}.gguf" if out.suffix == ".gguf" else f"{out.name}{SUFFIX}")
+
+
+def draft_plan(reference: str, plan: Plan) -> Plan:
+    """Plan the draft of a target, for the context of the target.
+
+    Args:
+        reference: Path or Hub id of the draft: an EAGLE head, or a smaller model.
+        plan: Of the target, from `paired`.
+
+    Raises:
+        UsageError: Where the draft needs no change, has another format, or the method cannot be repeated for its RoPE.
+        BadSource: Where it is for another target, or no draft that can be extended.
+    """
+    source = open_source(reference)
+    if isinstance(source, GgufSource) != isinstance(plan.source, GgufSource):
+        raise UsageError(f"--draft {reference} and its target must both be GGUF files, or both be checkpoints")
+    source.as_draft = True
+    seen = inspect_source(source)
+    if seen.draft and not plan.is_folder:
+        raise UsageError(
+            f"{reference} is {seen.draft.says}, which ropeconv does not write as GGUF; leave --to gguf out, and "
+            "convert it with llama.cpp's convert_hf_to_gguf.py --target-model-dir TARGET"
+        )
+    note = misfit(source, seen, plan.source)
+    target = dataclasses.replace(plan.target, out=draft_out(plan.out), draft="", drafts_for=plan.out.name)
+    made = make_plan(source, draft_recipe(seen, plan), target)
+    return dataclasses.replace(made, warnings=(*filter(None, (note,)), *made.warnings))
+
+
+def draft_recipe(seen: Inspection, plan: Plan) -> Recipe:
+    """Return the recipe of a target for its draft, with the factor that reaches the context of the target.
+
+    Raises UsageError where the draft covers that context, and where the method has no factor and the RoPE differs.
+    """
+    recipe, context, spec = plan.recipe, plan.schedule.context, seen.spec
+    name = seen.source.reference
+    if spec.context >= context:
+        raise UsageError(
+            f"--draft {name} declares {spec.context:,} tokens already, which covers the {context:,} of its target; "
+            "leave --draft out, and use it unchanged"
+        )
+    on_top, method = recipe.on_top and spec.scaled, recipe.method
+    trained = spec.context if on_top else seen.first_spec.original_context
+    if isinstance(method, ScaledMethod):
+        method = dataclasses.replace(method, factor=context / trained)
+    elif not isinstance(method, LengthMethod):
+        why = difference(plan.before.current(), plan.before, recipe.start(spec))
+        if trained != plan.schedule.original_context:
+            why = f"it was trained on {trained:,} tokens, not {plan.schedule.original_context:,}"
+        if why:
+            raise UsageError(
+                f"{method.flag()} cannot be repeated for --draft {name} ({why}); choose a method with a factor, such "
+                "as --yarn"
+            )
+    explicit = None if recipe.context is None else context
+    return dataclasses.replace(recipe, method=method, context=explicit, original_context=None, on_top=on_top)
+
+
+def paired(plan: Plan) -> Plan:
+    """Return the plan of a target with a receipt that names its draft. Raises UsageError for a change in place."""
+    if plan.target.in_place:
+        raise UsageError("--draft makes an output beside its target, and --in-place makes none; give -o instead")
+    target = dataclasses.replace(plan.target, out=plan.out, draft=draft_out(plan.out).name)
+    if plan.is_folder:
+        return dataclasses.replace(plan, target=target)
+    assert isinstance(plan.source, Source | GgufSource)
+    return make_plan(plan.source, plan.recipe, target)  # its header has the receipt
+
+
+def misfit(draft: Source | GgufSource, seen: Inspection, target: Origin) -> str:
+    """Return a sentence on another vocabulary of a smaller model; empty where it is the same.
+
+    Raises BadSource for a head that reads other hidden states or another vocabulary. llama.cpp compares the tokens of
+    GGUF files itself: common/speculative.cpp, common_speculative_are_compatible.
+    """
+    if not (isinstance(draft, Source) and isinstance(target, Source)):
+        return ""
+    own, other = draft_sizes(draft.config()), draft_sizes(target.config())
+    words = [word for word in own if own[word] and other[word] and own[word] != other[word]]
+    if not seen.draft:
+        words = [word for word in words if word == "vocab_size"]
+    if not words:
+        return ""
+    found = f"has {words[0]} {other[words[0]]}"
+    if seen.draft:
+        raise BadSource(
+            f"--draft {draft.reference} is for a model with {words[0]} {own[words[0]]}, and {target.reference} "
+            f"{found}; give the draft of this target"
+        )
+    return f"{draft.reference} has {words[0]} {own[words[0]]}, and its target {found}; vLLM refuses such a pair"

@@ -1,0 +1,142 @@
+"""Draft models for speculative decoding: which kind a checkpoint is, and which runtimes compute its RoPE.
+
+A head (EAGLE, DFlash) has the config of a model, runs at the positions of its target, and reads its own RoPE settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from ..formats.package_data import package_data
+from ..models.family import Family
+from ..models.schema import Config, first_present, positive_int, text_config
+from .evidence import Evidence
+from .runtime import Status, within
+from .verdict import Verdict
+
+
+class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of draft. says: the kind with its article. refuse: why none is written, with the fix, or empty.
+
+    classes: a pattern of names in `architectures`. keys: of config.json. tensors: a pattern of names of tensors.
+    """
+
+    name: str
+    says: str
+    classes: str = "(?!)"
+    keys: tuple[str, ...] = ()
+    tensors: str = "(?!)"
+    refuse: str = ""
+
+    def has(self, config: Config, tensors: Iterable[str]) -> bool:
+        """Whether a checkpoint is of this kind. tensors: names of its tensors, empty where they are not known."""
+        architectures = config.get("architectures")
+        names = architectures if isinstance(architectures, list) else []
+        return (
+            any(re.search(self.classes, str(name), re.IGNORECASE) for name in names)
+            or any(config.get(key) is not None for key in self.keys)
+            or any(re.match(self.tensors, name) for name in tensors)
+        )
+
+
+class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the versions `first` to `last` of a runtime do with drafts of some kinds and families.
+
+    families: empty for all. status: empty where the draft is read by the rules of its family. source: where that is
+    stated. run: the version that was executed, and when; empty where the source was read.
+    """
+
+    runtime: str
+    kinds: tuple[str, ...]
+    families: tuple[str, ...]
+    first: str
+    last: str
+    source: str
+    status: Status | None = None
+    reason: str = ""
+    run: str = ""
+
+
+class DraftTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The schema of drafts.toml."""
+
+    kinds: tuple[DraftKind, ...]
+    statements: tuple[Statement, ...]
+
+
+@cache
+def draft_table() -> DraftTable:
+    """The table of the package."""
+    return package_data(files("ropeconv.runtimes") / "drafts.toml", DraftTable)
+
+
+def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> DraftKind | None:
+    """The kind of draft that a checkpoint is; None for a whole model.
+
+    name: of the checkpoint. The first EAGLE heads have the class of their target, and vLLM and people know them by
+    their name: https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/speculative.py#L1440
+    """
+    table, tensors = draft_table(), tuple(tensors)
+    found = next((kind for kind in table.kinds if kind.has(config, tensors)), None)
+    if found is None and "eagle" in name.lower() and config.get("num_hidden_layers") == 1:
+        found = next(kind for kind in table.kinds if kind.name == "eagle")
+    return found
+
+
+def draft_verdicts(kind: DraftKind, family: Family, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """The verdicts on a draft. verdicts: those on a whole model of its family with the same config."""
+    return tuple(_draft_verdict(kind, family, verdict) for verdict in verdicts)
+
+
+def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict:
+    name, _, version = verdict.runtime.partition("@")
+    for statement in draft_table().statements:
+        if statement.runtime != name or kind.name not in statement.kinds:
+            continue
+        if statement.families and family.name not in statement.families:
+            continue
+        if not within(verdict.through or version, statement.first, statement.last):
+            continue
+        if statement.status:
+            return replace(
+                verdict, status=statement.status, reason=statement.reason, source=statement.source,
+                evidence=Evidence("read"),
+            )  # fmt: skip
+        evidence = Evidence("run", statement.run) if statement.run else Evidence("read")
+        return replace(verdict, source=f"{verdict.source}; {statement.source}", evidence=evidence)
+    return replace(
+        verdict, status="unknown", reason=f"{kind.says} was not tested in it", source="", evidence=Evidence()
+    )
+
+
+def draft_sizes(config: Config) -> dict[str, object]:
+    """The sizes of the target that a draft is for, by key; those of a target are its own."""
+    part = text_config(config) or config
+    hidden = first_present(part, ("target_hidden_size", "hidden_size"))
+    return {"hidden_size": hidden, "vocab_size": part.get("vocab_size")}
+
+
+MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+"""Keys with the number of layers that predict further tokens, inside a checkpoint."""
+
+
+def mtp_note(config: Config) -> str:
+    """A sentence on layers of a checkpoint that predict further tokens; empty without them.
+
+    vllm/model_executor/models/deepseek_mtp.py:81 (0.33.0) and sglang/srt/models/deepseek_nextn.py (0.5.23) build them
+    from the config of the checkpoint. vLLM gives them no `--hf-overrides` (vllm/config/speculative.py:1183-1200).
+    """
+    part = text_config(config) or config
+    count = positive_int(part, MTP, least=0)
+    if not count:
+        return ""
+    return (
+        f"its MTP layers ({count}) read the same config in vLLM and SGLang, so they are extended with it; "
+        "--hf-overrides of vLLM do not reach them"
+    )

@@ -1,0 +1,99 @@
+"""Measures how many tokens of a draft its target accepts beyond their trained lengths, with and without `--draft`.
+
+    python scripts/draft_acceptance.py [STEPS]
+
+A target of two layers is trained on windows of 64 tokens, and a draft of one layer on 32, as the heads of published
+models are trained on less than their targets. The target is extended to 256 tokens with YaRN. A token counts as
+accepted if the draft would choose it as the target does, after the same unseen text. Then transformers generates with
+the draft (`assistant_model`), which must not change the text; fewer passes of the target mean more accepted tokens.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import ropeconv
+from scripts.reproduction.text import corpus
+from scripts.reproduction.training import Training, train
+
+CONTEXT, TRAINED, SHORTER = 256, 64, 32
+RANGES = ((0, 32), (32, 64), (64, 128), (128, 256))
+PROMPT, NEW, DRAFTED = 160, 80, 4
+
+
+@contextmanager
+def passes(model: Any) -> Iterator[list[int]]:
+    """Count the forward passes of a model."""
+    counted: list[int] = []
+    hook = model.register_forward_hook(lambda *_: counted.append(1))
+    try:
+        yield counted
+    finally:
+        hook.remove()
+
+
+def accepted(target: Any, draft: Any, windows: torch.Tensor) -> list[float]:
+    """The share of tokens that a draft chooses as its target does, by range of positions."""
+    with torch.inference_mode():
+        same = target(windows).logits.argmax(-1) == draft(windows).logits.argmax(-1)
+    return [float(same[:, start:stop].float().mean()) for start, stop in RANGES]
+
+
+def generated(target: Any, draft: Any, windows: torch.Tensor) -> tuple[int, int]:
+    """The tokens of greedy texts with a draft, and the passes of the target; raises AssertionError for another text."""
+    draft.generation_config.num_assistant_tokens = DRAFTED
+    draft.generation_config.num_assistant_tokens_schedule = "constant"
+    draft.generation_config.assistant_confidence_threshold = 0.0
+    tokens = total = 0
+    for window in windows:
+        prompt, how = window[None, :PROMPT], {"max_new_tokens": NEW, "do_sample": False, "use_cache": True}
+        alone = target.generate(prompt, **how)
+        with passes(target) as counted:
+            together = target.generate(prompt, assistant_model=draft, **how)
+        assert torch.equal(alone, together), "the draft changed the text"
+        tokens, total = tokens + together.shape[1] - PROMPT, total + len(counted)
+    return tokens, total
+
+
+def main(steps: int = 400) -> None:
+    """Train the pair, extend it in four ways, and print the shares."""
+    texts = {name: text for name, text in topics.items() if len(text) > 500}
+    found = corpus(texts, CONTEXT + 1, 24)
+    windows = torch.from_numpy(found.test[:, :CONTEXT])
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name, length, layers, base in (("target", TRAINED, 2, 1e5), ("draft", SHORTER, 1, 1e4)):
+            how = Training(length=length, steps=steps, layers=layers, heads=2, tiled=0.0, base=base)
+            model = train(how, found.train, found.vocabulary, heard=lambda step, loss: None)
+            model.config.bos_token_id = model.config.eos_token_id = None
+            model.save_pretrained(root / name)
+        out = root / "out"
+        ropeconv.apply(root / "target", yarn=CONTEXT / TRAINED, draft=root / "draft", out=out)
+        ropeconv.apply(root / "draft", yarn=CONTEXT / TRAINED, out=root / "factor")
+        ropeconv.apply(root / "draft", linear=CONTEXT / SHORTER, out=root / "linear")
+        target = AutoModelForCausalLM.from_pretrained(out).eval()
+        print("draft | " + " | ".join(f"{start}-{stop}" for start, stop in RANGES) + " | tokens per pass of the target")
+        for title, place in (
+            ("as published", root / "draft"), ("with --draft", root / "out-draft"),
+            ("the factor of the target", root / "factor"), ("linear, a wrong method", root / "linear"),
+        ):  # fmt: skip
+            draft = AutoModelForCausalLM.from_pretrained(place).eval()
+            shares = accepted(target, draft, windows)
+            tokens, total = generated(target, draft, windows[:8])
+            print(f"{title} | " + " | ".join(f"{share:.3f}" for share in shares) + f" | {tokens / total:.2f}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,295 @@
+"""Draft models are recognised, and extended with their target to the same context from their own trained length."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import ropeconv
+from ropeconv.bake.draft import draft_plan, draft_recipe, paired
+from ropeconv.bake.plan import Plan
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.models.open import open_source
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.interpolation import YarnMethod
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.runtime import RUNS
+
+from ..conftest import Run, hashes
+from ..support.baking import make_plan, replaced
+from ..support.models import make
+
+EAGLE_3: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"], "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu",
+    "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 2048,
+    "model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 1,
+    "pad_token_id": 0, "rms_norm_eps": 1e-05, "tie_word_embeddings": False, "torch_dtype": "float16",
+    "transformers_version": "4.28.1", "use_cache": True, "vocab_size": 128256, "draft_vocab_size": 32000,
+}  # fmt: skip
+"""Of EAGLE-3 heads of Llama 3.1 8B: https://github.com/sgl-project/SpecForge/blob/main/configs/llama3-8B-eagle3.json;
+https://github.com/SafeAILab/EAGLE/blob/main/eagle/traineagle3/config.json has the same with the class of the target."""
+QWEN_3 = EAGLE_3 | {"head_dim": 128, "max_position_embeddings": 40960, "rope_theta": 1000000, "vocab_size": 151936}
+"""What others have in https://github.com/sgl-project/SpecForge/blob/main/configs/qwen3-8b-eagle3.json."""
+LLAMA_3 = {
+    **{key: EAGLE_3[key] for key in ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads")},
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "max_position_embeddings": 8192, "rope_theta": 500000.0, "rms_norm_eps": 1e-05, "torch_dtype": "bfloat16",
+}  # fmt: skip
+SIZES = ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
+
+
+def config(path: Path, data: dict[str, Any]) -> Path:
+    """Writes a config.json in a folder of its own."""
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(data))
+    return path / "config.json"
+
+
+def head_of(target: Path, path: Path, **changes: Any) -> Path:
+    """An EAGLE-3 head for a tiny Llama, trained on 16 tokens, with weights."""
+    whole = json.loads((target / "config.json").read_text())
+    sizes = {key: whole[key] for key in SIZES if key in whole}
+    config(path, EAGLE_3 | sizes | {"max_position_embeddings": 16, "draft_vocab_size": 32} | changes)
+    names = [f"midlayer.self_attn.{name}_proj.weight" for name in "qkvo"] + ["fc.weight", "d2t", "norm.weight"]
+    save_file({name: np.ones((2, 2), np.float32) for name in names}, path / "model.safetensors")
+    return path
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """Of Llama 3 8B for 32k, from its config alone."""
+    return paired(make_plan(config(tmp_path / "target", LLAMA_3), Recipe(YarnMethod(4.0)), tmp_path / "out"))
+
+
+def yarn(theta: float, size: int, factor: float, original: int) -> np.ndarray[Any, Any]:
+    """The frequencies of YaRN from the paper and its reference code, computed here again."""
+    wavelengths = 2 * np.pi * theta ** (np.arange(0, size, 2) / size)
+
+    def pair(rotations: float) -> float:
+        return float(size * np.log(original / (rotations * 2 * np.pi)) / (2 * np.log(theta)))
+
+    low, high = max(np.floor(pair(32)), 0), min(np.ceil(pair(1)), size - 1)
+    ramp = np.clip((np.arange(size // 2) - low) / (high - low), 0, 1)
+    inv_freq: np.ndarray[Any, Any] = 2 * np.pi / wavelengths * (1 - ramp + ramp / factor)
+    return inv_freq
+
+
+def test_a_head_reaches_the_context_of_its_target_from_its_own_length_and_base(plan: Plan, tmp_path: Path) -> None:
+    made = draft_plan(str(config(tmp_path / "head", EAGLE_3)), plan)
+    assert made.out == tmp_path / "out-draft"
+    assert made.schedule.context == plan.schedule.context == 32768
+    assert made.schedule.original_context == 2048
+    np.testing.assert_allclose(made.schedule.inv_freq, yarn(10000.0, 128, 16, 2048), rtol=1e-12)
+    assert not np.allclose(made.schedule.inv_freq, yarn(10000.0, 128, 4, 2048), rtol=1e-3)  # the factor of the target
+    written = json.loads(next(file.text for file in made.files if file.name == "config.json") or "")
+    assert written["max_position_embeddings"] == 32768
+    assert written["rope_scaling"]["factor"] * written["rope_scaling"]["original_max_position_embeddings"] == 32768
+    kept = {key: value for key, value in EAGLE_3.items() if key != "max_position_embeddings"}
+    assert {key: written[key] for key in kept} == kept
+
+
+def test_a_head_that_declares_the_length_of_its_target_gets_its_factor(tmp_path: Path) -> None:
+    target = QWEN_3 | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 36}
+    del target["draft_vocab_size"]
+    made = paired(make_plan(config(tmp_path / "target", target), Recipe(YarnMethod("160k")), tmp_path / "out"))
+    head = draft_plan(str(config(tmp_path / "head", QWEN_3)), made)
+    assert (head.schedule.context, head.recipe.method) == (163840, YarnMethod(4.0))
+
+
+def test_a_method_without_a_factor_is_repeated_only_for_the_same_rope(tmp_path: Path) -> None:
+    recipe = Recipe.from_dict({"method": "theta", "parameters": {"base": 4e6}, "context": 32768})
+    made = paired(make_plan(config(tmp_path / "target", LLAMA_3), recipe, tmp_path / "out"))
+    same = EAGLE_3 | {"rope_theta": 500000.0, "max_position_embeddings": 8192}
+    assert draft_plan(str(config(tmp_path / "same", same)), made).recipe.method == recipe.method
+    others: dict[str, Any] = {"shorter": {"max_position_embeddings": 2048}, "base": {"rope_theta": 10000.0}}
+    for name, changes in others.items():
+        with pytest.raises(UsageError, match="--theta cannot be repeated for --draft .*choose a method with a factor"):
+            draft_plan(str(config(tmp_path / name, same | changes)), made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"hidden_size": 8192}, "is for a model with hidden_size 8192, and .* has hidden_size 4096; give the draft"),
+        ({"target_hidden_size": 2048}, "is for a model with hidden_size 2048"),
+        ({"vocab_size": 32000}, "is for a model with vocab_size 32000, and"),
+        ({"max_position_embeddings": 32768}, "declares 32,768 tokens already, which covers the 32,768 of its target"),
+        ({"medusa_num_heads": 4}, "is a set of Medusa heads .*they have no RoPE; use them unchanged"),
+        ({"architectures": ["DeepSeekMTPModel"]}, "is the MTP layers of a checkpoint .*extend the whole checkpoint"),
+        ({"speculators_model_type": "eagle3"}, "layout of the library speculators .*by hand"),
+        (
+            {"architectures": ["NewDraftModel"], "draft_vocab_size": None},
+            "a draft model of another kind .*extend only its target",
+        ),
+    ],
+)
+def test_drafts_that_cannot_be_extended_are_refused(
+    plan: Plan, tmp_path: Path, changes: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(RopeconvError, match=error):
+        draft_plan(str(config(tmp_path / "head", EAGLE_3 | changes)), plan)
+
+
+def test_only_runtimes_whose_class_of_drafts_is_known_support_one(plan: Plan, tmp_path: Path) -> None:
+    made = draft_plan(str(config(tmp_path / "head", EAGLE_3)), plan)
+    statuses = {verdict.runtime.partition("@")[0]: verdict.status for verdict in made.result.verdicts}
+    assert {name for name, status in statuses.items() if status in RUNS} == {"vllm", "sglang"}
+    assert statuses["transformers"] == "unsupported"
+    assert set(statuses.values()) == {"exact", "unsupported", "unknown"}
+    phi3 = LLAMA_3 | {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3"}
+    made = paired(make_plan(config(tmp_path / "phi3", phi3), Recipe(YarnMethod(4.0)), tmp_path / "out"))
+    head = draft_plan(str(config(tmp_path / "phi-head", EAGLE_3 | {"model_type": "phi3"})), made)
+    assert {verdict.status for verdict in head.result.verdicts} == {"unsupported", "unknown"}
+
+
+def test_a_smaller_model_has_the_verdicts_of_models(plan: Plan, tmp_path: Path) -> None:
+    small = LLAMA_3 | {"hidden_size": 2048, "num_hidden_layers": 16}
+    made = draft_plan(str(config(tmp_path / "small", small)), plan)
+    assert made.recipe.method == YarnMethod(4.0)
+    assert any(
+        verdict.runtime.startswith("transformers") and verdict.status in RUNS for verdict in made.result.verdicts
+    )
+    assert not any("vLLM refuses" in warning for warning in made.warnings)
+    other = draft_plan(str(config(tmp_path / "other", small | {"vocab_size": 128000})), plan)
+    assert "has vocab_size 128000, and its target has vocab_size 128256; vLLM refuses such a pair" in other.warnings[0]
+
+
+def test_on_top_and_replace_go_on_for_the_draft(tmp_path: Path) -> None:
+    scaling: dict[str, Any] = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling |= {"factor": 8.0, "original_max_position_embeddings": 8192}
+    target = config(tmp_path / "target", LLAMA_3 | {"max_position_embeddings": 131072, "rope_scaling": scaling})
+    made = make_plan(target, Recipe(YarnMethod(2.0), on_top=True), tmp_path / "out")
+    head = open_source(str(config(tmp_path / "head", EAGLE_3)))
+    head.as_draft = True
+    plain = draft_recipe(inspect_source(head), made)
+    assert (plain.method, plain.on_top) == (YarnMethod(128.0), False)
+    scaled = EAGLE_3 | {"max_position_embeddings": 65536, "rope_scaling": scaling}
+    head = open_source(str(config(tmp_path / "scaled", scaled)))
+    head.as_draft = True
+    again = draft_recipe(inspect_source(head), made)
+    assert (again.method, again.on_top) == (YarnMethod(4.0), True)
+
+
+def test_a_pair_is_written_and_each_names_the_other(run: Run, llama: Path, tmp_path: Path) -> None:
+    head_of(llama, tmp_path / "head")
+    before = hashes(llama), hashes(tmp_path / "head")
+    done = run("apply", "model", "--yarn", "4", "--draft", "head", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    assert (hashes(llama), hashes(tmp_path / "head")) == before
+    assert "head: 16 -> 256 tokens with --yarn 16" in done.stdout
+    assert (
+        '--speculative-config \'{"method": "eagle3", "model": "out-draft", "num_speculative_tokens": 3}\''
+        in done.stdout
+    )
+    target, draft = (read_receipt(tmp_path / name) for name in ("out", "out-draft"))
+    assert (target.target.draft, target.target.drafts_for) == ("out-draft", "")
+    assert (draft.target.draft, draft.target.drafts_for) == ("", "out")
+    assert (tmp_path / "out-draft" / "model.safetensors").read_bytes() == (
+        tmp_path / "head" / "model.safetensors"
+    ).read_bytes()
+    cards = {name: (tmp_path / name / "README.md").read_text() for name in ("out", "out-draft")}
+    assert (
+        "draft model for speculative decoding, extended for the same context, is [out-draft](../out-draft)"
+        in cards["out"]
+    )
+    assert "Run it together with [out](../out)" in cards["out-draft"]
+    assert "AutoModelForCausalLM" in cards["out"]
+    assert "AutoModelForCausalLM" not in cards["out-draft"]
+    again = run("apply", "model", "--yarn", "4", "--draft", "head", "-o", "out")
+    assert again.returncode == 0
+    assert "out-draft is complete" in again.stderr
+    assert run("restore", "out-draft", "-o", "back", "-q").returncode == 0
+    assert hashes(tmp_path / "back") == before[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--push", "me/x"), "ropeconv push OUT-draft me/x-draft"),
+        (("--to", "safetensors", "--to", "gguf"), "--draft goes with one SOURCE and one output"),
+        (("--theta", "1e6"), "choose one"),
+    ],
+)
+def test_nothing_is_written_where_the_pair_is_refused(
+    run: Run, llama: Path, tmp_path: Path, options: tuple[str, ...], error: str
+) -> None:
+    head_of(llama, tmp_path / "head")
+    done = run("apply", "model", "--yarn", "4", "--draft", "head", *options)
+    assert done.returncode == 2
+    assert re.search(error, done.stderr)
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "head"}
+
+
+def test_a_head_alone_is_not_a_model(run: Run, llama: Path, tmp_path: Path) -> None:
+    head_of(llama, tmp_path / "head")
+    shown = run("inspect", "head")
+    assert "an EAGLE-3 head, not a whole model; for a model with hidden_size" in shown.stdout
+    assert "Next: ropeconv apply TARGET --yarn 64 --draft head" in shown.stdout
+    assert json.loads(run("inspect", "head", "--json").stdout)["draft"] == "eagle3"
+    assert json.loads(run("inspect", "model", "--json").stdout)["draft"] is None
+    for command in (("apply", "head", "--yarn", "4"), ("advise", "head", "--context", "256")):
+        refused = run(*command)
+        assert refused.returncode == 1
+        assert "head is an EAGLE-3 head for speculative decoding, not a whole model; extend it with" in refused.stderr
+
+
+def test_the_first_eagle_heads_are_known_by_their_name(tmp_path: Path) -> None:
+    # https://github.com/SafeAILab/EAGLE/blob/main/eagle/train/vicuna_7B_config.json has the class of its target
+    plain = EAGLE_3 | {"architectures": ["LlamaForCausalLM"], "draft_vocab_size": None}
+    with pytest.raises(BadSource, match="is an EAGLE head"):
+        inspect_source(open_source(str(config(tmp_path / "EAGLE-LLaMA3-Instruct-8B", plain))))
+    for name, changes in {"other": {}, "eagle-7b": {"num_hidden_layers": 32}}.items():
+        assert inspect_source(open_source(str(config(tmp_path / name, plain | changes)))).draft is None
+
+
+def test_mtp_layers_are_told_as_a_part_of_their_model(llama: Path, run: Run) -> None:
+    assert "MTP" not in run("inspect", "model").stdout
+    replaced(llama / "config.json", "{", '{"num_nextn_predict_layers": 1,')
+    assert "its MTP layers (1) read the same config in vLLM and SGLang" in run("inspect", "model").stdout
+
+
+def test_assisted_generation_of_a_pair_gives_the_text_of_the_target(llama: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    small = make("llama", tmp_path / "small", seed=1)
+    replaced(small / "config.json", '"max_position_embeddings": 64', '"max_position_embeddings": 32')
+    output = ropeconv.apply(llama, yarn=4, draft=small, out=tmp_path / "out", check=False)
+    assert output.draft is not None
+    assert output.draft.path == tmp_path / "out-draft"
+    models = [transformers.AutoModelForCausalLM.from_pretrained(each.path).eval() for each in (output, output.draft)]
+    prompt = torch.arange(5, 150)[None] % models[0].config.vocab_size
+    how = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None}
+    alone = models[0].generate(prompt, **how)
+    assert torch.equal(models[0].generate(prompt, assistant_model=models[1], **how), alone)
+    base = transformers.AutoModelForCausalLM.from_pretrained(llama).eval()
+    assert not torch.equal(base(prompt).logits, models[0](prompt).logits)
+    rotary = models[1].model.rotary_emb
+    expected = yarn(rotary.config.rope_parameters["rope_theta"], 2 * len(rotary.inv_freq), 8, 32)
+    np.testing.assert_allclose(rotary.inv_freq.numpy(), expected, rtol=1e-6)
+    assert load_file(small / "model.safetensors").keys() == load_file(output.draft.path / "model.safetensors").keys()
+
+
+def test_a_pair_of_gguf_files(tmp_path: Path, run: Run) -> None:
+    from ..support.gguf_files import write
+
+    for name in ("target", "small"):
+        write(tmp_path / f"{name}.gguf")
+    done = run("apply", "target.gguf", "--yarn", "4", "--draft", "small.gguf", "-o", "out.gguf")
+    assert done.returncode == 0, done.stderr
+    assert "llama-server -m out.gguf" in done.stdout
+    assert "-md out-draft.gguf" in done.stdout
+    receipts = [read_receipt(tmp_path / name).target for name in ("out.gguf", "out-draft.gguf")]
+    assert [(each.draft, each.drafts_for) for each in receipts] == [("out-draft.gguf", ""), ("", "out.gguf")]
+    make("llama", tmp_path / "folder")
+    mixed = run("apply", "target.gguf", "--yarn", "4", "--draft", "folder", "-o", "new.gguf")
+    assert mixed.returncode == 2
+    assert "must both be GGUF files, or both be checkpoints" in mixed.stderr
+    assert not (tmp_path / "new.gguf").exists()

@@ -217,7 +217,7 @@ class Splice:
         return content + (before(max(start, end) + moved, stop + moved) if stop > end else b"")
 
 
-def write_blocks(blocks: Callable[[], Iterable[bytes]], target: Path, advance: Advance) -> None:
+def write_blocks(blocks: Callable[[], Iterable[bytes | memoryview]], target: Path, advance: Advance) -> None:
     """Write a file from the pieces of its content."""
     with target.open("wb") as file:
         for block in blocks():

@@ -82,32 +82,29 @@ def numbers(blocks: Iterable[bytes], name: str, outer: Collection[str], first: b
     first: stop after the first value of each of these keys. Raises BadSource for a string that is too long.
     """
     keys = list[str | None]()  # of the open levels, None for a list
-    deeper, string, missing = 0, b"", set(outer)  # deeper: levels beyond DEEPEST
+    string, missing = b"", set(outer)
     for start, token in _tokens(blocks, name):
         begin = token[:1]
         if begin == b'"':
             string = token
+        elif begin in b"{[":
+            keys.append("" if begin == b"{" else None)
+        elif begin in b"}]":
+            keys = keys[:-1]
         elif begin == b":":
-            if keys and keys[-1] is not None and not deeper:
+            if keys and keys[-1] is not None:
                 if first and len(keys) == 1 and not missing:
                     return
                 keys[-1] = _key(string) if len(keys) == 1 or keys[0] in outer else ""
                 missing -= {keys[-1]} if len(keys) == 1 else set()
-        elif begin in b"{[" and len(keys) == DEEPEST:
-            deeper += 1
-        elif begin in b"{[":
-            keys.append("" if begin == b"{" else None)
-        elif begin in b"}]" and deeper:
-            deeper -= 1
-        elif begin in b"}]":
-            keys = keys[:-1]
-        elif not deeper and keys and keys[0] in outer and None not in keys:
+        elif keys and keys[0] in outer and None not in keys:
             with suppress(ValueError):
                 yield Number(tuple(key or "" for key in keys), float(token), start, start + len(token))
 
 
 def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
-    at, rest = 0, b""
+    """Yield the tokens of a JSON text with their places, except those in levels beyond DEEPEST."""
+    at, rest, depth = 0, b"", 0
     for block in chain(blocks, (None,)):
         data = rest + (block or b"")
         rest = data[-1:]  # a sign, whose digits come with the next block
@@ -115,7 +112,10 @@ def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
             if token.end() == len(data) and block is not None:
                 rest = data[token.start() :]
                 break
-            yield at + token.start(), token[0]
+            depth += token[0] in (b"{", b"[")
+            if depth <= DEEPEST:
+                yield at + token.start(), token[0]
+            depth = max(0, depth - (token[0] in (b"}", b"]")))
         if len(rest) > LONGEST_STRING:
             raise BadSource(f"{name} has a string of more than {LONGEST_STRING:,} bytes; fix it or download it again")
         at += len(data) - len(rest)

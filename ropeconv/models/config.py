@@ -265,15 +265,14 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None or family.encoder or not family.cache.per_token:
         return None
-    repeated = (0, 0)
     if family.mla:
-        rank, nope, v = (positive_int(part, (key,), default) or 0 for key, default in LATENT.items())
-        repeated = (heads * (nope + sizes.head_dim), heads * v) if family.cache.repeated_by else (0, 0)
+        rank, nope, width = (positive_int(part, (key,), default) or 0 for key, default in LATENT.items())
+        repeated = (heads * (nope + sizes.head_dim), heads * width)
         kept: dict[Kind, tuple[int, int]] = {"global": (rank, sizes.head_dim)}
     else:
-        if family.hooks.repeats_keys(part):
-            repeated = (heads * sizes.head_dim, heads * sizes.head_dim)
+        repeated = (heads * sizes.head_dim, heads * sizes.head_dim)
         kept = {kind: _kept(part, family, sizes, kind, heads) for kind in ("global", "local")}
+    repeats = bool(family.cache.repeated_by) if family.mla else family.hooks.repeats_keys(part)
     names = layer_names(part, family, len(sizes.layers))
     # 0 for a layer without keys and values
     windows = [0 if name in STATES else size for name, size in zip(names, sizes.windows, strict=False)]
@@ -287,8 +286,8 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
     return CacheGeometry(
         tuple(CachedLayers(count, *sides, window) for (window, sides), count in groups),
         windows.count(0),
-        tuple(CachedLayers(count, *repeated, window) for (window, _), count in groups) if any(repeated) else (),
-        family.cache.repeated_by if any(repeated) else "",
+        tuple(CachedLayers(count, *repeated, window) for (window, _), count in groups) if repeats else (),
+        family.cache.repeated_by if repeats else "",
     )
 
 

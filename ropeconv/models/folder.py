@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from io import BytesIO
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from ..errors import BadSource
-from ..formats.disk import FileIdentity, identity
+from ..formats.disk import FileIdentity, identity, write_blocks
 from ..formats.files import check_regular
-from ..formats.safetensors import Header, header_bytes, index_text, parse_header, safe_name, tensor_bytes, write_stream
+from ..formats.safetensors import Header, header_bytes, index_text, parse_header, safe_name, tensor_bytes
 from ..rope.errors import shown
 from .source import MOST_FILES, GeneratedFile, Source, SourceFile
 
@@ -30,21 +30,14 @@ def check_link(path: Path, root: Path) -> None:
     if os.environ.get(FOLLOW) == "1":
         return
     folder, target = root.resolve(), path.resolve()
-    if folder not in target.parents and not any(blobs in target.parents for blobs in _blobs(folder)):
+    snapshots = [parent for parent in (folder, *folder.parents) if parent.parent.name == "snapshots"]
+    models = [snapshot.parent.parent for snapshot in snapshots]
+    blobs = [model / "blobs" for model in models if model.name.startswith("models--")]
+    if not {folder, *blobs} & {*target.parents}:
         raise BadSource(
             f"{path} leads to {target}, outside the checkpoint; replace the link with the file, or set {FOLLOW}=1 "
             "if you made that link"
         )
-
-
-def _blobs(folder: Path) -> list[Path]:
-    """The folder of contents that belongs to a snapshot in the Hub's cache; empty for other folders."""
-    inside = [folder, *folder.parents]
-    return [
-        commit.parent.parent / "blobs"
-        for commit in inside
-        if commit.parent.name == "snapshots" and commit.parent.parent.name.startswith("models--")
-    ]
 
 
 class FolderSource(Source):
@@ -254,23 +247,15 @@ class ConvertedSource(Source, Generic[T]):
         return tuple(self.texts)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
+        streams = [(shard, partial(self._stream, shard)) for shard in self.shards]
         files = [
-            GeneratedFile(shard.name, shard.size, partial(self._write, shard), partial(self._stream, shard))
-            for shard in self.shards
+            GeneratedFile(shard.name, shard.size, partial(write_blocks, stream), stream) for shard, stream in streams
         ]
         tokenizer = self.tokenizer()
         return tuple(files) if tokenizer is None else (*files, tokenizer)
 
     def _shard(self, name: str) -> ConvertedShard[T]:
         return next(shard for shard in self.shards if shard.name == name)
-
-    def _write(self, shard: ConvertedShard[T], target: Path, advance: Callable[[int], None]) -> None:
-        def counted() -> Iterator[memoryview]:
-            for block in self.blocks(shard.tensors):
-                yield block
-                advance(len(block))
-
-        write_stream(target, shard.head, counted())
 
     def _stream(self, shard: ConvertedShard[T]) -> Iterator[bytes | memoryview]:
         yield shard.head

@@ -71,20 +71,17 @@ class HubShard(Shard):
         return cls(repo_id, place, commit, revision)
 
     def header(self) -> GgufHeader:
-        if self._header is None:
-            self._header = self._read_header() if self._local is None else self._local.header()
-        return self._header
-
-    def _read_header(self) -> GgufHeader:
-        """The header, for which more of the file is asked for until it is whole."""
+        if self._local is not None:
+            self._header = self._header or self._local.header()
         stop = FIRST
-        while True:
+        while self._header is None:  # more of the file is asked for until its header is whole
             self._head += self._range(len(self._head), stop)
             try:
-                return parse_header(self._head, self._size, self.name)
+                self._header = parse_header(self._head, self._size, self.name)
             except Beyond as more:
                 have = len(self._head)
                 stop = max(more.stop, min(have + max(min(3 * have, AHEAD), have), self._size, MAX_HEADER))
+        return self._header
 
     def read(self, start: int, stop: int) -> bytes:
         if self._local is None and self._asked >= MOST_RANGES:

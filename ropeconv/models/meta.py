@@ -325,8 +325,9 @@ class PthFiles:
             starts = accumulate((len(piece) for piece in pieces[:-1]), initial=0)
             inside = [(piece, max(begin - at, 0), end - at) for piece, at in zip(pieces, starts, strict=True)]
             tensor = torch.cat([piece[at:to] for piece, at, to in inside if at < len(piece) and to > 0])
-        if target.head:
-            tensor = _halves(tensor, target.head)[first - begin : stop - begin]
+        if target.head:  # rows of each head from pairs (0, 1), (2, 3), ... to halves (0, r/2), (1, r/2 + 1), ...
+            pairs = tensor.view(-1, target.head // 2, 2, tensor.shape[1])
+            tensor = pairs.transpose(1, 2).reshape(tensor.shape)[first - begin : stop - begin]
         return memoryview(tensor.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
 
     def _pieces(self, target: TensorTarget) -> tuple[list[Tensor], int | None]:
@@ -372,9 +373,3 @@ def _joined(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
     if len(first) <= join or len(other_sizes) != 1 or any(len(shape) != len(first) for shape in shapes):
         return ()
     return (*first[:join], sum(shape[join] for shape in shapes), *first[join + 1 :])
-
-
-def _halves(rows: Tensor, head: int) -> Tensor:
-    """Rows of each head from pairs (0, 1), (2, 3), ... to halves (0, r/2), (1, r/2 + 1), ..."""
-    pairs = rows.view(-1, head // 2, 2, rows.shape[1])
-    return pairs.transpose(1, 2).reshape(rows.shape)

@@ -189,23 +189,17 @@ def vocabulary_size(path: Path) -> int:
     if path.stat().st_size > MOST_BYTES:
         raise BadSource(f"{path.name} has more than {MOST_BYTES:,} bytes, too many for a tokenizer; download it again")
     if is_tiktoken(path):
-        return _ranks(path) + SPECIALS
+        lines = [line.split() for line in path.read_bytes().splitlines() if line.strip()]
+        for rank, line in enumerate(lines):
+            if len(line) != 2 or len(line[0]) > MOST_LETTERS or line[1] != str(rank).encode() or not _base64(line[0]):
+                raise BadSource(f"{path.name} is not a tiktoken vocabulary (line {rank + 1}); download it again")
+        return len(lines) + SPECIALS
     import sentencepiece
 
     try:
         return int(sentencepiece.SentencePieceProcessor(model_file=str(path)).vocab_size())
     except (RuntimeError, OSError, UnicodeError):  # the last where the message of an error is not UTF-8
         raise BadSource(f"{path.name} is neither SentencePiece nor tiktoken; download it again") from None
-
-
-def _ranks(path: Path) -> int:
-    """Number of tokens of a tiktoken vocabulary. Raises BadSource for lines that are not base64 and rank in order."""
-    with path.open("rb") as file:
-        lines = [line.split() for line in file if line.strip()]
-    for rank, line in enumerate(lines):
-        if len(line) != 2 or len(line[0]) > MOST_LETTERS or line[1] != str(rank).encode() or not _base64(line[0]):
-            raise BadSource(f"{path.name} is not a tiktoken vocabulary (line {rank + 1}); download it again")
-    return len(lines)
 
 
 def _base64(text: bytes) -> bool:

@@ -88,10 +88,11 @@ class Recipe:
     keep_short: bool = False
 
     def __post_init__(self) -> None:
-        lengths = ("context", "original_context", "log_n_length")
-        for name in (*lengths, "attention_factor", "temperature_slope", "temperature_intercept"):
+        checks = dict.fromkeys(("context", "original_context", "log_n_length"), tokens)
+        checks |= dict.fromkeys(("attention_factor", "temperature_slope", "temperature_intercept"), positive)
+        for name, check in checks.items():
             value = getattr(self, name)
-            problem = None if value is None else (tokens if name in lengths else positive)(value)
+            problem = None if value is None else check(value)
             if problem:
                 raise RecipeError(f"--{name.replace('_', '-')} {problem}, and {shown(value)} is not")
         if self.attention_factor is not None and (self.temperature_slope or self.temperature_intercept):
@@ -216,15 +217,10 @@ def parse_recipe(text: str) -> Recipe:
     settings, values = dict(pairs), [part for part in parts if "=" not in part]
     if len(settings) < len(pairs):
         raise RecipeError(f"{text!r} gives a setting twice; leave one of them out")
-    if kind.value is Value.SWITCH and values:
-        raise RecipeError(f"{kind.name} has no value, so {text!r} is not a recipe; write {kind.name}")
-    values = [":".join(values)] if kind.value is Value.TEXT and values else values  # dynamic:yarn:4
-    if kind.value is not Value.SWITCH and len(values) != 1:
-        example = f"{kind.name}:4" if kind.value is Value.FACTOR else f"{kind.name}:VALUE"
-        raise RecipeError(f"{text!r} needs one value after the method; write it like {example}")
+    value = _value(kind, values, text)
     modifiers = {key: settings.pop(key) for key in list(settings) if key in MODIFIERS}
     first, *others = [item.name for item in dataclasses.fields(kind)] or [""]
-    if first in settings and values:
+    if first in settings and value is not None:
         raise RecipeError(f"{text!r} gives {first} twice; leave one of them out")
     unknown = settings.keys() - {*others, first}
     if unknown:
@@ -232,8 +228,20 @@ def parse_recipe(text: str) -> Recipe:
         raise RecipeError(f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has {known}")
     if "at" in others and settings.get("at") is None:
         raise RecipeError(f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k")
-    value = {first: kind.parse(values[0])} if values else {}
-    return Recipe(kind(**value, **settings), **modifiers)
+    parsed = {} if value is None else {first: kind.parse(value)}
+    return Recipe(kind(**parsed, **settings), **modifiers)
+
+
+def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
+    """The value after the name of a method; None for a switch. text: the whole recipe, for the message."""
+    if kind.value is Value.SWITCH:
+        if parts:
+            raise RecipeError(f"{kind.name} has no value, so {text!r} is not a recipe; write {kind.name}")
+        return None
+    if len(parts) == 1 or (kind.value is Value.TEXT and parts):  # dynamic:yarn:4
+        return ":".join(parts)
+    example = f"{kind.name}:4" if kind.value is Value.FACTOR else f"{kind.name}:VALUE"
+    raise RecipeError(f"{text!r} needs one value after the method; write it like {example}")
 
 
 def _setting(part: str, text: str) -> tuple[str, Any]:

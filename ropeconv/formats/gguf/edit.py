@@ -237,7 +237,7 @@ def _more(value: GgufValue, count: int) -> GgufValue:
 def new_size(header: GgufHeader, edit: Edit) -> int:
     """Return the size in bytes of the file that `write_new` writes for a shard."""
     edited = rewrite(header, edit)
-    return len(_head(edited, header, edit)) + edited.data_size + (edit.layout.tail if edit.layout else 0)
+    return len(head_bytes(edited, header, edit)) + edited.data_size + (edit.layout.tail if edit.layout else 0)
 
 
 def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance = lambda done: None) -> None:
@@ -259,7 +259,7 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
         return
     changes = {name: change for name, change in changes.items() if name not in edit.removed}
     edited = rewrite(header, edit)
-    head = _head(edited, header, edit)
+    head = head_bytes(edited, header, edit)
     with path.open("rb") as reader, target.open("wb") as writer:
         writer.write(head)
         advance(len(head))
@@ -274,8 +274,11 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
             writer.truncate(len(head) + edited.data_size + edit.layout.tail)
 
 
-def _head(edited: RewrittenHeader, header: GgufHeader, edit: Edit) -> bytes:
-    return edited.place(header.data_start) if edit.layout is None else edited.exact(edit.layout)
+def head_bytes(edited: RewrittenHeader, header: GgufHeader, edit: Edit, keep_data: bool = False) -> bytes:
+    """Return the bytes of a header after an edit. keep_data: the data stays where it is if the new header fits."""
+    if edit.layout is not None:
+        return edited.exact(edit.layout)
+    return (edited.layout(header.data_start) if keep_data else None) or edited.place(header.data_start)
 
 
 def write_changes(file: BinaryIO, header: GgufHeader, start: int, changes: dict[str, Change]) -> None:

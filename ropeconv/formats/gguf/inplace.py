@@ -27,7 +27,7 @@ from ...errors import BadSource, Interrupted
 from ...rope.errors import RopeconvError, counted
 from ..disk import FULL, libc, pieces_of, sync_folder, write_at
 from ..files import try_lock
-from .edit import PAGE, Change, Edit, RewrittenHeader, changed, rewrite
+from .edit import PAGE, Change, Edit, RewrittenHeader, changed, head_bytes, rewrite
 from .file import GgufFile
 from .header import GgufHeader, read_header
 
@@ -64,7 +64,8 @@ def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[s
         raise RopeconvError(
             f"a tensor that goes is before others in {path.name}, which would have to move; write a new file with -o"
         )
-    head, shift = _placed(made, header, edit)
+    head = head_bytes(made, header, edit, keep_data=True)
+    shift = len(head) - header.data_start
     changes = {name: change for name, change in edit.changes.items() if name not in edit.removed}
     with locked(path, hard_links) as file:
         refuse_interrupted(path)
@@ -121,14 +122,6 @@ def _final_size(header: GgufHeader, edit: Edit, made: RewrittenHeader, head: byt
     if edit.removed or edit.layout:
         return len(head) + made.data_size + (edit.layout.tail if edit.layout else 0)
     return max(header.size + shift, len(head) + made.data_size)
-
-
-def _placed(made: RewrittenHeader, header: GgufHeader, edit: Edit) -> tuple[bytes, int]:
-    """The new header, and by how many bytes the data moves for it."""
-    if edit.layout is not None:
-        return made.exact(edit.layout), edit.layout.data_start - header.data_start
-    head = made.layout(header.data_start) or made.place(header.data_start)
-    return head, len(head) - header.data_start
 
 
 @contextmanager

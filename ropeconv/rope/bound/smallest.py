@@ -151,16 +151,12 @@ def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
         falling = next((m for m in close if sums.exact(m, exact)[0] < Decimal("-1e-30")), None)
         if falling is None:
             return exact, distance
-        begin, log_base = log_base, _proven(sums, falling, exact)
+        # the ln b up to which that distance is proven to violate: f + f' h + M h^2 / 2 < 0
+        value, slope = map(float, sums.exact(falling, exact))
+        curvature = float(sums.curvature(np.array([falling]), float(exact))[0])
+        begin, log_base = log_base, float(exact) + (math.sqrt(slope**2 - 2 * curvature * value) - slope) / curvature
         if sweep.proof is not None:
             sweep.proof.append((begin, log_base, falling))
-
-
-def _proven(sums: Sums, distance: int, log_base: Decimal) -> float:
-    """The ln b up to which a distance that violates at `log_base` is proven to: f + f' h + M h^2 / 2 < 0."""
-    value, slope = map(float, sums.exact(distance, log_base))
-    curvature = float(sums.curvature(np.array([distance]), float(log_base))[0])
-    return float(log_base) + (math.sqrt(slope**2 - 2 * curvature * value) - slope) / curvature
 
 
 def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:

@@ -130,16 +130,6 @@ def frequencies_only(values: Mapping[str, Any]) -> None:
             raise UsageError(f"--{flag} does not change the frequencies, and nothing else is shown; leave it out")
 
 
-def single(model: ModelArgs) -> Recipe:
-    """The one recipe for a model. Raises UsageError for none or several."""
-    if len(model.recipes) == 1:
-        return model.recipes[0]
-    if not model.recipes:
-        raise UsageError("no method is given; choose one, such as --yarn 4 (`ropeconv list methods` lists them)")
-    flags = " and ".join(recipe.method.flag() for recipe in model.recipes)
-    raise UsageError(f"{flags} are {len(model.recipes)} methods; choose one")
-
-
 def is_length(text: str) -> bool:
     """Whether an argument is written as a number of tokens, and not as a SOURCE."""
     return re.fullmatch(r"\d+\s*[kKmM]?", text.strip()) is not None

@@ -66,24 +66,24 @@ def units_of(sources: Sequence[str], options: dict[str, Any]) -> list[OutputUnit
     sources: as the user named them. options: of the target, by name; `out` is the folder of several outputs.
     Raises UsageError where that is the name of a file.
     """
-    references = [(source, _resolved(source)) for source in sources]
-    parts = [
-        (source, split(options, source.endswith(".gguf")), _modelfile(name, source)) for name, source in references
-    ]
+    parts = []
+    for named in sources:
+        source, modelfile = named, None
+        if Path(named).name.startswith("Modelfile"):  # others are resolved when they are opened, which imports numpy
+            from ..models.source import resolved
+
+            source, modelfile = resolved(named), expanded(named)
+        parts.append((source, split(options, source.endswith(".gguf")), modelfile))
     folder = options["out"] if sum(len(targets) for _, targets, _ in parts) > 1 and not options["in_place"] else None
     if folder is not None and (folder.suffix == ".gguf" or folder.is_file()):
         raise UsageError(f"-o {folder} is one file, and there are several outputs; give a folder for them")
-    return [
-        OutputUnit(
-            source,
-            target if folder is None else target | {"out": None},
-            folder,
-            _label(source, target, len(targets) > 1),
-            modelfile,
-        )
-        for source, targets, modelfile in parts
-        for target in targets
-    ]
+    units = []
+    for source, targets, modelfile in parts:
+        for target in targets:
+            what = " ".join(filter(None, (target["to"], target["outtype"]))) if len(targets) > 1 else ""
+            given = target if folder is None else target | {"out": None}
+            units.append(OutputUnit(source, given, folder, f"{source} ({what})" if what else source, modelfile))
+    return units
 
 
 def with_draft(units: list[OutputUnit], flags: Flags) -> list[OutputUnit]:
@@ -100,25 +100,6 @@ def with_draft(units: list[OutputUnit], flags: Flags) -> list[OutputUnit]:
     if flags.validate != "off":
         raise UsageError("--validate compares one model; run `ropeconv validate` on the output afterwards")
     return [*units, OutputUnit(flags.draft, units[0].given, None, flags.draft, is_draft=True)]
-
-
-def _resolved(source: str) -> str:
-    """A source whose name tells its format. Other kinds are resolved when they are opened, which imports numpy."""
-    if not Path(source).name.startswith("Modelfile"):
-        return source
-    from ..models.source import resolved
-
-    return resolved(source)
-
-
-def _modelfile(named: str, source: str) -> Path | None:
-    """The Modelfile that the user named; None for others. source: its model."""
-    return None if named == source else expanded(named)
-
-
-def _label(source: str, options: dict[str, Any], several: bool) -> str:
-    what = " ".join(filter(None, (options["to"], options["outtype"]))) if several else ""
-    return f"{source} ({what})" if what else source
 
 
 def refuse_push(units: Sequence[OutputUnit]) -> None:

@@ -90,7 +90,7 @@ def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
                 dataset_name=record.described_texts,
                 dataset_args={"tokens_sha256": record.tokens_sha256},
                 metric_type=number.metric,
-                metric_name=f"{number.measure} at {number.length:,} tokens, {metric_of(number.metric).unit}",
+                metric_name=f"{number.measure} at {number.column:,} tokens, {metric_of(number.metric).unit}",
                 metric_value=round(number.value, 4),
             )
 
@@ -102,11 +102,11 @@ def finding(record: EvaluationRecord) -> str:
         "" if last.difference is None else f", {abs(last.difference):.2f} {'less' if last.difference < 0 else 'more'}"
     )
     against = f"{compared} than {record.against}" if compared else ""
-    return f"Loss by length: {last.value:.2f} nats per token at {last.length:,} tokens{against}"
+    return f"Loss by length: {last.value:.2f} nats per token at {last.column:,} tokens{against}"
 
 
 def _growth(record: EvaluationRecord) -> list[MeasuredRecord]:
-    return sorted((cell for cell in record.measured if cell.measure == GROWTH), key=lambda cell: cell.length)
+    return sorted((cell for cell in record.measured if cell.measure == GROWTH), key=lambda cell: cell.column)
 
 
 def draw(record: EvaluationRecord, path: Path) -> None:
@@ -139,7 +139,7 @@ def drawable(records: Sequence[EvaluationRecord]) -> EvaluationRecord | None:
 
 
 def _curve(cells: Sequence[MeasuredRecord], value: str, error: str) -> Curve:
-    points = [(cell.length, getattr(cell, value), getattr(cell, error)) for cell in cells]
+    points = [(cell.column, getattr(cell, value), getattr(cell, error)) for cell in cells]
     return Curve(*np.array([[np.nan if x is None else x for x in point] for point in points], np.float64).T)
 
 
@@ -319,7 +319,7 @@ def card(
         commands=commands(receipt),
         version=__version__,
         validation=receipt.validation,
-        worse=_worse(receipt),
+        worse=is_worse(receipt.effective_length, receipt.before.reach, receipt.before.context),
         picture=PICTURE if PICTURE in pictures else "",
         evaluations=[evaluation_table(record) for record in receipt.evaluations],
         evaluation_picture=EVALUATION_PICTURE if EVALUATION_PICTURE in pictures else "",
@@ -350,12 +350,6 @@ def _settings(method: type[Method], recipe: JsonObject) -> str:
     defaults = {item.name: item.default for item in dataclasses.fields(method)}
     parameters = recipe.get("parameters", {})
     return described_settings({"parameters": {k: v for k, v in parameters.items() if v != defaults.get(k, v is None)}})
-
-
-def _worse(receipt: Receipt) -> bool:
-    """Whether the effective length is known to be worse than that of the source."""
-    before = receipt.before
-    return is_worse(receipt.effective_length, before.reach, before.context)
 
 
 def drawn(receipt: Receipt) -> dict[str, bytes]:

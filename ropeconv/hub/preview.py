@@ -103,10 +103,6 @@ def preview(what: UploadSet, how: PublishOptions) -> Preview:
     )
 
 
-def _silent(done: int) -> None:
-    pass
-
-
 @contextmanager
 def staged(
     plan: CheckpointPlan,
@@ -122,7 +118,7 @@ def staged(
     """
     with scratch() as folder:
         plan = replace(plan, out=folder / plan.out.name)
-        with writing or nullcontext(_silent) as advance:
+        with writing or nullcontext(lambda done: None) as advance:
             done = apply(plan, staged=True, checksum=checksum, fsync=False, advance=advance, probe=probe)
         yield done, from_plan(plan, done.path)
 

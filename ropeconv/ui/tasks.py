@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -43,7 +42,7 @@ from ..views.inspection import show_inspection, show_receipt
 from ..views.plan import Outcome, show_outcome, show_plan
 from ..views.results import show_result, show_validation
 from ..views.schedule_plots import pictures_of
-from ..views.support import POPULAR, WORDS
+from ..views.support import POPULAR, WORDS, title_of
 from ..views.validation_plots import validation_pictures
 from .forms import (
     BakeForm,
@@ -341,7 +340,7 @@ def shown(form: RuntimesForm) -> str:
     writing = form.writing if form.writing in WRITINGS else next(iter(WRITINGS))
     names = [name for name in runtime_names() if form.runtime in ("", name)]
     newest = {(cell.family, cell.writing, cell.verdict.runtime.partition("@")[0]): cell.verdict for cell in cells}
-    titles = {name: _title(verdict.display_name) for (_, _, name), verdict in newest.items()}
+    titles = {name: title_of(verdict) for (_, _, name), verdict in newest.items()}
     rows = [
         (family, *(_word(newest.get((family, writing, name))) for name in names))
         for family in family_names()
@@ -360,11 +359,6 @@ def shown(form: RuntimesForm) -> str:
     else:
         sheet.note("Choose a family to see every version, with reasons and evidence.")
     return sheet.html()
-
-
-def _title(name: str) -> str:
-    """The name of a runtime without its versions and remarks."""
-    return re.sub(r" (?:[\d.]+(?:-[\d.]+)?|via .*|\(.*)$", "", name)
 
 
 def _word(verdict: Verdict | None) -> str:

@@ -17,7 +17,7 @@ from .support import by_runtime
 
 def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
     """Shows advice: a row per method, the command for the first, and how to measure it."""
-    rows, ranking, seen = advice.found, advice.ranking, advice.seen
+    rows, ranking, seen = advice.methods, advice.ranking, advice.inspection
     for note in (advice.note, advice.training, advice.useless):
         sheet.note(note and f"Note: {note}")
     sheet.note(seen.assumption)
@@ -61,7 +61,7 @@ def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
     for line in explain_columns(advice):
         sheet.say(line)
     sheet.say("")
-    for row in advice.found:
+    for row in advice.methods:
         sheet.say(f"{row.method.name}: {row.method.finetuning_note}.")
         sheet.copyable(f"    {row.command}")
         for line in _evidence(row):
@@ -70,8 +70,8 @@ def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
             if writing.exceptions:
                 sheet.say(f"    {name} as {writing.encoding}: {writing.exceptions}")
     sheet.say("")
-    for reason, flags in _refusals(advice.found).items():
-        sheet.say(f"No {reason} ({'all of them' if len(flags) == len(advice.found) else ', '.join(flags)}).")
+    for reason, flags in _refusals(advice.methods).items():
+        sheet.say(f"No {reason} ({'all of them' if len(flags) == len(advice.methods) else ', '.join(flags)}).")
     for name, reason in advice.passed.items():
         sheet.say(f"Left out, {name}: {reason}")
 
@@ -128,7 +128,7 @@ def _supported(writing: FormatAdvice) -> str:
 
 def explain_columns(advice: RankedMethods) -> Iterator[str]:
     """Yields what the columns of the table mean, and how it is sorted."""
-    if not advice.found:
+    if not advice.methods:
         return
     if advice.ranking:
         yield "Loss: nats per token, measured with this method."

@@ -32,6 +32,15 @@ def method_title(method: type[Method]) -> str:
     return OTHER_TITLES.get(method.name) or re.split(r" as |[:(,]", method.summary)[0].strip()
 
 
+def _origin() -> dict[str, str]:
+    """The facts on how a report was made."""
+    return {
+        "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "Written": now(),
+        "Command": "ropeconv " + " ".join(sys.argv[1:]),
+    }
+
+
 def write_evaluation_plot(result: Result, path: Path) -> None:
     """Writes the pictures of a result to a .png or .svg file. Raises RopeconvError without matplotlib."""
     write(evaluation_figure(result), path)
@@ -51,10 +60,7 @@ def write_evaluation_report(result: Result, path: Path) -> None:
         "sha256 of their tokens": result.tokens_sha256,
         "Seed": str(result.seed),
         "Duration": f"{result.seconds:,.0f} s",
-        "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
-        "Written": now(),
-        "Command": "ropeconv " + " ".join(sys.argv[1:]),
-    }
+    } | _origin()
     summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
     recipes = {row.name: described(row.recipe) for row in result.rows if row.recipe}
     page = render(
@@ -93,10 +99,7 @@ def write_validation_report(result: Validation, baked: Path, against: str, path:
         "Tokens per second": speed or "not measured",
         "Seed": str(result.seed),
         "Schedule": result.digest,
-        "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
-        "Written": now(),
-        "Command": "ropeconv " + " ".join(sys.argv[1:]),
-    }
+    } | _origin()
     page = render(
         "report.html.jinja",
         result=result,

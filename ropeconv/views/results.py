@@ -192,10 +192,10 @@ class EvaluationTable:
 
 def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
     """The table of an evaluation: each metric over the length, and its difference to the row `against`."""
-    lengths = tuple(sorted({number.length for number in record.measured}))
+    lengths = tuple(sorted({number.column for number in record.measured}))
     lines: list[tuple[str, tuple[str, ...]]] = []
     for key in dict.fromkeys((number.measure, number.metric) for number in record.measured):
-        numbers = {number.length: number for number in record.measured if (number.measure, number.metric) == key}
+        numbers = {number.column: number for number in record.measured if (number.measure, number.metric) == key}
         title = f"{key[0]}, {metric_of(key[1]).title} ({sample_size(numbers.values())})"
         lines.append((title, _record_cells(numbers, lengths, _record_value)))
         if any(number.difference is not None for number in numbers.values()):

@@ -88,7 +88,7 @@ def problems(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> st
     for name, rows in by_runtime(verdicts).items():
         word = WORDS[rows[-1].status]
         if name not in shown and word in PROBLEMS:
-            words.setdefault(word, []).append(_title(rows[-1]))
+            words.setdefault(word, []).append(title_of(rows[-1]))
     text = "; ".join(f"{PROBLEMS[word]} {', '.join(words[word])}" for word in PROBLEMS if word in words)
     return text[:1].upper() + text[1:]
 
@@ -103,13 +103,13 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
             first = row
     parts, oldest = (VERSIONS.fullmatch(row.display_name) for row in (rows[-1], first))
     if parts is None or oldest is None or word in ("untested", "unsupported") or parts["title"].startswith("llama.cpp"):
-        return word, _title(rows[-1])
+        return word, title_of(rows[-1])
     exactly = parts["first"] if parts["last"] is None else f"{parts['first']}-{parts['last']}"
     version = exactly if first is rows[-1] else f"{oldest['first']} or newer"
-    return word, f"{_title(rows[-1])} {version}"
+    return word, f"{title_of(rows[-1])} {version}"
 
 
-def _title(row: VerdictLike) -> str:
+def title_of(row: VerdictLike) -> str:
     """The name of a runtime without its versions."""
     parts = VERSIONS.fullmatch(row.display_name)
     title = parts["title"] if parts else row.display_name

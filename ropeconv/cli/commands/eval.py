@@ -107,6 +107,7 @@ def eval_command(
     from ...evaluate.row import parse_rows
     from ...evaluate.runners.runner import RunnerRequest
     from ...formats.journal import default_path
+    from ...views.reports import write_evaluation_plot, write_evaluation_report
     from ...views.results import show_result
 
     output = Output(as_json, quiet)
@@ -133,7 +134,10 @@ def eval_command(
     result = evaluation.result(model or ", ".join(row.url for row in rows))
     if options.out is not None:
         write_result(result, options.out)
-    _draw(result, report, plot)
+    if plot is not None:
+        write_evaluation_plot(result, plot)
+    if report is not None:
+        write_evaluation_report(result, report)
     if as_json:
         output.data(to_builtins(result))
     else:
@@ -232,14 +236,3 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, outp
             done = len(evaluation.units) - len(evaluation.missing(opened))
             kept = f"{counted(done, 'finished sequence is', 'finished sequences are')} in the journal, {journal}"
             raise Interrupted(f"interrupted; {kept}: the same command continues from there") from None
-
-
-def _draw(result: Result, report: Path | None, plot: Path | None) -> None:
-    if report is None and plot is None:
-        return
-    from ...views.reports import write_evaluation_plot, write_evaluation_report
-
-    if plot is not None:
-        write_evaluation_plot(result, plot)
-    if report is not None:
-        write_evaluation_report(result, report)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ..command import LENGTH, OUTPUT, Positional, command, flag
 from ..options import SOURCE, ExplainOption, FamilyOption, JsonOption, SourceArgument
 from ..output import Output
-
-if TYPE_CHECKING:
-    from ...models.gguf import GgufSource
-    from ...models.source import Source
 
 INSPECT_EXAMPLES = """
 ropeconv inspect Qwen/Qwen3-8B
@@ -105,9 +101,11 @@ def compare_command(
     """Show how the RoPE of two models differs."""
     from ...inspection.inspection import inspect_source
     from ...inspection.side_by_side import side_by_side
+    from ...models.open import open_source
     from ...views.inspection import show_comparison
 
-    difference = side_by_side(*(inspect_source(_opened(reference, family)) for reference in (first, second)))
+    sources = [open_source(name, "" if name.endswith(".gguf") else family) for name in (first, second)]
+    difference = side_by_side(*map(inspect_source, sources))
     output = Output(as_json)
     for side in (difference.first, difference.second):
         output.note(side.inspection.assumption)
@@ -117,10 +115,3 @@ def compare_command(
         show_comparison(difference, output, explain)
     if exit_code and not difference.same:
         raise SystemExit(3)
-
-
-def _opened(reference: str, family: str) -> Source | GgufSource:
-    """The source of a reference, of a family that the user says it is of unless it is GGUF."""
-    from ...models.open import open_source
-
-    return open_source(reference, "" if reference.endswith(".gguf") else family)

@@ -18,7 +18,6 @@ from ..output_options import DeviceMapOption, PlotOption, ReportOption, TrustOpt
 
 if TYPE_CHECKING:
     from ...validate.comparison import Settings
-    from ...validate.validation import Validation
 
 EXAMPLES = """
 ropeconv validate ./Llama-2-7b-hf-yarn16
@@ -84,6 +83,7 @@ def validate_command(
     from ...engines.probe import Probe
     from ...engines.transformers.load import is_main_process
     from ...validate.comparison import Comparison, Settings
+    from ...views.reports import write_validation_plot, write_validation_report
     from ...views.results import show_validation
     from ..execution import run_validation, source_of
 
@@ -114,7 +114,10 @@ def validate_command(
             show_validation(result, f"{baked} against {against}, scaled at run time", output, explain)
             if options.quick:
                 output.say("The weights were not compared (--quick).")
-        _write_evidence(result, baked, against, report, plot)
+        if plot is not None:
+            write_validation_plot(result, plot)
+        if report is not None:
+            write_validation_report(result, baked, against, report)
     if not result.agrees:
         raise SystemExit(3)
     if result.partial:
@@ -155,14 +158,3 @@ def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
     for refused, sentence in refusals:
         if refused:
             raise UsageError(sentence)
-
-
-def _write_evidence(result: Validation, baked: Path, against: str, report: Path | None, plot: Path | None) -> None:
-    if report is None and plot is None:
-        return
-    from ...views.reports import write_validation_plot, write_validation_report
-
-    if plot is not None:
-        write_validation_plot(result, plot)
-    if report is not None:
-        write_validation_report(result, baked, against, report)

@@ -119,7 +119,7 @@ def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
     """
     if size < LEAST:
         raise BadSource(f"{name} is {size} bytes, too short for GGUF; download it again")
-    return _Reader(view, size, name).header()
+    return _HeaderReader(view, size, name).header()
 
 
 class Beyond(RopeconvError):
@@ -130,7 +130,7 @@ class Beyond(RopeconvError):
         self.stop = stop
 
 
-class _Reader:
+class _HeaderReader:
     """Reads a header. Counts are checked against the file size before they are used."""
 
     def __init__(self, view: mmap.mmap | bytes, size: int, name: str) -> None:

@@ -9,6 +9,7 @@ from ..errors import RecipeError
 from ..forms import (
     Form,
     InterpolatedForm,
+    Llama3,
     Plain,
     Yarn,
     base_inv_freq,
@@ -16,7 +17,6 @@ from ..forms import (
     ntk_theta,
     temperature_attention_factor,
 )
-from ..forms import Llama3 as Llama3Form
 from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
@@ -221,17 +221,17 @@ class ByParts(ScaledMethod):
     beta: float = param(positive, "rotations above which a pair is unchanged", 32.0)
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
-        return Llama3Form(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
+        return Llama3(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
 
     def widened(self, form: Form, factor: float) -> Method | None:
-        if not isinstance(form, Llama3Form) or (form.low_freq_factor, form.high_freq_factor) != (self.alpha, self.beta):
+        if not isinstance(form, Llama3) or (form.low_freq_factor, form.high_freq_factor) != (self.alpha, self.beta):
             return None
         return replace(self, factor=form.factor * factor)
 
 
 @register
 @dataclass(frozen=True)
-class Llama3(ScaledMethod):
+class Llama3Method(ScaledMethod):
     """Llama 3.1's scaling (`forms.Llama3`): low_freq_factor 1 and high_freq_factor 4 unless given."""
 
     name = "llama3"
@@ -245,10 +245,10 @@ class Llama3(ScaledMethod):
     high_freq_factor: float = param(positive, "rotations above which a pair is unchanged", 4.0)
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
-        return Llama3Form(spec.rope_theta, factor, spec.original_context, self.low_freq_factor, self.high_freq_factor)
+        return Llama3(spec.rope_theta, factor, spec.original_context, self.low_freq_factor, self.high_freq_factor)
 
     def widened(self, form: Form, factor: float) -> Method | None:
-        if not isinstance(form, Llama3Form):
+        if not isinstance(form, Llama3):
             return None
         settings = self.or_from(low_freq_factor=form.low_freq_factor, high_freq_factor=form.high_freq_factor)
         return replace(self, factor=form.factor * factor, **settings)

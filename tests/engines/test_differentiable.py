@@ -100,3 +100,13 @@ def test_the_model_is_as_it_was(tmp_path: Path) -> None:
     with torch.no_grad():
         assert torch.equal(model(torch.tensor([IDS])).logits, before)
     assert all(weight.requires_grad for weight in model.parameters())
+
+
+def test_gradients_come_from_kernels_that_give_the_same_again(tmp_path: Path) -> None:
+    """On GPUs only: flash attention adds up gradients in another order every time, unless torch is told not to."""
+    model, spec = loaded("llama", tmp_path / "llama")
+    assert not torch.are_deterministic_algorithms_enabled()
+    with differentiable.differentiable(model, spec.current(), spec):
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -92,3 +93,18 @@ def test_memory_of_the_machine_is_within_its_limits(tmp_path: Path, monkeypatch:
     (cgroup / "memory.max").write_text("1000000\n")
     (cgroup / "memory.stat").write_text("anon 100\ninactive_file 50000\n")
     assert host_bytes(proc, cgroup) == 150_000
+
+
+@pytest.mark.parametrize("chosen", ["", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_the_allocator_of_a_gpu_has_expandable_segments_unless_the_user_chose_others(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
+    for name in names:
+        monkeypatch.setenv(name, "")  # restored at the end
+        monkeypatch.delenv(name)
+    if chosen:
+        monkeypatch.setenv(chosen, "max_split_size_mb:64")
+    load.device_spec("cpu")
+    expected = {chosen: "max_split_size_mb:64"} if chosen else dict.fromkeys(names, "expandable_segments:True")
+    assert {name: value for name, value in os.environ.items() if name in names} == expected

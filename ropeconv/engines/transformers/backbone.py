@@ -250,6 +250,19 @@ class Differentiable:
 
 
 @contextmanager
+def deterministic() -> Iterator[None]:
+    """Let torch use kernels that give the same numbers again, while it is entered; flash attention has such a one."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@contextmanager
 def differentiable(model: PreTrainedModel, schedule: Schedule, spec: RopeSpec) -> Iterator[Differentiable]:
     """The model with a gradient, while it is entered, `backward` included; then it is as it was.
 
@@ -270,7 +283,8 @@ def differentiable(model: PreTrainedModel, schedule: Schedule, spec: RopeSpec) -
             weight.requires_grad_(False)
         for module, _ in parts:
             module.forward = _undecorated(module)
-        yield Differentiable(model, parts)
+        with deterministic():
+            yield Differentiable(model, parts)
     finally:
         for (module, name, forward), buffer in zip(before, buffers, strict=True):
             module._buffers[name] = buffer

@@ -75,6 +75,7 @@ def device_spec(
     """
     if not os.environ.keys() & ALLOCATOR.keys():
         os.environ.update(ALLOCATOR)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same numbers again, which `tune` promises
     import torch
 
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}

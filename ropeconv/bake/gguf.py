@@ -191,26 +191,22 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
 
 
 def _write_export(exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance) -> None:
-    if not exported.quantised:
-        return _write_floats(exported, header, edit, target, advance)
-    floats = target.with_name(target.name + ".floats")
-    try:
-        _write_floats(exported, header, edit, floats, advance)
-        quantise(floats, target, exported.quantised)
-    finally:
-        floats.unlink(missing_ok=True)
-
-
-def _write_floats(exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance) -> None:
+    floats = target.with_name(f"{target.name}.floats") if exported.quantised else target
     head = header.place(0)
-    target.write_bytes(head)
-    advance(len(head))
-    write_tensors(target, len(head), exported.tensors, header.tensors, advance)
-    with target.open("r+b") as file:
-        write_changes(file, exported.model.header, len(head), dict(edit.changes))
-        for item in edit.added:
-            file.seek(len(head) + header.tensors[item.name].offset)
-            file.write(item.data)
+    try:
+        floats.write_bytes(head)
+        advance(len(head))
+        write_tensors(floats, len(head), exported.tensors, header.tensors, advance)
+        with floats.open("r+b") as file:
+            write_changes(file, exported.model.header, len(head), dict(edit.changes))
+            for item in edit.added:
+                file.seek(len(head) + header.tensors[item.name].offset)
+                file.write(item.data)
+        if exported.quantised:
+            quantise(floats, target, exported.quantised)
+    finally:
+        if exported.quantised:
+            floats.unlink(missing_ok=True)
 
 
 def _notes(source: Source, seen: ConfigInspection, exported: GgufExport) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from ..formats.gguf.edit import Edit, rewrite
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
-from ..inspection.receipts.gguf import earlier, layout_of, refuse_other
+from ..inspection.receipts.gguf import earlier, layout_of
 from ..inspection.receipts.reader import parse_receipt
 from ..inspection.receipts.receipt import SourceRecord
 from ..models.gguf import GgufSource
@@ -180,8 +181,11 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     if written or not in_place:
         layout = layout_of(record, file.header, edit)
         edit = replace(edit, layout=layout)
-        if written:
-            refuse_other(rewrite(file.header, edit).exact(layout), record, file, receipt)
+        if written and record.sha256 not in ("", hashlib.sha256(rewrite(file.header, edit).exact(layout)).hexdigest()):
+            raise BadSource(
+                f"keys of {file.name} were changed after ropeconv wrote it, or its receipt was, so that its source "
+                f"would not be what it was; take the source again, {receipt.first.described}"
+            )
     first = receipt.original.source
     place = source.place_to_change() if in_place else out or _default_out(first, "-restored.gguf")
     names = [place.name] if in_place else shard_names(place, len(file.shards))

@@ -125,7 +125,15 @@ def _derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
     method, source = recipe.method, seen.spec
     trained = recipe.original_context or spec.original_context
     if recipe.on_top:
-        return [_on_top(recipe, source)]
+        kept, over = f"the {source.form.kind} scaling is kept", source.context
+        factor = method.relative(over, source.original_context).factor_over(source.original_context)
+        if factor is None:
+            return [kept]
+        words = f"{factor:.6g} = {over * factor:,.0f} / {over:,} declared tokens"
+        product = total_factor(method, source)
+        if product is None:
+            return [f"{kept}, and {method.name} is applied on top of it with factor {words}"]
+        return [f"{kept} with factor {product[0] * factor:.6g} = {product[0]:.6g} x {factor:.6g} ({words})"]
     factor, length = method.factor_over(trained), method.length
     if factor is None or (length is None and not source.scaled):
         return []
@@ -137,19 +145,6 @@ def _derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
             f"the model declares {source.context:,}"
         )
     return [sentence]
-
-
-def _on_top(recipe: Recipe, source: RopeSpec) -> str:
-    relative = recipe.method.relative(source.context, source.original_context)
-    factor = relative.factor_over(source.original_context)
-    kept = f"the {source.form.kind} scaling is kept"
-    if factor is None:
-        return kept
-    over = f"{factor:.6g} = {source.context * factor:,.0f} / {source.context:,} declared tokens"
-    product = total_factor(recipe.method, source)
-    if product is None:
-        return f"{kept}, and {recipe.method.name} is applied on top of it with factor {over}"
-    return f"{kept} with factor {product[0] * factor:.6g} = {product[0]:.6g} x {factor:.6g} ({over})"
 
 
 def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:

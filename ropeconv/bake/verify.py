@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -46,11 +46,14 @@ def plan_again(comparison: Comparison) -> Plan:
     Raises BadSource where recipe and source give no plan with the schedule and the encoding of the receipt.
     """
     receipt, source = comparison.receipt, comparison.source
-    recipe = Recipe.from_dict(receipt.recipe)
+    recipe, recorded = Recipe.from_dict(receipt.recipe), receipt.target
+    targets = [copied(Target, recorded, to=None if isinstance(source, GgufSource) else recorded.to)]
+    if recorded.encoding == "auto":
+        targets.append(replace(targets[0], encoding=receipt.encoding))  # tables of runtimes grow
     name, source.name = source.name, receipt.source.name  # names of models are made of it
     problem = "it has another encoding"
     try:
-        for target in _targets(comparison):
+        for target in targets:
             try:
                 plan = make_plan(source, recipe, replace(target, out=comparison.baked))
             except RopeconvError as refused:
@@ -92,15 +95,6 @@ def _plain(receipt: Receipt) -> JsonObject:
     if receipt.original is not None:
         data["original"].pop("source")
     return data
-
-
-def _targets(comparison: Comparison) -> Iterator[Target]:
-    """The target that the receipt records, and the same with the encoding that was chosen."""
-    receipt, recorded = comparison.receipt, comparison.receipt.target
-    target = copied(Target, recorded, to=None if isinstance(comparison.source, GgufSource) else recorded.to)
-    yield target
-    if recorded.encoding == "auto":
-        yield replace(target, encoding=receipt.encoding)  # tables of runtimes grow
 
 
 def verify_output(

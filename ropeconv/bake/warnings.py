@@ -80,7 +80,14 @@ def repairs(config: Config, seen: ConfigInspection) -> Iterator[Problem]:
     """
     if seen.refuse:
         return
-    candidates = _candidates(seen)
+    spec = seen.spec
+    # recipes for the same context, with their flags: the same RoPE in both schemas, else only a new base
+    candidates: list[tuple[str, Recipe, DualChunk | None]] = [("--as-is", Recipe(AsIs()), None)]
+    if any(problem.code == "dual-chunk" for problem in seen.problems):
+        candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
+    if spec.scaled and spec.context > spec.original_context:
+        factor = spec.context / spec.original_context
+        candidates.append((f"--ntk {factor:g} --replace", Recipe(Ntk(factor)), None))
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
         verdict = next(verdict for verdict in reversed(seen.verdicts) if verdict.covers(row))
@@ -91,18 +98,6 @@ def repairs(config: Config, seen: ConfigInspection) -> Iterator[Problem]:
         if flags:
             message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
             yield Problem("runtime", message, f"{flags} --runtime {name}")
-
-
-def _candidates(seen: ConfigInspection) -> list[tuple[str, Recipe, DualChunk | None]]:
-    """Recipes for the same context, with their flags: the same RoPE in both schemas, else only a new base."""
-    candidates: list[tuple[str, Recipe, DualChunk | None]] = [("--as-is", Recipe(AsIs()), None)]
-    if any(problem.code == "dual-chunk" for problem in seen.problems):
-        candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
-    spec = seen.spec
-    if spec.scaled and spec.context > spec.original_context:
-        factor = spec.context / spec.original_context
-        candidates.append((f"--ntk {factor:g} --replace", Recipe(Ntk(factor)), None))
-    return candidates
 
 
 def _helps(

@@ -219,16 +219,6 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     return layout
 
 
-def refuse_other(head: bytes, record: GgufRecord, file: GgufFile, receipt: Receipt) -> None:
-    """Raise BadSource if a header that is brought back is not the one that the first source had."""
-    if record.sha256 and hashlib.sha256(head).hexdigest() != record.sha256:
-        first = receipt.first.described
-        raise BadSource(
-            f"keys of {file.name} were changed after ropeconv wrote it, or its receipt was, so that its source "
-            f"would not be what it was; take the source again, {first}"
-        )
-
-
 def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufValue]:
     now = str(file.get(ARCH))
     old = str(value_of(record.values[ARCH]).decode()) if ARCH in record.values else now

@@ -17,7 +17,7 @@ from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.disk import Advance, Splice, write_blocks
-from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard, write_stream
+from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard
 from ..inspection.receipts.folder import folder_record, original_record, stated
 from ..inspection.receipts.receipt import OriginalRecord, Receipt, ScaledRecord
 from ..models.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
@@ -51,16 +51,16 @@ def extra_shard(
     header = header_bytes([(name, "F32", data.shape) for name, data in tensors.items()], {"format": "pt"})
     size = len(header) + sum(data.nbytes for data in tensors.values())
 
-    def write(target: Path, advance: Advance) -> None:
-        write_stream(target, header, (np.ascontiguousarray(data, "<f4").data for data in tensors.values()))
-        advance(size)
+    def blocks() -> Iterator[bytes | memoryview]:
+        yield header
+        yield from (np.ascontiguousarray(data, "<f4").data.cast("B") for data in tensors.values())
 
     index, renamed = source.text(INDEX), dict[str, str]()
     if index is None:
         total = sum(tensor.stop - tensor.start for tensor in source.tensors.values())
         index, renamed = index_text(total, dict.fromkeys(source.tensors, RENAMED)), {SINGLE: RENAMED}
     text = with_shard(index, SHARD, {name: data.nbytes for name, data in tensors.items()})
-    return [PlannedFile("write", SHARD, size, make=write)], {INDEX: text}, renamed
+    return [PlannedFile("write", SHARD, size, make=partial(write_blocks, blocks))], {INDEX: text}, renamed
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, BinaryIO, TypeVar
@@ -134,14 +134,6 @@ def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: 
 def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     """Return the size of a tensor in bytes."""
     return math.prod(shape) * BITS[dtype] // 8
-
-
-def write_stream(path: Path, header: bytes, blocks: Iterator[memoryview]) -> None:
-    """Write a file from a header and blocks of data."""
-    with path.open("wb") as file:
-        file.write(header)
-        for block in blocks:
-            file.write(block)
 
 
 STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # dtype: what numpy reads; it has no bfloat16

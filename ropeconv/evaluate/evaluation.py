@@ -148,12 +148,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def within(budget: float, found: Estimate, cases: Sequence[Case], sizes: EvaluationSizes) -> None:
+def within(budget: float, cost: Estimate, cases: Sequence[Case], sizes: EvaluationSizes) -> None:
     """Raises UsageError, with what fits, for an evaluation that takes longer than its budget in seconds; 0 for none."""
-    if budget and found.seconds > budget:
+    if budget and cost.seconds > budget:
         raise UsageError(
-            f"this takes about {duration(found.seconds)}, and --budget is {duration(budget)}; what fits: "
-            f"{what_fits(cases, found.costs, sizes, budget)}"
+            f"this takes about {duration(cost.seconds)}, and --budget is {duration(budget)}; what fits: "
+            f"{what_fits(cases, cost.costs, sizes, budget)}"
         )
 
 
@@ -264,23 +264,24 @@ class Evaluation:
                 if timings.keys() >= names and all(len({size for size, _ in timings[name]}) > 1 for name in names):
                     costs = {name: fit_cost(timings[name]) for name in names}
                     left = [unit.case for number, unit in enumerate(units) if number not in finished]
-                    found, announced = estimate(left, costs, self.at_once), True
-                    if found.seconds > PATIENCE:
-                        note(f"The other {found.sentence}")
+                    cost, announced = estimate(left, costs, self.at_once), True
+                    if cost.seconds > PATIENCE:
+                        note(f"The other {cost.sentence}")
 
     @property
     def _first_reason(self) -> str:
-        return next((one.reason for one in self.outcome.refusals), "there is none")
+        return next((refusal.reason for refusal in self.outcome.refusals), "there is none")
 
     def result(self, source: str) -> Result:
         """Return the result so far. source: how the user named the model."""
-        found, runner = summarise(self.outcome, self.rows, self.sizes), self.runner
+        summary, runner = summarise(self.outcome, self.rows, self.sizes), self.runner
         return Result(
             source=source, identity=runner.source, runtime=runner.runtime, device=runner.device, dtype=runner.dtype,
-            trained=self.sizes.trained, lengths=list(self.sizes.lengths), measures=[one.name for one in self.measures],
+            trained=self.sizes.trained, lengths=list(self.sizes.lengths),
+            measures=[measure.name for measure in self.measures],
             texts=[document.name for document in self.texts.documents], tokens_sha256=self.texts.sha256,
-            seed=self.sizes.seed, seconds=round(self.outcome.seconds, 1), rows=found.rows, cells=found.cells,
-            notes=[*found.notes, *self.texts.notes, *filter(None, [runner.note])], ropeconv=__version__,
+            seed=self.sizes.seed, seconds=round(self.outcome.seconds, 1), rows=summary.rows, cells=summary.cells,
+            notes=[*summary.notes, *self.texts.notes, *filter(None, [runner.note])], ropeconv=__version__,
         )  # fmt: skip
 
 
@@ -289,13 +290,13 @@ def parse_measures(text: str) -> tuple[list[Measure], int]:
 
     Raises UsageError for unknown names, and for one that is there twice.
     """
-    found, stride = list[Measure](), 0
+    measures, stride = dict[str, Measure](), 0
     for part in (piece.strip() for piece in text.split(",")):
         name, _, value = part.partition(":")
         measure = LmEval(value) if name == "lm-eval" else REGISTRY.get(name)
         if measure is None:
             raise UsageError(f"--measure {part} is not known; choose {', '.join(REGISTRY)}, lm-eval:TASK")
-        if measure.name in [one.name for one in found]:
+        if measure.name in measures:
             raise UsageError(f"--measure has {measure.name} twice; name each once")
         if (
             value
@@ -304,8 +305,8 @@ def parse_measures(text: str) -> tuple[list[Measure], int]:
         ):
             raise UsageError(f"--measure {part} is not understood; only sliding has a number, as in sliding:256")
         stride = int(value) if name == "sliding" and value else stride
-        found.append(measure)
-    return found, stride
+        measures[measure.name] = measure
+    return list(measures.values()), stride
 
 
 STRIDE = 256
@@ -356,8 +357,8 @@ def evaluate_model(
     RopeconvError where a model, a text or all rows cannot be run.
     """
     opening = RunnerRequest(str(model), parse_rows(methods) if methods else [], **options)
-    with open_evaluation(opening, sizes or Sizes(), read_files([str(name) for name in texts])) as found:
-        source = found.runner.source
+    with open_evaluation(opening, sizes or Sizes(), read_files([str(name) for name in texts])) as evaluation:
+        source = evaluation.runner.source
         with Journal(default_path(source) if journal is None else Path(journal), EVAL, source) as opened:
-            found.run(opened, progress)
-    return found.result(str(model))
+            evaluation.run(opened, progress)
+    return evaluation.result(str(model))

@@ -32,25 +32,25 @@ from .result import FEWEST, GROWTH, POSITION, Cell, Result, RowResult, derived, 
 class Ranking:
     """Advice sorted by measured loss.
 
-    found: those that were measured, by their loss, then the others in their own order. rows: of the result, by the name
-    of the method. column: the length whose loss counts. result: of the evaluation.
+    methods: those that were measured, by their loss, then the others in their own order. rows: of the result, by the
+    name of the method. column: the length whose loss counts. result: of the evaluation.
     """
 
-    found: list[Advice]
+    methods: list[Advice]
     rows: dict[str, RowResult]
     column: int
     result: Result
 
-    def cells(self, one: Advice) -> tuple[str, ...]:
+    def cells(self, advice: Advice) -> tuple[str, ...]:
         """Cells for a table: the loss, the price, and the length to which it holds."""
-        row = self.rows.get(one.method.name)
+        row = self.rows.get(advice.method.name)
         if row is None:
             return "-", "-", "-"
         return f"{_loss(self.result, row, self.column).value:.3f}", *(entry.text for entry in derived(row, self.result))
 
-    def to_dict(self, one: Advice) -> JsonObject | None:
+    def to_dict(self, advice: Advice) -> JsonObject | None:
         """The measurement of a method, as JSON-ready data; None without one."""
-        row = self.rows.get(one.method.name)
+        row = self.rows.get(advice.method.name)
         if row is None:
             return None
         cell = _loss(self.result, row, self.column)
@@ -62,15 +62,15 @@ class Ranking:
 
 
 def ranked(
-    found: Sequence[Advice], result: Result, seen: Inspection, context: int, mscale: Pair | None = None
+    methods: Sequence[Advice], result: Result, inspection: Inspection, context: int, mscale: Pair | None = None
 ) -> Ranking:
     """Advice sorted by what was measured.
 
-    found: advice in its own order. result: of an evaluation of the same model. seen: the model. context: in tokens; the
-    longest measured length within it counts. mscale: that a recipe inherits from the model. Raises UsageError for a
-    result of a model with another trained context, and for one without growth.
+    methods: advice in its own order. result: of an evaluation of the same model. inspection: the model. context: in
+    tokens; the longest measured length within it counts. mscale: that a recipe inherits from the model. Raises
+    UsageError for a result of a model with another trained context, and for one without growth.
     """
-    spec = seen.first_spec
+    spec = inspection.first_spec
     trained = (spec.unscaled() if spec.scaled else spec).original_context
     if result.trained != trained:
         raise UsageError(
@@ -80,18 +80,18 @@ def ranked(
     columns = sorted({cell.column for cell in result.cells if cell.measure == GROWTH})
     if not columns:
         raise UsageError("the evaluation has no growth; run `ropeconv eval` with --measure growth")
-    column = max((one for one in columns if one <= context), default=columns[0])
+    column = max((length for length in columns if length <= context), default=columns[0])
     rows: dict[str, RowResult] = {}
     for row in result.rows:
-        schedule = _schedule(row, seen, mscale)
+        schedule = _schedule(row, inspection, mscale)
         if schedule is not None and result.cell(row.name, GROWTH, "loss", column):
-            rows |= {one.method.name: row for one in found if _alike(schedule, one.schedule)}
+            rows |= {advice.method.name: row for advice in methods if _alike(schedule, advice.schedule)}
 
-    def place(one: Advice) -> tuple[bool, bool, float]:
-        row = rows.get(one.method.name)
-        return not one.writable, row is None, 0.0 if row is None else _loss(result, row, column).value
+    def place(advice: Advice) -> tuple[bool, bool, float]:
+        row = rows.get(advice.method.name)
+        return not advice.writable, row is None, 0.0 if row is None else _loss(result, row, column).value
 
-    return Ranking(sorted(found, key=place), rows, column, result)
+    return Ranking(sorted(methods, key=place), rows, column, result)
 
 
 def _loss(result: Result, row: RowResult, column: int) -> Cell:
@@ -100,24 +100,26 @@ def _loss(result: Result, row: RowResult, column: int) -> Cell:
     return cell
 
 
-def _schedule(row: RowResult, seen: Inspection, mscale: Pair | None) -> Schedule | None:
+def _schedule(row: RowResult, inspection: Inspection, mscale: Pair | None) -> Schedule | None:
     """Return the recipe of a row; None for the unchanged model, and for a recipe that this model cannot have."""
     if row.recipe is None:
         return None
     try:
         recipe = inherit_mscale(Recipe.from_dict(row.recipe), mscale)
-        basis = seen.basis(recipe)
+        basis = inspection.basis(recipe)
         return recipe.schedule(recipe.start(basis), basis)
     except RecipeError:
         return None
 
 
-def _alike(one: Schedule, other: Schedule) -> bool:
+def _alike(schedule: Schedule, other: Schedule) -> bool:
     """Whether two schedules compute the same, whatever context they declare."""
-    same = len(one.inv_freq) == len(other.inv_freq) and np.allclose(one.inv_freq, other.inv_freq, rtol=1e-9, atol=0)
-    factors = np.isclose(one.attention_factor, other.attention_factor, rtol=1e-9)
-    return bool(
-        same and factors and one.log_n == other.log_n and (one.short_inv_freq is None) == (other.short_inv_freq is None)
+    return (
+        len(schedule.inv_freq) == len(other.inv_freq)
+        and np.allclose(schedule.inv_freq, other.inv_freq, rtol=1e-9, atol=0)
+        and math.isclose(schedule.attention_factor, other.attention_factor)
+        and schedule.log_n == other.log_n
+        and (schedule.short_inv_freq is None) == (other.short_inv_freq is None)
     )
 
 
@@ -125,14 +127,14 @@ def _alike(one: Schedule, other: Schedule) -> bool:
 class RankedMethods:
     """Advice on a model.
 
-    seen: the model. context: the wanted length in tokens. found: advice, the best first. passed: the reason per method
-    that does not fit. criterion: by which it is sorted, in words. ranking: by what was measured, None without an
-    evaluation. note: about that evaluation, or empty.
+    inspection: the model. context: the wanted length in tokens. methods: advice, the best first. passed: the reason
+    per method that does not fit. criterion: by which it is sorted, in words. ranking: by what was measured; None
+    without an evaluation. note: about that evaluation, or empty.
     """
 
-    seen: Inspection
+    inspection: Inspection
     context: int
-    found: list[Advice]
+    methods: list[Advice]
     passed: dict[str, str]
     criterion: str = CRITERION
     ranking: Ranking | None = None
@@ -141,25 +143,25 @@ class RankedMethods:
     @property
     def source(self) -> str:
         """The model as the user named it."""
-        return self.seen.source.reference
+        return self.inspection.source.reference
 
     @property
     def useless(self) -> str:
         """Why the model cannot gain from the length, or empty."""
-        return cannot_gain(self.seen.spec, self.context)
+        return cannot_gain(self.inspection.spec, self.context)
 
     @property
     def untuned(self) -> Advice | None:
         """The first method that is known to work without fine-tuning; None where there is none."""
-        return next((row for row in self.found if row.works_untuned and row.writable), None)
+        return next((row for row in self.methods if row.works_untuned and row.writable), None)
 
     @property
     def training(self) -> str:
         """A sentence about a model that was trained with its scaling, or for dual chunk attention; empty for others."""
-        spec, trained = self.seen.spec, trained_scaling(self.seen)
+        spec, trained = self.inspection.spec, trained_scaling(self.inspection)
         if trained:
             return f"{trained}, so the methods keep the scaling (--on-top)."
-        if any(problem.code == "dual-chunk" for problem in self.seen.problems):
+        if any(problem.code == "dual-chunk" for problem in self.inspection.problems):
             return (
                 f"the model reaches {spec.context:,} tokens by dual chunk attention over {spec.original_context:,} "
                 "trained ones, for which no method was measured. Runtimes use it in place of a method, ignore it "
@@ -169,13 +171,13 @@ class RankedMethods:
 
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
-        cache, ranking = self.seen.kv_cache, self.ranking
+        cache, ranking = self.inspection.kv_cache, self.ranking
         return {
             "source": self.source,
             "sorted_by": self.criterion,
-            "advice": [one.to_dict() | ({"measured": ranking.to_dict(one)} if ranking else {}) for one in self.found],
+            "advice": [row.to_dict() | ({"measured": ranking.to_dict(row)} if ranking else {}) for row in self.methods],
             "passed_over": self.passed,
-            "kv_cache": cache.to_dict(self.context, self.seen.spec.context) if cache else None,
+            "kv_cache": cache.to_dict(self.context, self.inspection.spec.context) if cache else None,
             "warnings": [note for note in (self.useless, self.training) if note],
         }
 
@@ -188,16 +190,16 @@ def advised(
     source: the model. context: in tokens. measured: a result of `ropeconv eval` to sort by, None without one.
     outputs: formats that are planned, as for `advise`. Raises as that, `read_result` and `ranked` do.
     """
-    seen = inspect_source(source)
-    found, passed = advise(source, context, outputs, seen)
+    inspection = inspect_source(source)
+    methods, passed = advise(source, context, outputs, inspection)
     if measured is None:
-        return RankedMethods(seen, context, found, passed)
+        return RankedMethods(inspection, context, methods, passed)
     result, reference = read_result(measured), source.reference
-    ranking = ranked(found, result, seen, context, mscale_of(seen))
+    ranking = ranked(methods, result, inspection, context, mscale_of(inspection))
     criterion = f"the loss at {ranking.column:,} tokens in {measured}, then methods without one: {CRITERION}"
     other = Path(result.source).name != Path(reference).name
     note = f"{measured} is an evaluation of {result.source}, and this is {reference}." if other else ""
-    return RankedMethods(seen, context, ranking.found, passed, criterion, ranking, note)
+    return RankedMethods(inspection, context, ranking.methods, passed, criterion, ranking, note)
 
 
 PATTERN = re.compile(r"(?P<left>[^<>]+)(?P<sign>[<>])(?P<right>[^<>=@][^<>@]*)@(?P<length>[^<>@]+)")
@@ -227,18 +229,18 @@ class Condition:
     right: str | float
     length: str
 
-    def check(self, rows: Collection[str], measures: Collection[str], asked: EvaluationSizes) -> None:
+    def check(self, rows: Collection[str], measures: Collection[str], sizes: EvaluationSizes) -> None:
         """Raises UsageError where an evaluation will not have the numbers.
 
-        rows, measures: names of those that run. asked: sizes.
+        rows, measures: names of those that run. sizes: of the evaluation.
         """
         if self.measure not in measures:
             raise UsageError(f"--fail-if {self.text!r} needs {self.measure}; add it to --measure")
         for name in (self.left, self.right):
             if isinstance(name, str) and name not in rows:
                 raise UsageError(f"--fail-if {self.text!r} names {name!r}; the rows are {', '.join(rows)}")
-        column = self.column(asked.trained)
-        if self.measure != POSITION and column not in asked.lengths:
+        column = self.column(sizes.trained)
+        if self.measure != POSITION and column not in sizes.lengths:
             raise UsageError(f"--fail-if {self.text!r} needs {column:,} tokens; add them to --lengths")
 
     def column(self, trained: int) -> int:
@@ -266,7 +268,7 @@ class Condition:
             compared = [cell for cell in (left, right) if cell.difference is not None]
             error = sum(cell.difference_error or 0.0 for cell in compared)
             limits = [cell.margin for cell in compared]
-            limit = None if None in limits else sum(one for one in limits if one is not None)
+            limit = None if None in limits else sum(limit for limit in limits if limit is not None)
         if error is None or limit is None:
             raise self._unknown(f"a test needs at least {FEWEST} windows; increase --windows")
         met, metric = (apart > 0) == self.above and abs(apart) > limit, metric_of(left.metric)
@@ -292,16 +294,16 @@ class Condition:
 
 def parse_condition(text: str) -> Condition:
     """`[MEASURE] ROW < ROW @LENGTH`, or with > and with a number, as a condition. Raises UsageError for other text."""
-    found = PATTERN.fullmatch(text.strip())
-    if found is None:
+    match = PATTERN.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"--fail-if {text!r} is not a condition; {EXAMPLE}")
-    left, right, measure = found["left"].strip(), found["right"].strip(), GROWTH
+    left, right, measure = match["left"].strip(), match["right"].strip(), GROWTH
     first, _, rest = left.partition(" ")
     if rest and (first in REGISTRY or first.startswith(LM_EVAL)):
         left, measure = rest.strip(), first
     number = _number(right)
     return Condition(
-        text, measure, left, found["sign"] == ">", right if number is None else number, found["length"].strip()
+        text, measure, left, match["sign"] == ">", right if number is None else number, match["length"].strip()
     )
 
 

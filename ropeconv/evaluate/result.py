@@ -72,38 +72,16 @@ def margin(error: float | None, clusters: int) -> float | None:
     return None if error is None or clusters < FEWEST else critical(clusters - 1) * error
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of the table, with its standard error.
+class Cell(MeasuredRecord, frozen=True, kw_only=True):
+    """A number of the table.
 
-    depth: None for the mean over depths, and for measures without. value: the mean over windows. error: its standard
-    error; None for a single window. low, high: Wilson's interval of
-    95 %, for shares only. difference: minus the first row's, paired by window; None in that row. difference_error: its
-    standard error. margin: how far from 0 the difference must be to be significant; None where that cannot be tested.
-    windows, documents: how many it is from. clusters: how many of them are taken as independent.
+    depth: None for the mean over depths, and for measures without. windows, documents: how many it is from.
     """
 
     row: str
-    measure: str
-    metric: str
-    column: int
-    value: float
-    error: float | None
     windows: int
     documents: int
     depth: float | None = None
-    low: float | None = None
-    high: float | None = None
-    difference: float | None = None
-    difference_error: float | None = None
-    margin: float | None = None
-    clusters: int = 0
-
-    @property
-    def decided(self) -> bool | None:
-        """Whether the difference is significant; None where there is none."""
-        if self.difference is None:
-            return None
-        return self.margin is not None and abs(self.difference) > self.margin
 
 
 class RowResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,7 +259,7 @@ def _table(result: Result, measure: str, name: str, most: int) -> Table:
     return Table(measure, title, (*headings, *more), tuple(lines))
 
 
-def sample_size(cells: Iterable[Cell | MeasuredRecord]) -> str:
+def sample_size(cells: Iterable[MeasuredRecord]) -> str:
     """How many independent windows or texts numbers are from, such as `"n = 8"` or `"n = 6 to 8"`."""
     counts = sorted({cell.clusters for cell in cells})
     return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
@@ -340,14 +318,10 @@ def recorded(result: Result, name: str) -> EvaluationRecord:
     cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
     row = next(row for row in result.rows if row.name == name)
     measured = tuple(
-        MeasuredRecord(
-            measure=cell.measure, metric=cell.metric, length=cell.column, value=cell.value, error=cell.error,
-            low=cell.low, high=cell.high, difference=cell.difference, difference_error=cell.difference_error,
-            margin=cell.margin, clusters=cell.clusters,
-        )
+        MeasuredRecord(**{name: getattr(cell, name) for name in MeasuredRecord.__struct_fields__})
         for cell in cells
         if cell.depth is None and cell.metric in headlines(result, cell.measure)
-    )  # fmt: skip
+    )
     compared = any(cell.difference is not None for cell in cells)
     first = next((cell.row for cell in result.cells if cell.difference is None), "")
     return EvaluationRecord(

@@ -91,8 +91,8 @@ def sample_of(observations: Sequence[Observation], seed: int, values: Iterable[f
     return Sample(
         np.array([o.value for o in observations] if values is None else list(values), np.float64),
         np.array([o.weight for o in observations], np.float64),
-        _codes(o.document for o in observations),
-        _codes((o.document, o.window) for o in observations),
+        codes(o.document for o in observations),
+        codes((o.document, o.window) for o in observations),
         seed,
     )
 
@@ -105,7 +105,8 @@ def differences(of: Pairs, to: Pairs, seed: int) -> Sample | None:
     return sample_of([of[key] for key in common], seed, (of[key].value - to[key].value for key in common))
 
 
-def _codes(names: Iterable[Hashable]) -> NDArray[np.int64]:
+def codes(names: Iterable[Hashable]) -> NDArray[np.int64]:
+    """A number from 0 on for each different name, int64 [n]."""
     known: dict[Hashable, int] = {}
     return np.array([known.setdefault(name, len(known)) for name in names], np.int64)
 

@@ -251,22 +251,22 @@ those of the imports; characters of the text. A template of 20,000 characters ta
 PROGRAM = """
 import json, re, resource, sys
 from transformers.utils.chat_template_utils import render_jinja_template
-asked = json.load(sys.stdin)
+request = json.load(sys.stdin)
 used = resource.getrusage(resource.RUSAGE_SELF)
-seconds = int(used.ru_utime + used.ru_stime) + asked["cpu"]
+seconds = int(used.ru_utime + used.ru_stime) + request["cpu"]
 resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 try:
     data = int(re.search(r"VmData:\\s*(\\d+)", open("/proc/self/status").read())[1]) << 10
-    resource.setrlimit(resource.RLIMIT_DATA, (data + asked["memory"],) * 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (data + request["memory"],) * 2)
 except (OSError, ValueError, TypeError):
     pass  # a system that does not limit memory
 try:
-    found = render_jinja_template([asked["messages"]], chat_template=asked["template"], add_generation_prompt=True,
-                                  **asked["variables"])
-    text = (found[0] if isinstance(found, tuple) else found)[0]
-    answer = {"text": text} if len(text) <= asked["letters"] else {"error": f"it makes {len(text):,} characters"}
+    shown = render_jinja_template([request["messages"]], chat_template=request["template"], add_generation_prompt=True,
+                                  **request["variables"])
+    text = (shown[0] if isinstance(shown, tuple) else shown)[0]
+    answer = {"text": text} if len(text) <= request["letters"] else {"error": f"it makes {len(text):,} characters"}
 except MemoryError:
-    answer = {"error": f"it takes more than {asked['memory']:,} bytes"}
+    answer = {"error": f"it takes more than {request['memory']:,} bytes"}
 except Exception as problem:
     answer = {"error": f"{type(problem).__name__}: {str(problem)[:200]}"}
 json.dump(answer, sys.stdout)

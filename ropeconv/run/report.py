@@ -90,7 +90,7 @@ class RunTable:
 
 def table_of(plan: RunPlan, jobs: Sequence[Job], sources: Sequence[NamedSource], journal: RunJournal) -> RunTable:
     """The table of a run. plan, jobs, sources: as they were made. journal: of the run."""
-    problems = {source.reference: source.problem for source in sources}
+    problems = problems_of(sources)
     rows = []
     for job in jobs:
         first = job.units[0]
@@ -207,7 +207,7 @@ def planned(job: Job, problem: str = "") -> JobPreview:
 
 
 def check_bytes(plan: RunPlan, previews: Sequence[JobPreview]) -> None:
-    """Raises UsageError where outputs have more bytes than the plan allows. found: all jobs."""
+    """Raises UsageError where outputs have more bytes than the plan allows. previews: of all jobs."""
     total, most = kept_bytes(previews), plan.most_bytes
     if most is not None and total > most:
         raise UsageError(
@@ -249,9 +249,7 @@ class Costs:
 
     def sentences(self, units: Sequence[Unit], at_once: int) -> list[str]:
         """Return sentences on the time that units take. at_once: how many run at a time, 0 where unknown."""
-        counts: dict[str, int] = {}
-        for unit in units:
-            counts[unit.task] = counts.get(unit.task, 0) + 1
+        counts = Counter(unit.task for unit in units)
         known = {task: count for task, count in counts.items() if task in self.seconds}
         total = sum(self.seconds[task] * count for task, count in known.items())
         sentences = []

@@ -41,7 +41,7 @@ def ranking(found: list[Advice], result: Result, context: int = 32768) -> Rankin
 
 
 def test_measured_methods_come_first_by_their_loss(found: list[Advice], result: Result) -> None:
-    names, own = ([one.method.name for one in advice] for advice in (ranking(found, result).found, found))
+    names, own = ([one.method.name for one in advice] for advice in (ranking(found, result).methods, found))
     losses = {name: result.cell(row, "growth", "loss", 32768).value for name, row in ROWS.items()}
     assert names[:4] == sorted(losses, key=lambda name: losses[name]) != own[:4]
     assert names[3] == "ntk", "it breaks before 32k tokens"

@@ -92,7 +92,7 @@ def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
     assert record(result, [Row("base"), Row("yarn:4", path=tmp_path)]) == [tmp_path]
     (found,) = read_receipt(tmp_path).evaluations
     wanted = [(name, metric, n) for name, metric in (("growth", "loss"), ("passkey", "accuracy")) for n in LENGTHS]
-    assert [(one.measure, one.metric, one.length) for one in found.measured] == wanted
+    assert [(one.measure, one.metric, one.column) for one in found.measured] == wanted
     one, cell, row = found.measured[2], result.cell("yarn:4", "growth", "loss", 16384), result.rows[1]
     for name in ("value", "error", "difference", "difference_error"):
         assert getattr(one, name) == getattr(cell, name)

@@ -97,18 +97,23 @@ class LmEval(Measure):
 
         try:
             with _silent():
-                own = {"task_manager": TaskManager(include_path=str(self.folder))} if self.folder else {}
+                manager = {"task_manager": TaskManager(include_path=str(self.folder))} if self.folder else {}
                 ready = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
-                found = lm_eval.simple_evaluate(
-                    ready, tasks=[self.task], limit=len(case.targets), bootstrap_iters=0, random_seed=case.window, **own
-                )
+                results = lm_eval.simple_evaluate(
+                    ready,
+                    tasks=[self.task],
+                    limit=len(case.targets),
+                    bootstrap_iters=0,
+                    random_seed=case.window,
+                    **manager,
+                )  # fmt: skip
         except (KeyError, ValueError, OSError, ImportError) as problem:
             lines = str(problem).splitlines()
             raise RopeconvError(
                 f"lm_eval does not run the task {self.task} ({lines[0] if lines else type(problem).__name__}); "
                 "`lm_eval ls tasks` lists the tasks"
             ) from None
-        samples: dict[str, list[JsonObject]] = (found or {}).get("samples") or {}
+        samples: dict[str, list[JsonObject]] = (results or {}).get("samples") or {}
         return samples
 
 

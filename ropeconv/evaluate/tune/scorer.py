@@ -22,10 +22,10 @@ from ...formats.disk import text_digest
 from ...formats.journal import Journal, JournalKind, Line
 from ...rope.lengths import format_tokens
 from ...rope.schedule import Schedule
-from ..cases import Case, EvaluationSizes, Observation
+from ..cases import Case, EvaluationSizes
 from ..measures.retrieval import Passkey
 from ..result import FEWEST, margin
-from ..statistics import differences
+from ..statistics import Sample, codes
 from ..texts import TextDocument, Texts, window_ends
 from .result import Candidate, TuningRow, WindowMeasurement
 
@@ -211,7 +211,7 @@ def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: 
             recipe=row.recipe.to_dict() if row.recipe else None,
             curve=[float(np.mean([window.tokens[a:b].mean() for window in losses[row.name]])) for a, b in edges],
             **{
-                part: measurement(scorer.windows, losses[row.name], losses[reference], of, seed, row.name == reference)
+                part: measurement(scorer.windows, losses[row.name], losses[reference], of, seed)
                 for part, of in parts.items()
             },
         )
@@ -232,60 +232,28 @@ def blocks(window: TextWindow) -> list[tuple[int, int]]:
 
 
 def measurement(
-    windows: Sequence[TextWindow],
-    own: Sequence[Losses],
-    reference: Sequence[Losses],
-    part: Part,
-    seed: int,
-    itself: bool,
+    windows: Sequence[TextWindow], losses: Sequence[Losses], reference: Sequence[Losses], part: Part, seed: int
 ) -> WindowMeasurement:
-    """A part of the losses of a row, and its paired difference to the reference.
+    """A part of the losses of a row, and its paired difference to the reference; none where that is the same.
 
-    seed: of the bootstrap. itself: whether the row is the reference.
+    seed: of the bootstrap.
     """
-    ours, theirs = (_observations(windows, losses, part) for losses in (own, reference))
-    mean = float(np.mean([observation.value for observation in ours.values()]))
-    if itself:
-        return WindowMeasurement(value=mean)
-    sample = differences(ours, theirs, seed)
-    assert sample is not None
+    values, others = (np.array([part(window) for window in row]) for row in (losses, reference))
+    if losses is reference:
+        return WindowMeasurement(value=float(values.mean()))
+    places = [(window.text.document, window.text.window) for window in windows]
+    sample = Sample(
+        values - others, np.ones(len(values)), codes(document for document, _ in places), codes(places), seed
+    )
     return WindowMeasurement(
-        value=mean, difference=sample.mean, error=sample.error, margin=margin(sample.error, sample.count),
-        clusters=sample.count,
+        value=float(values.mean()), difference=sample.mean, error=sample.error,
+        margin=margin(sample.error, sample.count), clusters=sample.count,
     )  # fmt: skip
-
-
-def _observations(
-    windows: Sequence[TextWindow], losses: Sequence[Losses], part: Part
-) -> dict[tuple[object, ...], Observation]:
-    cases = [window.text for window in windows]
-    observations = [
-        Observation("tune", "loss", case.column, case.document, case.window, part(tokens))
-        for case, tokens in zip(cases, losses, strict=True)
-    ]
-    return {observation.pair: observation for observation in observations}
 
 
 HELD_OUT = 3
 """One of so many texts, or of so many parts of a text, is held out."""
 DEPTHS = 5
-
-
-@dataclass(frozen=True)
-class Size:
-    """The sizes of the windows of a search.
-
-    context: tokens of a window. trained: the trained context in tokens. windows: how many. targets: tokens predicted in
-    each, inside the trained context and as many beyond it. needles: whether each window also has a hidden number. seed:
-    of places and numbers.
-    """
-
-    context: int
-    trained: int
-    windows: int
-    targets: int
-    needles: bool = False
-    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,19 +311,21 @@ def _of(texts: Texts, documents: Sequence[TextDocument]) -> Texts:
     return replace(texts, documents=tuple(documents))
 
 
-def windows(texts: Texts, size: Size) -> list[TextWindow]:
-    """The windows of texts, of which there may be fewer in short texts."""
-    sizes = EvaluationSizes(
-        (size.context,), size.trained, size.windows, max(1, size.targets), 1 + (DEPTHS - 1) * size.needles, size.seed
-    )
-    first, split = max(len(texts.prefix), 1), min(size.trained, size.context)
-    inside, beyond = (_spread(*ends, size.targets) for ends in ((first, split), (split, size.context)))
+def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list[TextWindow]:
+    """The windows of texts, of which there may be fewer in short texts.
+
+    sizes: one length, and how many targets are inside the trained context and as many beyond it. needles: whether each
+    window also has a hidden number.
+    """
+    context = sizes.longest
+    first, split = max(len(texts.prefix), 1), min(sizes.trained, context)
+    inside, beyond = (_spread(*ends, sizes.targets) for ends in ((first, split), (split, context)))
     targets = np.concatenate([inside, beyond])
-    needles = list(Passkey().cases(texts, sizes)) if size.needles else []
+    hidden = list(Passkey().cases(texts, replace(sizes, depths=DEPTHS))) if needles else []
     result = []
-    for number, (document, end) in enumerate(window_ends(texts, sizes, size.context)):
-        text = Case("tune", size.context, document, number, texts.window(document, end, size.context), targets)
-        needle = needles[number * DEPTHS + number % DEPTHS] if needles else None
+    for number, (document, end) in enumerate(window_ends(texts, sizes, context)):
+        text = Case("tune", context, document, number, texts.window(document, end, context), targets)
+        needle = hidden[number * DEPTHS + number % DEPTHS] if needles else None
         result.append(TextWindow(text, len(inside), needle))
     return result
 

@@ -19,6 +19,7 @@ from ...options import TuneOptions
 from ...rope.errors import counted
 from ...rope.lengths import format_tokens, parse_tokens
 from ...rope.methods.method import positive
+from ..cases import EvaluationSizes
 from ..evaluation import duration
 from ..result import FEWEST
 from ..row import BASE, Row
@@ -27,7 +28,7 @@ from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
 from ..texts import Texts, read_files, tokenized
 from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow
-from .scorer import TUNE, Passes, Price, Scorer, Size, blocks, rows, split, windows
+from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows
 from .search import BATCH, CHECKED, Task, gradient, search
 
 
@@ -114,8 +115,9 @@ class Tuning:
 
     def _scorer(self, texts: Texts, count: int) -> Scorer:
         wanted = self.wanted
-        size = Size(self.context, self.runner.trained, count, wanted.targets, wanted.needles > 0, wanted.seed)
-        return Scorer(self.runner, windows(texts, size), Price(wanted.inside, wanted.needles), self.passes)
+        sizes = EvaluationSizes((self.context,), self.runner.trained, count, wanted.targets, seed=wanted.seed)
+        read = windows(texts, sizes, wanted.needles > 0)
+        return Scorer(self.runner, read, Price(wanted.inside, wanted.needles), self.passes)
 
     def _task(self, formulas: Sequence[Candidate]) -> Task:
         wanted = self.wanted

@@ -59,15 +59,18 @@ class StepRecord(msgspec.Struct, frozen=True):
 
 
 class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One number.
+    """A number of an evaluation, with its standard error.
 
-    The fields are those of a cell of `ropeconv eval`: `measure` and `metric`, `length` in tokens, `value` and `error`,
-    `low` and `high` of shares, `difference`, `difference_error` and `margin` to the row `against`, and `clusters`.
+    column: the length in tokens, or another number that heads a column. value: the mean over windows. error: its
+    standard error; None for a single window. low, high: Wilson's interval of 95 %, for shares only. difference: minus
+    the row that others are compared with, paired by window; None in that row. difference_error: its standard error.
+    margin: how far from 0 the difference must be to be significant; None where that cannot be tested. clusters: how
+    many windows or texts are taken as independent.
     """
 
     measure: str
     metric: str
-    length: int
+    column: int
     value: float
     error: float | None = None
     low: float | None = None
@@ -78,9 +81,11 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
     clusters: int = 0
 
     @property
-    def decided(self) -> bool:
-        """Whether the difference is significant."""
-        return self.difference is not None and self.margin is not None and abs(self.difference) > self.margin
+    def decided(self) -> bool | None:
+        """Whether the difference is significant; None where there is none."""
+        if self.difference is None:
+            return None
+        return self.margin is not None and abs(self.difference) > self.margin
 
 
 class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):

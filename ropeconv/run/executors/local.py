@@ -76,7 +76,7 @@ class Processes(Pool):
     def __init__(
         self, pool: ProcessPool, factory: bytes, retries: int, longest: Callable[[Any], float] | None = None
     ) -> None:
-        self.processes, self.made, self.retries, self.longest = pool, factory, retries, longest
+        self.processes, self.factory, self.retries, self.longest = pool, factory, retries, longest
 
     def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
         """As in `Pool`."""
@@ -86,7 +86,7 @@ class Processes(Pool):
         def start(index: int) -> None:
             tries[index] += 1
             limit = self.longest and self.longest(items[index])
-            pending[self.processes.schedule(call, args=(self.made, items[index]), timeout=limit)] = index
+            pending[self.processes.schedule(call, args=(self.factory, items[index]), timeout=limit)] = index
 
         for index in range(len(items)):
             start(index)

@@ -93,7 +93,7 @@ class Tasks(Pool):
     """Tasks of a cluster. ray: the module. at: the cluster. factory: pickled. retries: as in `Executor`."""
 
     def __init__(self, ray: ModuleType, at: RayCluster, factory: bytes, retries: int) -> None:
-        self.ray, self.retries, self.made = ray, retries, ray.put(factory)
+        self.ray, self.retries, self.factory = ray, retries, ray.put(factory)
         # a process with a GPU would end after each task without max_calls
         options = {"num_cpus": at.cpus, "num_gpus": at.gpus, "max_retries": retries, "max_calls": 0}
         self.call = ray.remote(**options)(call)
@@ -105,7 +105,7 @@ class Tasks(Pool):
         try:
             while True:
                 while len(pending) < AHEAD and (index := next(remaining, None)) is not None:
-                    pending[self.call.remote(self.made, items[index])] = index
+                    pending[self.call.remote(self.factory, items[index])] = index
                 if not pending:
                     return
                 for ref in self.ray.wait(list(pending), num_returns=1)[0]:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
+from ropeconv.evaluate.cases import EvaluationSizes
 from ropeconv.evaluate.texts import TextDocument, Texts
-from ropeconv.evaluate.tune.scorer import Size, split, windows
+from ropeconv.evaluate.tune.scorer import split, windows
 
 from ..reading import WordTokenizer
 
@@ -37,13 +38,12 @@ def test_of_few_texts_the_last_third_of_each_is_held_out() -> None:
 
 
 def test_targets_lie_evenly_inside_the_trained_context_and_beyond_it() -> None:
-    size = Size(context=64, trained=16, windows=3, targets=5)
-    found = windows(texts(200, 200), size)
+    found = windows(texts(200, 200), EvaluationSizes((64,), trained=16, windows=3, targets=5))
     assert len(found) == 3
     assert {len(one.text.ids) for one in found} == {64}
     assert found[0].text.targets.tolist() == [1, 4, 8, 12, 15, 16, 28, 40, 51, 63]
     assert found[0].beyond == 5
     assert [one.text.document for one in found] == [0, 1, 0], "in turn from all texts"
     assert all(one.needle is None for one in found)
-    few = windows(texts(200), Size(context=64, trained=60, windows=1, targets=50))[0]
+    few = windows(texts(200), EvaluationSizes((64,), trained=60, windows=1, targets=50))[0]
     assert few.text.targets.tolist()[few.beyond :] == [60, 61, 62, 63], "there are no more"

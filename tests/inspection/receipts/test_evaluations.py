@@ -19,7 +19,7 @@ from .test_folders import receipt
 ONE = EvaluationRecord(
     against="base", runtime="transformers@5.23.0", device="cpu", dtype="bfloat16", trained=8192, texts=("a.txt",),
     tokens_sha256="3f", price=0.03, price_error=0.004, holds_to=32768,
-    measured=(MeasuredRecord(measure="growth", metric="loss", length=8192, value=3.1, error=0.1, difference=0.03),),
+    measured=(MeasuredRecord(measure="growth", metric="loss", column=8192, value=3.1, error=0.1, difference=0.03),),
 )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def changed(**fields: Any) -> EvaluationRecord:
 
 
 def measured(**values: float) -> tuple[MeasuredRecord, ...]:
-    return tuple(MeasuredRecord(measure=name, metric="loss", length=8192, value=one) for name, one in values.items())
+    return tuple(MeasuredRecord(measure=name, metric="loss", column=8192, value=one) for name, one in values.items())
 
 
 def test_it_is_beside_a_gguf_file_with_the_validation(tmp_path: Path) -> None:

@@ -150,6 +150,14 @@ def test_the_methods_of_men_meet_at_the_critical_pair_and_violate_the_bound_as_c
         assert below == {"Method 1": 0, "Method 2": 9}[name]
 
 
+def test_a_page_keeps_the_sections_of_other_subjects() -> None:
+    page = "### A\n\nold\n\n### B\n\nkept\n"
+    assert command.replaced(page, "### A\n\nnew\n\n### C\n\nmore\n") == (
+        "### A\n\nnew\n\n### B\n\nkept\n\n### C\n\nmore\n"
+    )
+    assert command.replaced("", "### A\n\nnew\n") == "### A\n\nnew\n"
+
+
 @pytest.mark.nightly
 def test_pages_have_every_row_with_what_was_published(tmp_path: Path) -> None:
     how = Training()

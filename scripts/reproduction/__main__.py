@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         prog="scripts/reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default=",".join(SUBJECTS), help=f"subjects, of {','.join(SUBJECTS)}")
-    parser.add_argument("--seeds", type=int, default=3, help="models of each kind (3)")
+    parser.add_argument("--seeds", type=int, default=4, help="models of each kind (4)")
     parser.add_argument("--steps", type=int, default=how.steps, help=f"of training ({how.steps})")
     parser.add_argument("--documents", type=int, default=24, help="that are measured on (24)")
     parser.add_argument("--text", type=Path, nargs="+", default=[], help="files, instead of Python's own documentation")
@@ -82,13 +83,26 @@ def written(made: Sequence[Report], how: dict[str, object], out: Path) -> str:
 
 
 def renew(page: Path, made: Sequence[Report]) -> None:
-    """Replaces the results of a page and its pictures, and writes all differences into a file of `tables` beside it."""
+    """Replaces the results of subjects in a page and their pictures, and their differences in `tables` beside it."""
     pictures, tables = page.parent / "pictures", page.parent / "tables"
     pictures.mkdir(exist_ok=True)
     tables.mkdir(exist_ok=True)
-    (tables / "reproducing.txt").write_text("\n".join(one.markdown() for one in made), "utf-8")
-    before = page.read_text("utf-8").partition(RESULTS)[0]
-    page.write_text(f"{before}{RESULTS}\n{_sections(made, pictures, page.parent, 'reproducing-', False)}", "utf-8")
+    differences, before = tables / "reproducing.txt", page.read_text("utf-8").partition(RESULTS)
+    known = differences.read_text("utf-8") if differences.exists() else ""
+    differences.write_text(replaced(known, "\n".join(report.markdown() for report in made)), "utf-8")
+    sections = _sections(made, pictures, page.parent, "reproducing-", False)
+    page.write_text(f"{before[0]}{RESULTS}\n{replaced(before[2].lstrip(), sections)}", "utf-8")
+
+
+def replaced(text: str, sections: str) -> str:
+    """Markdown in which the sections of a name (###) are replaced, and new ones stand at the end."""
+    by_title = {
+        section.partition("\n")[0]: section.rstrip() + "\n"
+        for part in (text, sections)
+        for section in re.split(r"^(?=### )", part, flags=re.MULTILINE)
+        if section.strip()
+    }
+    return "\n".join(by_title.values())
 
 
 def _sections(made: Sequence[Report], pictures: Path, page: Path, prefix: str, differences: bool = True) -> str:

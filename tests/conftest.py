@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ropeconv.engines.probe import Probe
+from ropeconv.engines.probe import Probe, SharedProbe
 
 from .support.extent import pytest_collection_modifyitems, pytest_report_header
 from .support.models import make
@@ -40,6 +41,25 @@ DATA = Path(__file__).parent / "data"
 CONFIGS = DATA / "configs"
 
 
+def freeze() -> None:
+    """Exempt what is alive from garbage collection: every walk through the objects of torch takes half a second."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Freeze what the test modules have imported."""
+    freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Freeze what the tests of a file have imported, after the last of them."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        freeze()
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The tiny checkpoint of a model_type, made on first use."""
@@ -52,13 +72,24 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return get
 
 
+@pytest.fixture(autouse=True, scope="session")
+def shared_probe() -> Iterator[SharedProbe]:
+    """One process of transformers for all outputs that are made here; it starts with the first question."""
+    shared = SharedProbe()
+    one = type("OneProbe", (Probe,), {"__new__": lambda cls, *given: Probe(*given) if given else shared})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ropeconv.engines.probe.Probe", one)
+        patch.setattr("ropeconv.bake.apply.Probe", one)
+        yield shared
+    Probe.stop(shared)
+
+
 @pytest.fixture(scope="session")
-def probe() -> Iterator[Probe]:
+def probe(shared_probe: SharedProbe) -> SharedProbe:
     """The installed transformers, in a process of its own."""
     if not Probe.available():
         skip("transformers")
-    with Probe() as process:
-        yield process
+    return shared_probe
 
 
 @pytest.fixture

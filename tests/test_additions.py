@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import CONFIGS
+from .support.extent import sample
 from .test_contributing import ROOT, table
 
 CONFIG = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
@@ -115,7 +116,7 @@ def python(copy: Path, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("thing", ADDITIONS)
+@pytest.mark.parametrize("thing", sample(list(ADDITIONS), 1))
 def test_an_addition_is_the_files_of_its_row_and_one_command(copy: Path, thing: str) -> None:
     pytest.importorskip("matplotlib")
     name, text, command, page, written = ADDITIONS[thing]

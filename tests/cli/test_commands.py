@@ -33,7 +33,7 @@ def test_lists_of_what_there_is(run: Run) -> None:
     assert (methods, known) == (set(REGISTRY), {family.name for family in families()})
     assert all(method.flag() in run("list", "methods").stdout for method in REGISTRY.values())
     assert "--beta-fast" in run("list", "methods", "yarn").stdout
-    assert "transformers@4.51" in run("list", "runtimes").stdout
+    assert "transformers@4.51" in run("list", "runtimes", "--runtime", "transformers").stdout
     assert run("-V").stdout == run("--version").stdout == f"ropeconv {__version__}\n"
 
 

@@ -102,7 +102,7 @@ def test_every_way_to_run_the_stored_code_gives_the_same_logits(tmp_path: Path, 
     assert max((one - wanted).abs().max() for one in found) < NOISE * wanted.std()
 
 
-@pytest.mark.parametrize(("layout", "kind"), sample(list(product(LAYOUTS, RECIPES)), 2))
+@pytest.mark.parametrize(("layout", "kind"), sample(list(product(LAYOUTS, RECIPES)), 1))
 def test_the_stored_code_agrees_with_the_patched_source(tmp_path: Path, layout: str, kind: str) -> None:
     source = calm(layout, tmp_path / layout)
     out = baked(source, RECIPES[kind], tmp_path / f"{layout}_{kind}_again")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -67,7 +68,10 @@ H = TypeVar("H", bound=Hub)
 
 
 def talk_to(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes a Hub the one that the huggingface_hub of this process talks to. cache: for what it fetches."""
+    """Makes a Hub the one that the huggingface_hub of this process talks to. cache: for what it fetches.
+
+    It tries again at once where it would wait: 23 seconds for each request that the Hub never answers.
+    """
     from huggingface_hub import constants, hf_api, utils
 
     for module in (constants, hf_api):
@@ -79,6 +83,7 @@ def talk_to(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache.parent / "token"))
     monkeypatch.setenv("HF_TOKEN", "hf_sesame")
+    monkeypatch.setattr(utils._http, "time", SimpleNamespace(sleep=lambda seconds: None))
     utils.close_session()
 
 

@@ -46,7 +46,7 @@ def config_records() -> Iterator[Record]:
     return (record for record in records() if record.runtime in names)
 
 
-@pytest.mark.parametrize("record", config_records(), ids=named)
+@pytest.mark.parametrize("record", list(config_records()), ids=named)
 def test_the_table_says_what_the_lab_saw(record: Record) -> None:
     assert set(record.models) <= set(SOURCES)
     found = []

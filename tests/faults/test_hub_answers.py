@@ -133,7 +133,7 @@ def read() -> None:
     source.path("model.safetensors")
 
 
-@pytest.mark.parametrize("name", sample(list(LISTINGS), 8))
+@pytest.mark.parametrize("name", sample(list(LISTINGS), 4))
 def test_a_listing_that_is_none(name: str, hub: Hostile, tmp_path: Path) -> None:
     read()
     hub.change = LISTINGS[name]

@@ -70,7 +70,7 @@ OWN = [name for name in DECODERS if by_model_type()[name].cache != Cache()]
 """Families with rules of their own about what is kept."""
 
 
-@pytest.mark.parametrize("model_type", [*sample(OWN, 6), *sample([name for name in DECODERS if name not in OWN], 6)])
+@pytest.mark.parametrize("model_type", [*sample(OWN, 4), *sample([name for name in DECODERS if name not in OWN], 4)])
 def test_what_transformers_allocates(model_type: str, tiny: Callable[[str], Path]) -> None:
     folder = tiny(model_type)
     assert expected(cache_of(folder)) == allocated(folder) > 0
@@ -90,7 +90,7 @@ WINDOWED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("model_type", "changes"), sample(WINDOWED, 4))
+@pytest.mark.parametrize(("model_type", "changes"), sample(WINDOWED, 2))
 def test_windows_and_single_heads(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
     folder = make(model_type, tmp_path / "model", **changes)
     assert expected(cache_of(folder)) == allocated(folder)

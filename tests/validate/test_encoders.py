@@ -37,7 +37,7 @@ WRONG = {
 CASES = [(name, wrong) for name in sorted(ENCODERS) for wrong in list(WRONG)[:3]]
 
 
-@pytest.mark.parametrize(("model_type", "wrong"), [*sample(CASES, 2), ("modernbert", "local layers too")])
+@pytest.mark.parametrize(("model_type", "wrong"), [*sample(CASES, 1), ("modernbert", "local layers too")])
 def test_a_wrong_output_disagrees(model_type: str, wrong: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     out = apply(make_plan(tiny(model_type), YARN, tmp_path / "out"))
     WRONG[wrong](out)

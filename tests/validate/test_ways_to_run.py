@@ -25,7 +25,7 @@ from ..support.models import make
 YARN = Recipe(REGISTRY["yarn"](16.0))
 
 
-@pytest.mark.parametrize("method", sample(["yarn", "linear", "llama3", "theta"], 2))
+@pytest.mark.parametrize("method", sample(["yarn", "linear", "llama3", "theta"], 1))
 @pytest.mark.parametrize("model_type", sample(["llama", "stablelm", "gemma3_text"], 1))
 def test_the_method_of_transformers_itself_agrees(
     model_type: str, method: str, tiny: Callable[[str], Path], tmp_path: Path

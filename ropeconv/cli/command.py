@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..options import Option, described, from_command_line, options
 from ..rope.errors import shown
 
-METHOD = "Method (one of them; S is a factor such as 4, or a length such as 128k)"
+METHOD = "Method (choose one; S is 4, a factor, or 128k, a length)"
 LENGTH = "Length"
 OUTPUT = "Output"
 RUNTIMES = "Runtimes"

@@ -46,7 +46,7 @@ MODES: dict[str, tuple[str, ...]] = {
     "plot of a method": ("plot", "model", "--yarn", "4", "--json"),
     "inspect": ("inspect", "model"),
     "inspect GGUF": ("inspect", "model.gguf"),
-    "compare": ("compare", "model", "model.gguf"),
+    "compare": ("compare", "model", "model.gguf", "--explain"),
     "compare GGUF": ("compare", "model.gguf", "model.gguf"),
     "advise": ("advise", "model", "--context", "256"),
     "runtimes": ("list", "runtimes"),

@@ -37,7 +37,7 @@ COMMANDS = {
     "frequencies": ("plot", "--yarn", "16"),
     "apply --help": ("apply", "--help"),
 }
-COPIED = ("ropeconv ", "Next: ", "Bake: ", "Measure: ")
+COPIED = ("ropeconv ", "Next: ", "Bake: ", "Train: ", "Untuned: ", "Measure: ")
 """Beginnings of lines with a command, which are never wrapped."""
 SHORT = {
     "apply": ("--yarn", "4", "--replace", "--dry-run"),

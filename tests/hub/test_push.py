@@ -186,7 +186,7 @@ def test_an_existing_repository_takes_commits_pull_requests_and_branches(push: P
     pull = push("apply base/tiny --yarn 8 --push me/a --create-pr")
     assert hub.pulls == ["me/a"]
     pull = push(f"{again} --create-pr --commit-message Longer")
-    assert pull.stdout.strip().splitlines()[-1].endswith("/me/a/discussions/2")
+    assert pull.stdout.strip().splitlines()[-1].endswith("/me/a/discussions/1")
     assert (hub.pulls, hub.messages[-1]) == (["me/a", "me/a"], "Longer")
     push(f"{again} --exist-ok --revision longer")
     assert hub.branches == ["longer"]

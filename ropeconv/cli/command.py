@@ -94,7 +94,7 @@ class Command(click.Command):
         """The arguments or options of a parameter of the function."""
         hint = given.annotation
         about = hint.__metadata__[0] if hasattr(hint, "__metadata__") else None
-        if is_dataclass(hint):
+        if isinstance(hint, type) and is_dataclass(hint):
             about = OptionGroup(partial(options, hint), partial(from_command_line, hint))
         if isinstance(about, OptionGroup):
             members = about.options()
@@ -103,6 +103,7 @@ class Command(click.Command):
         default = MISSING if given.default is inspect.Parameter.empty else given.default
         if isinstance(about, Positional):
             return [_argument(given.name, hint.__origin__, about, default)]
+        assert isinstance(about, dict), given
         return [_option(given.name, described(given.name, hint.__origin__, default, about))]
 
     def _call(self, **values: Any) -> None:

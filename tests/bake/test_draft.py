@@ -15,6 +15,7 @@ import ropeconv
 from ropeconv.bake.draft import draft_plan, draft_recipe, paired
 from ropeconv.bake.plan import Plan
 from ropeconv.errors import BadSource, UsageError
+from ropeconv.hub.card import companion
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.reader import read_receipt
 from ropeconv.models.open import open_source
@@ -143,6 +144,9 @@ def test_only_runtimes_whose_class_of_drafts_is_known_support_one(plan: Plan, tm
     statuses = {verdict.runtime.partition("@")[0]: verdict.status for verdict in made.result.verdicts}
     assert {name for name, status in statuses.items() if status in RUNS} == {"vllm", "sglang"}
     assert statuses["transformers"] == "unsupported"
+    grades = {verdict.runtime: verdict.grade for verdict in made.result.verdicts if verdict.status in RUNS}
+    assert grades["vllm@0.33"] == "run"
+    assert {grade for name, grade in grades.items() if name != "vllm@0.33"} == {"read"}
     assert set(statuses.values()) == {"exact", "unsupported", "unknown"}
     phi3 = LLAMA_3 | {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3"}
     made = paired(make_plan(config(tmp_path / "phi3", phi3), Recipe(YarnMethod(4.0)), tmp_path / "out"))
@@ -203,6 +207,11 @@ def test_a_pair_is_written_and_each_names_the_other(run: Run, llama: Path, tmp_p
     assert "Run it together with [out](../out)" in cards["out-draft"]
     assert "AutoModelForCausalLM" in cards["out"]
     assert "AutoModelForCausalLM" not in cards["out-draft"]
+    assert companion(target, "me/llama-32k") == "[me/llama-32k-draft](https://huggingface.co/me/llama-32k-draft)"
+    assert companion(draft, "me/llama-32k-draft") == "[me/llama-32k](https://huggingface.co/me/llama-32k)"
+    assert companion(draft, "me/head") == "out"  # another name says nothing about that of the target
+    with pytest.raises(BadSource, match="is an EAGLE-3 head, which transformers does not run; validate its target"):
+        ropeconv.validate_checkpoint(ropeconv.Comparison.open(tmp_path / "out-draft", str(tmp_path / "head")))
     again = run("apply", "model", "--yarn", "4", "--draft", "head", "-o", "out")
     assert again.returncode == 0
     assert "out-draft is complete" in again.stderr

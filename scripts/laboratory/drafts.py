@@ -1,0 +1,77 @@
+"""Runs an EAGLE-3 head in vLLM: as published, extended with its target, and with the factor of its target.
+
+    python -m scripts.laboratory.drafts [VERSION]
+
+It prints what `ropeconv/runtimes/drafts.toml` states as executed: the frequencies of the head, compared with the
+schedule, the positions in its table of cos and sin, and the tokens that vLLM serves with the pair.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ropeconv.bake.apply import make_plan
+from ropeconv.bake.draft import draft_plan, paired
+from ropeconv.bake.plan import Plan
+from ropeconv.convert.target import Target
+from ropeconv.models.open import open_source
+from ropeconv.rope.methods.interpolation import YarnMethod
+from ropeconv.rope.recipe import Recipe
+
+from .execute import _run
+from .runtimes.vllm import RUNTIME
+
+SIZES = {
+    "hidden_size": 64, "head_dim": 16, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "vocab_size": 512, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False, "model_type": "llama",
+}  # fmt: skip
+TARGET = SIZES | {
+    "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 8, "max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+}  # fmt: skip
+HEAD = SIZES | {
+    "architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "max_position_embeddings": 2048,
+    "draft_vocab_size": 128,
+}  # fmt: skip
+"""As https://github.com/sgl-project/SpecForge/blob/main/configs/llama3-8B-eagle3.json, but small."""
+
+
+def planned(config: dict[str, Any], folder: Path, draft: bool = False) -> Plan:
+    """The plan of four times the context for a config, written into a folder."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    source = open_source(str(folder / "config.json"))
+    source.as_draft = draft
+    return make_plan(source, Recipe(YarnMethod(4.0)), Target(out=folder / "out"))
+
+
+def main(version: str = "0.33.0") -> None:
+    """Run vLLM and print a line for each config of the head."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = paired(planned(TARGET, Path(folder) / "target"))
+        factor = planned(HEAD, Path(folder) / "head", draft=True)
+        head = draft_plan(str(Path(folder) / "head" / "config.json"), target)
+    configs = {"as published": HEAD, "with --draft": head.result.config, "factor of the target": factor.result.config}
+    common = {"target": target.result.config, "trained": 2048, "context": target.schedule.context}
+    questions = [{"id": name, "label": name, "config": config, **common} for name, config in configs.items()]
+    runtime = dataclasses.replace(RUNTIME, program="vllm_draft.py")
+    for name, found in _run(runtime, version, questions).items():
+        if "ropes" not in found:
+            print(f"{name}: {found}")
+            continue
+        ratio = np.array(found["ropes"][0]["inv_freq"]) / head.schedule.inv_freq
+        print(
+            f"{name}: frequencies within {np.abs(ratio - 1).max():.1g} of the schedule, {found['rows']:,} positions, "
+            f"{found['served']:,} tokens served"
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -79,7 +79,8 @@ def read_form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, part:
             )
         return Plain(ntk_theta(theta, alpha, sizes.rotary_dim))  # Hunyuan
     if kind == "proportional":
-        return Proportional(theta, number(rope, "factor", 1.0), number(rope, "partial_rotary_factor", 1.0))
+        factor = 1.0 if rules.factor == "1" else number(rope, "factor", 1.0)
+        return Proportional(theta, factor, number(rope, "partial_rotary_factor", 1.0))
     if kind == "dynamic":
         return DynamicNtk(theta, number(rope, "factor"), sizes.context)
     factor = _factor(rope, rules, original, sizes)

@@ -33,7 +33,7 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     original: "key" (original_max_position_embeddings, else the declared context) or "max" (the declared context).
     times_original: what it is multiplied by for the ramp of yarn.
     alpha: whether the key alpha makes dynamic a fixed base, theta alpha^(r/(r-2)) (Hunyuan).
-    factor: "key" or "max/original".
+    factor: "key", "max/original", or "1" where the key is ignored.
     attention_factor: its sources in order of precedence; "1" means that it is 1.
     times_attn_factor: whether the key attn_factor multiplies it.
     betas: whether these keys are read. truncate: whether that key is, "read-flat" beside the layer types only.
@@ -61,7 +61,7 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     original: Literal["key", "max"] = "key"
     times_original: int = 1
     alpha: bool = False
-    factor: Literal["key", "max/original"] = "key"
+    factor: Literal["key", "max/original", "1"] = "key"
     attention_factor: tuple[Source, ...] = ("1",)
     times_attn_factor: bool = False
     betas: bool = True

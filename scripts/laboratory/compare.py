@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ropeconv.models.config import text_part
 from ropeconv.rope.spec import RopeSpec
 
 from .cells import Cell
@@ -122,7 +123,7 @@ def _logits(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
 
 def _unscaled_logits(cell: Cell) -> float:
     """1 / sqrt(width of a head), the factor on the logits of MLA without any scaling."""
-    part = cell.config
+    part = text_part(cell.config, cell.family)
     return float((part["qk_nope_head_dim"] + part["qk_rope_head_dim"]) ** -0.5)
 
 

@@ -118,6 +118,8 @@ def main(ask: Callable[[dict[str, Any], dict[str, Any]], Answer]) -> None:
                     found = {"error": str(refused), "stage": refused.stage}
                     if any(words in str(refused) for words in NO_DEVICE):
                         found = {"unseen": f"it needs another device: {refused}"}
+                    if str(refused).startswith(("ImportError", "ModuleNotFoundError")):
+                        found = {"unseen": "untested: it imports a package that the lab does not have"}
                     if any(words in str(refused) for words in CUSTOM_CODE):
                         found = {"unseen": "untested: its config class is in the model's own repository"}
                 except AssertionError as unexpected:

@@ -217,6 +217,8 @@ def read(rotary: Any, question: dict[str, Any], planes: int) -> protocol.Answer:
     last = question["context"] - 1
     inside = min(question["trained"], question["context"]) - 1
     if hasattr(rotary, "cos_sin_cache"):
+        if hasattr(rotary, "_ensure_cos_sin_cache_length"):  # as its model runner does before the first request
+            rotary._ensure_cos_sin_cache_length(min(last, LONGEST - 1))
         if len(rotary.cos_sin_cache) == LONGEST:
             last = min(last, LONGEST - 1)
     elif rotary.max_position_embeddings > LONGEST:

@@ -360,9 +360,10 @@ def drawn(receipt: Receipt) -> dict[str, bytes]:
     with scratch() as folder:
         if receipt.validation:
             from ..validate.validation import Validation
-            from ..views.reports import write_validation_plot
+            from ..views.plot_style import write_pictures
+            from ..views.validation_plots import validation_pictures
 
-            write_validation_plot(Validation.from_dict(receipt.validation), folder / PICTURE)
+            write_pictures(validation_pictures(Validation.from_dict(receipt.validation)), folder / PICTURE)
         if evaluation is not None:
             draw(evaluation, folder / EVALUATION_PICTURE)
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

@@ -13,11 +13,9 @@ from ..evaluate.cases import metric_of
 from ..evaluate.result import Cell, Result, columns_of, headline, measures_of
 from ..rope.lengths import format_tokens
 from .plot_style import ORANGE, SMALL, Picture, ink, line, literal
-from .plot_style import figure as drawn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
 MARKERS = "os^vDPX"
@@ -124,11 +122,6 @@ TRAINED = " The dotted line marks the trained context."
 SHARES = (
     "Right answers in %, by length and by depth from the beginning (0 %) to the end of the text. Brighter is better."
 )
-
-
-def evaluation_figure(result: Result) -> Figure:
-    """A figure with all pictures of a result. Raises RopeconvError without matplotlib."""
-    return drawn(*(picture.draw for picture in evaluation_pictures(result)))
 
 
 def evaluation_pictures(result: Result) -> list[Picture]:

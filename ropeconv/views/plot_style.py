@@ -145,6 +145,11 @@ class Drawn:
     svg: str
 
 
+def write_pictures(pictures: Iterable[Picture], path: Path) -> None:
+    """Write pictures below each other to a .png or .svg file. Raises RopeconvError without matplotlib."""
+    write(figure(*(picture.draw for picture in pictures)), path)
+
+
 def drawn(pictures: Iterable[Picture]) -> list[Drawn]:
     """Pictures for a page, in its colours. Raises RopeconvError without matplotlib."""
     return [_drawn(f"picture-{number}", picture) for number, picture in enumerate(pictures, 1)]

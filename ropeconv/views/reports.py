@@ -20,9 +20,9 @@ from ..rope.methods.method import Method
 from ..runtimes.groups import grouped
 from ..validate.validation import Validation
 from ..version import __version__
-from .evaluation_plots import evaluation_figure, evaluation_pictures
-from .plot_style import drawn, write
-from .validation_plots import validation_figure, validation_pictures
+from .evaluation_plots import evaluation_pictures
+from .plot_style import drawn
+from .validation_plots import validation_pictures
 
 OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequencies", "as-is": "the unchanged RoPE"}
 
@@ -39,11 +39,6 @@ def _origin() -> dict[str, str]:
         "Written": now(),
         "Command": "ropeconv " + " ".join(sys.argv[1:]),
     }
-
-
-def write_evaluation_plot(result: Result, path: Path) -> None:
-    """Writes the pictures of a result to a .png or .svg file. Raises RopeconvError without matplotlib."""
-    write(evaluation_figure(result), path)
 
 
 def write_evaluation_report(result: Result, path: Path) -> None:
@@ -73,11 +68,6 @@ def write_evaluation_report(result: Result, path: Path) -> None:
         facts=facts,
     )
     path.write_text(page, "utf-8")
-
-
-def write_validation_plot(result: Validation, path: Path) -> None:
-    """Writes the plots of a validation to a .png or .svg file. Raises RopeconvError without matplotlib."""
-    write(validation_figure(result), path)
 
 
 def write_validation_report(result: Validation, baked: Path, against: str, path: Path) -> None:

@@ -11,19 +11,12 @@ import numpy as np
 from ..evaluate.tune.result import TuningResult
 from ..validate.validation import BucketResult, Validation
 from .plot_style import BLUE, ORANGE, RED, Panel, Picture, figure, in_tokens, ink, line, literal, write
-from .plot_style import figure as drawn
 from .schedule_plots import divided_by, preference, wavelengths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FLOOR = 1e-14
-
-
-def validation_figure(result: Validation) -> Figure:
-    """A figure with all plots. Plots for which an earlier version stored no data are left out."""
-    return drawn(*(picture.draw for picture in validation_pictures(result)))
 
 
 def validation_pictures(result: Validation) -> list[Picture]:

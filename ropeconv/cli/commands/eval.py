@@ -107,7 +107,9 @@ def eval_command(
     from ...evaluate.row import parse_rows
     from ...evaluate.runners.runner import RunnerRequest
     from ...formats.journal import default_path
-    from ...views.reports import write_evaluation_plot, write_evaluation_report
+    from ...views.evaluation_plots import evaluation_pictures
+    from ...views.plot_style import write_pictures
+    from ...views.reports import write_evaluation_report
     from ...views.results import show_result
 
     output = Output(as_json, quiet)
@@ -135,7 +137,7 @@ def eval_command(
     if options.out is not None:
         write_result(result, options.out)
     if plot is not None:
-        write_evaluation_plot(result, plot)
+        write_pictures(evaluation_pictures(result), plot)
     if report is not None:
         write_evaluation_report(result, report)
     if as_json:

@@ -83,8 +83,10 @@ def validate_command(
     from ...engines.probe import Probe
     from ...engines.transformers.load import is_main_process
     from ...validate.comparison import Comparison, Settings
-    from ...views.reports import write_validation_plot, write_validation_report
+    from ...views.plot_style import write_pictures
+    from ...views.reports import write_validation_report
     from ...views.results import show_validation
+    from ...views.validation_plots import validation_pictures
     from ..execution import run_validation, source_of
 
     if not Probe.available():
@@ -115,7 +117,7 @@ def validate_command(
             if options.quick:
                 output.say("The weights were not compared (--quick).")
         if plot is not None:
-            write_validation_plot(result, plot)
+            write_pictures(validation_pictures(result), plot)
         if report is not None:
             write_validation_report(result, baked, against, report)
     if not result.agrees:

@@ -33,7 +33,7 @@ LARGER = 50.0
 
 
 def trainings(how: Training) -> list[Training]:
-    """The models of one seed, of which half of the windows have needles. Their base is that of Llama 2 beside b*."""
+    """The models of one seed: half of the windows have needles, and the base is below the bound, as in Llama 2."""
     return [replace(how, base=1000.0, layers=2, steps=max(1, how.steps // 2), tiled=0.0, needles=0.5)]
 
 

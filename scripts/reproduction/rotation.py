@@ -43,7 +43,12 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         "loss": (None, 0), "loss beyond": (None, 0), **{f"retrieved {distance}": (1, 0) for distance in DISTANCES[-2:]}
     }  # fmt: skip
     comparisons = [
-        compare(f"{name}: {title}", found[f"{first}, {name}"], found[f"{second}, {name}"], claimed=claim)
+        compare(
+            f"{name.replace('retrieved', 'found at')}: {title}",
+            found[f"{first}, {name}"],
+            found[f"{second}, {name}"],
+            claimed=claim,
+        )
         for name, (against_whole, against_large) in claims.items()
         for title, first, second, claim in (
             ("half minus all rotated, small base", half, whole, against_whole),

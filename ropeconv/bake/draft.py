@@ -37,7 +37,7 @@ def draft_plan(reference: str, plan: Plan) -> Plan:
 
     Args:
         reference: Path or Hub id of the draft: an EAGLE head, or a smaller model.
-        plan: Of the target, from `paired`.
+        plan: The plan of the target, from `paired`.
 
     Raises:
         UsageError: Where the draft needs no change, has another format, or the method cannot be repeated for its RoPE.

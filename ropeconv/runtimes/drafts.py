@@ -46,7 +46,7 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the versions `first` to `last` of a runtime do with drafts of some kinds and families.
+    """A statement on the versions `first` to `last` of a runtime and drafts of some kinds and families.
 
     families: empty for all. status: empty where the draft is read by the rules of its family. source: where that is
     stated. run: the version that was executed, and when; empty where the source was read.

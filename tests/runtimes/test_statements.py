@@ -128,6 +128,17 @@ def test_kimi_k2_as_published(model: str, exact: set[str]) -> None:
     assert all(verdict.status == "unknown" for verdict in found if verdict.runtime in ("vllm@0.20", "mlx-lm@0.29"))
 
 
+@pytest.mark.parametrize(
+    ("family", "method", "expected"),
+    [("smollm3", "linear", "exact"), ("smollm3", "yarn", "exact"), ("olmo3", "yarn", "unknown"),
+     ("gemma4", "ntk", "exact"), ("gemma4", "linear", "ignored")],
+)  # fmt: skip
+def test_sglang_runs_models_of_transformers_and_gives_gemma_4_no_factor(
+    family: str, method: str, expected: str
+) -> None:
+    assert status(family, "sglang", method) == expected
+
+
 def test_glm_5_as_published_fails_in_exllamav3() -> None:
     family = by_name()["glm_moe_dsa"]
     for keys, expected in (({}, "refused"), ({"indexer_types": ["full", "shared"]}, "exact")):

@@ -160,7 +160,7 @@ class Group(click.Group):
     """`ropeconv` or `ropeconv list`: commands that are imported when they are needed. modules: by their names."""
 
     def __init__(self, name: str, help: str, modules: Mapping[str, str], params: list[click.Parameter]) -> None:
-        super().__init__(name, help=help, params=params, context_settings=dict(SETTINGS))
+        super().__init__(name, help=help, short_help=help, params=params, context_settings=dict(SETTINGS))
         self.modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -190,7 +190,7 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the command line, and prints the help for an empty one."""
-        if not args:
+        if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help())
             ctx.exit(2)
         return super().parse_args(ctx, args)

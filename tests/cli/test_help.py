@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -37,6 +40,16 @@ def test_the_short_help_of_apply_fits_two_screens_and_names_the_long_one(run: Ru
     assert "--encoding" not in short
     assert "expert options: --help-all" in short
     assert "--encoding" in run("apply", "--help-all").stdout
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    found = {}
+    for words in ("ropeconv ins", "ropeconv list fam", "ropeconv apply --ya"):
+        env = {**os.environ, "_ROPECONV_COMPLETE": "bash_complete", "COMP_WORDS": words}
+        env["COMP_CWORD"] = str(len(words.split()) - 1)
+        done = subprocess.run([sys.executable, "-m", "ropeconv"], env=env, capture_output=True, text=True)
+        found[words] = done.stdout.split()
+    assert list(found.values()) == [["plain,inspect"], ["plain,families"], ["plain,--yarn"]]
 
 
 @pytest.mark.parametrize(

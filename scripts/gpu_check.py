@@ -19,6 +19,7 @@ import ropeconv
 from ropeconv.engines.transformers.backbone import hidden_states
 from ropeconv.engines.transformers.load import DeviceSpec, device_spec, load_stock, out_of_memory
 from ropeconv.engines.transformers.memory import release
+from ropeconv.evaluate.tune.tuning import open_tuning
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.validate.sampling import synthetic
 
@@ -39,6 +40,8 @@ SAME = 1e-4
 """The largest difference of a loss in nats between two ways to compute the same."""
 MOST_FORWARDS = 1.15
 """The most time of both forward passes over that of two bare ones."""
+WITHIN = 1.5
+"""The factor between the estimate of a search and its time, either way."""
 MOST_ABOVE = 1 << 30
 """The most memory above that of a bare forward pass, in bytes."""
 BEYOND = "1M"
@@ -193,7 +196,7 @@ def check_eval(bench: Bench) -> dict[str, Any]:
 
 
 def check_tune(bench: Bench) -> dict[str, Any]:
-    """Two searches with one seed, and a context that is beyond the memory."""
+    """Two searches with one seed, the estimate of their time, and a context that is beyond the memory."""
     book = bench.folder / "book.txt"
     book.write_text(text(), "utf-8")
 
@@ -201,17 +204,23 @@ def check_tune(bench: Bench) -> dict[str, Any]:
         settings = ropeconv.SearchSettings(
             str(2 * bench.shape["max_position_embeddings"]), windows=2, held_windows=4, targets=16, steps=2
         )
-        journal = bench.folder / f"tune{number}.jsonl"
-        result = ropeconv.tune_model(
-            bench.model, [book], settings, journal=journal, device=bench.at.device, dtype=bench.at.dtype
-        )
-        return {"divisors": result.divisors, "trace": result.trace}
+        journal, files = bench.folder / f"tune{number}.jsonl", [(str(book), book.read_text("utf-8"))]
+        with open_tuning(
+            str(bench.model), files, settings, None, journal, True, device=bench.at.device, dtype=bench.at.dtype
+        ) as tuning:
+            estimate, begin = tuning.estimate().seconds, time.perf_counter()
+            result = tuning.run()
+            actual = time.perf_counter() - begin
+        return {"divisors": result.divisors, "trace": result.trace, "times": {"estimate": estimate, "actual": actual}}
 
     costs: dict[str, Any] = {}
     with measured(costs):
         first = tuned(1)
-    passed = {"twice with one seed": first == tuned(2)}
-    result = {**costs, "trace": first["trace"], "passed": passed}
+    second = tuned(2)
+    times = first.pop("times"), second.pop("times")  # the first search is also the first use of every kernel
+    ratio = times[1]["estimate"] / times[1]["actual"]
+    passed = {"twice with one seed": first == second, "estimate": 1 / WITHIN <= ratio <= WITHIN}
+    result = {**costs, "trace": first["trace"], "times": times, "passed": passed}
     if not bench.small:
         book.write_text(text() * COPIES, "utf-8")
         settings = ropeconv.SearchSettings(BEYOND, windows=2, held_windows=4, targets=16, steps=1)

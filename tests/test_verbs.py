@@ -24,17 +24,17 @@ GOOD: dict[str, Callable[[Path, Any], Any]] = {
     "apply, a str": lambda model, _: ropeconv.apply(str(model), yarn=4),
     "apply, a Path and out": lambda model, _: ropeconv.apply(model, linear=2.0, out="other"),
     "apply, a Source": lambda model, _: ropeconv.apply(ropeconv.open_source(str(model)), ntk="4"),
-    "apply, a loaded model": lambda _, loaded: ropeconv.apply(loaded, yarn=4, beta_fast=16),
+    "apply, a loaded model": lambda _, load: ropeconv.apply(load(), yarn=4, beta_fast=16),
     "apply, a Plan": lambda model, _: ropeconv.apply(ropeconv.apply(model, yarn=4, dry_run=True), link=True),
     "apply, a Recipe": lambda model, _: ropeconv.apply(model, Recipe(METHODS["yarn"](4.0)), runtime=["vllm"]),
     "apply, lengths": lambda model, _: ropeconv.apply(model, theta_for=4096, context="4k", runtime="transformers"),
     "inspect, a str": lambda model, _: ropeconv.inspect(str(model)),
     "inspect, a Source": lambda model, _: ropeconv.inspect(ropeconv.open_source(str(model))),
-    "inspect, a loaded model": lambda _, loaded: ropeconv.inspect(loaded),
+    "inspect, a loaded model": lambda _, load: ropeconv.inspect(load()),
     "inspect, an Output": lambda model, _: ropeconv.inspect(ropeconv.apply(model, yarn=4)),
-    "compare, a Path and a model": lambda model, loaded: ropeconv.compare(model, loaded),
+    "compare, a Path and a model": lambda model, load: ropeconv.compare(model, load()),
     "compare, inspections": lambda model, _: ropeconv.compare(ropeconv.inspect(model), ropeconv.inspect(model)),
-    "patch, a loaded model": lambda _, loaded: ropeconv.patch(loaded, yarn=4),
+    "patch, a loaded model": lambda _, load: ropeconv.patch(load(), yarn=4),
     "restore, an Output": lambda model, _: ropeconv.restore(ropeconv.apply(model, yarn=4), out="again"),
     "validate, an Output": lambda model, _: ropeconv.validate(ropeconv.apply(model, yarn=4), device="cpu"),
     "validate, two strings": lambda model, _: ropeconv.validate(
@@ -63,8 +63,8 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "inspect, a plan": (lambda m, _: ropeconv.inspect(ropeconv.apply(m, yarn=4, dry_run=True)), "not written yet"),
     "compare, a list": (lambda m, _: ropeconv.compare(m, [m]), "and got a list"),
     "patch, a path": (lambda m, _: ropeconv.patch(str(m), yarn=4), "patch\\(\\) needs a loaded model, and got '"),
-    "patch, nothing": (lambda _, loaded: ropeconv.patch(loaded), "patch\\(\\) needs a method"),
-    "patch, an output option": (lambda _, loaded: ropeconv.patch(loaded, yarn=4, out="x"), "no keyword out"),
+    "patch, nothing": (lambda _, load: ropeconv.patch(load()), "patch\\(\\) needs a method"),
+    "patch, an output option": (lambda _, load: ropeconv.patch(load(), yarn=4, out="x"), "no keyword out"),
     "restore, a source": (lambda m, _: ropeconv.restore(m), "ropeconv.json"),
     "validate, a source": (lambda m, _: ropeconv.validate(m), "not an output of ropeconv"),
     "validate, a local one": (
@@ -94,13 +94,13 @@ def model(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def loaded(model: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(model)
+def load(model: Path) -> Callable[[], Any]:
+    return lambda: transformers.AutoModelForCausalLM.from_pretrained(model)
 
 
 @pytest.mark.parametrize("call", GOOD)
-def test_a_natural_call_works(call: str, model: Path, loaded: Any) -> None:
-    found = GOOD[call](model, loaded)
+def test_a_natural_call_works(call: str, model: Path, load: Callable[[], Any]) -> None:
+    found = GOOD[call](model, load)
     if isinstance(found, ropeconv.Output):
         assert found.path.exists()
         assert str(found.path) in repr(found)
@@ -111,10 +111,10 @@ def test_a_natural_call_works(call: str, model: Path, loaded: Any) -> None:
 
 
 @pytest.mark.parametrize("call", WRONG)
-def test_a_mistake_is_a_sentence(call: str, model: Path, loaded: Any) -> None:
+def test_a_mistake_is_a_sentence(call: str, model: Path, load: Callable[[], Any]) -> None:
     made, sentence = WRONG[call]
     with pytest.raises(RopeconvError, match=sentence):
-        made(model, loaded)
+        made(model, load)
 
 
 def test_the_keywords_are_those_of_the_command() -> None:

@@ -7,6 +7,7 @@ patched from the schedule.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from ..rope.forms import Plain
 from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, rope_tensors
 from .comparison import Comparison, Settings
-from .validation import KL_FLOOR, POWER, SAME_KERNELS, BucketResult, with_noise, with_rounded_weights
+from .validation import KL_FLOOR, POWER, SAME_KERNELS, BucketResult, with_rounded_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,7 +118,7 @@ class ByDivisors(GgufReference):
         return 4 if weights_type(self.source.file) else 3
 
     def judged(self, result: BucketResult, noise: float) -> BucketResult:
-        return with_noise(result, noise, 1 / POWER) if weights_type(self.source.file) else result
+        return with_rounded_weights(result, noise, POWER) if weights_type(self.source.file) else result
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
         import torch
@@ -183,7 +184,7 @@ class DequantisedReference(PatchedReference):
         return 4
 
     def judged(self, result: BucketResult, noise: float) -> BucketResult:
-        return with_noise(result, noise)
+        return with_rounded_weights(result, noise, math.inf)
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
         import torch

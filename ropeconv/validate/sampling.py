@@ -44,11 +44,8 @@ def doubling_buckets(original: int, context: int, tokens: int) -> list[Bucket]:
 
 def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
     """Return the buckets of one run over all positions below `length`: the last `each` positions of every range."""
-    buckets = []
-    for low, high in pairwise(_edges(original, length)):
-        first = max(low, high - each)
-        buckets.append(Bucket(f"{first:,}-{high - 1:,}", list(range(first, high)), slice(0, high - first)))
-    return buckets
+    firsts = [(max(low, high - each), high) for low, high in pairwise(_edges(original, length))]
+    return [_all_counted(first, high, list(range(first, high))) for first, high in firsts]
 
 
 def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
@@ -57,8 +54,12 @@ def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
     for low, high in pairwise(_edges(original, length)):
         count = min(each, high - low)
         kept = [low + (index + 1) * (high - low) // count - 1 for index in range(count)]
-        buckets.append(Bucket(f"{low:,}-{high - 1:,}", kept, slice(0, count)))
+        buckets.append(_all_counted(low, high, kept))
     return buckets
+
+
+def _all_counted(low: int, high: int, positions: list[int]) -> Bucket:
+    return Bucket(f"{low:,}-{high - 1:,}", positions, slice(0, len(positions)))
 
 
 def _edges(original: int, context: int) -> list[int]:

@@ -312,20 +312,17 @@ def bucket_result(
     )  # fmt: skip
 
 
-def with_rounded_weights(result: BucketResult) -> BucketResult:
-    """Return the result for quantised weights, whose mean KL may be up to a tenth of that of the control."""
-    allowed = max(result.tolerance, result.control_kl / SEPARATION)
-    return replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed, rounded_weights=True)
-
-
-def with_noise(result: BucketResult, noise: float, part: float = 0.0) -> BucketResult:
-    """Return the result for weights that are not in float32, which the two sides round differently.
+def with_rounded_weights(result: BucketResult, noise: float = 0.0, separation: float = SEPARATION) -> BucketResult:
+    """Return the result for weights that are not in float32, which the two sides round differently, by the mean KL.
 
     noise: the mean KL of the unscaled source between the two sides, in nats; twice that is allowed besides the
-    tolerance. part: of the KL of the control, which is allowed too.
+    tolerance. separation: the KL of the control, divided by it, is allowed too.
     """
-    allowed = max(result.tolerance + TWICE * noise, part * result.control_kl)
-    return replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed, rounded_weights=True, noise_kl=noise)
+    allowed = max(result.tolerance + TWICE * noise, result.control_kl / separation)
+    return replace(
+        result, tolerance=allowed, agrees=result.kl_mean <= allowed, rounded_weights=True,
+        noise_kl=result.noise_kl + noise,
+    )  # fmt: skip
 
 
 def noise_floor(same: list[float], other: list[float], part: float = 1 / NOISE) -> float:

@@ -65,23 +65,25 @@ def send(
     client: httpx.Client, method: Literal["GET", "POST"], path: str, limits: Limits, body: object = None
 ) -> Response:
     """The response to a request with a JSON body. Raises RopeconvError where none comes within the limits."""
-    reports: queue.Queue[Response | BaseException | None] = queue.Queue()
+    reports: queue.Queue[Response | Exception] = queue.Queue()
     arguments = (client, method, path, limits, body, reports)
     threading.Thread(target=_read, args=arguments, daemon=True).start()  # httpx limits the single read, not the whole
-    url = str(client.base_url)
-    for seconds in (limits.seconds + CONNECT, REST + limits.size / RATE):
-        try:
-            report = reports.get(timeout=seconds)
-        except queue.Empty:
-            raise RopeconvError(
-                f"the server at {url} does not answer {path} within {seconds:,.0f} seconds; restart it, or lower "
-                "--length"
-            ) from None
-        if isinstance(report, Response):
-            return report
-        if isinstance(report, BaseException):
-            raise _sentence(report, url, path, limits) from None
-    raise AssertionError("a report follows the head of a response")
+    url, seconds = str(client.base_url), limits.seconds + CONNECT + REST + limits.size / RATE
+    try:
+        report = reports.get(timeout=seconds)
+    except queue.Empty:
+        raise RopeconvError(
+            f"the server at {url} does not answer {path} within {seconds:,.0f} seconds; restart it, or lower --length"
+        ) from None
+    if isinstance(report, Response):
+        return report
+    if isinstance(report, TooLarge):
+        raise RopeconvError(
+            f"the answer of the server at {url} to {path} is longer than the allowed {limits.size:,} bytes; correct "
+            "--server"
+        )
+    why = str(report) or type(report).__name__
+    raise RopeconvError(f"the server at {url} does not answer ({why[:300]}); start it, or correct --server")
 
 
 def _read(
@@ -90,16 +92,15 @@ def _read(
     path: str,
     limits: Limits,
     body: object,
-    reports: queue.Queue[Response | BaseException | None],
+    reports: queue.Queue[Response | Exception],
 ) -> None:
-    """Read a response, and report None at its head and then the whole, or the exception."""
+    """Read a response, and report it or the exception."""
     import httpx2 as httpx
 
     within = httpx.Timeout(limits.seconds, connect=CONNECT)
     plain = {"Accept-Encoding": "identity"}  # a few bytes can be gigabytes otherwise
     try:
         with client.stream(method, path, json=body, headers=plain, timeout=within) as response:
-            reports.put(None)
             parts, size = [], 0
             for part in response.iter_raw(BLOCK):
                 size += len(part)
@@ -112,16 +113,6 @@ def _read(
             reports.put(Response(response.status_code, b"".join(parts), location))
     except Exception as problem:
         reports.put(problem)
-
-
-def _sentence(problem: BaseException, url: str, path: str, limits: Limits) -> RopeconvError:
-    if isinstance(problem, TooLarge):
-        return RopeconvError(
-            f"the answer of the server at {url} to {path} is longer than the allowed {limits.size:,} bytes; correct "
-            "--server"
-        )
-    why = str(problem) or type(problem).__name__
-    return RopeconvError(f"the server at {url} does not answer ({why[:300]}); start it, or correct --server")
 
 
 T = TypeVar("T")

@@ -163,12 +163,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     if theta is None:
         theta = family.defaults.theta
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
-    kind = rope_type(rope, reading)
-    rules = reading.types.get(kind)
-    if rules is None:
-        raise UnknownRopeType(kind)
-    if rules.read_as:
-        kind, rules = rules.read_as, reading.types[rules.read_as]
+    kind, rules = _read_as(rope_type(rope, reading), reading)
     if rules.whole_base:
         theta = float(int(theta))
     if kind == Proportional.kind and family.keys.partial:
@@ -184,8 +179,6 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     attention_factor = read_attention_factor(kind, rope, rules, form, sizes, part)
     local_form = _local_form(part, family, reading, theta)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
-    section = rope.get("mrope_section")
-    whole = isinstance(section, list) and all(isinstance(pairs, int) for pairs in section)
     tokens, origin, reference = _trained(part, rope, form, family, sizes)
     return RopeSpec(
         head_dim=sizes.head_dim,
@@ -207,9 +200,25 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         mla=family.mla,
         query_scaling=_query_scaling(part, rope, family, reading, sizes) if rules.query_beta else None,
         nope_query_scaling=family.hooks.nope_query_scaling(part),
-        mrope_section=tuple(section) if section and whole else (),
+        mrope_section=_mrope_section(rope),
         notes=(*sizes.notes, *notes),
     )
+
+
+def _read_as(kind: str, reading: RuleSet) -> tuple[str, TypeRules]:
+    """The rope type as which a runtime reads another one, and its rules. Raises UnknownRopeType without rules."""
+    rules = reading.types.get(kind)
+    if rules is None:
+        raise UnknownRopeType(kind)
+    return (rules.read_as, reading.types[rules.read_as]) if rules.read_as else (kind, rules)
+
+
+def _mrope_section(rope: JsonObject) -> tuple[int, ...]:
+    """The pairs of each axis of M-RoPE; empty without it."""
+    section = rope.get("mrope_section")
+    if not isinstance(section, list) or not all(isinstance(pairs, int) for pairs in section):
+        return ()
+    return tuple(section)
 
 
 def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> tuple[JsonObject, list[str]]:

@@ -186,10 +186,9 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     part = text_part(config, family)
     rope, _ = rope_dict(part, family, rules)
     kind = rope_type(rope, rules)
-    if rules.own_text_config and part is not config and config.get("model_type") == part.get("model_type"):
-        return verdict(rules.own_text_config, rules.own_text_config_reason, rules.source, kind)
-    if rules.status:
-        return verdict(rules.status, rules.reason, rules.source, kind)
+    finding = _of_model(config, part, rules)
+    if finding:
+        return verdict(*finding, rules.source, kind)
     keyed = stated_key(config, family, runtime)
     if keyed is not None:
         key, statement = keyed
@@ -202,12 +201,9 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     finding = _of_type(types, rope, schedule) or _of_head(types, geometry(config, family), family, kind, rope)
     if finding:
         return verdict(*finding, source, kind)
-    spec = read_spec(config, family, runtime)
-    reason = difference(schedule, before, spec)
-    if reason and isinstance(spec.form, Yarn) and types.times_original != 1:
-        reason = f"it computes YaRN's ramp over {types.times_original} times the trained length: {reason}"
-    if reason:
-        return verdict("ignored" if unscaled(spec, before, schedule) else "differs", reason, source, kind)
+    finding = _of_schedule(schedule, before, read_spec(config, family, runtime), types)
+    if finding:
+        return verdict(*finding, source, kind)
     weights = _quantised(config, runtime)
     if weights:
         return verdict(*weights, runtime.source, kind)
@@ -216,6 +212,13 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return verdict("unknown", f"its attention reads {key}, whose effect on the RoPE is untested", source)
     at_its_own_length = kind == "longrope" and rope.get("original_max_position_embeddings") == schedule.context
     return verdict("exact", "" if at_its_own_length else types.window, source, kind)
+
+
+def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
+    """The finding that holds for a model whatever its RoPE dictionary says."""
+    if rules.own_text_config and part is not config and config.get("model_type") == part.get("model_type"):
+        return rules.own_text_config, rules.own_text_config_reason
+    return (rules.status, rules.reason) if rules.status else None
 
 
 def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
@@ -263,6 +266,16 @@ def _of_head(types: TypeRules, sizes: Geometry, family: Family, kind: str, rope:
         return None
     status, reason = LISTS[types.lists]
     return status, reason.format(types.whole_prompt)
+
+
+def _of_schedule(schedule: Schedule, before: RopeSpec, spec: RopeSpec, types: TypeRules) -> Finding | None:
+    """The finding about what a runtime computes in place of a schedule. Parameters as in `difference`."""
+    reason = difference(schedule, before, spec)
+    if not reason:
+        return None
+    if isinstance(spec.form, Yarn) and types.times_original != 1:
+        reason = f"it computes YaRN's ramp over {types.times_original} times the trained length: {reason}"
+    return "ignored" if unscaled(spec, before, schedule) else "differs", reason
 
 
 def judge_code(family: Family) -> tuple[Verdict, ...]:

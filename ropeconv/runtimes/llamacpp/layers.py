@@ -68,9 +68,7 @@ def _still(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
     listed = [bool(flag) for flag in pattern[:count]] if isinstance(pattern, list) else []
     rotates = listed + [True] * (count - len(listed))
     window = arch.window if arch.window and has_window(file, arch.window, count) else None
-    interval = arch.nope_interval
-    if arch.nope_with_window and window is None:
-        interval = 0 if arch.nope_first else count  # llama4.cpp: the interval is then the number of layers
+    interval = _nope_interval(arch, window, count)
     if interval:
         rotates = [on and (i if arch.nope_first else i + 1) % interval != 0 for i, on in enumerate(rotates)]
     if window is not None and window.rotates == "window":
@@ -79,6 +77,13 @@ def _still(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
         rotates = [on and (inside[i] or i < dense) for i, on in enumerate(rotates)]
     attention = layers_with_attention(file, arch, count)
     return [not (on and present) for on, present in zip(rotates, attention, strict=True)]
+
+
+def _nope_interval(arch: Arch, window: ArchWindow | None, count: int) -> int:
+    """The interval at which a layer does not rotate, 0 where all rotate. window: of the model, None without one."""
+    if not arch.nope_with_window or window is not None:
+        return arch.nope_interval
+    return 0 if arch.nope_first else count  # llama4.cpp: the interval is then the number of layers
 
 
 def _own_frequencies(file: ArchKeys, arch: Arch, count: int) -> list[bool]:

@@ -146,22 +146,28 @@ def recipe_of(form: BakeForm) -> Recipe:
         return read_recipe(Path(form.recipe))
     if form.method not in METHODS:
         raise UsageError(f"{shown(form.method)} is not a method; choose one of {', '.join(METHODS)}")
-    settings = [re.sub(r"\s*=\s*", "=", setting.strip()) for setting in form.settings.split(",") if setting.strip()]
-    value, kind = form.value.replace(" ", ""), REGISTRY[form.method].value
-    length = form.context.replace(" ", "")
-    if kind in LENGTHS and not value:
-        if not length:
-            raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
-        value = length
-    elif kind is Value.NUMBER and is_length(length) and not any(setting.startswith("context=") for setting in settings):
-        settings.append(f"context={length}")
-    wrong = next((setting for setting in (value, *settings) if "," in setting or "\n" in setting), None)
-    wrong = wrong or next((setting for setting in settings if "=" not in setting), None)
-    if wrong is not None:
-        raise UsageError(f"{shown(wrong)} is not a setting; write name=value, with commas between several")
+    value, settings = _value_and_settings(form)
+    wrong = [text for text in (value, *settings) if "," in text or "\n" in text]
+    wrong += [setting for setting in settings if "=" not in setting]
+    if wrong:
+        raise UsageError(f"{shown(wrong[0])} is not a setting; write name=value, with commas between several")
     (row,) = parse_rows(":".join([form.method, *([value] if value else []), *settings]))
     assert row.recipe is not None
     return row.recipe
+
+
+def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
+    """Return the value of the method and its `name=value` settings; the context is one of them, or the value."""
+    settings = [re.sub(r"\s*=\s*", "=", setting.strip()) for setting in form.settings.split(",") if setting.strip()]
+    kind = REGISTRY[form.method].value
+    value, length = form.value.replace(" ", ""), form.context.replace(" ", "")
+    if kind in LENGTHS and not value:
+        if not length:
+            raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
+        return length, settings
+    if kind is Value.NUMBER and is_length(length) and not any(setting.startswith("context=") for setting in settings):
+        settings.append(f"context={length}")
+    return value, settings
 
 
 def target_of(form: BakeForm, out: Path | None = None) -> Target:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -101,7 +102,19 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
             flags = family.layers.flags or family.hooks.types_key
             rotates = f"llama.cpp {'does not rotate' if kind == 'none' else 'rotates'} layer {layer} (the first is 0)"
             raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
-    makers, used = key_layers(part, family, count), list(range(count))
+    _check_shared_keys(file, arch, family, key_layers(part, family, count))
+    if not arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
+        attention, heads = layers_with_attention(file, arch, count), file.get("attention.head_count_kv")
+        used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
+        for layer, wanted_heads in enumerate(heads_of_layers(sizes, family)):
+            if attention[layer] and used[layer] != wanted_heads:
+                what = f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
+                raise _other_layers(what, arch, f"llama.cpp computes {used[layer]}")
+
+
+def _check_shared_keys(file: ArchKeys, arch: Arch, family: Family, makers: Sequence[int]) -> None:
+    """Raise UnsupportedBake where llama.cpp uses the keys of other layers. makers: by layer, that with its keys."""
+    count, used = len(makers), list(range(len(makers)))
     if arch.shared_kv:
         first = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - file.whole(arch.kv_layers, 0)
         back = [arch.shared_kv.window if window else arch.shared_kv.other for window in layer_windows(file, arch)]
@@ -116,13 +129,6 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
         raise _other_layers(what, arch, why)
     if arch.shared_kv and own < 2:
         raise _other_layers(f"{own} layer that makes keys", arch, "llama.cpp stops with fewer than two")
-    if not arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
-        attention, heads = layers_with_attention(file, arch, count), file.get("attention.head_count_kv")
-        used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
-        for layer, wanted_heads in enumerate(heads_of_layers(sizes, family)):
-            if attention[layer] and used[layer] != wanted_heads:
-                what = f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
-                raise _other_layers(what, arch, f"llama.cpp computes {used[layer]}")
 
 
 def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, part: JsonObject) -> None:

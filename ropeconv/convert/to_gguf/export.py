@@ -69,16 +69,14 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
 
     Raises BadSource and UnsupportedBake for a checkpoint that cannot be converted, UsageError for an unknown outtype.
     """
-    outtype = options.outtype or "auto"
     if not source.weights():
         raise BadSource(f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole folder")
     headers = [(ShardWeights(source, name), header) for name, header in source.headers.items()]
-    stored = [tensor for _, header in headers for tensor in header.tensors.values()]
-    quantised = outtype if outtype in FTYPES else ""
-    kind = _kind("auto" if quantised else outtype, [tensor.dtype for tensor in stored])
+    kind = _kind(options.outtype or "auto", source)
+    quantised = options.outtype if options.outtype in FTYPES else ""
     vocabulary = _vocabulary(headers)
     rules, sizes = gguf_rules(family), sizes_of(source.config(), family, spec)
-    names = [as_layer(plain_name(name), sizes.layers) for _, header in headers for name in header.tensors]
+    names = [as_layer(plain_name(name), sizes.layers) for name in source.tensors]
     left_out = not rules.prediction and any(predicts(name, sizes.layers) for name in names)
     if rules.prediction:
         sizes = replace(sizes, prediction=count_layers(names, sizes.layers))
@@ -86,35 +84,41 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     tensors = [*_rope_freqs(spec, family), *out_tensors(headers, rules, sizes, kind)]
     values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
-    with scratch() as folder:  # with the files that gguf-py reads
-        present = {file.name for file in source.files()}
-        for file in present & set(SMALL):
-            if source.is_generated(file):
-                source.copy(file, folder / file)
-            else:
-                (folder / file).write_bytes(read_bytes(source.path(file), file))
-        elements = sum(tensor.elements for tensor in tensors)
-        experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
-        count = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
-        size = (elements, experts // (count or 1), count if experts else 0)
+    size = _weight_counts(tensors, values)
+    with scratch() as folder:
+        _copy_small(source, folder)
         repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
-        described, unlabelled_description = (
-            describe(folder, source.name, repository, text, *size) for text in (label, "")
-        )
-        general = metadata_keys(described, name, options.quantized_by)
-        bare = metadata_keys(unlabelled_description, name, options.quantized_by)
+        described, bare = (describe(folder, source.name, repository, text, *size) for text in (label, ""))
+        general = [metadata_keys(found, name, options.quantized_by) for found in (described, bare)]
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
         composed = composes_characters(folder, tokens)
     arch = values.pop("general.architecture")
     header, unlabelled = (
-        GgufHeader(3, {"general.architecture": arch, **names, **values, **tokens}, infos(tensors), 32, 0, 0)
-        for names in (general, bare)
+        GgufHeader(3, {"general.architecture": arch, **keys, **values, **tokens}, infos(tensors), 32, 0, 0)
+        for keys in general
     )
     check_demands(header, rules.arch)
     check_layers(header, sizes, family, spec)
     vectors = {tensor.name: np.frombuffer(tensor.data, "<f4").astype(np.float64) for tensor in tensors if tensor.data}
     model = GgufModel(header, header.tensors, vectors)
     return GgufExport(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
+
+
+def _weight_counts(tensors: list[OutTensor], values: dict[str, GgufValue]) -> tuple[int, int, int]:
+    """The weights of the model, those of one expert in all layers, and the number of experts."""
+    total = sum(tensor.elements for tensor in tensors)
+    in_experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
+    experts = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
+    return total, in_experts // (experts or 1), experts if in_experts else 0
+
+
+def _copy_small(source: Source, folder: Path) -> None:
+    """Copy the files that gguf-py reads: tokenizer, configs and model card."""
+    for name in {file.name for file in source.files()} & set(SMALL):
+        if source.is_generated(name):
+            source.copy(name, folder / name)
+        else:
+            (folder / name).write_bytes(read_bytes(source.path(name), name))
 
 
 def _rope_freqs(spec: RopeSpec, family: Family) -> list[OutTensor]:
@@ -126,8 +130,10 @@ def _rope_freqs(spec: RopeSpec, family: Family) -> list[OutTensor]:
     return [OutTensor(FREQS, (spec.rotary_dim // 2,), F32, (), data=data)]
 
 
-def _kind(outtype: str, dtypes: list[str]) -> int:
-    if outtype == "auto":
+def _kind(outtype: str, source: Source) -> int:
+    """The type of most weights in the file: by default, and before llama.cpp quantises them, that of the source."""
+    if outtype == "auto" or outtype in FTYPES:
+        dtypes = [tensor.dtype for tensor in source.tensors.values()]
         return DTYPES.get(max(set(dtypes), key=dtypes.count), BF16)
     if outtype not in OUTTYPES:
         known = ", ".join((*OUTTYPES, *FTYPES))

@@ -20,11 +20,11 @@ from ropeconv.models.registry import families
 from ropeconv.rope.bound.reach import profile
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec
 
 from ..conftest import CONFIGS
+from ..support.baking import recipe_of
 from ..support.extent import sample
 from ..support.in_process import command
 
@@ -119,7 +119,7 @@ def test_pairs_that_stand_still_count_nowhere() -> None:
     family = next(family for family in families() if family.name == "gemma4")
     spec = read_spec(sample_config(family), family)
     assert (spec.rotating_pairs, spec.rotary_dim // 2) == (64, 256)
-    known = profile(Recipe(REGISTRY["yarn"](2.0)).schedule(spec.unscaled()), spec.unscaled())
+    known = profile(recipe_of("yarn", 2.0).schedule(spec.unscaled()), spec.unscaled())
     assert known.not_rotating == 192
     assert known.critical_dimension + known.outside <= 2 * 64
     assert known.reach.automatic
@@ -138,7 +138,7 @@ def one(name: str, value: Any = 4.0, untuned: bool = True, reason: str = "", **n
     writings = {"gguf": FormatAdvice("keys", (), reason)}
     command = "ropeconv apply"
     return Advice(
-        Recipe(REGISTRY[name](value)), schedule, profile, untuned, writings, command, recommended=recommended,
+        recipe_of(name, value), schedule, profile, untuned, writings, command, recommended=recommended,
         standing=Standing(signs),
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from ropeconv.inspection.receipts.reader import read_receipt
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import make_plan
+from ..support.baking import YARN, make_plan, recipe_of
 
 
 def asked(name: str = "given") -> MagicMock:
@@ -34,7 +34,7 @@ def asked(name: str = "given") -> MagicMock:
 
 @pytest.fixture
 def plan(llama: Path, tmp_path: Path) -> CheckpointPlan:
-    made = make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
+    made = make_plan(llama, recipe_of("yarn", 4.0), tmp_path / "out")
     assert isinstance(made, CheckpointPlan)
     return made
 
@@ -132,9 +132,6 @@ def test_the_first_answer_is_cached(plan: CheckpointPlan, folder: Path, cache: P
 
 
 # `ropeconv.apply` in Python: what it writes, and the check of the result
-
-
-YARN = Recipe(REGISTRY["yarn"](4.0))
 
 
 def test_it_is_checked_and_the_receipt_says_so(llama: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.runtime import RUNS
 
 from ..conftest import Run, hashes
-from ..support.baking import make_plan, replaced
+from ..support.baking import inspected, make_plan, replaced
 from ..support.models import make
 
 EAGLE_3: dict[str, Any] = {
@@ -254,9 +254,9 @@ def test_the_first_eagle_heads_are_known_by_their_name(tmp_path: Path) -> None:
     # https://github.com/SafeAILab/EAGLE/blob/main/eagle/train/vicuna_7B_config.json has the class of its target
     plain = EAGLE_3 | {"architectures": ["LlamaForCausalLM"], "draft_vocab_size": None}
     with pytest.raises(BadSource, match="is an EAGLE head"):
-        inspect_source(open_source(str(config(tmp_path / "EAGLE-LLaMA3-Instruct-8B", plain))))
+        inspected(config(tmp_path / "EAGLE-LLaMA3-Instruct-8B", plain))
     for name, changes in {"other": {}, "eagle-7b": {"num_hidden_layers": 32}}.items():
-        assert inspect_source(open_source(str(config(tmp_path / name, plain | changes)))).draft is None
+        assert inspected(config(tmp_path / name, plain | changes)).draft is None
 
 
 def test_mtp_layers_are_told_as_a_part_of_their_model(llama: Path, run: Run) -> None:

@@ -17,14 +17,12 @@ from ropeconv.bake.plan import Plan
 from ropeconv.errors import Disagreement
 from ropeconv.inspection.receipts.receipt import CheckRecord
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS, hashes
-from ..support.baking import apply, make_plan
+from ..support.baking import YARN, apply, make_plan, recipe_of
 from .writing.plans import SmallPlan, small_plan, source_folder, tree, write
 
-YARN = Recipe(REGISTRY["yarn"](4.0))
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 
 
@@ -102,7 +100,7 @@ def test_a_staged_output_is_what_is_not_copied(small: SmallPlan) -> None:
     ],
 )  # fmt: skip
 def test_the_name_of_the_output(method: str, values: tuple[Any, ...], name: str) -> None:
-    assert make_plan(LLAMA_2, Recipe(REGISTRY[method](*values))).out == Path(f"{LLAMA_2.stem}-{name}")
+    assert make_plan(LLAMA_2, recipe_of(method, *values)).out == Path(f"{LLAMA_2.stem}-{name}")
 
 
 # Errors on the way

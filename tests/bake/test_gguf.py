@@ -15,14 +15,12 @@ from ropeconv.errors import UsageError
 from ropeconv.models.config import sample_config
 from ropeconv.models.registry import by_name
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS
-from ..support.baking import apply, make_plan
+from ..support.baking import MIXED, YARN, apply, make_plan
 from ..support.gguf_files import TRAINED, contents, write
 
-MIXED, YARN, NTK = (Recipe(REGISTRY[name](4.0)) for name in ("mixed", "yarn", "ntk"))
 CONFIG = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 
 

@@ -11,20 +11,18 @@ import pytest
 
 from ropeconv.bake.plan import Plan
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.groups import find, newest
 
 from ..conftest import CONFIGS
-from ..support.baking import apply, make_plan
+from ..support.baking import apply, make_plan, recipe_of
 
 TRAINED, LONGER = 64, 200
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
-MIXED = Recipe(REGISTRY["mixed"](4.0), keep_short=True)
+MIXED = recipe_of("mixed", 4.0, keep_short=True)
 
 
 def plan(source: Path, method: str, *values: object, out: Path | None = None, replace: bool = False, **more) -> Plan:
-    return make_plan(source, Recipe(REGISTRY[method](*values), keep_short=True, **more), out, replace=replace)
+    return make_plan(source, recipe_of(method, *values, keep_short=True, **more), out, replace=replace)
 
 
 def logits(folder: Path, length: int, inv_freq: np.ndarray | None = None) -> np.ndarray:
@@ -48,7 +46,7 @@ def mixed(factor: float) -> np.ndarray:
 
 def test_short_prompts_get_the_source_and_long_ones_the_method(llama: Path, tmp_path: Path) -> None:
     baked = apply(make_plan(llama, MIXED, tmp_path / "two"))
-    one = apply(make_plan(llama, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "one"))
+    one = apply(make_plan(llama, recipe_of("mixed", 4.0), tmp_path / "one"))
     np.testing.assert_array_equal(logits(baked, TRAINED), logits(llama, TRAINED))
     assert np.abs(logits(one, TRAINED) - logits(llama, TRAINED)).max() > 0.1
     for length in (TRAINED + 1, LONGER):
@@ -99,7 +97,7 @@ def test_who_switches(runtime: str, status: str) -> None:
     """Executed, facts of section 7: transformers switches, vLLM takes the long list once its window is longer."""
     one = plan(LLAMA_3, "mixed", "32k")
     assert one.result.status_of(find(runtime)[-1]) == status
-    assert make_plan(LLAMA_3, Recipe(REGISTRY["mixed"]("32k"))).result.status_of(newest("vllm")) == "exact"
+    assert make_plan(LLAMA_3, recipe_of("mixed", "32k")).result.status_of(newest("vllm")) == "exact"
 
 
 def test_the_plan_says_what_each_runtime_does_and_what_a_cache_does() -> None:
@@ -121,7 +119,7 @@ def test_llama_cpp_takes_a_list_by_its_window(tmp_path: Path) -> None:
 
     source = checkpoint("llama", tmp_path / "source", max_position_embeddings=512)
     out = apply(make_plan(source, MIXED, tmp_path / "out.gguf", to="gguf", outtype="f32"))
-    one = apply(make_plan(source, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "one.gguf", to="gguf", outtype="f32"))
+    one = apply(make_plan(source, recipe_of("mixed", 4.0), tmp_path / "one.gguf", to="gguf", outtype="f32"))
     for length, inv_freq in ((400, mixed(1.0)), (700, mixed(4.0))):
         ids = np.random.default_rng(1).integers(3, 300, length)
         found, single = (LlamaCppEngine(path).logits(ids.tolist(), list(range(length))) for path in (out, one))

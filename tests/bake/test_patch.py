@@ -15,11 +15,10 @@ from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
+from ..support.baking import YARN, apply, inspected, make_plan, recipe_of
 from ..support.extent import sample
 from ..support.models import TRAINED, VOCABULARY
 
-YARN = Recipe(REGISTRY["yarn"](4.0))
 LENGTH = 4 * TRAINED
 
 
@@ -54,7 +53,7 @@ def test_it_is_what_transformers_computes_from_its_own_keys(tiny: Callable[[str]
     patched = logits(model)
     undo()
     config = transformers.AutoConfig.from_pretrained(folder)
-    factor = YARN.schedule(ropeconv.inspect_source(ropeconv.open_source(str(folder))).spec).attention_factor
+    factor = YARN.schedule(inspected(folder).spec).attention_factor
     said = {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED, "beta_fast": 32.0,
         "beta_slow": 1.0, "attention_factor": factor,
@@ -82,7 +81,7 @@ def test_longrope_takes_the_list_of_the_last_position(model: Any) -> None:
 
 def test_queries_are_scaled_and_left_alone_again(model: Any) -> None:
     before = logits(model)
-    undo = ropeconv.patch(model, Recipe(REGISTRY["theta"](10000.0), context=LENGTH, log_n="clamped"))
+    undo = ropeconv.patch(model, recipe_of("theta", 10000.0, context=LENGTH, log_n="clamped"))
     scaled = logits(model)
     assert distance(scaled[:TRAINED], before[:TRAINED]) < 1e-3
     assert distance(scaled[TRAINED:], before[TRAINED:]) > 0.1
@@ -100,7 +99,7 @@ def test_a_scaled_model_needs_a_plan(tiny: Callable[[str], Path], tmp_path: Path
 
 def test_patches_are_undone_in_the_reverse_order(model: Any) -> None:
     before = logits(model)
-    first, second = ropeconv.patch(model, YARN), ropeconv.patch(model, Recipe(REGISTRY["mixed"](2.0)))
+    first, second = ropeconv.patch(model, YARN), ropeconv.patch(model, recipe_of("mixed", 2.0))
     with pytest.raises(RopeconvError, match="undo the later one first"):
         first()
     second()

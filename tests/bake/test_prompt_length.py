@@ -21,11 +21,10 @@ from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support import llamacpp
-from ..support.baking import apply, make_plan
+from ..support.baking import YARN, apply, make_plan
 from ..support.models import TRAINED
 
 CONTEXT = 4 * TRAINED
-YARN = Recipe(REGISTRY["yarn"](4.0))
 SENTENCE = "sentence_bert_config.json"
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},

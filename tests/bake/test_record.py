@@ -16,16 +16,14 @@ from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters
 from ropeconv.bake.plan import source_record
 from ropeconv.inspection.receipts.receipt import BeforeRecord, ConfigRecord, Receipt, TargetRecord
 from ropeconv.models.registry import by_name
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.evidence import Evidence
 from ropeconv.runtimes.verdict import Verdict
 from ropeconv.version import SCHEMA, __version__
 
-from ..support.baking import make_plan
+from ..support.baking import YARN, make_plan, recipe_of
 from ..support.gguf_files import write
 
-YARN = Recipe(REGISTRY["yarn"](4.0))
 FORMULA = 1 + 0.1 * math.log(4)
 
 
@@ -56,7 +54,7 @@ def test_a_receipt_of_a_gguf_file_has_no_config_and_its_steps(tmp_path: Path) ->
     found = receipt(write(tmp_path / "m.gguf"), YARN)
     assert (found.in_config, found.fold, found.log_n_approximation) == (None, None, None)
     assert (found.family, found.encoding, found.target) == ("llama", "keys", TargetRecord("gguf"))
-    log_n = Recipe(REGISTRY["theta"](1e4), context=256, log_n="clamped")
+    log_n = recipe_of("theta", 1e4, context=256, log_n="clamped")
     carried = receipt(write(tmp_path / "n.gguf"), log_n, carrier="mistral3", allow_approximate=True)
     steps = carried.log_n_approximation
     assert steps is not None

@@ -14,14 +14,11 @@ import ropeconv
 from ropeconv.bake.restore import restore_plan
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
+from ..support.baking import MIXED, YARN, apply, make_plan, recipe_of
 from ..support.gguf_files import write
 
-YARN, MIXED = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](4.0))
-LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
+LOG_N = recipe_of("yarn", 4.0, log_n="clamped")
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "head_dim": 8,
     "max_position_embeddings": 64, "rope_theta": 10000.0,
@@ -111,9 +108,9 @@ def test_what_cannot_be_brought_back(
 def test_a_context_of_lengths_that_imply_a_factor_is_the_one_that_is_declared(tmp_path: Path) -> None:
     """Phi 3's class derives an attention factor from two lengths, so that a little more than wanted is declared."""
     source = folder(tmp_path / "model", weights=True, model_type="phi3", max_position_embeddings=4096)
-    quiet = make_plan(source, Recipe(REGISTRY["mixed"](4.0), attention_factor=1.0))
+    quiet = make_plan(source, recipe_of("mixed", 4.0, attention_factor=1.0))
     assert quiet.schedule.context == 16384
-    loud = make_plan(source, Recipe(REGISTRY["mixed"](4.0), attention_factor=1.1))
+    loud = make_plan(source, recipe_of("mixed", 4.0, attention_factor=1.1))
     assert loud.schedule.context > 16384
     assert (
         loud.schedule.context

@@ -14,21 +14,13 @@ import ropeconv
 from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.errors import BadSource
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import hashes
-from ..support.baking import apply, make_plan
+from ..support.baking import MIXED, NTK, YARN, apply, inspected, make_plan, recipe_of
 from ..support.models import TRAINED
 
 TOKENIZER = '{\r\n  "model_max_length": 64,\r\n  "unk_token": "<unk>"\r\n}\r\n'
-
-
-def recipe(method: str, *values: Any, **modifiers: Any) -> Recipe:
-    return Recipe(REGISTRY[method](*values), **modifiers)
-
-
-YARN, NTK, MIXED = recipe("yarn", 4.0), recipe("ntk", 4.0), recipe("mixed", 4.0)
 
 
 @pytest.fixture
@@ -56,8 +48,8 @@ def brought_back(baked: Path, out: Path, **options: Any) -> Path:
         (NTK, "native"),
         (MIXED, "factors"),
         (MIXED, "buffers"),  # adds a shard, an index and code, and renames the weights
-        (recipe("mixed", 4.0, log_n="full"), "ministral3"),  # multiplies queries by a power of two
-        (recipe("as-is"), "native"),
+        (recipe_of("mixed", 4.0, log_n="full"), "ministral3"),  # multiplies queries by a power of two
+        (recipe_of("as-is"), "native"),
     ],
 )
 def test_every_file_is_as_it_was(source: Path, tmp_path: Path, made: Recipe, encoding: str) -> None:
@@ -70,7 +62,7 @@ def test_several_bakes_go_back_to_the_first_source(source: Path, tmp_path: Path)
     once = apply(make_plan(source, NTK, tmp_path / "once"))
     twice = apply(make_plan(once, MIXED, tmp_path / "twice", encoding="buffers", replace=True))
     thrice = apply(make_plan(twice, YARN, tmp_path / "thrice", replace=True))
-    kept = apply(make_plan(thrice, recipe("as-is", context=512), tmp_path / "kept"))
+    kept = apply(make_plan(thrice, recipe_of("as-is", context=512), tmp_path / "kept"))
     for baked in (twice, thrice, kept):
         assert hashes(brought_back(baked, tmp_path / f"{baked.name}-back")) == hashes(source)
     assert ropeconv.read_receipt(kept).original.source.name == "model"  # type: ignore[union-attr]
@@ -169,7 +161,7 @@ def test_a_receipt_that_was_forged_is_not_trusted(out: Path, tmp_path: Path, nam
         with pytest.raises(BadSource, match=sentence):
             apply(make_plan(out, NTK, tmp_path / "again", replace=True))
     assert sorted(tmp_path.iterdir()) == before
-    seen = ropeconv.inspect_source(ropeconv.open_source(str(out)))
+    seen = inspected(out)
     assert (seen.spec.original_context, seen.spec.context) == (TRAINED, 4 * TRAINED)
 
 
@@ -180,13 +172,13 @@ def test_the_default_place_is_in_the_current_folder(out: Path) -> None:
 
 def test_no_trained_context_beyond_that_of_the_files_is_believed(out: Path) -> None:
     altered(out, lambda receipt: receipt["schedule"].update(original_context=4 * TRAINED + 1))
-    assert ropeconv.inspect_source(ropeconv.open_source(str(out))).spec.original_context == TRAINED
+    assert inspected(out).spec.original_context == TRAINED
 
 
 @pytest.mark.parametrize("change", [lambda config: config.update(model_type="x"), lambda config: config.clear()])
 def test_a_first_config_that_cannot_be_read_is_none(out: Path, change: Change) -> None:
-    assert ropeconv.inspect_source(ropeconv.open_source(str(out))).first is not None
-    seen = ropeconv.inspect_source(ropeconv.open_source(str(altered(out, first_config(change)))))
+    assert inspected(out).first is not None
+    seen = inspected(altered(out, first_config(change)))
     assert (seen.first, seen.spec.context) == (None, 4 * TRAINED)
 
 

@@ -23,22 +23,14 @@ from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import read_header
 from ropeconv.formats.gguf.values import string, u32
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
+from ..support.baking import MIXED, NTK, YARN, apply, inspected, make_plan, recipe_of
 from ..support.extent import sample
 from ..support.gguf_files import TRAINED, contents, plain_tensors, write
 from ..support.in_process import command
 
 OWN = {"ropeconv.json", "ropeconv.reserved"}
-
-
-def recipe(method: str, *values: Any, **modifiers: Any) -> Recipe:
-    return Recipe(REGISTRY[method](*values), **modifiers)
-
-
-YARN, MIXED, NTK = recipe("yarn", 4.0), recipe("mixed", 4.0), recipe("ntk", 4.0)
 
 
 @pytest.fixture
@@ -70,11 +62,11 @@ def insertable(path: Path) -> Path:
 CASES: dict[str, tuple[str, Recipe, dict[str, Any]]] = {
     "keys": ("llama", YARN, {}),
     "another base": ("llama", NTK, {}),
-    "a base and a context": ("llama", recipe("theta", 1e6, context=256), {}),
-    "an attention factor": ("llama", recipe("yarn", 4.0, attention_factor=1.3), {}),
+    "a base and a context": ("llama", recipe_of("theta", 1e6, context=256), {}),
+    "an attention factor": ("llama", recipe_of("yarn", 4.0, attention_factor=1.3), {}),
     "a rope tensor": ("llama", MIXED, {}),
     "rows that are reordered": ("qwen2", MIXED, {}),
-    "log-n": ("llama", recipe("mixed", 4.0, log_n="clamped"), {"carrier": "mistral3", "allow_approximate": True}),
+    "log-n": ("llama", recipe_of("mixed", 4.0, log_n="clamped"), {"carrier": "mistral3", "allow_approximate": True}),
 }
 
 
@@ -99,14 +91,14 @@ def test_methods_are_tried_one_after_the_other_in_place(tmp_path: Path) -> None:
     """Each is what the same method makes of the pristine file, also back from a rope tensor to keys."""
     path = insertable(write(tmp_path / "model.gguf"))
     shutil.copy(path, tmp_path / "pristine.gguf")
-    for number, made in enumerate([YARN, MIXED, NTK, YARN, recipe("theta", 1e6, context=256), MIXED]):
+    for number, made in enumerate([YARN, MIXED, NTK, YARN, recipe_of("theta", 1e6, context=256), MIXED]):
         apply(make_plan(path, made, in_place=True, replace=number > 0))
         fresh = apply(make_plan(tmp_path / "pristine.gguf", made, tmp_path / f"{number}.gguf"))
         here, there = read_header(path), read_header(fresh)
         assert without_own(here.values) == without_own(there.values)
         assert here.tensors == there.tensors
         assert contents(path) == contents(fresh)
-        spec = ropeconv.inspect_source(ropeconv.open_source(str(path))).spec
+        spec = inspected(path).spec
         length = gguf.GGUFReader(fresh).fields["llama.context_length"].contents()
         assert (spec.original_context, spec.context) == (TRAINED, length)
     brought_back(path)
@@ -186,13 +178,13 @@ def test_a_receipt_that_was_forged_is_not_trusted(tmp_path: Path, name: str) -> 
     if name not in RESTORED:
         with pytest.raises(BadSource, match=sentence):
             make_plan(baked, NTK, tmp_path / "again.gguf", replace=True)
-    assert ropeconv.inspect_source(ropeconv.open_source(str(baked))).spec.context == 4 * TRAINED
+    assert inspected(baked).spec.context == 4 * TRAINED
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_no_trained_context_beyond_that_of_the_file_is_believed(baked: Path) -> None:
     named = altered(baked, lambda receipt: receipt["schedule"].update(original_context=4 * TRAINED + 1))
-    assert ropeconv.inspect_source(ropeconv.open_source(str(named))).spec.original_context == TRAINED
+    assert inspected(named).spec.original_context == TRAINED
 
 
 def test_changed_keys_and_earlier_receipts_are_refused(baked: Path, tmp_path: Path) -> None:
@@ -226,9 +218,9 @@ def test_llama_cpp_computes_the_unscaled_model_again(tmp_path: Path, model_type:
 
     wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4} if outtype == "q4_k_m" else {}
     source, plain = checkpoint(model_type, tmp_path / "source", **wide), tmp_path / "plain.gguf"
-    made = recipe("yarn", 4.0, attention_factor=1.2) if model_type == "gemma3_text" else MIXED
+    made = recipe_of("yarn", 4.0, attention_factor=1.2) if model_type == "gemma3_text" else MIXED
     bake(source, made, tmp_path / "baked.gguf", outtype=outtype)
-    bake(source, recipe("as-is"), plain, outtype=outtype)
+    bake(source, recipe_of("as-is"), plain, outtype=outtype)
     back = brought_back(tmp_path / "baked.gguf", tmp_path / "back.gguf")
     assert contents(back) == contents(plain)
     assert dict(read_header(back).values) == without_own(read_header(plain).values)
@@ -239,7 +231,7 @@ def test_llama_cpp_computes_the_unscaled_model_again(tmp_path: Path, model_type:
 # --in-place from the command line: other names, other writers, and a model that is being read
 
 
-LINEAR = Recipe(REGISTRY["linear"](2.0))
+LINEAR = recipe_of("linear", 2.0)
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from ropeconv.bake.plan import Plan
 from ropeconv.errors import UsageError
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.forms import Llama3, Yarn
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS
-from ..support.baking import apply, make_plan
+from ..support.baking import apply, make_plan, recipe_of
 from ..support.gguf_files import plain_tensors, write
 
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"  # 8,192 tokens trained, 131,072 declared
@@ -28,7 +27,7 @@ GPT_OSS = CONFIGS / "openai--gpt-oss-20b.json"
 
 def plan(source: Path, method: str, *values: object, context: int | None = None, on_top: bool = False, **more) -> Plan:
     given = {"original_context": more.pop("original_context")} if "original_context" in more else {}
-    return make_plan(source, Recipe(REGISTRY[method](*values), context=context, on_top=on_top, **given), **more)
+    return make_plan(source, recipe_of(method, *values, context=context, on_top=on_top, **given), **more)
 
 
 # Scaled sources

@@ -10,17 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
-
-from ..support.baking import apply, make_plan
+from ..support.baking import apply, make_plan, recipe_of
 from ..support.corruptions import data, renew, scale, tensor
 from ..support.gguf_files import write
 from ..support.hub_server import serving
 from ..support.in_process import command
 from ..support.models import make
 
-YARN = Recipe(REGISTRY["yarn"](16.0))
+YARN = recipe_of("yarn", 16.0)
 VALIDATE = ("validate", "out", "--against", "model")
 
 

@@ -14,16 +14,13 @@ from ropeconv.errors import Disagreement
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.values import f32, string
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
+from ..support.baking import MIXED, apply, make_plan, recipe_of
 from ..support.corruptions import data, scale, tensor
 from ..support.gguf_files import write
 from ..support.llamacpp import bake, checkpoint
 from ..support.models import make
 
-MIXED = Recipe(METHODS["mixed"](4.0))
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}  # as the quantiser needs it
 LISTS = ("rope_factors_long.weight", "rope_factors_short.weight")
 CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...], str]] = {
@@ -93,7 +90,7 @@ def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None
 
 def test_tensors_that_a_fold_changes_are_compared_and_others_are_not(tmp_path: Path) -> None:
     source, out = make("llama", tmp_path / "source"), tmp_path / "out"
-    apply(make_plan(source, Recipe(METHODS["yarn"](4.0)), out, encoding="weights"))
+    apply(make_plan(source, recipe_of("yarn", 4.0), out, encoding="weights"))
     plain = compare(out, source)
     tensor("model.layers.0.mlp.up_proj.weight", scale(0, 2.0))(out)
     assert compare(out, source) == plain

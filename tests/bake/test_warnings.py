@@ -24,7 +24,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.groups import find, newest
 
 from ..conftest import CONFIGS
-from ..support.baking import make_plan
+from ..support.baking import YARN, inspected, make_plan, recipe_of
 from ..support.models import TRAINED
 
 MORE = CONFIGS.parent / "more_configs"
@@ -33,7 +33,7 @@ MISTRAL = CONFIGS / "mistralai--Mistral-7B-v0.1.json"
 
 
 def warned(path: Path, method: str, *values: Any, replace: bool = False, **modifiers: Any) -> tuple[str, ...]:
-    recipe = Recipe(REGISTRY[method](*values), **modifiers)
+    recipe = recipe_of(method, *values, **modifiers)
     return make_plan(path, recipe, replace=replace).warnings
 
 
@@ -118,16 +118,16 @@ def test_a_runtime_gets_a_recipe_that_it_reads(
 def test_m_rope_in_vllm_is_refused_with_the_reason(method: str, words: str) -> None:
     config = CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json"
     with pytest.raises(UnsupportedBake, match=words) as refusal:
-        make_plan(config, Recipe(REGISTRY[method](4.0)), runtimes=("vllm",))
+        make_plan(config, recipe_of(method, 4.0), runtimes=("vllm",))
     assert "take a base, which is read exactly (--ntk 4)" in str(refusal.value)
-    base = make_plan(config, Recipe(REGISTRY["ntk"](4.0)), runtimes=("vllm",))
+    base = make_plan(config, recipe_of("ntk", 4.0), runtimes=("vllm",))
     assert base.result.status_of(newest("vllm")) == "exact"
 
 
 # What a plan takes over from its source is said in one line, with the numbers that the model's own class computes
 
 
-YARN_80 = Recipe(REGISTRY["yarn"](80.0))
+YARN_80 = recipe_of("yarn", 80.0)
 DEEPSEEK_V3, MINISTRAL = "deepseek-ai--DeepSeek-V3", "mistralai--Ministral-3-3B-2512"
 # name, model_type at the top, mscale, mscale_all_dim
 PUBLISHED = [
@@ -187,7 +187,6 @@ def test_what_is_not_inherited_is_not_said() -> None:
 # Checkpoints with dual_chunk_attention_config, which some runtimes compute in place of a method: Qwen2.5-1M
 
 
-YARN = Recipe(REGISTRY["yarn"](4.0))
 CHUNKS = {"chunk_size": 32, "local_size": 8, "original_max_position_embeddings": TRAINED // 2}
 
 
@@ -214,7 +213,7 @@ def test_a_runtime_that_ignores_the_method_is_refused(chunked: Path, runtime: st
 
 
 def test_it_is_said_until_it_is_chosen(chunked: Path) -> None:
-    seen = inspect_source(open_source(str(chunked)))
+    seen = inspected(chunked)
     message = next(problem.message for problem in seen.problems if problem.code == "dual-chunk")
     assert all(name in message for name in ("ignored by transformers", "vLLM", "SGLang"))
     assert seen.spec.original_context == TRAINED // 2

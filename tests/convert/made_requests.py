@@ -12,7 +12,6 @@ from ropeconv.convert.target import Target
 from ropeconv.formats.safetensors import Tensor
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.runtimes.read_config import read_spec
@@ -26,13 +25,6 @@ WEIGHTS = {
     f"model.layers.0.self_attn.{name}.weight": Tensor(f"model.layers.0.self_attn.{name}.weight", "BF16", shape, 0, 0)
     for name, shape in SHAPES.items()
 }
-
-
-def recipe(method: str, *values: Any, **modifiers: Any) -> Recipe:
-    return Recipe(REGISTRY[method](*values), **modifiers)
-
-
-YARN, MIXED, NTK = recipe("yarn", 4.0), recipe("mixed", 4.0), recipe("ntk", 4.0)
 
 
 def request(

@@ -16,20 +16,17 @@ import torch
 
 from ropeconv.convert.encodings.buffers import TENSOR
 from ropeconv.errors import BadSource
-from ropeconv.inspection.inspection import inspect_source
-from ropeconv.models.open import open_source
-from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan, validate
+from ..support.baking import apply, inspected, make_plan, recipe_of, validate
 from ..support.extent import sample
 from ..support.models import make
 
 LAYOUTS = ("llama", "mistral", "qwen2", "qwen3")
 RECIPES = {
-    "clamped": Recipe(METHODS["mixed"](4.0), attention_factor=1.25, log_n="clamped"),
-    "full": Recipe(METHODS["yarn"](4.0), log_n="full", log_n_length=48),
-    "none": Recipe(METHODS["yarn"](4.0)),
+    "clamped": recipe_of("mixed", 4.0, attention_factor=1.25, log_n="clamped"),
+    "full": recipe_of("yarn", 4.0, log_n="full", log_n_length=48),
+    "none": recipe_of("yarn", 4.0),
 }
 NOISE = 5e-5  # of a standard deviation
 
@@ -144,4 +141,4 @@ def test_weights_keep_their_bytes_and_the_index_gets_one_tensor_more(llama: Path
 
 def test_an_output_is_no_source_until_it_is_restored(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(BadSource, match="recreate its source with `ropeconv restore`"):
-        inspect_source(open_source(str(baked(llama, RECIPES["none"], tmp_path / "out"))))
+        inspected(baked(llama, RECIPES["none"], tmp_path / "out"))

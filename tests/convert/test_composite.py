@@ -14,11 +14,9 @@ import pytest
 
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import UnsupportedBake
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checks import compare
 
-from ..support.baking import make_plan
+from ..support.baking import make_plan, recipe_of
 from ..support.extent import sample
 from .test_families import write_config
 
@@ -56,9 +54,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What the defaults of a class lack or contradict."""
 RECIPES = {
-    "mixed": Recipe(REGISTRY["mixed"](4.0)),
-    "yarn": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.0),
-    "theta": Recipe(REGISTRY["theta"](5e6)),
+    "mixed": recipe_of("mixed", 4.0),
+    "yarn": recipe_of("yarn", 4.0, attention_factor=1.0),
+    "theta": recipe_of("theta", 5e6),
 }
 
 

@@ -20,7 +20,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.groups import find
 from ropeconv.validate.checks import compare, ulp_distance
 
-from ..support.baking import make_plan, replaced
+from ..support.baking import make_plan, recipe_of, replaced
 from ..support.extent import sample
 from ..support.families import crossed
 from ..support.models import CANCELS, FAMILIES, TINY, TRAINED, of_extended
@@ -83,19 +83,19 @@ def new_base(model_type: str, base: float) -> np.ndarray:
 
 
 CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
-    "yarn": (Recipe(REGISTRY["yarn"](4.0)), lambda m: yarn(m, 4), 0.1 * math.log(4) + 1),
+    "yarn": (recipe_of("yarn", 4.0), lambda m: yarn(m, 4), 0.1 * math.log(4) + 1),
     "yarn no-truncate": (
         Recipe(REGISTRY["yarn"](8.0, truncate=False)),
         lambda m: yarn(m, 8, False),
         0.1 * math.log(8) + 1,
     ),
-    "yarn A=1.3": (Recipe(REGISTRY["yarn"](4.0), attention_factor=1.3), lambda m: yarn(m, 4), 1.3),
-    "mixed": (Recipe(REGISTRY["mixed"](4.0)), lambda m: mixed(m, 4), 1.0),
-    "mixed A=1.2": (Recipe(REGISTRY["mixed"](4.0), attention_factor=1.2), lambda m: mixed(m, 4), 1.2),
-    "by-parts": (Recipe(REGISTRY["by-parts"](4.0)), lambda m: by_parts(m, 4), 1.0),
-    "ntk-fixed": (Recipe(REGISTRY["ntk-fixed"](4.0)), lambda m: fixed(m, 4), 1.0),
-    "linear": (Recipe(REGISTRY["linear"](4.0)), lambda m: pairs(m)[0] ** -pairs(m)[2] / 4, 1.0),
-    "theta": (Recipe(REGISTRY["theta"](5e5), context=256), lambda m: new_base(m, 500000.0), 1.0),
+    "yarn A=1.3": (recipe_of("yarn", 4.0, attention_factor=1.3), lambda m: yarn(m, 4), 1.3),
+    "mixed": (recipe_of("mixed", 4.0), lambda m: mixed(m, 4), 1.0),
+    "mixed A=1.2": (recipe_of("mixed", 4.0, attention_factor=1.2), lambda m: mixed(m, 4), 1.2),
+    "by-parts": (recipe_of("by-parts", 4.0), lambda m: by_parts(m, 4), 1.0),
+    "ntk-fixed": (recipe_of("ntk-fixed", 4.0), lambda m: fixed(m, 4), 1.0),
+    "linear": (recipe_of("linear", 4.0), lambda m: pairs(m)[0] ** -pairs(m)[2] / 4, 1.0),
+    "theta": (recipe_of("theta", 5e5, context=256), lambda m: new_base(m, 500000.0), 1.0),
 }
 
 
@@ -141,8 +141,8 @@ def test_transformers_computes_the_method(
 
 @pytest.mark.parametrize("change", ["factor", "theta", "attention_factor"])
 def test_the_check_notices_a_wrong_encoding(llama: Path, change: str, probe: Probe, tmp_path: Path) -> None:
-    yarn = Recipe(REGISTRY["yarn"](4.0))
-    wrong = {"factor": Recipe(REGISTRY["yarn"](4.01)), "attention_factor": replace(yarn, attention_factor=1.1387)}
+    yarn = recipe_of("yarn", 4.0)
+    wrong = {"factor": recipe_of("yarn", 4.01), "attention_factor": replace(yarn, attention_factor=1.1387)}
     plan, other = (make_plan(llama, recipe) for recipe in (yarn, wrong.get(change, yarn)))
     write_config(other, tmp_path)
     if change == "theta":

@@ -23,17 +23,15 @@ from ropeconv.engines.transformers.patch import patch
 from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.safetensors import read_header
 from ropeconv.models.registry import by_model_type
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan, stored_as, validate
+from ..support.baking import apply, make_plan, recipe_of, stored_as, validate
 from ..support.extent import sample
 from ..support.families import REPRESENTATIVES
 from ..support.llamacpp import lively
 from ..support.models import CANCELS, FAMILIES, TRAINED, auto_class, make
 from .test_buffers import in_two_files
 
-RECIPE = Recipe(METHODS["theta"](2e6), context=256, attention_factor=2.0)
+RECIPE = recipe_of("theta", 2e6, context=256, attention_factor=2.0)
 LENGTH = 2 * TRAINED
 FIXED = {name for name in FAMILIES if by_model_type()[name].weights.fixed}
 FOLDING = [name for name in FAMILIES if name not in CANCELS | FIXED]
@@ -112,7 +110,7 @@ def test_sixteen_bits_are_rounded_to_nearest_and_the_plan_says_so(
     monkeypatch.setattr(arithmetic, "PIECE", 1000)  # so that a tensor has many pieces
     source = make("qwen2", tmp_path / "half")
     half = stored_as(source, dtype)
-    recipe = Recipe(METHODS["linear"](4.0), attention_factor=1.2)
+    recipe = recipe_of("linear", 4.0, attention_factor=1.2)
     plan = make_plan(source, recipe, tmp_path / "out", encoding="weights")
     statuses = {verdict.status for verdict in plan.result.verdicts}
     assert "rounded" in statuses
@@ -138,7 +136,7 @@ def test_norms_stored_in_32_bits_lose_nothing_and_all_else_keeps_its_bytes(tmp_p
     source = make("qwen3", tmp_path / "source")
     tensors = stored_as(source, "bfloat16")
     where = in_two_files(source)
-    plan = make_plan(source, Recipe(METHODS["yarn"](4.0)), tmp_path / "out", encoding="weights", fold_dtype="f32")
+    plan = make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out", encoding="weights", fold_dtype="f32")
     assert any("stored in float32" in warning for warning in plan.warnings)
     out = apply(plan)
     after = {name: tensor for file in set(where.values()) for name, tensor in load_file(out / file).items()}
@@ -157,4 +155,4 @@ def test_norms_stored_in_32_bits_lose_nothing_and_all_else_keeps_its_bytes(tmp_p
 
 def test_matrices_are_not_stored_in_32_bits(llama: Path) -> None:
     with pytest.raises(UnsupportedBake, match="only norms are small enough"):
-        make_plan(llama, Recipe(METHODS["yarn"](4.0)), encoding="weights", fold_dtype="f32")
+        make_plan(llama, recipe_of("yarn", 4.0), encoding="weights", fold_dtype="f32")

@@ -13,11 +13,10 @@ import safetensors.torch
 import torch
 
 from ropeconv.engines.transformers.load import load_stock
-from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import QueryScaling
 
-from ..support.baking import apply, make_plan, stored_as, validate
+from ..support.baking import apply, make_plan, recipe_of, stored_as, validate
 from ..support.extent import sample
 from ..support.models import TRAINED, make
 from .test_buffers import calm
@@ -29,7 +28,7 @@ SILENT = (
 
 
 def baked(source: Path, out: Path, kind: str, of: str | Recipe = "mixed") -> Path:
-    recipe = replace(Recipe(METHODS[of](4.0)) if isinstance(of, str) else of, log_n=kind)
+    recipe = replace(recipe_of(of, 4.0) if isinstance(of, str) else of, log_n=kind)
     return apply(make_plan(source, recipe, out, encoding="ministral3", allow_approximate=True))
 
 
@@ -70,9 +69,7 @@ def test_silent_keys_keep_the_meaning_they_had(tmp_path: Path, layout: str) -> N
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source)).save_pretrained(tmp_path / "whole")
     (tmp_path / "whole" / "model.safetensors").replace(source / "model.safetensors")
-    out = baked(
-        source, tmp_path / "out", "clamped", Recipe(METHODS["theta"](1e4), log_n="clamped", log_n_length=1 << 20)
-    )
+    out = baked(source, tmp_path / "out", "clamped", recipe_of("theta", 1e4, log_n="clamped", log_n_length=1 << 20))
     ids = torch.randint(4, 300, (1, TRAINED), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         one, other = (load_stock(folder, "cpu")(input_ids=ids).logits for folder in (source, out))
@@ -109,7 +106,7 @@ def test_the_full_form_costs_no_bit(llama: Path, tmp_path: Path, dtype: str) -> 
 
 
 def test_the_full_form_is_exact_and_taken_by_itself(llama: Path) -> None:
-    plan = make_plan(llama, Recipe(METHODS["theta"](1e6), context=512, log_n="full"))
+    plan = make_plan(llama, recipe_of("theta", 1e6, context=512, log_n="full"))
     assert plan.result.encoding == "ministral3"
     assert plan.result.deviation == pytest.approx(2.0**-13)
     words = {verdict.runtime: verdict.status for verdict in plan.result.verdicts}

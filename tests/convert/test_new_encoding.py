@@ -15,10 +15,8 @@ from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.errors import UsageError
 from ropeconv.options import encoding_names
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import make_plan, validate
+from ..support.baking import LINEAR, make_plan, validate
 
 FILE = '''
 """Encoding `flat`: linear interpolation, and the attention factor nowhere."""
@@ -31,7 +29,6 @@ from ropeconv.convert.config_edit import RopeSetting
 def flat(schedule, spec, family):
     return RopeSetting({"rope_type": "linear", "factor": schedule.form.factor}, spec.rope_theta, schedule.context)
 '''
-LINEAR = Recipe(REGISTRY["linear"](4.0))
 
 
 @pytest.fixture

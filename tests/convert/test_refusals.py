@@ -12,12 +12,13 @@ from ropeconv.convert.encodings.buffers import TENSOR
 from ropeconv.formats.safetensors import Tensor
 from ropeconv.rope.recipe import Recipe
 
-from .made_requests import CONFIG, MIXED, WEIGHTS, YARN, encoded, recipe, refusal
+from ..support.baking import MIXED, YARN, recipe_of
+from .made_requests import CONFIG, WEIGHTS, encoded, refusal
 
-PAIR, FULL = recipe("mixed", 4.0, keep_short=True), recipe("mixed", 4.0, log_n="full")
-STEPS, YARN_FULL = recipe("yarn", 4.0, log_n="clamped"), recipe("yarn", 4.0, log_n="full")
-LOUD_FULL = recipe("linear", 4.0, log_n="full", attention_factor=1.2)
-LOUD_STEPS = recipe("linear", 4.0, log_n="clamped", attention_factor=1.2)
+PAIR, FULL = recipe_of("mixed", 4.0, keep_short=True), recipe_of("mixed", 4.0, log_n="full")
+STEPS, YARN_FULL = recipe_of("yarn", 4.0, log_n="clamped"), recipe_of("yarn", 4.0, log_n="full")
+LOUD_FULL = recipe_of("linear", 4.0, log_n="full", attention_factor=1.2)
+LOUD_STEPS = recipe_of("linear", 4.0, log_n="clamped", attention_factor=1.2)
 INNER = {"model_type": "llava", "text_config": CONFIG}
 TWICE = {**WEIGHTS, TENSOR: Tensor(TENSOR, "F32", (4,), 0, 16)}
 WINDOWED = {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 32}
@@ -38,7 +39,7 @@ WINDOWED = {"model_type": "qwen2", "use_sliding_window": True, "sliding_window":
         ("ministral3", YARN_FULL, {}, {"tensors": {}}, "a factor goes into its weights"),
         # its weights are not here either, but the runtime is the reason
         ("ministral3", LOUD_STEPS, {}, {"tensors": {}, "runtimes": ("mlx-lm",)}, "with factors: it uses the attention"),
-        ("ministral3", recipe("linear", 4.0, log_n="clamped"), {}, {"runtimes": ("sglang",)},
+        ("ministral3", recipe_of("linear", 4.0, log_n="clamped"), {}, {"runtimes": ("sglang",)},
          "scales queries otherwise"),
         ("weights", MIXED, {}, {}, "there is nothing to multiply; use --encoding native or factors"),
         ("weights", YARN, {}, {"tensors": {}}, "its weights are not here; give the whole folder"),
@@ -58,7 +59,7 @@ def test_stored_frequencies_scale_queries_in_layers_without_a_window() -> None:
 
 
 def test_stored_frequencies_have_classes_and_settings_of_their_own() -> None:
-    of = recipe("yarn", 4.0, log_n="full", attention_factor=1.25)
+    of = recipe_of("yarn", 4.0, log_n="full", attention_factor=1.25)
     made = encoded("buffers", of, {**CONFIG, "architectures": ["LlamaForCausalLM"], "other": 1})
     name, module = "StoredRopeLlama", "modeling_stored_rope"
     assert made.config == {

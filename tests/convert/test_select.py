@@ -17,10 +17,11 @@ from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.runtime import GOOD, runtimes
 from ropeconv.runtimes.verdict import Verdict, without_config
 
-from .made_requests import CONFIG, MIXED, NTK, YARN, recipe, request
+from ..support.baking import MIXED, NTK, YARN, recipe_of
+from .made_requests import CONFIG, request
 
 TRANSFORMERS, VLLM, MLX_LM = (find(name)[-1].display_name for name in ("transformers", "vllm", "mlx-lm"))
-LOUD, LOG_N = recipe("mixed", 4.0, attention_factor=1.2), recipe("yarn", 4.0, log_n="clamped")
+LOUD, LOG_N = recipe_of("mixed", 4.0, attention_factor=1.2), recipe_of("yarn", 4.0, log_n="clamped")
 
 
 def of(name: str) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def test_why_an_encoding_was_selected_and_the_others_were_not() -> None:
     folded = considered(LOUD, runtimes=("mlx-lm",))
     assert folded["*weights"].startswith(f"rounded in {MLX_LM}; exact in 0 of ")
     assert folded["native"] == "no rope type has its formula"
-    log_n = considered(recipe("yarn", 4.0, log_n="full"))
+    log_n = considered(recipe_of("yarn", 4.0, log_n="full"))
     assert log_n["weights"] == log_n["native"] == "its stock class does not scale queries by position"
     assert log_n["*ministral3"].startswith(f"exact in {TRANSFORMERS}; exact in ")
 
@@ -68,7 +69,7 @@ def test_all_stands_for_every_runtime_that_has_the_model() -> None:
     ("config", "asked", "options", "encoding", "exact"),
     [
         (CONFIG, MIXED, {"runtimes": ("vllm", "mlx-lm", "exllamav3")}, "factors", ("vllm", "mlx-lm", "exllamav3")),
-        (of("phi4_multimodal"), recipe("linear", 4.0), {"encoding": "factors"}, "factors", ("transformers",)),
+        (of("phi4_multimodal"), recipe_of("linear", 4.0), {"encoding": "factors"}, "factors", ("transformers",)),
         (CONFIG, LOG_N, {"encoding": "ministral3", "allow_approximate": True}, "ministral3", ()),
         # attention_factor 1 beside the mscale pair would switch the scale of logits off in vLLM
         (of("deepseek_v3"), Recipe(REGISTRY["yarn"](4.0, mscale=1.0, mscale_all_dim=1.0)), {}, "native", ("vllm",)),

@@ -11,15 +11,12 @@ import pytest
 from ropeconv.convert.target import Target
 from ropeconv.errors import UsageError
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import make_plan
+from ..support.baking import AS_IS, YARN, make_plan, recipe_of
 
-YARN = Recipe(REGISTRY["yarn"](4.0))
-AS_IS = Recipe(REGISTRY["as-is"]())
-ON_TOP = Recipe(REGISTRY["yarn"](4.0), on_top=True)
-LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
+ON_TOP = recipe_of("yarn", 4.0, on_top=True)
+LOG_N = recipe_of("yarn", 4.0, log_n="clamped")
 
 
 @pytest.mark.parametrize(

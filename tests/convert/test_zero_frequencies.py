@@ -12,12 +12,9 @@ import pytest
 import torch
 
 from ropeconv.errors import UnsupportedBake
-from ropeconv.inspection.inspection import inspect_source
-from ropeconv.models.open import open_source
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
+from ..support.baking import apply, inspected, make_plan, recipe_of
 from ..support.extent import sample
 from ..support.llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, of_transformers, sequence
 from ..support.models import TRAINED, make
@@ -32,7 +29,7 @@ VECTORS = {"holes": HOLES, "p-RoPE": PROPE, "DroPE": NOTHING}
 
 
 def recipe(vector: list[float], **more: Any) -> Recipe:
-    return Recipe(REGISTRY["inv-freq"](tuple(vector)), context=LENGTH, **more)
+    return recipe_of("inv-freq", tuple(vector), context=LENGTH, **more)
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -98,7 +95,7 @@ def test_llama_cpp_does_not_rotate_them(model_type: str, name: str, tmp_path: Pa
     for figures, other in zip(beyond(reference, found), control, strict=True):
         assert figures.kl_mean < 1e-6
         assert other.kl_mean > 1000 * figures.kl_mean
-    seen = inspect_source(open_source(str(tmp_path / "out.gguf"))).spec.current().inv_freq
+    seen = inspected(tmp_path / "out.gguf").spec.current().inv_freq
     np.testing.assert_allclose(seen, vector, rtol=3e-7, atol=0)
 
 

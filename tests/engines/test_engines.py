@@ -13,10 +13,8 @@ from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
+from ..support.baking import apply, make_plan, recipe_of
 from ..support.models import TRAINED, VOCABULARY
 
 CPU = DeviceSpec("cpu", "float32")
@@ -32,7 +30,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[TransformersEngine, 
     from ..support.llamacpp import checkpoint
 
     root = tmp_path_factory.mktemp("engines")
-    source, recipe = checkpoint("llama", root / "source"), Recipe(REGISTRY["yarn"](4.0))
+    source, recipe = checkpoint("llama", root / "source"), recipe_of("yarn", 4.0)
     folder = apply(make_plan(source, recipe, root / "out"))
     gguf = apply(make_plan(source, recipe, root / "out.gguf", to="gguf", outtype="f32"))
     return TransformersEngine.load(folder, CPU), LlamaCppEngine(gguf)

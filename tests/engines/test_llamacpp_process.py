@@ -21,10 +21,8 @@ from ropeconv.engines.llamacpp_process import last_words
 from ropeconv.evaluate.runners.llamacpp import LlamaCppSettings
 from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import changed_weights, make_plan
+from ..support.baking import changed_weights, make_plan, recipe_of
 from ..support.llamacpp import bake, checkpoint
 from ..support.models import TRAINED, VOCABULARY
 
@@ -35,7 +33,7 @@ HANGS = "import time; time.sleep(600)"
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> LlamaCppEngine:
     folder = tmp_path_factory.mktemp("process")
-    bake(checkpoint("llama", folder / "source"), Recipe(REGISTRY["yarn"](4.0)), folder / "model.gguf")
+    bake(checkpoint("llama", folder / "source"), recipe_of("yarn", 4.0), folder / "model.gguf")
     return LlamaCppEngine(folder / "model.gguf", threads=1)
 
 
@@ -127,7 +125,7 @@ def runs(process: int) -> bool:
 
 def test_a_loader_that_hangs_is_ended_and_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = checkpoint("llama", tmp_path / "source")
-    plan = make_plan(source, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out.gguf", to="gguf", outtype="f32")
+    plan = make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf", outtype="f32")
     monkeypatch.setattr(loading, "available", lambda: True)
     monkeypatch.setattr(loading, "PROGRAM", HANGS)
     monkeypatch.setattr(loading, "LONGEST", 0.5)
@@ -167,7 +165,7 @@ def test_a_file_whose_weights_are_too_large_for_its_type_has_no_name(tmp_path: P
     """Infinity in F16, from which llama.cpp computes NaN; in F32 the same checkpoint is written."""
     source = checkpoint("llama", tmp_path / "source")
     changed_weights(source, "model.layers.0.mlp.down_proj", 1e9)
-    yarn = Recipe(REGISTRY["yarn"](4.0))
+    yarn = recipe_of("yarn", 4.0)
     with pytest.raises(RopeconvError, match=r"it computes NaN, .*nothing was kept"):
         ropeconv.apply(make_plan(source, yarn, tmp_path / "out.gguf", to="gguf", outtype="f16"))
     assert not (tmp_path / "out.gguf").exists()

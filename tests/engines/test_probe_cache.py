@@ -12,10 +12,8 @@ import pytest
 import ropeconv
 from ropeconv.engines.probe import Probe, ProbeCache, SharedProbe
 from ropeconv.errors import Disagreement
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import make_plan
+from ..support.baking import make_plan, recipe_of
 
 RIGHT: dict[str, Any] = {"modules": {"global": {"inv_freq": [1.0], "short": [1.0], "attention_factor": 1.0}}}
 CONFIG = '{"model_type": "llama"}'
@@ -48,7 +46,7 @@ def test_answers_of_other_types_are_none(cache: Path, odd: dict[str, object]) ->
 
 
 def test_a_cached_answer_is_compared_again(llama: Path, tmp_path: Path, cache: Path) -> None:
-    plans = [make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / str(number)) for number in range(3)]
+    plans = [make_plan(llama, recipe_of("yarn", 4.0), tmp_path / str(number)) for number in range(3)]
     ropeconv.apply(plans[0])
     (file,) = cache.iterdir()
     answer = json.loads(file.read_text())
@@ -67,7 +65,7 @@ def test_one_probe_serves_several_outputs_and_is_started_anew_after_its_end(llam
         if number == 2:
             probe.process.kill()
             probe.process.wait()
-        recipe = Recipe(REGISTRY["yarn"](4.0), context=300 + number)
+        recipe = recipe_of("yarn", 4.0, context=300 + number)
         assert ropeconv.apply(make_plan(llama, recipe, tmp_path / str(number)), probe=probe).check is not None
         pids.append(probe.process.pid)
     assert pids[0] == pids[1] != pids[2]

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection.inspection import inspect_source
 from ropeconv.models.config import detect, text_part
-from ropeconv.models.open import open_source
 
 from ..conftest import CONFIGS
+from ..support.baking import inspected
 from ..support.extent import sample
 
 pytest.importorskip("torch")
@@ -74,7 +73,7 @@ def computed(config: Any) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize("name", sample(list(JUDGED), 12))
 def test_what_transformers_computes(name: str) -> None:
     path, family, config = JUDGED[name]
-    spec = inspect_source(open_source(str(path))).spec
+    spec = inspected(path).spec
     assert list(spec.windows) == windows(family, config)
     assert len(spec.layers) == len(spec.windows)
     if path != MINISTRAL:  # which does not load

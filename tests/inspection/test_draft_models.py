@@ -11,10 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection.inspection import inspect_source
-from ropeconv.models.open import open_source
 
-from ..support.baking import replaced
+from ..support.baking import inspected, replaced
 
 ATTENTION = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight", "self_attn.o_proj.weight")
 EAGLE = [f"layers.0.{name}" for name in ATTENTION] + ["embed_tokens.weight", "fc.weight"]
@@ -35,7 +33,7 @@ QWEN_MTP = [f"mtp.layers.0.{name}" for name in ATTENTION] + ["mtp.fc.weight", "m
 def test_draft_models_are_refused_by_their_tensors(llama: Path, names: list[str], said: str) -> None:
     save_file({name: np.ones((2, 2), np.float32) for name in names}, llama / "model.safetensors")
     with pytest.raises(BadSource, match=f"{said}.*(extend it with its target|extend that model)"):
-        inspect_source(open_source(str(llama)))
+        inspected(llama)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +48,7 @@ def test_draft_models_are_refused_by_their_tensors(llama: Path, names: list[str]
 def test_a_config_alone_is_refused_by_its_class(llama: Path, name: str, said: str) -> None:
     replaced(llama / "config.json", "LlamaForCausalLM", name)
     with pytest.raises(BadSource, match=f"is {said} for speculative decoding, not a whole model; "):
-        inspect_source(open_source(str(llama / "config.json")))
+        inspected(llama / "config.json")
 
 
 @pytest.mark.parametrize(
@@ -67,4 +65,4 @@ def test_models_are_not(llama: Path, rename: Callable[[str], str], more: list[st
     tensors = {rename(name): value for name, value in load_file(llama / "model.safetensors").items()}
     tensors |= {name: np.ones((2, 2), np.float32) for name in more}
     save_file(tensors, llama / "model.safetensors")
-    assert inspect_source(open_source(str(llama))).name == "llama"
+    assert inspected(llama).name == "llama"

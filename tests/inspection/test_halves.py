@@ -10,17 +10,13 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection.inspection import inspect_source
-from ropeconv.models.open import open_source
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
 from ..faults.inputs.folders import small_config
-from ..support.baking import make_plan
+from ..support.baking import inspected, make_plan, recipe_of
 from ..support.models import TINY, part_at
 
 MODELS = [model_type for model_type, tiny in TINY.items() if tiny.halves]
-YARN = Recipe(REGISTRY["yarn"](16.0))
+YARN = recipe_of("yarn", 16.0)
 
 
 def encoder_of(config: dict[str, Any], model_type: str) -> dict[str, Any]:
@@ -31,7 +27,7 @@ def refusal(config: dict[str, Any], folder: Path) -> str:
     """What is said of a config; empty where it is taken."""
     (folder / "config.json").write_text(json.dumps(config))
     try:
-        inspect_source(open_source(str(folder / "config.json")))
+        inspected(folder / "config.json")
     except BadSource as problem:
         return str(problem)
     return ""

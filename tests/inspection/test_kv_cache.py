@@ -11,18 +11,14 @@ import torch
 import transformers
 from transformers import AutoConfig, DynamicCache
 
-from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.kv_cache import KvCache
 from ropeconv.models.config import CachedLayers
 from ropeconv.models.family import Cache
-from ropeconv.models.open import open_source
 from ropeconv.models.registry import by_model_type
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.runtime import version_key
 
 from ..conftest import CONFIGS
-from ..support.baking import make_plan
+from ..support.baking import inspected, make_plan, recipe_of
 from ..support.extent import sample
 from ..support.models import ENCODERS, FAMILIES, from_config, make
 
@@ -30,7 +26,7 @@ TOKENS = 100
 
 
 def cache_of(folder: Path) -> KvCache:
-    found = inspect_source(open_source(str(folder))).kv_cache
+    found = inspected(folder).kv_cache
     assert found is not None
     return found
 
@@ -107,7 +103,7 @@ def test_windows_and_single_heads(model_type: str, changes: dict[str, Any], tmp_
     ],
 )
 def test_published_sizes(name: str, per_token: int) -> None:
-    found = inspect_source(open_source(str(CONFIGS / f"{name}.json"))).kv_cache
+    found = inspected(CONFIGS / f"{name}.json").kv_cache
     assert found is not None
     assert next(iter(found.bytes(131072).values())) == 131072 * per_token
     assert found.bytes(131072)["fp8"] == 131072 * per_token // 2
@@ -118,7 +114,7 @@ def test_published_sizes(name: str, per_token: int) -> None:
 
 def test_a_window_ends_the_growth() -> None:
     """Gemma 3 27B: 10 layers see everything, 52 see 1,024 tokens; 16 heads of 128."""
-    found = inspect_source(open_source(str(CONFIGS / "google--gemma-3-27b-it.json"))).kv_cache
+    found = inspected(CONFIGS / "google--gemma-3-27b-it.json").kv_cache
     assert found is not None
     assert found.bytes(131072)["bfloat16"] == 2 * 2 * 16 * 128 * (10 * 131072 + 52 * 1024)
     assert found.bytes(1024)["bfloat16"] == 2 * 2 * 16 * 128 * 62 * 1024
@@ -127,7 +123,7 @@ def test_a_window_ends_the_growth() -> None:
 
 
 def test_the_plan_has_both_lengths() -> None:
-    plan = make_plan(CONFIGS / "meta-llama--Meta-Llama-3-8B.json", Recipe(REGISTRY["yarn"](4.0)))
+    plan = make_plan(CONFIGS / "meta-llama--Meta-Llama-3-8B.json", recipe_of("yarn", 4.0))
     data = plan.to_dict()["kv_cache"]
     assert (data["tokens"], data["bytes"]["bfloat16"]) == (32768, 4 << 30)
     assert data["source"] == {"tokens": 8192, "bytes": {"bfloat16": 1 << 30, "fp8": 1 << 29}}

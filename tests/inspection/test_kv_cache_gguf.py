@@ -11,17 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.kv_cache import KvCache
-from ropeconv.models.open import open_source
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
+from ..support.baking import AS_IS, inspected
 from ..support.extent import sample
 from ..support.gguf_files import HEAD_DIM, LAYERS, write
 from ..support.llamacpp import bake, checkpoint
 
-AS_IS = Recipe(REGISTRY["as-is"]())
 CELLS = 1024
 TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}
 PROGRAM = """
@@ -42,7 +38,7 @@ def logged(path: Path, kind: str) -> list[float]:
 
 
 def cache_of(path: Path) -> KvCache:
-    found = inspect_source(open_source(str(path))).kv_cache
+    found = inspected(path).kv_cache
     assert found is not None
     return found
 

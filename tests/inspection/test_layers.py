@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from ropeconv.inspection.document import cannot_gain, describe_layers, layer_groups
-from ropeconv.inspection.inspection import inspect_source
-from ropeconv.models.open import open_source
 
 from ..conftest import CONFIGS
+from ..support.baking import inspected
 
 MORE = CONFIGS.parent / "more_configs"
 SPEC = {
@@ -28,7 +27,7 @@ SPEC = {
 
 @pytest.mark.parametrize("name", SPEC)
 def test_layers_in_words(name: str) -> None:
-    spec = inspect_source(open_source(str(MORE / f"{name}.json"))).spec
+    spec = inspected(MORE / f"{name}.json").spec
     assert describe_layers(spec) == SPEC[name]
     assert sum(group.count for group in layer_groups(spec)) == len(spec.layers)
 
@@ -48,6 +47,6 @@ def test_layers_in_words(name: str) -> None:
     ],
 )
 def test_models_that_a_longer_rope_does_not_help(folder: Path, name: str, said: str) -> None:
-    found = cannot_gain(inspect_source(open_source(str(folder / f"{name}.json"))).spec, 131072)
+    found = cannot_gain(inspected(folder / f"{name}.json").spec, 131072)
     assert said in found
     assert bool(found) == bool(said)

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import UnsupportedBake
-from ropeconv.inspection.inspection import inspect_source
-from ropeconv.models.open import open_source
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
+from ..support.baking import apply, inspected, make_plan, recipe_of
 from ..support.extent import sample
 from ..support.gguf_files import write
 from ..support.models import TRAINED
@@ -32,11 +30,11 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
 def recipe(method: str, context: int = 0) -> Recipe:
     lengths = {"theta", "longrope", "piecewise", "inv-freq"}
     wanted = context or (256 if method in lengths else None)
-    return Recipe(REGISTRY[method](*PARAMETERS.get(method, (4.0,))), context=wanted)
+    return recipe_of(method, *PARAMETERS.get(method, (4.0,)), context=wanted)
 
 
 def codes(path: Path) -> set[str]:
-    return {problem.code for problem in inspect_source(open_source(str(path))).problems} - {"bound"}
+    return {problem.code for problem in inspected(path).problems} - {"bound"}
 
 
 FOLDERS = list(product(sorted(REGISTRY), ("native", "factors", "weights", "ministral3"), (0, 200)))
@@ -61,7 +59,7 @@ def assert_nothing_new(source: Path, out: Path, of: Recipe, encoding: str) -> No
     except UnsupportedBake:
         return
     assert codes(apply(plan)) == codes(source) == set()
-    assert inspect_source(open_source(str(out))).spec.original_context == TRAINED
+    assert inspected(out).spec.original_context == TRAINED
 
 
 def test_the_same_settings_of_somebody_else_are_suspicious(llama: Path, tmp_path: Path) -> None:

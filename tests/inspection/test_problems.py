@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ropeconv.inspection.document import Problem
-from ropeconv.inspection.inspection import inspect_source
-from ropeconv.models.open import open_source
+
+from ..support.baking import inspected
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
@@ -30,7 +30,7 @@ PLAIN = {"rope_type": "default", "rope_theta": 5e6}
 def seen(tmp_path: Path, config: dict[str, Any]) -> dict[str, Problem]:
     """The problems of a config by their codes."""
     (tmp_path / "config.json").write_text(json.dumps(config))
-    return {one.code: one for one in inspect_source(open_source(str(tmp_path / "config.json"))).problems}
+    return {one.code: one for one in inspected(tmp_path / "config.json").problems}
 
 
 def without(key: str, config: dict[str, Any] = LLAMA) -> dict[str, Any]:

@@ -10,13 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.side_by_side import RopeDifference, compare_frequencies, side_by_side
-from ropeconv.models.open import open_source
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
+from ..support.baking import apply, inspected, make_plan, recipe_of
 from ..support.extent import sample
 from ..support.models import TRAINED
 
@@ -40,7 +36,7 @@ def config(folder: Path, **changes: Any) -> Path:
 
 
 def compared(first: Path, second: Path) -> RopeDifference:
-    return side_by_side(*(inspect_source(open_source(str(path))) for path in (first, second)))
+    return side_by_side(*(inspected(path) for path in (first, second)))
 
 
 def rotary(path: Path) -> tuple[np.ndarray, float]:
@@ -112,7 +108,7 @@ def test_a_checkpoint_and_its_gguf(model_type: str, method: str, tmp_path: Path)
     from ..support.llamacpp import checkpoint
 
     source = checkpoint(model_type, tmp_path / "model")
-    recipe = Recipe(REGISTRY[method](METHODS[method]), context=4 * TRAINED)
+    recipe = recipe_of(method, METHODS[method], context=4 * TRAINED)
     folder = apply(make_plan(source, recipe, tmp_path / "baked"))
     file = apply(make_plan(source, recipe, tmp_path / "baked.gguf", to="gguf", outtype="f32"))
     found = compared(folder, file)
@@ -128,7 +124,7 @@ def test_a_checkpoint_and_its_gguf(model_type: str, method: str, tmp_path: Path)
 
 
 def test_an_attention_factor_in_the_weights_is_counted(llama: Path, tmp_path: Path) -> None:
-    yarn = Recipe(REGISTRY["yarn"](4.0))
+    yarn = recipe_of("yarn", 4.0)
     folded = apply(make_plan(llama, yarn, tmp_path / "folded", encoding="weights"))
     native = apply(make_plan(llama, yarn, tmp_path / "native"))
     found = compared(folded, native)

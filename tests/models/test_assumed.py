@@ -21,15 +21,13 @@ from ropeconv.inspection.receipts.reader import read_receipt
 from ropeconv.models.config import detect
 from ropeconv.models.open import open_source
 from ropeconv.models.suggest import best_family, suggestion
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS
+from ..support.baking import MIXED, YARN, inspected
 from ..support.in_process import command
 
 Tiny = Callable[[str], Path]
-YARN = Recipe(REGISTRY["yarn"](4.0))
-MIXED = Recipe(REGISTRY["mixed"](4.0))
 STAND_INS = {"renamed_deepseek": "deepseek_v3", "renamed_llama": "llama"}
 
 
@@ -65,7 +63,7 @@ def test_what_is_assumed_is_what_the_file_of_the_family_says(
     model_type: str, words: list[str], stand_in: Callable[[str], Path], tiny: Tiny
 ) -> None:
     seen = inspect_source(open_source(str(stand_in(model_type)), STAND_INS[model_type]))
-    real = inspect_source(open_source(str(tiny(STAND_INS[model_type]))))
+    real = inspected(tiny(STAND_INS[model_type]))
     assert np.array_equal(seen.spec.current().inv_freq, real.spec.current().inv_freq)
     assert seen.spec.layers == real.spec.layers
     assert [word for word in words if word not in seen.assumption] == []

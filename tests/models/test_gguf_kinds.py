@@ -14,17 +14,15 @@ import ropeconv
 from ropeconv.convert.target import Target
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.inspection.inspection import Inspection, inspect_source
+from ropeconv.inspection.inspection import Inspection
 from ropeconv.models.open import open_source
 from ropeconv.rope.forms import Yarn
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import Proportional
 
-from ..support.baking import apply, make_plan
+from ..support.baking import YARN, apply, inspected, make_plan
 from ..support.gguf_files import plain_tensors, write
 
-YARN = Recipe(REGISTRY["yarn"](4.0))  # type: ignore[call-arg]
 KINDS: dict[str, tuple[str, dict[str, Any], str]] = {
     "lora": ("llama", {"general.type": "adapter"}, "is a LoRA adapter, which has no RoPE of its own"),
     "mmproj": ("clip", {"general.type": "mmproj"}, r"is a multimodal projector \(mmproj\)"),
@@ -41,7 +39,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_what_a_file_is_instead_of_a_model(kind: str, tmp_path: Path) -> None:
     arch, keys, words = KINDS[kind]
     path = write(tmp_path / f"{kind}.gguf", arch, keys)
-    for attempt in (lambda: inspect_source(open_source(str(path))), lambda: make_plan(path, YARN, tmp_path / "o.gguf")):
+    for attempt in (lambda: inspected(path), lambda: make_plan(path, YARN, tmp_path / "o.gguf")):
         with pytest.raises(BadSource, match=words):
             attempt()
 
@@ -65,14 +63,14 @@ def test_an_unknown_architecture_is_taken_by_its_keys_where_that_is_asked_for(tm
     receipt = json.loads(GgufFile.open(out).get("ropeconv.json"))
     assert receipt["target"]["assume_arch_keys"] is True
     assert receipt["runtimes"][0]["status"] == "unknown"
-    again = inspect_source(open_source(str(out)))
+    again = inspected(out)
     assert isinstance(again.spec.form, Yarn)
     assert any("not in the table" in words for words in again.spec.notes)
 
 
 def divided(folder: Path, divisors: np.ndarray) -> Inspection:
     path = write(folder / "model.gguf", tensors={**plain_tensors(), "rope_freqs.weight": divisors.astype(np.float32)})
-    return inspect_source(open_source(str(path)))
+    return inspected(path)
 
 
 @pytest.mark.parametrize("divisor", [1e30, np.inf, 1e29])

@@ -11,15 +11,11 @@ from typing import Any
 import pytest
 
 from ropeconv.cli.process import explained
-from ropeconv.models.open import open_source
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
 from ..conftest import Run, hashes
-from ..support.baking import apply, make_plan
+from ..support.baking import YARN, apply, inspected, make_plan, recipe_of
 from ..support.hub_server import Hub, serving, talk_to
 
-YARN = Recipe(REGISTRY["yarn"](4.0))
 MODEL = "model.safetensors"
 
 
@@ -55,9 +51,8 @@ def test_planning_fetches_only_small_files(online: Callable[..., Done], hub: Hub
 
 
 def problems(reference: str) -> list[dict[str, Any]]:
-    import ropeconv
 
-    return list(ropeconv.inspect_source(open_source(reference)).to_dict()["problems"])
+    return list(inspected(reference).to_dict()["problems"])
 
 
 def test_inspect_reads_the_beginning_of_a_large_tokenizer(hub: Hub, llama: Path) -> None:
@@ -86,7 +81,7 @@ def test_applying_fetches_the_rest_once_without_pickles(
     }  # fmt: skip
     assert {file["name"]: file["sha256"] for file in receipt["files"]}[MODEL] == source[MODEL]
     sent = dict(hub.sent)
-    apply(make_plan("me/tiny", Recipe(REGISTRY["linear"](4.0)), tmp_path / "again"))
+    apply(make_plan("me/tiny", recipe_of("linear", 4.0), tmp_path / "again"))
     assert hub.sent == sent
     offline = online("inspect", "me/tiny", HF_HUB_OFFLINE="1")
     assert offline.returncode == 0, offline.stderr

@@ -13,15 +13,13 @@ from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.bake.verify import verify_output
 from ropeconv.models.length_limits import SMALL, limits_in, raised
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison
 
 from ..conftest import hashes
-from ..support.baking import apply, make_plan
+from ..support.baking import YARN, apply, inspected, make_plan, recipe_of
 from ..support.models import TRAINED
 
-YARN, MIXED = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](8.0))
+MIXED = recipe_of("mixed", 8.0)
 TOKENIZER = "tokenizer_config.json"
 
 
@@ -119,7 +117,7 @@ def test_every_file_is_raised_and_verify_accepts_no_other_change(large: bool, li
     note = next(note for note in plan.notes if note.startswith("raises to 256 tokens what limited prompts to fewer:"))
     out = apply(plan)
     assert restored(out, tmp_path / "back") == hashes(limited)
-    assert not ropeconv.inspect_source(ropeconv.open_source(str(out))).problems
+    assert not inspected(out).problems
     verify_output(Comparison.open(out, str(limited)))
     for name in LIMITED:
         was, content = (limited / name).read_bytes(), (out / name).read_bytes()
@@ -134,7 +132,7 @@ def test_every_file_is_raised_and_verify_accepts_no_other_change(large: bool, li
 
 def test_inspect_names_every_limit_of_a_folder_that_ropeconv_did_not_make(limited: Path, tmp_path: Path) -> None:
     def problems(folder: Path) -> list[dict[str, Any]]:
-        return ropeconv.inspect_source(ropeconv.open_source(str(folder))).to_dict()["problems"]
+        return inspected(folder).to_dict()["problems"]
 
     assert not problems(limited)
     config = json.loads((limited / "config.json").read_text())
@@ -146,7 +144,7 @@ def test_inspect_names_every_limit_of_a_folder_that_ropeconv_did_not_make(limite
         "generation", "tokenizer", "sentence-transformers", "modelfile", "config",
     }  # fmt: skip
     assert {problem["repair"] for problem in found} == {"--as-is"}
-    plan = make_plan(limited, Recipe(REGISTRY["as-is"]()), tmp_path / "out")
+    plan = make_plan(limited, recipe_of("as-is"), tmp_path / "out")
     for key in ("seq_length", "max_length"):
         said = f"config.json has {key} = 64, below the declared context of 256"
         assert any(said in problem["message"] for problem in found)

@@ -12,16 +12,13 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.models.meta_layout import Params, hf_config, shard_layout
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS, hashes
-from ..support.baking import apply, make_plan
+from ..support.baking import AS_IS, apply, make_plan
 from ..support.extent import sample
 
 VOCABULARY = 400
 PARAMS = {"dim": 128, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 32, "norm_eps": 1e-5}
-AS_IS = Recipe(REGISTRY["as-is"]())
 
 
 def published(name: str) -> Params:

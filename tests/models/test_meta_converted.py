@@ -14,19 +14,17 @@ from ropeconv.bake.verify import verify_output
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.models.open import open_source
 from ropeconv.models.source import Source
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison
 
 from ..hub.test_llama_2 import hf_tensors
-from ..support.baking import apply, make_plan
+from ..support.baking import apply, make_plan, recipe_of
 from ..support.corruptions import data, last_bit
 from ..support.extent import sample
 from .test_meta import AS_IS, release
 
-YARN = Recipe(REGISTRY["yarn"](16.0))
+YARN = recipe_of("yarn", 16.0)
 MODEL = "model.safetensors"
-THETA = Recipe(REGISTRY["theta"](20000.0))
+THETA = recipe_of("theta", 20000.0)
 
 
 @pytest.fixture(scope="module", params=sample([1, 2], 1))

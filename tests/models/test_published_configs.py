@@ -11,13 +11,11 @@ from ropeconv.inspection.inspection import inspect_source
 from ropeconv.models.config import detect
 from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.groups import find, newest
 from ropeconv.runtimes.read_config import read_spec
 
 from ..conftest import CONFIGS
-from ..support.baking import make_plan
+from ..support.baking import YARN, inspected, make_plan, recipe_of
 from ..support.extent import sample
 
 # family, rope_type, theta, head_dim, rotary_dim, trained context, declared context, problems
@@ -57,12 +55,11 @@ FACTS = {
 # fmt: on
 REFUSED = {"gptj", "exaone", "chatglm", "baichuan", "internlm2", "minicpm"}
 BAKED = [name for name, facts in FACTS.items() if facts[0] not in REFUSED]
-YARN = Recipe(REGISTRY["yarn"](4.0))
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_inspect(name: str) -> None:
-    seen = inspect_source(open_source(str(CONFIGS / f"{name}.json"))).to_dict()
+    seen = inspected(CONFIGS / f"{name}.json").to_dict()
     found = (seen["family"], seen["rope_type"], seen["rope_theta"], seen["head_dim"], seen["rotary_dim"])
     lengths = (seen["original_context"], seen["context"])
     assert (*found, *lengths, sorted(problem["code"] for problem in seen["problems"])) == FACTS[name]
@@ -91,7 +88,7 @@ def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str
     """transformers 4 (legacy keys), transformers 5 and the precedence of other runtimes see one and the same."""
     source = open_source(str(CONFIGS / f"{name}.json"))
     value, encoding = (4.0, "factors") if method == "mixed" else (2e6, "native")
-    recipe = Recipe(REGISTRY[method](value), context=4 * FACTS[name][6])
+    recipe = recipe_of(method, value, context=4 * FACTS[name][6])
     plan = make_plan(source, recipe, replace=True, encoding=encoding)
     family = detect(plan.result.config)
     readers = [*find("transformers"), *find("exllamav3")]
@@ -121,8 +118,8 @@ def test_scaling_that_stands_only_in_the_class(tmp_path, model_type: str, kind: 
     assert "default-scaling" in {problem.code for problem in seen.problems}
     with pytest.raises(RopeconvError, match="is scaled already"):
         make_plan(source, YARN)
-    written = make_plan(source, Recipe(REGISTRY["as-is"]())).result.config
+    written = make_plan(source, recipe_of("as-is")).result.config
     assert written["rope_scaling"]["rope_type"] == written["rope_parameters"]["rope_type"] == kind
-    removed = make_plan(source, Recipe(REGISTRY["theta"](1e6), context=131072), replace=True).result.config
+    removed = make_plan(source, recipe_of("theta", 1e6, context=131072), replace=True).result.config
     assert removed["rope_scaling"]["rope_type"] == "default"
     assert read_spec(removed, detect(removed)).form.kind == "default"

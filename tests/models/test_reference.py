@@ -10,17 +10,11 @@ import pytest
 import torch
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection.inspection import inspect_source
 from ropeconv.models.open import open_source
 from ropeconv.models.source import resolved
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan, validate
+from ..support.baking import YARN, apply, inspected, make_plan, validate
 from ..support.gguf_files import write
-
-YARN = Recipe(REGISTRY["yarn"](4.0))
-
 
 PAGES = {
     "https://huggingface.co/Qwen/Qwen3-8B": "Qwen/Qwen3-8B",
@@ -73,7 +67,7 @@ def test_a_modelfile(tmp_path: Path) -> None:
 
 
 def seen(path: Path) -> dict[str, Any]:
-    return inspect_source(open_source(str(path))).to_dict()
+    return inspected(path).to_dict()
 
 
 def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ import pytest
 
 from ropeconv.engines.probe import Probe
 from ropeconv.models.config import detect
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.validate.checks import compare
 
-from ..support.baking import make_plan
+from ..support.baking import make_plan, recipe_of
 
 PUBLISHED = {
     "model_type": "deepseek_v4", "hidden_size": 4096, "num_attention_heads": 64, "num_key_value_heads": 1,
@@ -81,8 +80,8 @@ def test_bases_and_shares_are_read_as_transformers_reads_them(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe(REGISTRY["theta"](2e7), context=16384),
-        pytest.param(Recipe(REGISTRY["yarn"](4.0)), marks=pytest.mark.nightly),
+        recipe_of("theta", 2e7, context=16384),
+        pytest.param(recipe_of("yarn", 4.0), marks=pytest.mark.nightly),
     ],
 )
 def test_a_method_changes_the_global_layers_alone(recipe: Recipe, probe: Probe, tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ropeconv.rope.forms import Plain
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
+
+from ..support.baking import recipe_of
 
 THETA, TRAINED = 10000.0, 4096
 
@@ -21,7 +21,7 @@ def spec(**changes: Any) -> RopeSpec:
 
 
 def made(method: str, *values: object, of: RopeSpec | None = None, **modifiers: Any) -> Schedule:
-    return Recipe(REGISTRY[method](*values), **modifiers).schedule(of or spec())
+    return recipe_of(method, *values, **modifiers).schedule(of or spec())
 
 
 BASE = [1.0, 0.1, 0.01, 0.001]

@@ -12,9 +12,10 @@ import pytest
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.forms import Llama3, base_inv_freq, count_zero, divided, divisors, wavelengths, written_divisors
 from ropeconv.rope.lazy import Vector
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import Proportional, RopeSpec, recognise, share
+
+from ..support.baking import recipe_of
 
 
 def of_transformers(head_dim: int, **rope: Any) -> Vector:
@@ -113,34 +114,34 @@ def rotating(recipe: Recipe, spec: RopeSpec = GEMMA4) -> np.ndarray:
 @pytest.mark.parametrize("name", ["linear", "ntk", "ntk-fixed", "mixed"])
 def test_the_slowest_pair_that_rotates_is_divided_by_the_factor(name: str) -> None:
     """And not by what NTK over the whole head would leave of it."""
-    assert rotating(Recipe(REGISTRY[name](4.0)))[-1] == pytest.approx(BASE[-1] / 4, rel=1e-12)
+    assert rotating(recipe_of(name, 4.0))[-1] == pytest.approx(BASE[-1] / 4, rel=1e-12)
     over_the_whole_head = THETA * 4 ** (WHOLE / (WHOLE - 2))
     assert over_the_whole_head ** (-2 * (ROTATING - 1) / WHOLE) > BASE[-1] / 1.5
 
 
 def test_a_base_is_that_of_the_whole_head() -> None:
-    recipe = Recipe(REGISTRY["theta"](5e6))
+    recipe = recipe_of("theta", 5e6)
     assert recipe.schedule(GEMMA4).form == Proportional(5e6, 1.0, 0.25)
     np.testing.assert_allclose(rotating(recipe), 5e6 ** (-np.arange(0, 2 * ROTATING, 2) / WHOLE), rtol=1e-12)
-    law = Recipe(REGISTRY["theta-for"](1 << 20)).schedule(GEMMA4)
+    law = recipe_of("theta-for", 1 << 20).schedule(GEMMA4)
     exponent = np.log((1 << 20) / (2 * np.pi)) / np.log(131072 / (2 * np.pi))
     assert law.form == Proportional(float(np.floor(THETA**exponent)), 1.0, 0.25)
 
 
 def test_yarn_leaves_gemma_4_its_frequencies() -> None:
     """Its slowest pair that rotates turns 700 times in the trained context, and the ramp begins at 32 turns."""
-    made = Recipe(REGISTRY["yarn"](4.0)).schedule(GEMMA4)
+    made = recipe_of("yarn", 4.0).schedule(GEMMA4)
     assert 131072 * BASE[-1] / (2 * np.pi) > 32
     np.testing.assert_allclose(made.inv_freq[:ROTATING], BASE, rtol=1e-12)
     assert made.form == GEMMA4.form
     assert made.attention_factor > 1.1
-    short = Recipe(REGISTRY["yarn"](4.0)).schedule(replace(GEMMA4, original_context=64, context=64))
+    short = recipe_of("yarn", 4.0).schedule(replace(GEMMA4, original_context=64, context=64))
     assert short.form is None
     assert short.inv_freq[ROTATING - 1] == pytest.approx(BASE[-1] / 4, rel=1e-12)
 
 
 def test_a_given_vector_has_a_number_for_each_pair_that_rotates() -> None:
     vector = tuple((BASE / 3).tolist())
-    np.testing.assert_allclose(rotating(Recipe(REGISTRY["inv-freq"](vector))), vector)
+    np.testing.assert_allclose(rotating(recipe_of("inv-freq", vector)), vector)
     with pytest.raises(RopeconvError, match="this model rotates 64 pairs"):
-        Recipe(REGISTRY["inv-freq"]((*vector, 0.1))).schedule(GEMMA4)
+        recipe_of("inv-freq", (*vector, 0.1)).schedule(GEMMA4)

@@ -20,6 +20,7 @@ from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 
 from ..conftest import DATA
+from ..support.baking import recipe_of
 from .small_head import BASE, TRAINED, made, spec
 
 REFERENCE = json.loads((DATA / "schedules.json").read_text())
@@ -66,7 +67,7 @@ def test_methods_agree_with_the_reference(case: dict[str, Any], scale: str) -> N
 
 @pytest.mark.parametrize("row", REFERENCE["attention_factor"], ids=lambda row: f"s{row['s']}-a{row['a']}")
 def test_temperature(row: dict[str, float]) -> None:
-    recipe = Recipe(REGISTRY["yarn"](float(row["s"])), temperature_slope=row["a"])
+    recipe = recipe_of("yarn", float(row["s"]), temperature_slope=row["a"])
     assert recipe.schedule(bare(128, 1e4, 4096)).attention_factor == pytest.approx(row["value"], rel=1e-14)
 
 
@@ -157,9 +158,9 @@ def test_dynamic_scaling_is_not_kept_as_it_is() -> None:
     dynamic = spec(form=DynamicNtk(10000.0, 2.0, 4096))
     assert dynamic.form.inv_freq(8) == pytest.approx(BASE)
     with pytest.raises(RecipeError, match=r"freeze it with --dynamic ntk:2 --at TOKENS --replace"):
-        Recipe(REGISTRY["as-is"]()).schedule(dynamic)
+        recipe_of("as-is").schedule(dynamic)
     linear = spec(form=InterpolatedForm(10000.0, 2.0))
-    assert Recipe(REGISTRY["as-is"]()).schedule(linear).inv_freq == pytest.approx([value / 2 for value in BASE])
+    assert recipe_of("as-is").schedule(linear).inv_freq == pytest.approx([value / 2 for value in BASE])
 
 
 # Lists

@@ -16,6 +16,7 @@ from ropeconv.rope.recipe import Recipe, keep_short
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 
+from ..support.baking import recipe_of
 from .small_head import BASE, THETA, TRAINED, spec
 
 LLAMA_3_1 = RopeSpec(128, 128, Llama3(500000.0, 8.0, 8192), 8192, 131072)
@@ -113,7 +114,7 @@ def test_another_method_multiplies_the_divisors() -> None:
 )
 def test_what_cannot_be_had(spec: RopeSpec, method: str, value: object, words: str) -> None:
     with pytest.raises(RecipeError, match=words):
-        Recipe(REGISTRY[method](value), on_top=True).schedule(spec)
+        recipe_of(method, value, on_top=True).schedule(spec)
 
 
 def test_the_bound_is_checked_under_the_scaling_that_stays() -> None:
@@ -143,7 +144,7 @@ def test_two_lists_that_cannot_be(changed: dict[str, Any], source: dict[str, Any
 
 def test_the_short_list_is_that_of_the_checkpoint_and_not_of_the_unscaled_model() -> None:
     scaled = spec(form=InterpolatedForm(THETA, 2.0), context=2 * TRAINED)
-    recipe = Recipe(REGISTRY["linear"](8.0), keep_short=True)
+    recipe = recipe_of("linear", 8.0, keep_short=True)
     found, bare = recipe.schedule(scaled.unscaled(), scaled), recipe.schedule(spec())
     np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / 2)
     np.testing.assert_allclose(bare.short_inv_freq, BASE)

@@ -21,6 +21,7 @@ from ropeconv.rope.methods.vectors import from_file
 from ropeconv.rope.recipe import MODIFIERS, Recipe
 from ropeconv.rope.spec import RopeSpec
 
+from ..support.baking import recipe_of
 from .small_head import spec
 
 LLAMA_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
@@ -93,7 +94,7 @@ def outcome(data: dict[str, Any], spec: RopeSpec) -> str:
 @pytest.mark.parametrize(("name", "parameter"), [*PARAMETERS, *(("modifiers", name) for name in MODIFIERS)])
 def test_every_number_is_taken_or_refused_and_none_beyond_its_range_is_taken(name: str, parameter: str) -> None:
     values = next((one[1] for one in NAMES if one[0] == name), (4.0,))
-    seed = Recipe(REGISTRY["yarn" if name == "modifiers" else name](*values)).to_dict()
+    seed = recipe_of("yarn" if name == "modifiers" else name, *values).to_dict()
     for value in (*INFINITE, *OTHER):
         if name == "modifiers":
             made = {**seed, "log_n": "full", parameter: value}
@@ -231,18 +232,18 @@ def test_a_length_without_its_suffix_is_too_large_for_a_factor(text: str, meant:
 def test_a_length_within_the_trained_one_is_an_error_with_the_repair() -> None:
     words = "--yarn 8k is within the trained 8,192 tokens; give a longer length, such as --yarn 32k, or a factor"
     with pytest.raises(RecipeError, match=words):
-        Recipe(REGISTRY["yarn"]("8k")).schedule(LLAMA_3)
+        recipe_of("yarn", "8k").schedule(LLAMA_3)
 
 
 @pytest.mark.parametrize("name", SCALED)
 def test_a_length_gives_the_schedule_of_its_factor_and_stays_in_the_recipe(name: str) -> None:
     """128k over 8,192 tokens is 16, over 4,096 it is 32: by hand, and the same recipe for both."""
-    recipe = Recipe(REGISTRY[name]("128k"))
+    recipe = recipe_of(name, "128k")
     for model, factor in ((LLAMA_3, 16.0), (LLAMA_2, 32.0)):
-        found, same = recipe.schedule(model), Recipe(REGISTRY[name](factor)).schedule(model)
+        found, same = recipe.schedule(model), recipe_of(name, factor).schedule(model)
         assert found.digest == same.digest
         assert found.context == same.context == 131072
-    other = Recipe(REGISTRY[name]("256k")).schedule(LLAMA_3)
+    other = recipe_of(name, "256k").schedule(LLAMA_3)
     assert not np.allclose(other.inv_freq, recipe.schedule(LLAMA_3).inv_freq)
     saved = json.loads(json.dumps(recipe.to_dict()))
     assert saved["parameters"]["factor"] == "128k"

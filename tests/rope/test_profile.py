@@ -12,6 +12,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 
+from ..support.baking import recipe_of
 from .small_head import BASE, spec
 
 LLAMA_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
@@ -21,9 +22,9 @@ SMALL = np.array(BASE)
 @pytest.mark.parametrize(
     ("recipe", "outside", "largest", "fastest", "first_violation"),
     [
-        (Recipe(REGISTRY["linear"](8.0)), 0, 8, 8, 13649),  # every angle is one of training, every frequency changed
-        (Recipe(REGISTRY["theta"](1e4), context=32768), 128 - 92, 1, 1, 1707),
-        (Recipe(REGISTRY["ntk"](8.0)), 128 - 92 - 2, 8, 8 ** (45 / 63), 5732),  # by the factor in the last pair only
+        (recipe_of("linear", 8.0), 0, 8, 8, 13649),  # every angle is one of training, every frequency changed
+        (recipe_of("theta", 1e4, context=32768), 128 - 92, 1, 1, 1707),
+        (recipe_of("ntk", 8.0), 128 - 92 - 2, 8, 8 ** (45 / 63), 5732),  # by the factor in the last pair only
     ],
 )
 def test_profiles_of_methods(
@@ -54,18 +55,18 @@ def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
     vector = base_inv_freq(1e4, 128)
     vector[60:] = 0
     vector[10] /= 3
-    found = profile(Recipe(REGISTRY["inv-freq"](tuple(vector)), context=32768).schedule(LLAMA_2), LLAMA_2)
+    found = profile(recipe_of("inv-freq", tuple(vector), context=32768).schedule(LLAMA_2), LLAMA_2)
     assert found.not_rotating == 4
     assert (found.largest_change, found.largest_change_at) == (pytest.approx(3), 10)
     assert found.fast_change == pytest.approx(3)
     assert found.outside == 128 - 92 - 8  # an angle of 0 was seen in training
-    nothing = profile(Recipe(REGISTRY["inv-freq"]((0.0,) * 64), context=32768).schedule(LLAMA_2), LLAMA_2)
+    nothing = profile(recipe_of("inv-freq", (0.0,) * 64, context=32768).schedule(LLAMA_2), LLAMA_2)
     assert (nothing.not_rotating, nothing.outside, nothing.largest_change_at) == (64, 0, None)
     assert nothing.reach.first_violation is None  # the sum is 64 at every distance
     assert profile(LLAMA_2.current(), LLAMA_2).not_rotating == 0
     first = base_inv_freq(1e4, 128)
     first[0] = 0
-    unchanged = profile(Recipe(REGISTRY["inv-freq"](tuple(first))).schedule(LLAMA_2), LLAMA_2)
+    unchanged = profile(recipe_of("inv-freq", tuple(first)).schedule(LLAMA_2), LLAMA_2)
     assert (unchanged.largest_change, unchanged.largest_change_at) == (1, 1), "the first pair that rotates"
 
 
@@ -92,7 +93,7 @@ def test_a_trained_scaling_is_what_a_profile_compares_with() -> None:
         == 2 * by_hand.sum()
         > profile(llama.current(), llama.unscaled()).critical_dimension
     )
-    longer = Recipe(REGISTRY["theta"](5e5), context=262144, on_top=True).schedule(llama)
+    longer = recipe_of("theta", 5e5, context=262144, on_top=True).schedule(llama)
     assert profile(longer, llama).outside == 128 - unchanged.critical_dimension
 
 

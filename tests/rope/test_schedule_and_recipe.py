@@ -14,10 +14,10 @@ from ropeconv.cli.command import Command
 from ropeconv.cli.options import RecipeValues, build_recipe
 from ropeconv.rope.errors import ImpossibleSize, RecipeError
 from ropeconv.rope.forms import InterpolatedForm
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe, flags
 from ropeconv.rope.schedule import LogN, QueryScaling, Schedule
 
+from ..support.baking import recipe_of
 from .small_head import BASE, THETA, TRAINED, made, spec
 
 
@@ -117,7 +117,7 @@ def test_sizes_that_no_model_has(changes: dict[str, Any], words: str) -> None:
 )  # fmt: skip
 def test_modifiers_that_contradict_each_other(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
-        Recipe(REGISTRY["yarn"](4.0), **wrong)
+        recipe_of("yarn", 4.0, **wrong)
 
 
 def test_modifiers_replace_what_the_method_has() -> None:
@@ -140,11 +140,11 @@ def test_modifiers_replace_what_the_method_has() -> None:
 
 def test_a_recipe_starts_from_the_unscaled_rope() -> None:
     scaled = spec(form=InterpolatedForm(THETA, 4.0), context=16384)
-    assert Recipe(REGISTRY["yarn"](4.0)).start(scaled) == spec()
-    assert Recipe(REGISTRY["yarn"](4.0), on_top=True).start(scaled) is scaled
-    assert Recipe(REGISTRY["as-is"]()).start(scaled) is scaled
+    assert recipe_of("yarn", 4.0).start(scaled) == spec()
+    assert recipe_of("yarn", 4.0, on_top=True).start(scaled) is scaled
+    assert recipe_of("as-is").start(scaled) is scaled
     longer = spec(context=8192)
-    assert Recipe(REGISTRY["yarn"](4.0)).start(longer) is longer
+    assert recipe_of("yarn", 4.0).start(longer) is longer
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_no_recipes(data: Any, words: str) -> None:
 
 
 def test_a_recipe_as_data() -> None:
-    recipe = Recipe(REGISTRY["yarn"](4.0), context=64, on_top=True)
+    recipe = recipe_of("yarn", 4.0, context=64, on_top=True)
     assert recipe.to_dict() == {
         "method": "yarn",
         "parameters": {"factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
@@ -172,14 +172,14 @@ def test_a_recipe_as_data() -> None:
         "on_top": True,
     }
     assert Recipe.from_dict(recipe.to_dict()) == recipe
-    assert Recipe(REGISTRY["as-is"]()).to_dict() == {"method": "as-is", "parameters": {"on": True}}
-    lists = Recipe(REGISTRY["inv-freq"]((1.0, 0.5, 0.25, 0.125)))
+    assert recipe_of("as-is").to_dict() == {"method": "as-is", "parameters": {"on": True}}
+    lists = recipe_of("inv-freq", (1.0, 0.5, 0.25, 0.125))
     assert lists.to_dict()["parameters"]["inv_freq"] == [1.0, 0.5, 0.25, 0.125]
     assert Recipe.from_dict(lists.to_dict()) == lists
 
 
 def of(name: str, *values: Any, **modifiers: Any) -> Recipe:
-    return Recipe(REGISTRY[name](*values), **modifiers)
+    return recipe_of(name, *values, **modifiers)
 
 
 RECIPES: dict[str, Recipe] = {

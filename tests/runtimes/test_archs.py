@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection.inspection import inspect_source
-from ropeconv.models.open import open_source
 from ropeconv.runtimes.llamacpp.archs import arch_table
 
+from ..support.baking import inspected
 from ..support.gguf_files import write
 
 
@@ -26,4 +25,4 @@ def test_a_rotation_in_part_is_refused_where_the_table_says(tmp_path: Path, arch
     assert arch_table().arch[arch].full_rotation
     path = write(tmp_path / "model.gguf", arch, {"rope.dimension_count": 32})
     with pytest.raises(BadSource, match="only when all 64 dimensions rotate"):
-        inspect_source(open_source(str(path)))
+        inspected(path)

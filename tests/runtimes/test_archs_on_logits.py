@@ -11,13 +11,10 @@ import pytest
 from ropeconv.engines.llamacpp import overrides
 from ropeconv.engines.llamacpp_process import Override
 from ropeconv.errors import BadSource
-from ropeconv.inspection.inspection import inspect_source
-from ropeconv.models.open import open_source
-from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp.archs import Arch, arch_table
 
-from ..support.baking import apply, make_plan
+from ..support.baking import apply, inspected, make_plan, recipe_of
 from ..support.extent import sample
 from ..support.optional import MISSING, skip
 from ..support.tiny_gguf import NAMES, answers, keys_of, make, rewritten
@@ -50,9 +47,9 @@ def recipe(arch: Arch) -> Recipe:
     """Yarn, or a larger base where layers with a window are all that rotate, or have another base and follow yarn."""
     alone = arch.window is not None and arch.window.rotates == "window" and arch.window.scaling == "base"
     if alone or arch.name == "dots3note":
-        return Recipe(METHODS["theta"](500000.0), context=256)  # type: ignore[call-arg]
+        return recipe_of("theta", 500000.0, context=256)  # type: ignore[call-arg]
     plain = arch.no_attention_factor or arch.softmax or arch.norm_after_rope
-    return Recipe(METHODS["yarn"](4.0), attention_factor=1.0 if plain else None)  # type: ignore[call-arg]
+    return recipe_of("yarn", 4.0, attention_factor=1.0 if plain else None)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", sample([name for name in MADE if not arch_table().arch[name].fixed], 2))
@@ -72,7 +69,7 @@ def test_a_file_with_the_keys_computes_what_the_source_does_under_the_same_setti
 @pytest.mark.parametrize("name", sample(MADE, 4, seed=1))
 def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(name: str, tiny: Path, tmp_path: Path) -> None:
     arch = arch_table().arch[name]
-    spec = inspect_source(open_source(str(tiny))).spec
+    spec = inspected(tiny).spec
     four = np.full(spec.rotary_dim // 2 * (2 if arch.halved else 1), 4, np.float32)
     linear = keys(name, rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))
     yarn = keys(name, rope__scaling__type=("str", "yarn"), rope__scaling__factor=("float", 4.0))
@@ -158,5 +155,5 @@ def test_flags_of_windows_are_required_by_both(name: str, tmp_path: Path) -> Non
     tiny = make(name, tmp_path / "tiny.gguf")
     bare = rewritten(tiny, tmp_path / "bare.gguf", left_out=f"{name}.attention.sliding_window_pattern")
     with pytest.raises(BadSource, match="needs attention.sliding_window_pattern"):
-        inspect_source(open_source(str(bare)))
+        inspected(bare)
     assert set(answers(name, tmp_path, {"tiny": tiny, "bare": bare})) == {"tiny"}

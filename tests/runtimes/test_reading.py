@@ -18,7 +18,7 @@ from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.validate.checks import compare
 
-from ..support.baking import make_plan
+from ..support.baking import make_plan, recipe_of
 
 LLAMA = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 1024, "rope_theta": 10000.0}
 LISTS = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
@@ -66,8 +66,8 @@ def test_what_is_predicted_to_differ_does(
 
 def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:
     """SmolLM3 came in the middle of an era; a version before the tables is no ground for a verdict."""
-    plan = make_plan(tiny("smollm3"), Recipe(REGISTRY["yarn"](4.0)))
+    plan = make_plan(tiny("smollm3"), recipe_of("yarn", 4.0))
     words = [plan.predicted(version) for version in ("4.52.4", "4.53.0", "5.23.0", "4.30.0", "")]
     assert words == ["unsupported", "exact", "exact", "unknown", "unknown"]
-    llama = make_plan(tiny("llama"), Recipe(REGISTRY["yarn"](4.0)))
+    llama = make_plan(tiny("llama"), recipe_of("yarn", 4.0))
     assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == ["unknown", "unknown", "differs"]

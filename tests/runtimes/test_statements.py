@@ -14,14 +14,13 @@ from ropeconv.models.config import sample_config
 from ropeconv.models.family import Family
 from ropeconv.models.registry import by_name
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import runtimes, version_key
 from ropeconv.runtimes.verdict import judge_all
 
 from ..conftest import CONFIGS
+from ..support.baking import recipe_of
 
 
 def baked(family: Family, method: str = "yarn", encoding: str = "native", **changes: object) -> CheckpointResult:
@@ -29,7 +28,7 @@ def baked(family: Family, method: str = "yarn", encoding: str = "native", **chan
     config = {**sample_config(family), **changes}
     spec = read_spec(config, family)
     base = spec.unscaled() if spec.scaled else spec
-    recipe = Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
+    recipe = recipe_of(method, 4.0)  # type: ignore[call-arg]
     request = EncodeRequest(recipe.schedule(base), base, family, config, Target(encoding=encoding))
     return ENCODINGS[encoding].encode(request)
 
@@ -94,7 +93,7 @@ def test_qwen_3_5_moe_in_its_wrapper(runtime: str, method: str, expected: str) -
     wrapper = {"model_type": "qwen3_5_moe", "text_config": text}
     family = by_name()["qwen3_5_moe"]
     spec = read_spec(wrapper, family)
-    recipe = Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
+    recipe = recipe_of(method, 4.0)  # type: ignore[call-arg]
     result = ENCODINGS["native"].encode(EncodeRequest(recipe.schedule(spec), spec, family, wrapper, Target()))
     assert result.status_of(find(runtime)[-1]) == expected
 

@@ -1,4 +1,4 @@
-"""Plans, outputs and validations in one line each, for tests that are about something else."""
+"""Recipes, plans, outputs and validations in one line each, for tests that are about something else."""
 
 from __future__ import annotations
 
@@ -8,18 +8,34 @@ from typing import Any
 import ropeconv
 from ropeconv.bake.plan import Plan
 from ropeconv.convert.target import Target
+from ropeconv.inspection.inspection import Inspection
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.source import Source
+from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.validation import Validation
 
 Opened = Source | GgufSource
 
 
+def recipe_of(method: str, *values: Any, **modifiers: Any) -> Recipe:
+    """A recipe by the name of its method and the values that the method takes on the command line."""
+    return Recipe(REGISTRY[method](*values), **modifiers)
+
+
+AS_IS = recipe_of("as-is")
+YARN, MIXED, NTK, LINEAR = (recipe_of(name, 4.0) for name in ("yarn", "mixed", "ntk", "linear"))
+
+
 def make_plan(source: Path | str | Opened, recipe: Recipe, out: Path | None = None, **options: Any) -> Plan:
     """A plan for a source, which may be a path. options: of `Target`."""
     opened = source if isinstance(source, Opened) else ropeconv.open_source(str(source))
     return ropeconv.make_plan(opened, recipe, Target(out=out, **options))
+
+
+def inspected(source: Path | str) -> Inspection:
+    """What is read of a source at a path or on the Hub."""
+    return ropeconv.inspect_source(ropeconv.open_source(str(source)))
 
 
 def apply(plan: Plan, **options: Any) -> Path:

@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.validation import Validation, measure_states
 
 from ..faults.wrong_bakes import local, rope
-from ..support.baking import apply, make_plan, stored_as, validate
+from ..support.baking import apply, make_plan, recipe_of, stored_as, validate
 from ..support.extent import sample
 from ..support.in_process import command
 from ..support.models import ENCODERS, make
 
-YARN = Recipe(REGISTRY["yarn"](16.0))
+YARN = recipe_of("yarn", 16.0)
 
 
 def check(out: Path, source: Path, **options: Any) -> Validation:

@@ -11,16 +11,14 @@ import pytest
 
 from ropeconv.convert.encodings.buffers import MODULE
 from ropeconv.errors import BadSource
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checks import needs_trust
 
-from ..support.baking import apply, make_plan
+from ..support.baking import apply, make_plan, recipe_of
 from ..support.corruptions import Corruption, add, edit, put, remove, renew
 from ..support.in_process import command
 from ..support.models import make
 
-YARN = Recipe(REGISTRY["yarn"](16.0))
+YARN = recipe_of("yarn", 16.0)
 PAYLOAD = "from pathlib import Path\nPath(__import__('os').environ['MARK']).write_text('it ran')\n"
 GENERATE = PAYLOAD + "def generate(model, **kwargs):\n    pass\n"
 CLASSES = """

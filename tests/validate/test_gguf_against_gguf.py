@@ -15,12 +15,12 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.values import f32
-from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.validate.gguf import check_gguf, validate_gguf
 from ropeconv.validate.validation import Validation
 
+from ..support.baking import MIXED, recipe_of
 from ..support.extent import sample
 from ..support.llamacpp import bake, checkpoint
 
@@ -28,13 +28,13 @@ pytest.importorskip("llama_cpp")
 OUTTYPES = ("f32", "f16", "q8_0", "q4_k_m")
 CALM = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 256, "initializer_range": 0.12}
 """Widths that blocks of Q4_K fit, and weights with which quantisation is no larger than in published models."""
-MIXED, YARN = Recipe(METHODS["mixed"](4.0)), Recipe(METHODS["yarn"](4.0), attention_factor=1.1)
-LOG_N = Recipe(METHODS["linear"](4.0), log_n="full")
+YARN = recipe_of("yarn", 4.0, attention_factor=1.1)
+LOG_N = recipe_of("linear", 4.0, log_n="full")
 WAYS: dict[str, tuple[str, Recipe, dict[str, Any], str]] = {
     "keys": ("llama", YARN, {"encoding": "keys"}, "ByKeys"),
     "tensor": ("llama", MIXED, {"encoding": "tensor"}, "ByDivisors"),
     "yarn as a tensor": ("llama", YARN, {"encoding": "tensor"}, "ByDivisors"),
-    "carrier": ("qwen2", Recipe(METHODS["by-parts"](4.0)), {}, "DequantisedReference"),
+    "carrier": ("qwen2", recipe_of("by-parts", 4.0), {}, "DequantisedReference"),
     "carrier with log-n": ("llama", LOG_N, {"carrier": "mistral3"}, "DequantisedReference"),
     "window norms": ("gemma3_text", YARN, {}, "DequantisedReference"),
 }
@@ -53,7 +53,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Plain:
             folder = tmp_path_factory.mktemp(family)
             calm = {**CALM, "initializer_range": 0.03} if family.startswith("gemma") else CALM
             source = checkpoint(family, folder / "source", **calm)
-            bake(source, Recipe(METHODS["as-is"]()), folder / "plain.gguf", outtype=outtype)
+            bake(source, recipe_of("as-is"), folder / "plain.gguf", outtype=outtype)
             made[family, outtype] = folder / "plain.gguf"
         return made[family, outtype]
 
@@ -108,7 +108,7 @@ CASES = [(wrong, outtype, by) for wrong in WRONG for outtype in OUTTYPES[1:] for
 @pytest.mark.parametrize(("wrong", "outtype", "dequantised"), sample(CASES, 2, seed=1))
 def test_a_wrong_bake_disagrees(wrong: str, outtype: str, dequantised: bool, plain: Plain, tmp_path: Path) -> None:
     source, out, other = plain("llama", outtype), tmp_path / "out.gguf", tmp_path / "wrong.gguf"
-    bake(source, Recipe(METHODS["mixed"](4.0), attention_factor=1.1), out)
+    bake(source, recipe_of("mixed", 4.0, attention_factor=1.1), out)
     WRONG[wrong](out, other)
     result = compared(other, source, dequantised=dequantised)
     assert result.sentence.startswith("FAIL"), result.sentence

@@ -14,15 +14,13 @@ import pytest
 from ropeconv.engines.transformers.backbone import hidden_states
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, changed_weights, make_plan, stored_as, validate
+from ..support.baking import apply, changed_weights, make_plan, recipe_of, stored_as, validate
 from ..support.extent import sample
 from ..support.in_process import command
 from ..support.models import make
 
-YARN = Recipe(REGISTRY["yarn"](16.0))
+YARN = recipe_of("yarn", 16.0)
 LAYER_KINDS = ("gemma3_text", "mixtral", "deepseek_v3", "modernbert")
 
 
@@ -56,7 +54,7 @@ def test_a_fold_is_rounded_in_every_layer_that_is_read(tmp_path: Path) -> None:
 
 
 def test_code_of_an_output_runs_layer_by_layer(llama: Path, tmp_path: Path) -> None:
-    recipe = Recipe(REGISTRY["mixed"](16.0), log_n="full")
+    recipe = recipe_of("mixed", 16.0, log_n="full")
     out = apply(make_plan(llama, recipe, tmp_path / "out", encoding="buffers"))
     assert validate(out, llama, tokens=64, layer_by_layer=True).agrees
 
@@ -121,7 +119,7 @@ def test_a_model_larger_than_the_memory_is_validated(tmp_path: Path) -> None:
     """64 layers of 13 MB within 700 MB: the whole model does not load, and is read layer by layer without an option."""
     shape = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 64, "num_attention_heads": 8}
     source = make("llama", tmp_path / "source", num_key_value_heads=8, initializer_range=0.05, **shape)
-    out = apply(make_plan(source, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out"))
+    out = apply(make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out"))
 
     def run(how: str) -> dict[str, object]:
         given = [str(source), str(out), how, str(700 << 20)]

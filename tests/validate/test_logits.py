@@ -12,23 +12,22 @@ import pytest
 
 import ropeconv
 from ropeconv.errors import BadSource
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import QueryScaling
 from ropeconv.validate.validation import Validation
 
 from ..faults.wrong_bakes import CASES, Wrong, bake
-from ..support.baking import apply, changed_weights, make_plan, replaced, stored_as, validate
+from ..support.baking import apply, changed_weights, make_plan, recipe_of, replaced, stored_as, validate
 from ..support.extent import sample
 from ..support.families import some
 from ..support.in_process import command
 from ..support.models import CANCELS, TINY, make
 
-YARN = Recipe(REGISTRY["yarn"](16.0))
-RECIPES = {"yarn": YARN, "mixed": Recipe(REGISTRY["mixed"](16.0))}
-INSTEAD = {"yarn": Recipe(REGISTRY["linear"](16.0)), "mixed": Recipe(REGISTRY["ntk-fixed"](16.0))}
+YARN = recipe_of("yarn", 16.0)
+RECIPES = {"yarn": YARN, "mixed": recipe_of("mixed", 16.0)}
+INSTEAD = {"yarn": recipe_of("linear", 16.0), "mixed": recipe_of("ntk-fixed", 16.0)}
 """Methods for classes that cannot carry the frequencies of another."""
-SHORT = Recipe(REGISTRY["yarn"](4.0))
+SHORT = recipe_of("yarn", 4.0)
 
 
 def baked(source: Path, out: Path, recipe: Recipe = YARN) -> Path:
@@ -102,7 +101,7 @@ def test_flat_models_are_distinguished(tmp_path: Path) -> None:
 def test_sharp_models_are_distinguished_in_another_precision(tmp_path: Path) -> None:
     """One-hot attention in bfloat16 is noise; in float32, with smaller attention scores, it is none."""
     sharp = make("granite", tmp_path / "sharp", initializer_range=0.35)
-    out = baked(sharp, tmp_path / "out", Recipe(REGISTRY["linear"](16.0)))
+    out = baked(sharp, tmp_path / "out", recipe_of("linear", 16.0))
     right = check(out, sharp, dtype="bfloat16")
     assert right.agrees, right.sentence
     assert right.dtype == "float32"
@@ -112,7 +111,7 @@ def test_sharp_models_are_distinguished_in_another_precision(tmp_path: Path) -> 
 
 
 def test_as_is_has_no_control(llama: Path, tmp_path: Path) -> None:
-    result = check(baked(llama, tmp_path / "out", Recipe(REGISTRY["as-is"]())), llama)
+    result = check(baked(llama, tmp_path / "out", recipe_of("as-is")), llama)
     assert result.agrees
     assert "no control" in result.sentence
 
@@ -142,7 +141,7 @@ def test_a_choice_of_indexers_is_left_out_of_the_comparison(tiny: Callable[[str]
 
 
 def test_what_stands_for_log_n_is_what_is_compared(llama: Path, tmp_path: Path) -> None:
-    recipe = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
+    recipe = recipe_of("yarn", 4.0, log_n="clamped")
     plan = make_plan(llama, recipe, tmp_path / "out", encoding="ministral3", allow_approximate=True)
     scale = ropeconv.Comparison.open(apply(plan), str(llama)).scale
     assert scale == QueryScaling(1 / np.log(64), 64)
@@ -161,7 +160,7 @@ def test_an_output_that_replaces_stored_frequencies_is_compared_with_the_first_s
     llama: Path, tmp_path: Path
 ) -> None:
     stored = apply(make_plan(llama, SHORT, tmp_path / "stored", encoding="buffers"))
-    replaced = apply(make_plan(stored, Recipe(REGISTRY["linear"](4.0)), tmp_path / "replaced", replace=True))
+    replaced = apply(make_plan(stored, recipe_of("linear", 4.0), tmp_path / "replaced", replace=True))
     with pytest.raises(BadSource, match="by --replace from the local folder .model.; name that with --against"):
         ropeconv.Comparison.open(replaced, str(stored))
     assert ropeconv.Comparison.open(replaced, str(llama)).schedule.context == 256

@@ -17,12 +17,12 @@ from ropeconv.errors import UsageError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, changed_weights, make_plan, validate
+from ..support.baking import apply, changed_weights, make_plan, recipe_of, validate
 from ..support.extent import sample
 from ..support.in_process import command
 from ..support.models import make
 
-YARN = Recipe(REGISTRY["yarn"](16.0))
+YARN = recipe_of("yarn", 16.0)
 
 
 @pytest.mark.parametrize("method", sample(["yarn", "linear", "llama3", "theta"], 1))
@@ -48,7 +48,7 @@ def test_another_opinion_is_heard(llama: Path, tmp_path: Path, monkeypatch: pyte
 
 def test_what_transformers_has_no_method_for(llama: Path) -> None:
     spec = make_plan(llama, YARN).before
-    for recipe in (Recipe(REGISTRY["mixed"](16.0)), Recipe(REGISTRY["yarn"](16.0), log_n="full")):
+    for recipe in (recipe_of("mixed", 16.0), recipe_of("yarn", 16.0, log_n="full")):
         with pytest.raises(UsageError, match="leave --reference config out"):
             by_config.parameters(recipe.schedule(spec), spec)
 

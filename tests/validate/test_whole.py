@@ -14,13 +14,12 @@ from ropeconv.engines.engine import Progress
 from ropeconv.engines.transformers.load import device_spec, out_of_memory
 from ropeconv.errors import BadSource
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checkpoint import validate_checkpoint
 from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.validate.validation import in_blocks, measure, summarise
 
-from ..support.baking import apply, make_plan, replaced, validate
+from ..support.baking import apply, make_plan, recipe_of, replaced, validate
 from ..support.in_process import command
 from ..support.llamacpp import checkpoint
 from ..support.models import make
@@ -29,7 +28,7 @@ VALIDATE = ("validate", "out", "--against", "model", "--tokens", 64)
 
 
 def baked(source: Path, out: Path, recipe: Recipe | None = None, **options: object) -> Path:
-    return apply(make_plan(source, recipe or Recipe(METHODS["yarn"](16.0)), out, **options))
+    return apply(make_plan(source, recipe or recipe_of("yarn", 16.0), out, **options))
 
 
 def test_measures_against_float64() -> None:
@@ -62,7 +61,7 @@ def test_every_position(tmp_path: Path) -> None:
 
 def test_longrope_in_chunks(llama: Path, tmp_path: Path) -> None:
     """Lists change with the chunk that passes the trained length, in the reference as in the stock class."""
-    recipe = Recipe(METHODS["longrope"]((4.0,) * 32, (2.0,) * 32), context=1024)
+    recipe = recipe_of("longrope", (4.0,) * 32, (2.0,) * 32, context=1024)
     assert validate(baked(llama, tmp_path / "out", recipe), llama, length=512, chunk=50, tokens=128).agrees
 
 

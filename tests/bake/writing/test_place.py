@@ -13,10 +13,8 @@ from ropeconv.bake import execution, hidden
 from ropeconv.bake.plan import FilePlan
 from ropeconv.formats import disk
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import apply, make_plan
+from ...support.baking import apply, make_plan, recipe_of
 from ...support.gguf_files import write as write_gguf
 from .plans import beside, small_plan, source_folder, tree, write
 
@@ -68,7 +66,7 @@ def test_a_file_that_is_no_gguf_is_not_replaced(tmp_path: Path, there: bytes) ->
     write_gguf(tmp_path / "model.gguf")
     out = tmp_path / "out.gguf"
     out.write_bytes(there)
-    plan = make_plan(tmp_path / "model.gguf", Recipe(REGISTRY["yarn"](4.0)), out)
+    plan = make_plan(tmp_path / "model.gguf", recipe_of("yarn", 4.0), out)
     with pytest.raises(RopeconvError, match="exists and is not an output of ropeconv, so --force will not replace it"):
         apply(plan, force=True)
     assert out.read_bytes() == there

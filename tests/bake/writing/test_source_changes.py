@@ -15,16 +15,12 @@ from ropeconv.bake.execution import ApplyOptions, execute_plan
 from ropeconv.bake.plan import Plan
 from ropeconv.errors import BadSource
 from ropeconv.inspection.receipts.receipt import CheckRecord
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
 from ...faults.scenes import checkpoint
-from ...support.baking import make_plan
+from ...support.baking import YARN, make_plan
 from ...support.extent import sample
 from ...support.gguf_files import write as write_gguf
 from .plans import beside, small_plan, source_folder
-
-YARN = Recipe(REGISTRY["yarn"](4.0))
 
 
 def rewritten(path: Path) -> None:

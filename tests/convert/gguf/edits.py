@@ -9,7 +9,6 @@ import numpy as np
 
 from ropeconv.bake.gguf import GgufPlan
 from ropeconv.convert.gguf_encoding import GgufModel
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp.read_header import rope_tensors
 
@@ -20,13 +19,6 @@ FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_fact
 QUERIES = {f"blk.{layer}.attn_q.weight": np.zeros((128, 128), np.float16) for layer in (0, 1)}
 STRETCHED = {"context_length": 256, "rope.scaling.original_context_length": 64}
 """The lengths of every file that `write` makes, four times as long."""
-
-
-def recipe(method: str, *values: Any, **modifiers: Any) -> Recipe:
-    return Recipe(REGISTRY[method](*values), **modifiers)
-
-
-YARN, LINEAR, MIXED = recipe("yarn", 4.0), recipe("linear", 4.0), recipe("mixed", 4.0)
 
 
 def planned(

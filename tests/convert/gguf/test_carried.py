@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .edits import FREQS, MIXED, QUERIES, keys, planned, recipe
+from ...support.baking import MIXED, recipe_of
+from .edits import FREQS, QUERIES, keys, planned
 
-FULL, CLAMPED = recipe("mixed", 4.0, log_n="full"), recipe("mixed", 4.0, log_n="clamped")
+FULL, CLAMPED = recipe_of("mixed", 4.0, log_n="full"), recipe_of("mixed", 4.0, log_n="clamped")
 
 
 def test_rows_move_where_pairs_lie_otherwise(tmp_path: Path) -> None:

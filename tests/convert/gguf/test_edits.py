@@ -11,17 +11,18 @@ import pytest
 
 from ropeconv.rope.recipe import Recipe
 
-from .edits import FREQS, LINEAR, LONG, MIXED, SHORT, STRETCHED, YARN, before, keys, planned, recipe, vectors
+from ...support.baking import LINEAR, MIXED, YARN, recipe_of
+from .edits import FREQS, LONG, SHORT, STRETCHED, before, keys, planned, vectors
 
 
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
-        (recipe("theta", 1e6, context=256), {**STRETCHED, "rope.freq_base": 1e6}),
-        (recipe("theta", 1e6), {"context_length": 64, "rope.freq_base": 1e6}),
+        (recipe_of("theta", 1e6, context=256), {**STRETCHED, "rope.freq_base": 1e6}),
+        (recipe_of("theta", 1e6), {"context_length": 64, "rope.freq_base": 1e6}),
         (LINEAR, {**STRETCHED, "rope.freq_base": 1e4, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
         (YARN, {**STRETCHED, "rope.freq_base": 1e4, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}),
-        (recipe("yarn", 4.0, attention_factor=1.5), {
+        (recipe_of("yarn", 4.0, attention_factor=1.5), {
             **STRETCHED, "rope.freq_base": 1e4, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
             "rope.scaling.attn_factor": pytest.approx(1.5 / (1 + 0.1 * math.log(4)))}),
     ],
@@ -32,7 +33,7 @@ def test_keys(tmp_path: Path, of: Recipe, expected: dict[str, Any]) -> None:
 
 def test_betas_where_they_are_read(tmp_path: Path) -> None:
     for fast, slow in ((16.0, 1.0), (32.0, 2.0)):
-        found = keys(planned(tmp_path, "mistral3", recipe("yarn", 4.0, fast, slow), encoding="keys"))
+        found = keys(planned(tmp_path, "mistral3", recipe_of("yarn", 4.0, fast, slow), encoding="keys"))
         assert (found["rope.scaling.yarn_beta_fast"], found["rope.scaling.yarn_beta_slow"]) == (fast, slow)
     assert not [key for key in keys(planned(tmp_path, "mistral3", YARN, encoding="keys")) if "beta" in key]
 
@@ -44,7 +45,7 @@ def test_an_earlier_scaling_leaves_no_key(tmp_path: Path) -> None:
         "rope.scaling.yarn_attn_factor": 1.5, "rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_beta_slow": 2.0,
         "rope.scaling.alpha": 2.0, "rope.scaling.yarn_ext_factor": 1.0,
     }  # fmt: skip
-    plan = planned(tmp_path, "llama", recipe("theta", 1e6, context=64), old, {FREQS: np.full(32, 2, np.float32)},
+    plan = planned(tmp_path, "llama", recipe_of("theta", 1e6, context=64), old, {FREQS: np.full(32, 2, np.float32)},
                    replace=True)  # fmt: skip
     after = before(plan).after(plan.result.edit)
     left = {key for key in after.header.values if "rope.scal" in key}
@@ -58,7 +59,7 @@ def test_query_scaling_keeps_the_length_that_it_reads(tmp_path: Path) -> None:
         "context_length": 256, "rope.freq_base": 1e4, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": 32,
     }  # fmt: skip
-    theta = recipe("theta", 1e6, context=256)
+    theta = recipe_of("theta", 1e6, context=256)
     assert keys(planned(tmp_path, "mistral3", theta, scaled)) == {"context_length": 256, "rope.freq_base": 1e6}
     unstated = keys(planned(tmp_path, "mistral3", theta, {"attention.temperature_scale": 0.1}))
     assert unstated["rope.scaling.original_context_length"] == 64  # which stays the unit of the scale
@@ -78,7 +79,7 @@ def test_a_base_of_window_layers_follows_where_they_rotate_alike(
 ) -> None:
     """Layers with a window that have a base of their own keep it; in exaone4 they have none."""
     extra = {"attention.sliding_window": 32, **({} if own is None else {"rope.freq_base_swa": own})}
-    found = keys(planned(tmp_path, arch, recipe("theta", 1e6, context=256), extra))
+    found = keys(planned(tmp_path, arch, recipe_of("theta", 1e6, context=256), extra))
     assert found.get("rope.freq_base_swa") == (1e6 if follows else None)
 
 
@@ -88,7 +89,7 @@ def test_divisors(tmp_path: Path) -> None:
     assert keys(one) == {**STRETCHED, "rope.scaling.type": "none"}
     base = 10000.0 ** (-np.arange(32) / 32)
     np.testing.assert_allclose(vectors(one)[FREQS], base / one.schedule.inv_freq, rtol=1e-6)
-    pair = planned(tmp_path, "llama", recipe("mixed", 4.0, keep_short=True))
+    pair = planned(tmp_path, "llama", recipe_of("mixed", 4.0, keep_short=True))
     assert keys(pair) == {**STRETCHED, "rope.scaling.type": "longrope"}
     found = vectors(pair)
     np.testing.assert_allclose(found[LONG], vectors(one)[FREQS])
@@ -115,7 +116,7 @@ def test_norms_take_back_a_factor_from_window_layers(tmp_path: Path) -> None:
     """gemma3: every sixth layer is extended, and the others read the same key."""
     norms = {f"blk.{layer}.attn_q_norm.weight": np.full(64, 3, np.float32) for layer in range(8)}
     extra = {"attention.sliding_window": 32, "block_count": 8}
-    loud = recipe("yarn", 4.0, attention_factor=1.5)
+    loud = recipe_of("yarn", 4.0, attention_factor=1.5)
     plan = planned(tmp_path, "gemma3", loud, extra, norms)
     given = 1.5 / (1 + 0.1 * math.log(4))
     edit = plan.result.edit

@@ -13,12 +13,12 @@ from ropeconv.engines.transformers.patch import patch, scale_queries
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.values import f32
-from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import LogN, QueryScaling
 from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.validate.gguf import validate_gguf
 
+from ...support.baking import recipe_of
 from ...support.extent import sample
 from ...support.llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, sequence
 
@@ -27,7 +27,7 @@ KINDS = ("clamped", "full")
 
 
 def recipe(kind: str, method: str = "mixed", **modifiers: float) -> Recipe:
-    return Recipe(METHODS[method](4.0), log_n=kind, **modifiers)
+    return recipe_of(method, 4.0, log_n=kind, **modifiers)
 
 
 def reference(source: Path, plan, scale: LogN | QueryScaling | None) -> torch.Tensor:
@@ -61,7 +61,7 @@ def test_logits(tmp_path: Path, model_type: str, method: str, kind: str) -> None
 def test_other_steps_are_noticed(tmp_path: Path, patched: bool) -> None:
     source, out, wrong = checkpoint("llama", tmp_path / "source"), tmp_path / "out.gguf", tmp_path / "wrong.gguf"
     if patched:  # which is compared with its dequantised source
-        bake(source, Recipe(METHODS["as-is"]()), tmp_path / "plain.gguf")
+        bake(source, recipe_of("as-is"), tmp_path / "plain.gguf")
         source = tmp_path / "plain.gguf"
     bake(source, recipe("full", "linear") if patched else recipe("clamped"), out, **STEPS)
     write_new(GgufFile.open(out), 0, Edit({"mistral3.attention.temperature_scale": f32(0.1)}), wrong)

@@ -19,7 +19,7 @@ from ropeconv.models.registry import by_model_type
 from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import make_plan
+from ...support.baking import make_plan, recipe_of
 from ...support.extent import sample
 from ...support.families import crossed
 from ...support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
@@ -29,11 +29,11 @@ YARN, MIXED = METHODS["yarn"](4.0), METHODS["mixed"](4.0)
 RECIPES = {
     "yarn": Recipe(YARN),
     "yarn without temperature": Recipe(YARN, attention_factor=1.0),
-    "linear, attention factor 1.2": Recipe(METHODS["linear"](4.0), attention_factor=1.2),
-    "theta, attention factor 1.3": Recipe(METHODS["theta"](2e6), context=256, attention_factor=1.3),
+    "linear, attention factor 1.2": recipe_of("linear", 4.0, attention_factor=1.2),
+    "theta, attention factor 1.3": recipe_of("theta", 2e6, context=256, attention_factor=1.3),
     "mixed": Recipe(MIXED),
     "mixed, attention factor 1.2": Recipe(MIXED, attention_factor=1.2),
-    "llama3": Recipe(METHODS["llama3"](4.0)),
+    "llama3": recipe_of("llama3", 4.0),
     "yarn, other betas": Recipe(METHODS["yarn"](4.0, beta_fast=8.0, beta_slow=2.0)),
     "yarn, not truncated": Recipe(METHODS["yarn"](4.0, truncate=False)),
 }
@@ -107,7 +107,7 @@ def test_window_layers_without_their_norms_would_be_seen(tmp_path: Path) -> None
     """In gemma3 the attention factor key also reaches the window layers, so the norms have to take it back."""
     source = checkpoint("gemma3_text", tmp_path / "source")
     plain = tmp_path / "plain.gguf"
-    bake(source, Recipe(METHODS["as-is"]()), plain)
+    bake(source, recipe_of("as-is"), plain)
     plan = make_plan(plain, RECIPES["yarn without temperature"], tmp_path / "out.gguf")
     assert list(plan.result.edit.changes) == ["blk.0.attn_q_norm.weight"]  # the only window layer of three
     without = replace(plan.result.edit, changes={})

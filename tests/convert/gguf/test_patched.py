@@ -11,17 +11,14 @@ import pytest
 import torch
 
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.validation import measure, summarise
 
-from ...support.baking import apply, make_plan
+from ...support.baking import AS_IS, apply, make_plan, recipe_of
 from ...support.extent import sample
 from ...support.gguf_files import contents
 from ...support.llamacpp import bake, checkpoint, of_llamacpp
 from ...support.models import TRAINED
-
-AS_IS = Recipe(METHODS["as-is"]())
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +34,11 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 KIND, FACTOR, ORIGINAL = "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length"
 YARN = {KIND: ("str", "yarn"), FACTOR: ("float", 4.0), ORIGINAL: ("int", TRAINED)}
 CASES: dict[str, tuple[Recipe, dict[str, tuple[str, Any]]]] = {
-    "theta": (Recipe(METHODS["theta"](1e6), context=256), {"rope.freq_base": ("float", 1e6)}),
-    "linear": (Recipe(METHODS["linear"](4.0)), {KIND: ("str", "linear"), FACTOR: ("float", 4.0)}),
-    "yarn": (Recipe(METHODS["yarn"](4.0)), YARN),
+    "theta": (recipe_of("theta", 1e6, context=256), {"rope.freq_base": ("float", 1e6)}),
+    "linear": (recipe_of("linear", 4.0), {KIND: ("str", "linear"), FACTOR: ("float", 4.0)}),
+    "yarn": (recipe_of("yarn", 4.0), YARN),
     "yarn, attention factor 1": (
-        Recipe(METHODS["yarn"](4.0), attention_factor=1.0),
+        recipe_of("yarn", 4.0, attention_factor=1.0),
         {**YARN, "rope.scaling.attn_factor": ("float", 1 / (1 + 0.1 * math.log(4)))},
     ),
 }
@@ -65,9 +62,9 @@ def test_a_patched_file_gives_the_bits_of_the_original_with_overrides(
 
 def test_a_scaled_file_becomes_its_carrier_without_a_trace_of_the_old_scaling(originals: Path, tmp_path: Path) -> None:
     scaled, again, fresh = (tmp_path / f"{name}.gguf" for name in ("scaled", "again", "fresh"))
-    bake(originals / "qwen2-f32.gguf", Recipe(METHODS["yarn"](2.0), attention_factor=1.5), scaled)
-    bake(scaled, Recipe(METHODS["mixed"](4.0)), again, replace=True)
-    bake(originals / "qwen2-f32.gguf", Recipe(METHODS["mixed"](4.0)), fresh)
+    bake(originals / "qwen2-f32.gguf", recipe_of("yarn", 2.0, attention_factor=1.5), scaled)
+    bake(scaled, recipe_of("mixed", 4.0), again, replace=True)
+    bake(originals / "qwen2-f32.gguf", recipe_of("mixed", 4.0), fresh)
     assert torch.equal(of_llamacpp(again), of_llamacpp(fresh))
     header = GgufFile.open(again).header
     left = {key: header.get(key) for key in header.values if ".rope.scaling." in key}
@@ -78,7 +75,7 @@ def test_a_scaled_file_becomes_its_carrier_without_a_trace_of_the_old_scaling(or
 def test_a_quantised_file_is_patched_by_keys_and_as_another_architecture(tmp_path: Path, outtype: str) -> None:
     """Whole rows move, so only the order of summation changes; unpermuted they would be another model."""
     wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
-    original, recipe = tmp_path / "model.gguf", Recipe(METHODS["yarn"](4.0))
+    original, recipe = tmp_path / "model.gguf", recipe_of("yarn", 4.0)
     bake(checkpoint("qwen2", tmp_path / "source", **wide), AS_IS, original, outtype=outtype)
     bake(original, recipe, tmp_path / "keys.gguf")
     bake(original, recipe, tmp_path / "carried.gguf", carrier="llama")

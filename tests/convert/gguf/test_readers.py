@@ -9,14 +9,12 @@ import pytest
 from ropeconv.bake.plan import Plan
 from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import make_plan
+from ...support.baking import LINEAR, MIXED, YARN, make_plan, recipe_of
 from ...support.gguf_files import write
 
-YARN, LINEAR, MIXED = (Recipe(METHODS[name](4.0)) for name in ("yarn", "linear", "mixed"))
-FLAT = Recipe(METHODS["yarn"](4.0), attention_factor=1.0)
+FLAT = recipe_of("yarn", 4.0, attention_factor=1.0)
 
 
 def plan_of(folder: Path, arch: str, recipe: Recipe = YARN, *runtimes: str, **options: str) -> Plan:

@@ -15,10 +15,11 @@ from ropeconv.formats.gguf.values import f32, u32
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 
-from .edits import LINEAR, MIXED, YARN, before, planned, recipe
+from ...support.baking import LINEAR, MIXED, YARN, recipe_of
+from .edits import before, planned
 
-FULL, CLAMPED = recipe("mixed", 4.0, log_n="full"), recipe("mixed", 4.0, log_n="clamped")
-PAIR = recipe("mixed", 4.0, keep_short=True)
+FULL, CLAMPED = recipe_of("mixed", 4.0, log_n="full"), recipe_of("mixed", 4.0, log_n="clamped")
+PAIR = recipe_of("mixed", 4.0, keep_short=True)
 
 
 def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) -> str:
@@ -38,9 +39,9 @@ def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) ->
         ("qwen3", MIXED, {"carrier": "llama"}, "qwen3 as llama: this carrier is not known; theta, linear and yarn fit "
          "into its keys"),
         ("llama", MIXED, {"encoding": "keys"}, "nothing names an arbitrary frequency vector; use --encoding tensor"),
-        ("llama", recipe("llama3", 4.0), {"encoding": "keys"}, "llama3 cannot be baked for GGUF metadata"),
-        ("llama", recipe("yarn", 4.0, 16.0), {"encoding": "keys"}, "other architectures only and computes 32 and 1"),
-        ("llama", recipe("yarn", 4.0, 32.0, 1.0, False), {"encoding": "keys"}, "llama.cpp always rounds the ends"),
+        ("llama", recipe_of("llama3", 4.0), {"encoding": "keys"}, "llama3 cannot be baked for GGUF metadata"),
+        ("llama", recipe_of("yarn", 4.0, 16.0), {"encoding": "keys"}, "other architectures only and computes 32 and 1"),
+        ("llama", recipe_of("yarn", 4.0, 32.0, 1.0, False), {"encoding": "keys"}, "llama.cpp always rounds the ends"),
         ("exaone4", PAIR, {"encoding": "tensor"}, "it supports one list; give one list: leave --keep-short out"),
         ("qwen2", PAIR, {"encoding": "tensor"}, "loads no rope_freqs for it; name a carrier (--carrier llama"),
         ("starcoder2", MIXED, {}, "starcoder2: by keys, nothing names an arbitrary frequency vector; by tensor, "
@@ -57,7 +58,7 @@ def test_what_a_file_cannot_hold(tmp_path: Path, arch: str, of: Recipe, options:
 
 def test_a_length_that_also_scales_queries_stays(tmp_path: Path) -> None:
     scaled = {"attention.temperature_scale": 0.1, "rope.scaling.original_context_length": 64}
-    shorter = recipe("yarn", 4.0, original_context=32)
+    shorter = recipe_of("yarn", 4.0, original_context=32)
     words = "yarn over 32 tokens cannot be baked for the keys of mistral3: its original context, 64, also gives the"
     assert words in refusal(tmp_path, "mistral3", shorter, scaled, encoding="keys")
     assert planned(tmp_path, "mistral3", YARN, scaled, encoding="keys").result.encoding == "keys"
@@ -81,7 +82,7 @@ def test_a_file_that_cannot_become_another_architecture(
 
 @pytest.mark.parametrize("extra", [{}, {"rope.dimension_count": 32}])
 def test_window_layers_without_a_norm_of_what_rotates(tmp_path: Path, extra: dict[str, int]) -> None:
-    loud, window = recipe("yarn", 4.0, attention_factor=1.5), {"attention.sliding_window": 32, **extra}
+    loud, window = recipe_of("yarn", 4.0, attention_factor=1.5), {"attention.sliding_window": 32, **extra}
     names = [f"blk.{layer}.attn_q_norm.weight" for layer in (0, 1)]
     norms = {name: np.ones(64, np.float32) for name in names}
     words = "its key would change the window layers too, and they have no F32 query norm that could undo that"

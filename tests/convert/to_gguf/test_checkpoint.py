@@ -21,12 +21,10 @@ from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.values import string, u32
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison
 
 from ...conftest import hashes
-from ...support.baking import apply, make_plan, stored_as
+from ...support.baking import AS_IS, YARN, apply, make_plan, recipe_of, stored_as
 from ...support.corruptions import data
 from ...support.extent import sample
 from ...support.gguf_files import write
@@ -34,7 +32,6 @@ from ...support.in_process import command
 from ...support.llamacpp import EXPORTED, bake, checkpoint, sequence
 from ...support.models import TINY
 
-AS_IS, YARN = Recipe(METHODS["as-is"]()), Recipe(METHODS["yarn"](4.0))
 FLOATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 ROUNDED = dict.fromkeys(("gemma", "gemma2", "gemma3_text", "nemotron"), ("norm",))
 ROUNDED |= dict.fromkeys(("qwen3_5_text", "qwen3_next"), ("norm", "A_log"))
@@ -179,7 +176,7 @@ def test_a_method_in_the_weights_goes_with_it_in_one_step(encoding: str, plain: 
 
 
 def test_a_scaled_file_keeps_its_scaling(tmp_path: Path) -> None:
-    bake(checkpoint("llama", tmp_path / "source"), Recipe(METHODS["linear"](4.0)), tmp_path / "scaled.gguf")
+    bake(checkpoint("llama", tmp_path / "source"), recipe_of("linear", 4.0), tmp_path / "scaled.gguf")
     config = json.loads((restored(tmp_path / "scaled.gguf", tmp_path / "back") / "config.json").read_text())
     assert (config["rope_scaling"]["rope_type"], config["rope_scaling"]["factor"]) == ("linear", 4.0)
     assert config["max_position_embeddings"] == 256
@@ -188,8 +185,8 @@ def test_a_scaled_file_keeps_its_scaling(tmp_path: Path) -> None:
 def test_what_is_no_file_as_it_was_converted_is_refused(tmp_path: Path) -> None:
     plain, carrier, ntk = (tmp_path / f"{name}.gguf" for name in ("plain", "carrier", "ntk"))
     bake(checkpoint("qwen2", tmp_path / "source"), AS_IS, plain)
-    bake(plain, Recipe(METHODS["mixed"](4.0)), carrier)
-    bake(plain, Recipe(METHODS["ntk"](4.0)), ntk)
+    bake(plain, recipe_of("mixed", 4.0), carrier)
+    bake(plain, recipe_of("ntk", 4.0), ntk)
     for path, recipe in ((carrier, AS_IS), (ntk, YARN)):
         with pytest.raises(RopeconvError, match="`ropeconv restore` on it first"):
             make_plan(path, recipe, tmp_path / "back", to="safetensors")

@@ -14,13 +14,10 @@ from ropeconv.convert.to_gguf.conversions import names_in, solved, value_of
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.models.registry import by_model_type
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 
+from ...support.baking import AS_IS, recipe_of
 from ...support.corruptions import edit
 from ...support.llamacpp import EXPORTED, bake, checkpoint
-
-AS_IS = Recipe(METHODS["as-is"]())
 
 
 @pytest.mark.parametrize("model_type", EXPORTED)
@@ -71,6 +68,6 @@ def test_the_number_of_experts_has_two_names(tmp_path: Path, key: str) -> None:
 def test_a_copy_has_the_base_models_of_its_source(tmp_path: Path) -> None:
     source = checkpoint("llama", tmp_path / "source")
     (source / "README.md").write_text("---\nbase_model: meta-llama/Llama-3.2-1B\n---\n# A model\n")
-    for name, recipe, base in (("copy", AS_IS, "Llama 3.2 1B"), ("longer", Recipe(METHODS["yarn"](4.0)), "Source")):
+    for name, recipe, base in (("copy", AS_IS, "Llama 3.2 1B"), ("longer", recipe_of("yarn", 4.0), "Source")):
         bake(source, recipe, tmp_path / f"{name}.gguf")
         assert GgufFile.open(tmp_path / f"{name}.gguf").get("general.base_model.0.name") == base

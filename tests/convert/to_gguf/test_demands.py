@@ -15,14 +15,11 @@ from ropeconv.convert.to_gguf.demands import demands
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.models.registry import by_model_type, families
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import make_plan
+from ...support.baking import AS_IS, make_plan
 from ...support.corruptions import tensors
 from ...support.llamacpp import EXPORTED, checkpoint
 
-AS_IS = Recipe(METHODS["as-is"]())
 WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 COMPUTED_OTHERWISE: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob = False"),

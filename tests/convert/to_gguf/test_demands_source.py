@@ -10,10 +10,9 @@ import pytest
 from ropeconv.engines.llamacpp import why_not_run
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 from scripts import gguf_demands
 
+from ...support.baking import recipe_of
 from ...support.extent import sample
 from ...support.llamacpp import bake, checkpoint
 
@@ -44,7 +43,7 @@ CASES = [(model_type, kind) for model_type in LOADED for kind in ("required", "k
 def test_llamacpp_loads_nothing_without_what_is_demanded(tmp_path: Path, model_type: str, kind: str) -> None:
     pytest.importorskip("llama_cpp")
     whole, less = tmp_path / "whole.gguf", tmp_path / "less.gguf"
-    bake(checkpoint(model_type, tmp_path / "source"), Recipe(METHODS["as-is"]()), whole)
+    bake(checkpoint(model_type, tmp_path / "source"), recipe_of("as-is"), whole)
     assert why_not_run(whole) == ("", "")
     file = GgufFile.open(whole)
     arch = file.get("general.architecture")

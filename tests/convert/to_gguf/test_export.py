@@ -19,14 +19,12 @@ from ropeconv.errors import UsageError
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.inspection.receipts.reader import read_receipt
 from ropeconv.inspection.receipts.writer import commands
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import make_plan, stored_as
+from ...support.baking import YARN, make_plan, recipe_of, stored_as
 from ...support.gguf_files import contents
 from ...support.llamacpp import bake, checkpoint
 
-AS_IS, YARN, WIDER = Recipe(METHODS["as-is"]()), Recipe(METHODS["yarn"](4.0)), Recipe(METHODS["yarn"](8.0))
+WIDER = recipe_of("yarn", 8.0)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +123,7 @@ def test_k_quants_are_llama_cpps_own_and_keep_the_schedule(tmp_path: Path, outty
     pytest.importorskip("llama_cpp")
     wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
     source, out = checkpoint("qwen2", tmp_path / "wide", **wide), tmp_path / "out.gguf"
-    assert bake(source, Recipe(METHODS["mixed"](4.0)), out, outtype=outtype).bytes > 0
+    assert bake(source, recipe_of("mixed", 4.0), out, outtype=outtype).bytes > 0
     file = GgufFile.open(out)
     assert (file.tensors["blk.0.ffn_gate.weight"].type, file.tensors["rope_freqs.weight"].type) == (kind, 0)
     assert json.loads(file.get("ropeconv.json"))["encoding"] == "carrier"

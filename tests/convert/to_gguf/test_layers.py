@@ -17,14 +17,11 @@ from ropeconv.formats.gguf.header import GgufHeader
 from ropeconv.inspection.inspection import inspect_config
 from ropeconv.models.open import open_checkpoint
 from ropeconv.models.registry import by_model_type
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import make_plan
+from ...support.baking import AS_IS, make_plan
 from ...support.extent import sample
 from ...support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
 
-AS_IS = Recipe(METHODS["as-is"]())
 S, F = "sliding_attention", "full_attention"
 
 

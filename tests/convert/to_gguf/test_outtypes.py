@@ -20,10 +20,8 @@ from ropeconv.convert.to_gguf.demands import demands, general_name
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import make_plan
+from ...support.baking import make_plan, recipe_of
 from ...support.extent import sample
 from ...support.llamacpp import EXPORTED, bake, sequence
 from .stock_converter import in_bfloat16
@@ -62,7 +60,7 @@ def test_llama_cpp_decodes_it_and_its_types_are_those_of_the_converter(
 ) -> None:
     pytest.importorskip("llama_cpp")
     source, _ = in_bfloat16(model_type, tmp_path / "source")
-    bake(source, Recipe(METHODS["as-is"]()), tmp_path / "out.gguf", outtype=outtype)
+    bake(source, recipe_of("as-is"), tmp_path / "out.gguf", outtype=outtype)
     found = types(tmp_path / "out.gguf")
     if outtype == "f32":
         assert set(found.values()) == {"F32"}
@@ -88,12 +86,12 @@ def test_what_llama_cpp_does_not_decode_never_has_its_name(tmp_path: Path, monke
     source, _ = in_bfloat16("lfm2", tmp_path / "source")
     without = {arch: msgspec.structs.replace(one, float32=()) for arch, one in demands().items()}
     monkeypatch.setattr(tensors, "demands", lambda: without)
-    plan = make_plan(source, Recipe(METHODS["yarn"](4.0)), tmp_path / "out.gguf", to="gguf")
+    plan = make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf")
     with pytest.raises(RopeconvError, match=r"cannot run .*ASSERT\(src1->nb\[0\] == .*; nothing was kept") as problem:
         ropeconv.apply(plan)
     assert problem.value.exit_code == 1
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["source"]
     monkeypatch.undo()
-    done = ropeconv.apply(make_plan(source, Recipe(METHODS["yarn"](4.0)), tmp_path / "out.gguf", to="gguf"))
+    done = ropeconv.apply(make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf"))
     assert done.reason == ""
     assert done.path.exists()

@@ -15,11 +15,9 @@ from tokenizers import Tokenizer
 
 import ropeconv
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 from scripts.laboratory.environment import ROOT, NotInstallable, once, pip
 
-from ...support.baking import make_plan
+from ...support.baking import make_plan, recipe_of
 from ...support.llamacpp import checkpoint
 from .test_tokenizer import TEXTS, in_llama_cpp
 
@@ -78,7 +76,7 @@ def test_exports_with_published_tokenizers(name: str, tmp_path: Path) -> None:
     (source / "tokenizer.json").unlink()
     shutil.copy(file, source / ("tokenizer.model" if pieces else "tokenizer.json"))
     (source / "tokenizer_config.json").write_text("{}")
-    done = ropeconv.apply(make_plan(source, Recipe(METHODS["yarn"](4.0)), tmp_path / "out.gguf", to="gguf"))
+    done = ropeconv.apply(make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf"))
     assert done.reason == ""
     assert GgufFile.open(done.path).get("tokenizer.ggml.pre") == ("default" if pieces else name)
     encode = library.EncodeAsIds if pieces else lambda text: library.encode(text, add_special_tokens=False).ids

@@ -13,17 +13,13 @@ import safetensors.torch
 import torch
 
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.inspection.inspection import inspect_source
-from ropeconv.models.open import open_source
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 
+from ...support.baking import YARN, inspected, recipe_of
 from ...support.extent import sample
 from ...support.gguf_files import contents
 from ...support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
 
-YARN = Recipe(METHODS["yarn"](4.0))
-PLAIN_YARN = Recipe(METHODS["yarn"](4.0), attention_factor=1.0)
+PLAIN_YARN = recipe_of("yarn", 4.0, attention_factor=1.0)
 ROPE_OF_YARN: dict[str, Any] = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
 }  # fmt: skip
@@ -54,14 +50,14 @@ def test_a_scaled_checkpoint_is_converted_as_it_is(tmp_path: Path, name: str) ->
     own = {"original_max_position_embeddings": 64} if model_type == "phi3" else {}
     source = checkpoint(model_type, tmp_path / "source", max_position_embeddings=256, rope_parameters=rope, **own)
     out = tmp_path / "out.gguf"
-    plan = bake(source, Recipe(METHODS["as-is"]()), out)
+    plan = bake(source, recipe_of("as-is"), out)
     assert plan.result.encoding == encoding
     reference, plain = of_transformers(source, None), checkpoint(model_type, tmp_path / "plain")
     control = beyond(reference, of_transformers(plain, None))
     for figures, unscaled in zip(beyond(reference, of_llamacpp(out)), control, strict=True):
         assert figures.kl_mean < 1e-5
         assert unscaled.kl_mean > 1000 * figures.kl_mean
-    seen = inspect_source(open_source(str(out)))
+    seen = inspected(out)
     assert not seen.problems
     assert seen.spec.attention_factor == pytest.approx(plan.schedule.attention_factor, rel=1e-6)
 

@@ -12,15 +12,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import make_plan
+from ...support.baking import AS_IS, make_plan
 from ...support.extent import sample
 from ...support.llamacpp import EXPORTED, checkpoint
 from ...support.models import VOCABULARY
 
-AS_IS = Recipe(METHODS["as-is"]())
 LEFT_OUT = {
     "rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rotary_pct", "rotary_dim", "model_type",
     "output_attentions", "output_hidden_states", "return_dict",

@@ -22,14 +22,12 @@ from ropeconv.formats.gguf.header import TensorInfo
 from ropeconv.formats.gguf.values import BF16, F16, F32, Q8_0
 from ropeconv.models.folder import FolderSource
 from ropeconv.models.gguf import GgufSource
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
+from ...support.baking import AS_IS
 from ...support.llamacpp import bake, checkpoint
 
 WIDTH = 64
 HEAD = b"the header"
-AS_IS = Recipe(REGISTRY["as-is"]())
 
 Matrix = tuple[tuple[Rows, ...], int]
 """The parts of a tensor, and its type."""

@@ -14,14 +14,10 @@ from ropeconv.inspection.receipts.reader import described, described_settings, p
 from ropeconv.inspection.receipts.receipt import OriginalRecord, Receipt, SourceRecord, StepRecord, TargetRecord
 from ropeconv.inspection.receipts.writer import ChangedKey, changed_keys, commands, write_receipt
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import apply, make_plan
+from ...support.baking import YARN, apply, make_plan, recipe_of
 from ...support.gguf_files import write
 from .test_folders import BEFORE, receipt
-
-YARN = Recipe(REGISTRY["yarn"](4.0))
 
 
 def test_a_folder_and_a_gguf_file_have_one_shape(llama: Path, tmp_path: Path) -> None:
@@ -101,7 +97,7 @@ def test_results_of_other_types_beside_a_gguf_file(tmp_path: Path, name: str) ->
 
 
 def test_recipes_of_files_and_of_outputs(tmp_path: Path) -> None:
-    recipe = Recipe(REGISTRY["yarn"](4.0), context=64)
+    recipe = recipe_of("yarn", 4.0, context=64)
     (tmp_path / "saved.json").write_text(json.dumps(recipe.to_dict()))
     write_receipt(tmp_path, receipt(recipe=recipe.to_dict()))
     assert [read_recipe(tmp_path / name) for name in ("saved.json", "", "ropeconv.json")] == [recipe] * 3

@@ -14,11 +14,10 @@ from ropeconv.rope.bound.reach import effective_length, worse_than_source
 from ropeconv.rope.bound.sums import Sums
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Llama3, Plain, Yarn, base_inv_freq
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 from scripts.make_bound_table import base_steps, last_steps, wide_steps
 
+from ...support.baking import recipe_of
 from ...support.extent import ALL, sample
 from .naive import sums
 
@@ -112,7 +111,7 @@ def test_models_as_they_are(spec: RopeSpec, published: int | None) -> None:
 def test_only_what_becomes_worse_is_said(spec: RopeSpec, made: tuple[str, float] | int, said: str) -> None:
     """By a method, or by a context that is declared with the frequencies as they are."""
     declared = replace(spec.current(), context=made) if isinstance(made, int) else None
-    found = worse_than_source(declared or Recipe(REGISTRY[made[0]](made[1])).schedule(spec), spec)
+    found = worse_than_source(declared or recipe_of(made[0], made[1]).schedule(spec), spec)
     assert said in found
     assert bool(found) == bool(said)
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from ropeconv.rope.bound.reach import first_violation, head_reach, reach, violations
 from ropeconv.rope.bound.sums import PairWeights, exact_value, normalised_variances, pair_weights, score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 
+from ...support.baking import recipe_of
 from .naive import sums
 
 # first violation; L = 4096, b = 1e4, s = 8, and L = 8192, b = 5e5, s = 16
@@ -28,7 +27,7 @@ EXTENDED = {
 def test_first_violations_of_schedules(method: str) -> None:
     for base, length, factor, first in zip((1e4, 5e5), (4096, 8192), (8.0, 16.0), EXTENDED[method], strict=True):
         spec = RopeSpec(128, 128, Plain(base), length, length)
-        found = Recipe(REGISTRY[method](factor)).schedule(spec)
+        found = recipe_of(method, factor).schedule(spec)
         assert first_violation(found.inv_freq, 0, 1 << 20) == first
 
 
@@ -110,7 +109,7 @@ def test_weights_by_hand() -> None:
 @pytest.mark.parametrize("method", ["none", "linear", "yarn", "mixed"])
 def test_equal_variances_give_the_effective_length(head_dim: int, rotary_dim: int, method: str) -> None:
     spec = RopeSpec(head_dim, rotary_dim, Plain(1e4), 4096, 4096)
-    recipe = None if method == "none" else Recipe(REGISTRY[method](8.0), attention_factor=1.0)
+    recipe = None if method == "none" else recipe_of(method, 8.0, attention_factor=1.0)
     schedule = spec.current() if recipe is None else recipe.schedule(spec)
     equal = pair_weights(np.full((4, head_dim), 3.7), np.full((2, head_dim), 0.2), rotary_dim)
     np.testing.assert_allclose(equal.rotated, 1, rtol=1e-14)

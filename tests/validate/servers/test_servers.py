@@ -11,20 +11,18 @@ import pytest
 import torch
 
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.validate.server import validate_server
 from ropeconv.validate.validation import coarse, measure
 
-from ...support.baking import apply, make_plan
+from ...support.baking import AS_IS, apply, make_plan, recipe_of
 from ...support.extent import sample
 from ...support.in_process import Done, command
 from ...support.llamacpp import checkpoint
 from .stand_in import StandIn, running
 
 PROTOCOLS = ("vllm", "sglang", "llamacpp")
-AS_IS, YARN, HALF = Recipe(REGISTRY["as-is"]()), Recipe(REGISTRY["yarn"](16.0)), Recipe(REGISTRY["yarn"](8.0))
+YARN, HALF = recipe_of("yarn", 16.0), recipe_of("yarn", 8.0)
 
 
 @pytest.fixture(scope="module")

@@ -124,18 +124,9 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
     """
     if plan.source.kind == "config" or plan.target.drafts_for:
         return []
-    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
-    names = [verdict.runtime.partition("@")[0].removesuffix("-gguf") for verdict in plan.result.verdicts]
-    statuses = list(zip(names, plan.result.verdicts, strict=True))
-    if draft is not None:
-        runs = {verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS}
-        statuses = [(name, verdict) for name, verdict in statuses if verdict.runtime in runs]
-    newest = {name for name, verdict in dict(statuses).items() if verdict.status in RUNS}
-    runs = newest | {name for name, verdict in statuses if name in named and verdict.status in RUNS}
     kind = draft.draft.name if draft and draft.draft else "draft_model"
-    candidates = (*named, *((LLAMA_CPP,) if isinstance(plan, GgufOutput) else SERVERS))
     text = render(
-        "run.jinja", runtime=next((name for name in candidates if name in runs), ""), path=shlex.quote(str(path)),
+        "run.jinja", runtime=_runtime_to_show(plan, draft), path=shlex.quote(str(path)),
         folder=shlex.quote(str(path.parent)), file=shlex.quote(path.name), model=path.stem.lower(),
         context=plan.schedule.context, modelfile=modelfile and shlex.quote(str(modelfile)),
         draft=draft and shlex.quote(str(draft.out)), kind=kind,
@@ -144,6 +135,20 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
         ),
     )  # fmt: skip
     return text.splitlines()
+
+
+def _runtime_to_show(plan: Plan, draft: Plan | None) -> str:
+    """Return the first candidate that supports the output and its draft, in any version if the user named it."""
+    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
+    names = [verdict.runtime.partition("@")[0].removesuffix("-gguf") for verdict in plan.result.verdicts]
+    statuses = list(zip(names, plan.result.verdicts, strict=True))
+    if draft is not None:
+        runs = {verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS}
+        statuses = [(name, verdict) for name, verdict in statuses if verdict.runtime in runs]
+    newest = {name for name, verdict in dict(statuses).items() if verdict.status in RUNS}
+    runs = newest | {name for name, verdict in statuses if name in named and verdict.status in RUNS}
+    candidates = (*named, *((LLAMA_CPP,) if isinstance(plan, GgufOutput) else SERVERS))
+    return next((name for name in candidates if name in runs), "")
 
 
 def modelfile_of(plan: Plan) -> Path:

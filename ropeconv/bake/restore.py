@@ -18,9 +18,9 @@ from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
 from ..inspection.receipts.gguf import earlier, layout_of
 from ..inspection.receipts.reader import parse_receipt
-from ..inspection.receipts.receipt import SourceRecord
+from ..inspection.receipts.receipt import FileRecord, SourceRecord
 from ..models.gguf import GgufSource
-from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
+from ..models.source import CARD, RECEIPT, SOURCE_CARD, GeneratedFile, Source
 from ..rope.errors import shown
 from .apply import change_in_place
 from .execution import ApplyOptions, execute_plan
@@ -115,46 +115,47 @@ def restore(
 
 def _of_folder(source: Source, out: Path | None) -> RestorePlan:
     first = original_source(source)
-    present = {file.name: file for file in source.files()}
+    sizes = {file.name: file.size for file in source.files()}
     record, receipt, source_name = first.record, first.receipt, first.first
     texts, generated = set(first.generated_texts()), {item.name: item for item in first.generated_files()}
     files, absent = [], list(record.skipped)
-    listed = {file.name for file in receipt.files}
-    if len(listed) != len(receipt.files):
+    written = {file.name: file.size for file in receipt.files}
+    if len(written) != len(receipt.files):
         raise BadSource(f"the receipt of {source.reference} lists a file twice; use the original source, {source_name}")
-    card_size = present[CARD].size if CARD in present else 0
-    edited = {file.name for file in receipt.files if file.name == CARD and file.size != card_size}
     for known in receipt.files:
         name = record.renamed.get(known.name, known.name)
         if known.name in record.added or name in texts:
             continue
-        if known.name == SOURCE_CARD and known.name not in present:
+        if known.name == SOURCE_CARD and known.name not in sizes:
             absent.append(name)  # as in a repository, which has the card alone
             continue
-        if known.name not in present or present[known.name].size != known.size or not safe_name(known.name):
+        if sizes.get(known.name) != known.size or not safe_name(known.name):
             raise BadSource(
                 f"{known.name} of {source.reference} is not as ropeconv wrote it; use the original source, "
                 f"{source_name}"
             )
-        if name in generated:
-            estimated = not name.endswith(".safetensors")
-            files.append(
-                PlannedFile("convert", name, generated[name].size, make=generated[name].write, estimated=estimated)
-            )
-        else:
-            make = partial(_checked_copy, first, name, known.sha256) if known.sha256 else None
-            files.append(PlannedFile("copy", name, known.size, known.sha256, make=make))
+        files.append(_restored_file(first, name, known, generated.get(name)))
     for name in texts:
         text = first.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
+    known_names = {RECEIPT, *(name for name, size in written.items() if name != CARD or size == sizes.get(CARD))}
     return RestorePlan(
         source=first,
         out=out or _default_out(receipt.first, "-restored"),
         files=tuple(sorted(files, key=lambda file: file.name)),
-        skipped=tuple(name for name in present if name not in listed - edited and name != RECEIPT),
+        skipped=tuple(name for name in sizes if name not in known_names),
         first=receipt.first,
         absent=tuple(absent),
     )
+
+
+def _restored_file(first: OriginalSource, name: str, known: FileRecord, generated: GeneratedFile | None) -> PlannedFile:
+    """Return the file of the first source that a file of the output becomes: generated from it, or else a copy."""
+    if generated is not None:
+        estimated = not name.endswith(".safetensors")
+        return PlannedFile("convert", name, generated.size, make=generated.write, estimated=estimated)
+    make = partial(_checked_copy, first, name, known.sha256) if known.sha256 else None
+    return PlannedFile("copy", name, known.size, known.sha256, make=make)
 
 
 def _default_out(first: SourceRecord, ending: str) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..convert.encoding import CheckpointResult, EncodeRequest, select
-from ..convert.fold import NEGLIGIBLE, folded_shards, grown_index
+from ..convert.fold import NEGLIGIBLE, Scaling, folded_shards, grown_index
 from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
@@ -20,11 +20,13 @@ from ..formats.disk import Advance, Splice, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard
 from ..inspection.receipts.folder import folder_record, original_record, stated
 from ..inspection.receipts.receipt import OriginalRecord, Receipt, ScaledRecord
+from ..models.family import Family
 from ..models.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
 from ..models.schema import DUAL_CHUNK
 from ..models.source import CARD, SINGLE, SOURCE_CARD, Source
 from ..rope.errors import RecipeError
 from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
 from ..runtimes.drafts import draft_verdicts, mtp_note
 from ..runtimes.groups import find
 from ..runtimes.verdict import switching
@@ -83,13 +85,7 @@ class CheckpointPlan(Plan):
         renamed = {file.name: file.origin for file in self.files if file.origin and file.origin != file.name}
         splices = {file.name: file.splice for file in self.files if file.splice is not None}
         scalings = fold.scalings if fold is not None else ()
-        rounded = {  # by other factors than powers of two, which can be undone
-            scaling.tensor
-            for scaling in scalings
-            if scaling.plus_one
-            or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE
-            or source.tensors[scaling.tensor].dtype not in EXACT
-        }
+        rounded = {scaling.tensor for scaling in scalings if _rounds(scaling, source.tensors[scaling.tensor])}
         exact = [scaling for scaling in scalings if scaling.tensor not in rounded]
         scaled = tuple(ScaledRecord(scaling.tensor, scaling.factor, scaling.spans) for scaling in exact)
         record = folder_record(source, texts, added, renamed, self.skipped, scaled, tuple(sorted(rounded)), splices)
@@ -103,6 +99,12 @@ class CheckpointPlan(Plan):
             return self.result.status_of(find(f"transformers@{version}")[0])
         except RecipeError:
             return "unknown"
+
+
+def _rounds(scaling: Scaling, tensor: Tensor) -> bool:
+    """Whether a scaling cannot be undone: only products with powers of two are exact, and not of every dtype."""
+    power_of_two = abs(frexp(scaling.factor)[0] - 0.5) <= NEGLIGIBLE
+    return scaling.plus_one or not power_of_two or tensor.dtype not in EXACT
 
 
 def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> CheckpointPlan:
@@ -123,28 +125,13 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     for flag, value in (("--fold-into", target.fold_into), ("--fold-dtype", target.fold_dtype)):
         if value is not None and result.fold is None:
             raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
-    names = {file.name for file in source.files()}
-    if result.family is not family and "tokenizer.model" in names and "tokenizer.json" not in names:
-        raise BadSource(
-            f"{source.reference} has tokenizer.model and no tokenizer.json, and transformers reads that differently "
-            f"in a {result.family.name} model; load the tokenizer once and save_pretrained it, which writes "
-            "tokenizer.json"
-        )
+    if result.family is not family:
+        _check_tokenizer(source, result.family)
     if first.draft is not None:
         result = replace(result, verdicts=draft_verdicts(first.draft, family, result.verdicts))
     if result.context != schedule.context:
         schedule = replace(schedule, context=result.context)
     files, skipped, limits = _files(source, result, schedule.context, target)
-    notes = list(start.notes)
-    if schedule.short_inv_freq is not None:
-        notes += switching(result.family, schedule.original_context, result.verdicts)
-    if note := mtp_note(config):
-        notes.append(note)
-    if target.dual_chunk == "drop":
-        notes.append(f"the config is written without {DUAL_CHUNK}")
-    if limits:
-        keys = ", ".join(f"{limit.key} in {limit.file} ({limit.tokens:,})" for limit in limits)
-        notes.append(f"raises to {schedule.context:,} tokens what limited prompts to fewer: {keys}")
     return CheckpointPlan(
         source=source,
         target=target,
@@ -164,10 +151,35 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             *source.conversion_notes(),
             *([DTYPE_NOTE] if target.fold_dtype == "f32" else []),
         ),
-        notes=tuple(notes),
+        notes=(*start.notes, *_notes(source, result, schedule, target, limits)),
         kv_cache=seen.kv_cache,
         draft=first.draft,
     )
+
+
+def _notes(
+    source: Source, result: CheckpointResult, schedule: Schedule, target: Target, limits: list[LengthLimit]
+) -> Iterator[str]:
+    """Yield what the files of an output do beyond the schedule. limits: those of the length that it raises."""
+    if schedule.short_inv_freq is not None:
+        yield from switching(result.family, schedule.original_context, result.verdicts)
+    if note := mtp_note(source.config()):
+        yield note
+    if target.dual_chunk == "drop":
+        yield f"the config is written without {DUAL_CHUNK}"
+    if limits:
+        keys = ", ".join(f"{limit.key} in {limit.file} ({limit.tokens:,})" for limit in limits)
+        yield f"raises to {schedule.context:,} tokens what limited prompts to fewer: {keys}"
+
+
+def _check_tokenizer(source: Source, family: Family) -> None:
+    """Raise BadSource for a tokenizer that transformers reads differently when the family changes to another."""
+    names = {file.name for file in source.files()}
+    if "tokenizer.model" in names and "tokenizer.json" not in names:
+        raise BadSource(
+            f"{source.reference} has tokenizer.model and no tokenizer.json, and transformers reads that differently "
+            f"in a {family.name} model; load the tokenizer once and save_pretrained it, which writes tokenizer.json"
+        )
 
 
 def _tensors(source: Source) -> dict[str, Tensor]:
@@ -201,9 +213,7 @@ def _files(
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
     low = [limit for limit in length_limits(source) if limit.tokens < context]
-    in_config = [limit for limit in limits_in_text("config.json", texts["config.json"]) if limit.tokens < context]
-    limits = in_config + [limit for limit in low if limit.file != "config.json"]
-    raised_texts, splices = _raised(source, texts, {file.name: file.size for file in copied}, limits, context)
+    raised_texts, splices = _raised(source, texts, {file.name: file.size for file in copied}, low, context)
     texts |= raised_texts | dict(result.texts)
     generated = {item.name: item for item in source.generated_files()}
     files, new_texts, renamed = extra_shard(source, result.added)
@@ -211,7 +221,7 @@ def _files(
     if result.fold is not None:
         dtype = target.fold_dtype or "stored"
         folded = folded_shards(source, result.fold, dtype)
-        new_texts = new_texts or grown_index(source, result.fold, dtype)
+        texts |= grown_index(source, result.fold, dtype)
     texts |= new_texts
     files += [PlannedFile("write", name, len(text.encode()), text=text) for name, text in texts.items()]
     for file in copied:
@@ -234,8 +244,11 @@ def _files(
 
 
 def _raised(
-    source: Source, texts: Mapping[str, str], sizes: Mapping[str, int], limits: list[LengthLimit], context: int
+    source: Source, texts: Mapping[str, str], sizes: Mapping[str, int], low: list[LengthLimit], context: int
 ) -> tuple[dict[str, str], dict[str, Splice]]:
+    """The files with limits raised to the context: texts of small ones, changes of large ones. low: of the source."""
+    in_config = [limit for limit in limits_in_text("config.json", texts["config.json"]) if limit.tokens < context]
+    limits = in_config + [limit for limit in low if limit.file != "config.json"]
     small, splices = dict[str, str](), dict[str, Splice]()
     for name in dict.fromkeys(limit.file for limit in limits):
         inside = [limit for limit in limits if limit.file == name]

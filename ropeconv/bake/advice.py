@@ -40,6 +40,7 @@ from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import WRONG
 from ..runtimes.verdict import Verdict
 from .apply import make_plan
+from .plan import Plan
 
 CRITERION = (
     "what can be written; then the recommendation of the publisher, or the scaling that the model was trained with; "
@@ -323,39 +324,58 @@ def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -
     return method
 
 
+def _recipe(seen: Inspection, start: RopeSpec, method: Method, context: int, on_top: bool) -> Recipe:
+    """The recipe of a method for a length, with the modifiers that it needs. start: what it starts from."""
+    recipe, form = Recipe(method, on_top=on_top), start.form
+    if on_top and isinstance(form, LongRope):  # their runtimes derive it from the declared context
+        attention_factor = longrope_attention_factor(context / form.original_context, form.original_context)
+        recipe = replace(recipe, attention_factor=float(f"{attention_factor:.9g}"))
+    if recipe.schedule(start).context != context or context < seen.spec.context:
+        recipe = replace(recipe, context=context)
+    return recipe
+
+
+def _writings(
+    source: Source | GgufSource, recipe: Recipe, outputs: Sequence[Format] | None
+) -> tuple[dict[str, FormatAdvice], Plan | None]:
+    """The planned output per format, and the first of the plans; None where no format can hold the recipe."""
+    known: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
+    writings: dict[str, FormatAdvice] = {}
+    first = None
+    for name in known if outputs is None else outputs:
+        try:
+            plan = make_plan(source, recipe, Target(to=name, replace=not recipe.on_top))
+        except RopeconvError as problem:
+            writings[name] = FormatAdvice("", (), str(problem))
+        else:
+            writings[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
+            first = first or plan
+    return writings, first
+
+
+def _recommended(family: str, method: str, trained: int, factor: float) -> str:
+    """Where the publisher of a family recommends a method for a trained context and factor; empty if nowhere."""
+    fitting = (one for one in evidence().recommendations if family in one.families and factor <= one.factor)
+    return {(one.method, one.original): one.source for one in fitting}.get((method, trained), "")
+
+
 def _advice(
     source: Source | GgufSource, seen: Inspection, start: RopeSpec, method: Method, context: int, training: str,
     outputs: Sequence[Format] | None,
 ) -> Advice:  # fmt: skip
     """Advice on a method. start: what it starts from. training: as `trained_scaling` returns it."""
     on_top, factor, form = bool(training), context / start.context, start.form
-    recipe = Recipe(method, on_top=on_top)
-    if on_top and isinstance(form, LongRope):  # their runtimes derive it from the declared context
-        attention_factor = longrope_attention_factor(context / form.original_context, form.original_context)
-        recipe = replace(recipe, attention_factor=float(f"{attention_factor:.9g}"))
-    if recipe.schedule(start).context != context or context < seen.spec.context:
-        recipe = replace(recipe, context=context)
-    planned, schedule, out = replace(recipe, context=context), None, ""
-    known: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
-    writings: dict[str, FormatAdvice] = {}
-    for name in known if outputs is None else outputs:
-        try:
-            plan = make_plan(source, planned, Target(to=name, replace=not on_top))
-        except RopeconvError as problem:
-            writings[name] = FormatAdvice("", (), str(problem))
-        else:
-            writings[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
-            schedule, out = schedule or plan.schedule, out or str(plan.out)
-    schedule = schedule or planned.schedule(start)
-    recommended = training if on_top and total_factor(method, start) else ""
-    if not on_top:
-        fitting = (one for one in evidence().recommendations if seen.name in one.families and factor <= one.factor)
-        names = {(one.method, one.original): one.source for one in fitting}
-        recommended = names.get((method.name, start.context), "")
-    untuned = factor <= method.max_untuned_factor or bool(recommended)
+    recipe = _recipe(seen, start, method, context, on_top)
+    planned = replace(recipe, context=context)
+    writings, plan = _writings(source, planned, outputs)
+    schedule = planned.schedule(start) if plan is None else plan.schedule
     if on_top:
+        recommended = training if total_factor(method, start) else ""
         studies = [study for study in _studies(form.kind) if method.name in study.beyond and factor <= study.factor]
         untuned = bool(studies) and all(study.sign(method.name, "base") > 0 for study in studies)
+    else:
+        recommended = _recommended(seen.name, method.name, start.context, factor)
+        untuned = factor <= method.max_untuned_factor or bool(recommended)
     replaced = not on_top and (seen.extended or seen.first_spec.scaled)
     words = " ".join(flags(recipe) or ())
     return Advice(
@@ -366,7 +386,7 @@ def _advice(
         writings=writings,
         command=f"ropeconv apply {source.reference} {words}{' --replace' if replaced else ''}",
         replace=replaced,
-        out=out,
+        out="" if plan is None else str(plan.out),
         recommended=recommended,
         standing=standing(method.name, factor, not untuned, form.kind if on_top else ""),
     )

@@ -20,7 +20,6 @@ from ..models.schema import Config
 from ..models.source import Origin, Source
 from ..pretrained import CodeFile, code_files
 from ..rope.bound.reach import effective_length
-from ..rope.errors import counted
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
@@ -43,6 +42,7 @@ from .problems import (
     gguf_problems,
     limit_problem,
     limit_problems,
+    stale_tensors,
 )
 from .receipts.folder import first_spec, stated
 from .receipts.gguf import first_reading, gguf_stated
@@ -242,10 +242,8 @@ def inspect_config(source: Source) -> ConfigInspection:
         ),
         *config_problems(config, family, spec),
         *limit_problems(length_limits(source), config, family, spec),
+        *stale_tensors(source),
     ]
-    if stale := [name for name in source.tensor_names() or () if name.endswith("rotary_emb.inv_freq")]:
-        stored = f"{counted(len(stale), 'stored inv_freq tensor')} ({stale[0]})"
-        problems.append(Problem("stale-inv-freq", f"{stored}: stock transformers ignores them"))  # from 4.32 on
     if family.refuse:  # then `apply` repairs nothing
         problems = [msgspec.structs.replace(problem, repair=None) for problem in problems]
     if source.kind == "folder" and not source.weights():

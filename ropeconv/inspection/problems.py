@@ -22,6 +22,7 @@ from ..models.registry import by_name
 from ..models.schema import DUAL_CHUNK, Config
 from ..models.source import Source
 from ..models.suggest import layer_prefix, layer_prefixes
+from ..rope.errors import counted
 from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Yarn
 from ..rope.lazy import Vector
 from ..rope.spec import RopeSpec
@@ -210,6 +211,14 @@ def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]
             )
 
 
+def stale_tensors(source: Source) -> Iterator[Problem]:
+    """Yield the problem of stored frequencies, which transformers ignores from 4.32 on."""
+    stale = [name for name in source.tensor_names() or () if name.endswith("rotary_emb.inv_freq")]
+    if stale:
+        stored = f"{counted(len(stale), 'stored inv_freq tensor')} ({stale[0]})"
+        yield Problem("stale-inv-freq", f"{stored}: stock transformers ignores them")
+
+
 def refused_tensors(reading: Reading, vectors: Mapping[str, Vector], scaling: str | None) -> tuple[str, ...]:
     """Return names of rope tensors for which llama.cpp refuses the file, since it checks that every tensor is used.
 
@@ -248,13 +257,10 @@ def check_weights(source: Source, family: Family, layers: int) -> None:
         return
     projections = [name for name in (family.weights.fused, family.weights.q, family.weights.k) if name]
     if family.assumed:
-        known = set(names)
-        prefixes = (layer_prefix(index, family, known) for index in range(layers))
-        prefix = next((prefix for prefix in prefixes if prefix is not None), None)
-        absent = [name for name in projections if prefix is None or f"{prefix}{name}.weight" not in known]
+        absent = _absent_projection(projections, set(names), family, layers)
         if absent:
             raise BadSource(
-                f"{source.reference} has no {absent[0]} in its layers, which makes queries and keys in the family "
+                f"{source.reference} has no {absent} in its layers, which makes queries and keys in the family "
                 f"{family.name}; name another --family"
             )
         return
@@ -268,3 +274,10 @@ def check_weights(source: Source, family: Family, layers: int) -> None:
             f"{source.reference} has the config of a {family.name} model, but none of its {layers} layers has "
             f"{projections[0]}; if it holds only layers that draft for another model, extend that model"
         )
+
+
+def _absent_projection(projections: list[str], names: set[str], family: Family, layers: int) -> str:
+    """The first projection that the first layer with the names of a family lacks; empty if it has all of them."""
+    prefixes = (layer_prefix(index, family, names) for index in range(layers))
+    prefix = next((prefix for prefix in prefixes if prefix is not None), None)
+    return next((name for name in projections if prefix is None or f"{prefix}{name}.weight" not in names), "")

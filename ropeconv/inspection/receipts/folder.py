@@ -48,6 +48,11 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
     for text in record.texts:
         if text.name == RECEIPT or text.name.endswith(WEIGHTS):
             raise _untrue(reference, f"has another text of {text.name!r}")
+    _check_tree(record, files, reference)
+
+
+def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> None:
+    """Raise BadSource if the first source would have two files of a name, or a file named as a folder."""
     texts = [text.name for text in record.texts]
     gone = {RECEIPT, *record.added, *texts}
     names = [*texts, *(record.renamed.get(name, name) for name in files if name not in gone)]

@@ -68,6 +68,12 @@ def _untrue(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     spaces = [value.spaces for value in record.values.values()]
     if min(spaces, default=0) < 0 or sum(spaces) > SPACES:
         yield f"asks for {sum(spaces)} spaces"
+    yield from _untrue_values(record)
+    yield from _untrue_tensors(record, file)
+
+
+def _untrue_values(record: GgufRecord) -> Iterator[str]:
+    """Yield values that do not have the bytes of their kind."""
     for key, value in record.values.items():
         try:
             kind = value_of(value).kind
@@ -76,6 +82,10 @@ def _untrue(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         else:
             if key == ARCH and kind != STRING:
                 yield f"has no text under {ARCH}"
+
+
+def _untrue_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
+    """Yield contents and reordered rows that the tensors of the file cannot have."""
     for name, text in record.contents.items():
         try:
             data = base64.b64decode(text, validate=True)

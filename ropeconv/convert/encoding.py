@@ -27,7 +27,7 @@ from ..runtimes.verdict import judge_all, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold
 from .gguf_encoding import GGUF_ENCODINGS
-from .target import ConsideredEncoding, EncodeResult, Target, refuse_approximate, refuse_attention_factor
+from .target import ConsideredEncoding, EncodeResult, Refusals, Target, refuse_approximate, refuse_attention_factor
 
 Tensors = Callable[[], Mapping[str, Tensor]]
 
@@ -174,10 +174,10 @@ def refuse_log_n(request: EncodeRequest) -> None:
         )  # fmt: skip
 
 
-def tried(request: EncodeRequest) -> tuple[list[CheckpointResult], dict[str, UnsupportedBake]]:
+def tried(request: EncodeRequest) -> tuple[list[CheckpointResult], Refusals]:
     """Try every encoding of only config.json. Returns the results in order, and the errors of the others by name."""
     results: list[CheckpointResult] = []
-    refusals: dict[str, UnsupportedBake] = {}
+    refusals: Refusals = {}
     for known in ENCODINGS.values():
         if known.config_only:
             try:
@@ -234,6 +234,13 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
             raise nothing_fits(results, refusals, request)
         if not request.target.allow_approximate:
             refuse_approximate(selected, request.schedule, "name a runtime that supports --encoding buffers")
+    return replace(selected, considered=_considered(selected, results, refusals, request))
+
+
+def _considered(
+    selected: CheckpointResult, results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest
+) -> tuple[ConsideredEncoding, ...]:
+    """Every encoding with the reason why "auto" selected it or not."""
     named = " and ".join(row.display_name for row in request.runtimes)
     enough = ENCODINGS[selected.encoding].config_only
     reasons = dict.fromkeys(ENCODINGS, "not needed, config.json is enough" if enough else "not needed")
@@ -248,8 +255,7 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
         elif wrong is not None:
             reason = f"{wrong.display_name}: {wrong.reason or wrong.status}"
         reasons[result.encoding] = reason
-    considered = (ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in ENCODINGS)
-    return replace(selected, considered=tuple(considered))
+    return tuple(ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in ENCODINGS)
 
 
 def furthest(request: EncodeRequest) -> CheckpointResult:
@@ -264,9 +270,7 @@ def furthest(request: EncodeRequest) -> CheckpointResult:
     return max(fitting, key=CheckpointResult.exact_count)
 
 
-def nothing_fits(
-    results: list[CheckpointResult], refusals: dict[str, UnsupportedBake], request: EncodeRequest
-) -> UnsupportedBake:
+def nothing_fits(results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest) -> UnsupportedBake:
     """Return the error where no encoding fits, with the reason for each encoding.
 
     results: those that the named runtimes do not compute exactly. refusals: errors of encodings that cannot hold the

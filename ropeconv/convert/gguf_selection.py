@@ -34,7 +34,7 @@ from .gguf_encoding import (
     scaled_floats,
     take_back,
 )
-from .target import ConsideredEncoding, Target, refuse_approximate, refuse_attention_factor
+from .target import ConsideredEncoding, Refusals, Target, refuse_approximate, refuse_attention_factor
 
 TO = "mistral3"
 EXPONENT = 20  # the factor is applied in float32
@@ -103,6 +103,8 @@ def _note(steps: QueryScaling, off: float, context: int) -> str:
 
 DEFAULT_CARRIERS = {"qwen2": "llama"}
 """Carriers that "auto" uses without --carrier, by the architecture of the file."""
+Tries = dict[str, Callable[[], GgufResult]]
+"""Functions that write a schedule, by the name of their encoding; they raise UnsupportedBake where they cannot."""
 
 
 def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufResult:
@@ -125,12 +127,7 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         if not target.allow_approximate:
             refuse_approximate(result, schedule, "take --log-n full")
         return _suited(result, {}, readers)
-    tries: dict[str, Callable[[], GgufResult]] = {
-        name: partial(_encoded, name, schedule, model) for name in GGUF_ENCODINGS
-    }
-    host = carrier or DEFAULT_CARRIERS.get(arch.name) or next(iter(arch.carriers), "")
-    if host:
-        tries["carrier"] = partial(_carried, schedule, model, host)
+    tries = _tries(schedule, model, carrier)
     if encoding == "auto" and not carrier:
         return _plainest(tries, arch.name, readers)
     name = "carrier" if carrier else encoding
@@ -142,8 +139,18 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
     return _suited(tries[name](), {other: make for other, make in tries.items() if other != name}, readers)
 
 
-def _plainest(tries: dict[str, Callable[[], GgufResult]], arch: str, readers: tuple[Reader, ...]) -> GgufResult:
-    results, refusals = dict[str, GgufResult](), dict[str, UnsupportedBake]()
+def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
+    """The encodings to try; without "carrier" for architectures that have none."""
+    tries: Tries = {name: partial(_encoded, name, schedule, model) for name in GGUF_ENCODINGS}
+    arch = arch_of_header(model)
+    host = carrier or DEFAULT_CARRIERS.get(arch.name) or next(iter(arch.carriers), "")
+    if host:
+        tries["carrier"] = partial(_carried, schedule, model, host)
+    return tries
+
+
+def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...]) -> GgufResult:
+    results, refusals = dict[str, GgufResult](), Refusals()
     selected: GgufResult | None = None
     for name, make in tries.items():
         if name == "carrier" and (selected is not None or arch not in DEFAULT_CARRIERS):
@@ -164,6 +171,17 @@ def _plainest(tries: dict[str, Callable[[], GgufResult]], arch: str, readers: tu
         why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
         last = list(refusals.values())[-1]
         raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, last.alternatives)
+    reasons = _reasons(selected, results, refusals, readers)
+    considered = (
+        ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in tries if name in reasons
+    )
+    return replace(selected, considered=tuple(considered))
+
+
+def _reasons(
+    selected: GgufResult, results: dict[str, GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
+) -> dict[str, str]:
+    """Why "auto" selected each encoding that it tried, or not."""
     reasons = {name: refusal.reason for name, refusal in refusals.items()}
     for name, result in results.items():
         wrong = next((verdict for verdict in map(result.judged_by, readers) if verdict.status not in GOOD), None)
@@ -172,17 +190,14 @@ def _plainest(tries: dict[str, Callable[[], GgufResult]], arch: str, readers: tu
             reasons[name] = f"llama.cpp reads it exactly; {result.exact_share}"
         elif wrong is not None:
             reasons[name] = f"{wrong.display_name}: {wrong.reason}"
-    considered = (
-        ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in tries if name in reasons
-    )
-    return replace(selected, considered=tuple(considered))
+    return reasons
 
 
-def _suited(result: GgufResult, others: dict[str, Callable[[], GgufResult]], readers: tuple[Reader, ...]) -> GgufResult:
-    """The result of an encoding that was named. others: functions that write by other encodings, for the error."""
+def _suited(result: GgufResult, others: Tries, readers: tuple[Reader, ...]) -> GgufResult:
+    """The result of an encoding that was named. others: the other encodings, for the error."""
     if result.suits(readers):
         return result
-    results, refusals = [result], dict[str, UnsupportedBake]()
+    results, refusals = [result], Refusals()
     for name, make in others.items():
         try:
             results.append(make())

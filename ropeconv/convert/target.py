@@ -35,20 +35,8 @@ class Target(TargetOptions, OutputPlace):
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
         """Raise UsageError for options that contradict each other, or have no effect with the others."""
         to_gguf = (from_gguf and self.to is None) or self.to == "gguf"
-        for option in options(Target):
-            value = getattr(self, option.name)
-            if option.choices and option.name != "encoding" and value is not None and value not in option.choices:
-                raise UsageError(f"{option.flag} {value} is not known; choose {', '.join(option.choices)}")
-        if isinstance(self.runtimes, str):
-            raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
-        for name in self.runtimes:
-            find_any(name)
-        if self.replace and isinstance(recipe.method, AsIs):
-            raise UsageError("--as-is keeps the scaling that --replace would take away; give one of them")
-        if self.replace and recipe.on_top:
-            raise UsageError("--on-top keeps the scaling that --replace would take away; give one of them")
-        if self.allow_approximate and recipe.log_n is None:
-            raise UsageError("--allow-approximate needs --log-n, the only approximated method; leave it out")
+        self._check_values()
+        self._check_method(recipe)
         if self.assume_arch_keys and not from_gguf:
             raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         if self.in_place and (not from_gguf or not to_gguf or self.out is not None):
@@ -61,7 +49,28 @@ class Target(TargetOptions, OutputPlace):
             raise UsageError(f"-o {self.out} is not a name for {'GGUF' if to_gguf else 'a folder'}; {repair}")
         if to_gguf:
             self._check_gguf(recipe, from_gguf)
-            return
+        else:
+            self._check_folder(from_gguf)
+
+    def _check_values(self) -> None:
+        for option in options(Target):
+            value = getattr(self, option.name)
+            if option.choices and option.name != "encoding" and value is not None and value not in option.choices:
+                raise UsageError(f"{option.flag} {value} is not known; choose {', '.join(option.choices)}")
+        if isinstance(self.runtimes, str):
+            raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
+        for name in self.runtimes:
+            find_any(name)
+
+    def _check_method(self, recipe: Recipe) -> None:
+        if self.replace and isinstance(recipe.method, AsIs):
+            raise UsageError("--as-is keeps the scaling that --replace would take away; give one of them")
+        if self.replace and recipe.on_top:
+            raise UsageError("--on-top keeps the scaling that --replace would take away; give one of them")
+        if self.allow_approximate and recipe.log_n is None:
+            raise UsageError("--allow-approximate needs --log-n, the only approximated method; leave it out")
+
+    def _check_folder(self, from_gguf: bool) -> None:
         for flag in self._given("gguf"):
             if not (flag == "--outtype" and from_gguf):
                 raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
@@ -96,6 +105,10 @@ class Target(TargetOptions, OutputPlace):
             for option in options(Target)
             if option.only == only and getattr(self, option.name) != option.default
         ]
+
+
+Refusals = dict[str, UnsupportedBake]
+"""Errors of encodings that cannot hold a schedule, by the name of the encoding."""
 
 
 @dataclass(frozen=True)

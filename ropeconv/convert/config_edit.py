@@ -44,19 +44,8 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     baked, keys = copy.deepcopy(config), family.keys
     for part in text_parts(baked, family):
         rope = _with_kept_keys(part, family, spec, written.rope)
-        for key in [key for key in keys.context if key in part] or keys.context[:1]:
-            put(part, key, written.context)
-        for key in window_keys():
-            if isinstance(part.get(key), int) and part[key] < written.context:
-                put(part, key, written.context)
-        listed = part.get(keys.layer_theta) if keys.layer_theta else None  # Step 3.5 has it under rope_theta
-        for key in dict.fromkeys((*keys.theta, "rope_theta")):
-            if key in part or key in (*keys.theta[:1], "rope_theta"):
-                put(part, key, written.theta, after=keys.context[0])
-        if isinstance(listed, list) and listed:  # of which the global layers that rotate get the base
-            kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
-            bases = zip(listed, kinds, strict=False)
-            put(part, keys.layer_theta, [written.theta if base and kind == "global" else base for base, kind in bases])
+        _put_context(part, family, written.context)
+        _put_bases(part, family, spec, written.theta)
         if family.writing.head_dim and not family.mla:
             put(part, keys.head_dim[0], spec.head_dim, after="hidden_size")
         original = written.top_original
@@ -64,8 +53,6 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
             original = rope.get("original_max_position_embeddings", written.context)
         if original is not None:
             put(part, "original_max_position_embeddings", original, after=keys.context[0])
-        if spec.local_form is not None and keys.local_theta:
-            put(part, keys.local_theta[0], spec.local_form.theta, after="rope_theta")
         beta = rope.get(keys.query_beta)
         if beta:  # a second time, where vLLM reads it (vllm#48621)
             length = rope["original_max_position_embeddings"]
@@ -80,6 +67,30 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
             part.pop("rope_scaling", None)  # transformers takes even a null there for the whole of rope_parameters
         put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
     return baked
+
+
+def _put_context(part: Config, family: Family, context: int) -> None:
+    keys = family.keys.context
+    for key in [key for key in keys if key in part] or keys[:1]:
+        put(part, key, context)
+    for key in window_keys():
+        if isinstance(part.get(key), int) and part[key] < context:
+            put(part, key, context)
+
+
+def _put_bases(part: Config, family: Family, spec: RopeSpec, theta: float) -> None:
+    """Set the base of global layers to `theta`, and that of local layers to the one of the source."""
+    keys = family.keys
+    listed = part.get(keys.layer_theta) if keys.layer_theta else None  # Step 3.5 has it under rope_theta
+    for key in dict.fromkeys((*keys.theta, "rope_theta")):
+        if key in part or key in (*keys.theta[:1], "rope_theta"):
+            put(part, key, theta, after=keys.context[0])
+    if isinstance(listed, list) and listed:  # of which the global layers that rotate get the base
+        kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
+        bases = zip(listed, kinds, strict=False)
+        put(part, keys.layer_theta, [theta if base and kind == "global" else base for base, kind in bases])
+    if spec.local_form is not None and keys.local_theta:
+        put(part, keys.local_theta[0], spec.local_form.theta, after="rope_theta")
 
 
 def put(part: Config, key: str, value: object, after: str = "") -> None:

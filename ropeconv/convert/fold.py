@@ -126,6 +126,11 @@ def fold(
             scalings += of_layer.scalings(schedule, [side for side in sides if side in fold_into], len(fold_into))
     if not scalings and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise _refused(family.display_name, "no layer is extended")
+    return Fold(fold_into, tuple(scalings), _expected_kl(scalings, tensors))
+
+
+def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> float:
+    """The KL in nats that rounding costs. Raises UnsupportedBake for dtypes that cannot be scaled."""
     dtypes = {tensors[scaling.tensor].dtype for scaling in scalings}
     strange = dtypes - FLOATS.keys()
     if strange:
@@ -133,7 +138,7 @@ def fold(
         repair = "dequantise the checkpoint first, or use --encoding native"
         raise _refused(f"{name} in {min(strange)}", "only floats of 16 bits and more can be scaled", repair)
     rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in scalings)
-    return Fold(fold_into, tuple(scalings), max(FLOATS[dtype] for dtype in dtypes) if rounds else 0.0)
+    return max(FLOATS[dtype] for dtype in dtypes) if rounds else 0.0
 
 
 def _refused(target: str, reason: str, repair: str = "use --encoding native") -> UnsupportedBake:

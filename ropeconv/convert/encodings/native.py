@@ -8,6 +8,7 @@ from ...errors import UnsupportedBake
 from ...formats.jsontext import JsonObject
 from ...models.family import Family
 from ...rope.forms import (
+    Form,
     InterpolatedForm,
     Llama3,
     LongRope,
@@ -43,17 +44,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         if spec.rotating_share < 1:
             why += " beside pairs that stand still: proportional has a base and one factor, as --linear gives"
         raise UnsupportedBake("this frequency vector", "the native keys", why, others)
-    kind = f"rope_type {form.kind}"
-    if form.kind not in family.writing.types:
-        known = f"its class supports {', '.join(family.writing.types)}"
-        raise UnsupportedBake(kind, family.name, known, ONE_LIST if schedule.short_inv_freq is not None else others)
-    if isinstance(form, Proportional) and (spec.rotary_dim != spec.head_dim or family.keys.partial):
-        why = "its partial_rotary_factor has another meaning there, and the type would rotate the whole head"
-        raise UnsupportedBake(kind, family.name, why, WITH_ZEROS)
-    if family.writing.pinned_original and isinstance(form, (Yarn, Llama3)):
-        _need_pinned(form.original_context, spec, family, OTHER_WAYS)
-    if family.writing.pinned_original and isinstance(form, LongRope) and schedule.short_inv_freq is not None:
-        _need_pinned(form.original_context, spec, family, ONE_LIST)
+    _check_class(form, schedule, spec, family, others)
     rope: JsonObject = {"rope_type": form.kind}
     if isinstance(form, InterpolatedForm):
         rope["factor"] = form.factor
@@ -72,10 +63,26 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     elif isinstance(form, LongRope):
         return _longrope(rope, form, schedule, family)
     if not isinstance(form, Yarn) and abs(schedule.attention_factor - 1) > SAME:
-        raise UnsupportedBake(
-            f"attention_factor {schedule.attention_factor:g}", kind, "it has no key for that", OTHER_WAYS
-        )
+        given, kind = f"attention_factor {schedule.attention_factor:g}", f"rope_type {form.kind}"
+        raise UnsupportedBake(given, kind, "it has no key for that", OTHER_WAYS)
     return RopeSetting(rope, form.theta, schedule.context)
+
+
+def _check_class(form: Form, schedule: Schedule, spec: RopeSpec, family: Family, others: str) -> None:
+    """Raise UnsupportedBake where the class of the family does not compute the rope type of a form as written."""
+    kind, two_lists = f"rope_type {form.kind}", schedule.short_inv_freq is not None
+    if form.kind not in family.writing.types:
+        known = f"its class supports {', '.join(family.writing.types)}"
+        raise UnsupportedBake(kind, family.name, known, ONE_LIST if two_lists else others)
+    if isinstance(form, Proportional) and (spec.rotary_dim != spec.head_dim or family.keys.partial):
+        why = "its partial_rotary_factor has another meaning there, and the type would rotate the whole head"
+        raise UnsupportedBake(kind, family.name, why, WITH_ZEROS)
+    if not family.writing.pinned_original or not isinstance(form, (Yarn, Llama3, LongRope)):
+        return
+    if form.original_context != spec.query_length and (two_lists or not isinstance(form, LongRope)):
+        why = f"that length is also the unit of its query scale and must remain {spec.query_length}"
+        repair = ONE_LIST if isinstance(form, LongRope) else OTHER_WAYS
+        raise UnsupportedBake(f"an original context of {form.original_context}", family.name, why, repair)
 
 
 def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
@@ -125,9 +132,3 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     if family.writing.longrope == "mscale" or abs(schedule.attention_factor - usual) > SAME:
         rope |= {"short_mscale": schedule.attention_factor, "long_mscale": schedule.attention_factor}
     return RopeSetting(rope, form.theta, schedule.context, form.original_context)
-
-
-def _need_pinned(original: int, spec: RopeSpec, family: Family, others: str) -> None:
-    if original != spec.query_length:
-        why = f"that length is also the unit of its query scale and must remain {spec.query_length}"
-        raise UnsupportedBake(f"an original context of {original}", family.name, why, others)

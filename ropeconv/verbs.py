@@ -81,35 +81,45 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
         UsageError: For keywords that do not exist or do not go together.
         RopeconvError: As `make_plan` and `bake.apply.apply` do.
     """
-    run = {name: keywords.pop(name) for name in RUN if name in keywords}
-    draft = keywords.pop("draft", None)
-    for name, value in run.items():
-        if not isinstance(value, bool) and name not in ("advance", "probe"):
-            raise UsageError(f"{name}={value!r} is not True or False")
-    if not callable(run.get("advance", print)):
-        raise UsageError(f"advance={run['advance']!r} is not a function of the bytes done")
+    run, draft = _run_keywords(keywords), keywords.pop("draft", None)
     if isinstance(model, Plan):
         plan = model
         if keywords or recipe is not None:
             name = "recipe" if recipe is not None else next(iter(keywords))
             raise UsageError(f"apply() of a plan does not accept {name}; pass it to make_plan")
     else:
-        names = {one.parameter: one for one in options(OutputPlace, TargetOptions)}
-        keywords |= {"runtime": keywords.pop("runtimes")} if "runtimes" in keywords else {}
-        _known("apply", keywords, [*_recipe_names(), *names, "family", *RUN, "dry_run", "draft"])
-        chosen = _recipe("apply", recipe, {k: v for k, v in keywords.items() if k in _recipe_names()})
-        target = _target({name: keywords[name] for name in names if keywords.get(name) is not None})
-        if target.in_place and not dry_run:
-            from .cli.execution import recovered
-
-            recovered(_reference("apply", model), _screen())
-        plan = baking.make_plan(_source("apply", model, keywords.get("family", "")), chosen, target)
+        plan = _plan(model, recipe, keywords, dry_run)
     plan = plan if draft is None else paired(plan)
     second = None if draft is None else draft_plan(_reference("apply", draft), plan)
     if dry_run:
         return plan
     output = _written(plan, run)
     return output if second is None else replace(output, draft=_written(second, run))
+
+
+def _run_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Take the keywords of `bake.apply.apply` out of those of the verb. Raises UsageError for a wrong type."""
+    run = {name: keywords.pop(name) for name in RUN if name in keywords}
+    for name, value in run.items():
+        if not isinstance(value, bool) and name not in ("advance", "probe"):
+            raise UsageError(f"{name}={value!r} is not True or False")
+    if not callable(run.get("advance", print)):
+        raise UsageError(f"advance={run['advance']!r} is not a function of the bytes done")
+    return run
+
+
+def _plan(model: object, recipe: object, keywords: dict[str, Any], dry_run: bool) -> Plan:
+    """Return the plan of a model that is not a plan yet. Parameters and errors are those of `apply`."""
+    names = [option.parameter for option in options(OutputPlace, TargetOptions)]
+    keywords |= {"runtime": keywords.pop("runtimes")} if "runtimes" in keywords else {}
+    _known("apply", keywords, [*_recipe_names(), *names, "family", *RUN, "dry_run", "draft"])
+    chosen = _recipe("apply", recipe, {k: v for k, v in keywords.items() if k in _recipe_names()})
+    target = _target({name: keywords[name] for name in names if keywords.get(name) is not None})
+    if target.in_place and not dry_run:
+        from .cli.execution import recovered
+
+        recovered(_reference("apply", model), _screen())
+    return baking.make_plan(_source("apply", model, keywords.get("family", "")), chosen, target)
 
 
 def _written(plan: Plan, run: dict[str, Any]) -> Output:

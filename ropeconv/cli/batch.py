@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bake.apply import make_plan
@@ -127,7 +128,7 @@ class Batch:
     def run(self, plans: Made, probe: Probe | None) -> None:
         """Executes plans one after another, and publishes their outputs together.
 
-        made: the plans. probe: a running one, or None; the first folder is checked with it.
+        probe: a running one, or None; the first folder is checked with it.
         """
         if plans:
             make_folder(self.units)
@@ -145,9 +146,7 @@ class Batch:
                 elif not self.several:
                     self._publish(outcomes)
                 if done.path is not None:
-                    modelfile = write_modelfile(plan) if self.flags.ollama and not plan.is_folder else None
-                    draft = next((other for each, other in plans if each.is_draft), None)
-                    done.run = run_commands(plan, done.path, modelfile, draft)
+                    done.run = self._run_commands(plan, done.path, plans)
                 self._gap(unit, plans)
                 self._show(plan, done)
         if self.failed and self.several:
@@ -157,6 +156,12 @@ class Batch:
         self._data((plan.to_dict() | done.to_dict() for plan, done in outcomes), {"published": published})
         if published and not self.output.as_json:
             self.output.copyable(published)
+
+    def _run_commands(self, plan: Plan, path: Path, plans: Made) -> list[str]:
+        """The commands that run an output, with the draft among the plans; with `ollama` writes its Modelfile."""
+        modelfile = write_modelfile(plan) if self.flags.ollama and not plan.is_folder else None
+        draft = next((other for unit, other in plans if unit.is_draft), None)
+        return run_commands(plan, path, modelfile, draft)
 
     def _show(self, plan: Plan, done: Outcome) -> None:
         """Prints a plan and its outcome; with `quiet` only the path or URL, nothing with `as_json`."""

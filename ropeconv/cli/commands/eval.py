@@ -103,22 +103,17 @@ def eval_command(
 
     from ...evaluate.evaluation import Sizes, parse_duration
     from ...evaluate.ranking import parse_condition
-    from ...evaluate.result import record, write_result
+    from ...evaluate.result import record
     from ...evaluate.row import parse_rows
     from ...evaluate.runners.runner import RunnerRequest
     from ...formats.journal import default_path
-    from ...views.evaluation_plots import evaluation_pictures
-    from ...views.plot_style import write_pictures
-    from ...views.reports import write_evaluation_report
     from ...views.results import show_result
 
     output = Output(as_json, quiet)
     check_places(report, plot, options.out)
     words, names = sort_words([*filter(None, [model]), *(named or ())], options)
     model, *named = words or [""]
-    if named and options.methods:
-        raise UsageError("name methods after MODEL or with --methods, not both")
-    methods = options.methods or ",".join(["base", *named] if named else [])
+    methods = _methods_of(named, options)
     seconds = parse_duration(options.budget) if options.budget else 0.0
     conditions = [parse_condition(text) for text in options.fail_if]
     opening = RunnerRequest(
@@ -134,12 +129,7 @@ def eval_command(
             return
         _run(evaluation, options.journal or default_path(evaluation.runner.source), options.fresh, seconds, output)
     result = evaluation.result(model or ", ".join(row.url for row in rows))
-    if options.out is not None:
-        write_result(result, options.out)
-    if plot is not None:
-        write_pictures(evaluation_pictures(result), plot)
-    if report is not None:
-        write_evaluation_report(result, report)
+    _write(result, options.out, plot, report)
     if as_json:
         output.data(to_builtins(result))
     else:
@@ -149,6 +139,28 @@ def eval_command(
     for path in record(result, rows):
         output.note(f"The receipt of {path} has these numbers.")
     _judge(conditions, result, output)
+
+
+def _methods_of(named: Sequence[str], options: EvalOptions) -> str:
+    """The methods with commas, those after MODEL with the unchanged model. Raises UsageError for two lists of them."""
+    if named and options.methods:
+        raise UsageError("name methods after MODEL or with --methods, not both")
+    return options.methods or ",".join(["base", *named] if named else [])
+
+
+def _write(result: Result, out: Path | None, plot: Path | None, report: Path | None) -> None:
+    """Writes the files that --out, --plot and --report name."""
+    from ...evaluate.result import write_result
+    from ...views.evaluation_plots import evaluation_pictures
+    from ...views.plot_style import write_pictures
+    from ...views.reports import write_evaluation_report
+
+    if out is not None:
+        write_result(result, out)
+    if plot is not None:
+        write_pictures(evaluation_pictures(result), plot)
+    if report is not None:
+        write_evaluation_report(result, report)
 
 
 def _judge(conditions: Sequence[Condition], result: Result, output: Output) -> None:

@@ -38,9 +38,12 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
         sheet.say(f"No {reason}." if len(flags) == len(rows) else f"No {reason}: {', '.join(flags)}.")
     if seen.kv_cache:
         sheet.say(seen.kv_cache.short(advice.context, seen.spec.context))
-    first = rows[0]
-    if not first.writable:
-        return
+    if rows[0].writable:
+        _show_commands(advice, rows[0], sheet)
+
+
+def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
+    """Shows the commands that bake the first method, train with it where it needs that, and measure it."""
     if not first.works_untuned:
         what = first.flags if advice.untuned else "every method"
         sheet.say(f"At {advice.context:,} tokens {what} needs fine-tuning.")
@@ -49,7 +52,7 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
         sheet.copyable(f"Train:   ropeconv train-config {first.out} --for axolotl")
         if advice.untuned:
             sheet.copyable(f"Untuned: {advice.untuned.command}")
-    if ranking is None:
+    if advice.ranking is None:
         settings = {name: getattr(first.recipe, name) for name in ("on_top", "attention_factor")}
         parts = [f"{name}={json.dumps(value)}" for name, value in settings.items() if value]
         spec = ":".join([first.method.name, format_tokens(advice.context), *parts])

@@ -203,14 +203,7 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
     sides = (difference.first, difference.second)
     for name, side in zip("AB", sides, strict=True):
         sheet.copyable(f"{name}: {side.inspection.source.reference}")
-    cells = [_cells(side) for side in sides]
-    rows = [
-        (name, a, b, *(["differs" if key in difference.differs else ""] if explain else []))
-        for (key, name), a, b in zip(ROWS.items(), *cells, strict=True)
-        if (a or b) and (explain or key in difference.differs)
-    ]
-    if rows:
-        sheet.table("", ("", "A", "B", *([""] if explain else [])), rows)
+    _show_properties(difference, sheet, explain)
     named = {
         "Frequencies": difference.frequencies,
         "Frequencies within the trained context": difference.short_frequencies,
@@ -222,6 +215,26 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
     if difference.frequencies is None:
         pairs = [side.spec.rotary_dim // 2 for side in sides]
         sheet.say(f"Frequencies: not compared, A rotates {counted(pairs[0], 'pair')} and B {pairs[1]}.")
+    _show_runtimes(difference, sheet, explain)
+    for remark in difference.remarks:
+        sheet.say(remark)
+    sheet.say(difference.sentence)
+
+
+def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
+    """Shows a row per property of two models, without `explain` those that differ."""
+    cells = [_cells(side) for side in (difference.first, difference.second)]
+    rows = [
+        (name, a, b, *(["differs" if key in difference.differs else ""] if explain else []))
+        for (key, name), a, b in zip(ROWS.items(), *cells, strict=True)
+        if (a or b) and (explain or key in difference.differs)
+    ]
+    if rows:
+        sheet.table("", ("", "A", "B", *([""] if explain else [])), rows)
+
+
+def _show_runtimes(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
+    """Shows the support of two models by each runtime, without `explain` by popular ones for which it differs."""
     if explain:
         table = [(pair.display_name, *(status or "-" for status in pair.statuses)) for pair in difference.runtimes]
         sheet.table("Runtime support", ("newest version", "A", "B"), table)
@@ -234,9 +247,6 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
         ]
         if changed:
             sheet.table("", ("runtime", "A", "B"), changed)
-    for remark in difference.remarks:
-        sheet.say(remark)
-    sheet.say(difference.sentence)
 
 
 ROWS = {

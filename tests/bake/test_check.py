@@ -18,10 +18,8 @@ from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement
 from ropeconv.inspection.receipts.reader import read_receipt
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import YARN, make_plan, recipe_of
+from ..support.baking import YARN, make_plan, recipe_of, write_config
 
 
 def asked(name: str = "given") -> MagicMock:
@@ -34,17 +32,15 @@ def asked(name: str = "given") -> MagicMock:
 
 @pytest.fixture
 def plan(llama: Path, tmp_path: Path) -> CheckpointPlan:
-    made = make_plan(llama, recipe_of("yarn", 4.0), tmp_path / "out")
+    made = make_plan(llama, YARN, tmp_path / "out")
     assert isinstance(made, CheckpointPlan)
     return made
 
 
 @pytest.fixture
 def folder(plan: CheckpointPlan, tmp_path: Path) -> Path:
-    """A folder with the config of the plan."""
     (tmp_path / "made").mkdir()
-    text = next(file.text for file in plan.files if file.name == "config.json") or ""
-    (tmp_path / "made" / "config.json").write_text(text)
+    write_config(plan, tmp_path / "made")
     return tmp_path / "made"
 
 
@@ -71,7 +67,7 @@ def test_unknown_versions_prove_nothing(
 
 def test_a_version_that_computes_another_rope_without_an_error_keeps_nothing(llama: Path, tmp_path: Path) -> None:
     """transformers reads `truncate` from 4.55 on. An output for other runtimes alone is not its business."""
-    made = make_plan(llama, Recipe(REGISTRY["yarn"](4.0, truncate=False)), tmp_path / "out", encoding="native")
+    made = make_plan(llama, recipe_of("yarn", 4.0, 32.0, 1.0, False), tmp_path / "out", encoding="native")
     assert isinstance(made, CheckpointPlan)
     assert (made.predicted("4.51.0"), made.predicted("4.56.0")) == ("differs", "exact")
     for runtimes in ((), ("all",), ("vllm", "transformers")):
@@ -107,14 +103,12 @@ def test_a_model_type_that_transformers_should_have_is_missed(plan: CheckpointPl
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of answers."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """What the check starts a probe of its own with."""
     start = MagicMock(return_value=asked("started"))
     monkeypatch.setattr("ropeconv.engines.probe.Probe", start)
     return start

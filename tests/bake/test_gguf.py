@@ -19,6 +19,7 @@ from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS
 from ..support.baking import MIXED, YARN, apply, make_plan
+from ..support.corruptions import edit
 from ..support.gguf_files import TRAINED, contents, write
 
 CONFIG = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
@@ -124,6 +125,5 @@ def test_a_file_has_the_planned_size_and_all_of_it_is_counted(model: Path, tmp_p
 def test_a_vision_part_that_stays_behind_is_said(model: Path, tmp_path: Path) -> None:
     assert not any("vision" in one for one in planned(model).warnings)
     folder = shutil.copytree(model, tmp_path / "Tiny-Llama")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "vision_config": {}}))
+    edit(folder, "config.json", lambda config: config.update(vision_config={}))
     assert any(one.startswith("only the language model is converted") for one in planned(folder).warnings)

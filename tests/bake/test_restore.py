@@ -18,6 +18,7 @@ from ropeconv.rope.recipe import Recipe
 
 from ..conftest import hashes
 from ..support.baking import MIXED, NTK, YARN, apply, inspected, make_plan, recipe_of
+from ..support.corruptions import edit
 from ..support.models import TRAINED
 
 TOKENIZER = '{\r\n  "model_max_length": 64,\r\n  "unk_token": "<unk>"\r\n}\r\n'
@@ -33,7 +34,6 @@ def source(llama: Path) -> Path:
 
 @pytest.fixture
 def out(source: Path, tmp_path: Path) -> Path:
-    """The source with yarn 4."""
     return apply(make_plan(source, YARN, tmp_path / "out"))
 
 
@@ -104,10 +104,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def altered(out: Path, change: Change) -> Path:
-    """The output with another receipt."""
-    receipt = json.loads((out / "ropeconv.json").read_text())
-    change(receipt)
-    (out / "ropeconv.json").write_text(json.dumps(receipt))
+    edit(out, "ropeconv.json", change)
     return out
 
 

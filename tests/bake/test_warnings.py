@@ -19,16 +19,14 @@ from ropeconv.inspection.inspection import ConfigInspection, inspect_source
 from ropeconv.models.open import open_source
 from ropeconv.models.schema import DUAL_CHUNK
 from ropeconv.models.source import Source
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.groups import find, newest
 
 from ..conftest import CONFIGS
-from ..support.baking import YARN, inspected, make_plan, recipe_of
+from ..support.baking import YARN, inspected, make_plan, recipe_of, write_config
+from ..support.corruptions import edit
 from ..support.models import TRAINED
 
 MORE = CONFIGS.parent / "more_configs"
-LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 MISTRAL = CONFIGS / "mistralai--Mistral-7B-v0.1.json"
 
 
@@ -172,15 +170,14 @@ def computed(folder: Path) -> tuple[float, float]:
 def test_a_published_pair(name: str, model_type: str, mscale: float, everywhere: float, tmp_path: Path) -> None:
     plan = make_plan(published(name, model_type, tmp_path), YARN_80, replace=True)
     (tmp_path / "out").mkdir()
-    text = next(file.text for file in plan.files if file.name == "config.json") or ""
-    (tmp_path / "out" / "config.json").write_text(text)
+    write_config(plan, tmp_path / "out")
     wanted = (mscale, everywhere, *computed(tmp_path / "out"))
     assert said(plan) == [pytest.approx(wanted, rel=1e-4)]
     assert (wanted[3] > 1.2) == (model_type != "mistral3")
 
 
 def test_what_is_not_inherited_is_not_said() -> None:
-    own = Recipe(REGISTRY["yarn"](80.0, mscale=1.0, mscale_all_dim=1.0))
+    own = recipe_of("yarn", 80.0, 32.0, 1.0, True, 1.0, 1.0)
     assert said(make_plan(CONFIGS / f"{DEEPSEEK_V3}.json", own, replace=True)) == []
 
 
@@ -195,8 +192,7 @@ def chunked(tiny: Callable[[str], Path], tmp_path: Path) -> Path:
     """A tiny Qwen 2 as Qwen2.5-1M is published."""
     folder = tmp_path / "chunked"
     shutil.copytree(tiny("qwen2"), folder)
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), DUAL_CHUNK: CHUNKS}))
+    edit(folder, "config.json", lambda config: config.update({DUAL_CHUNK: CHUNKS}))
     return folder
 
 

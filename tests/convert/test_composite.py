@@ -16,9 +16,8 @@ from ropeconv.engines.probe import Probe
 from ropeconv.errors import UnsupportedBake
 from ropeconv.validate.checks import compare
 
-from ..support.baking import make_plan, recipe_of
+from ..support.baking import make_plan, recipe_of, write_config
 from ..support.extent import sample
-from .test_families import write_config
 
 MODELS = {
     "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl_moe",
@@ -58,8 +57,6 @@ RECIPES = {
     "yarn": recipe_of("yarn", 4.0, attention_factor=1.0),
     "theta": recipe_of("theta", 5e6),
 }
-
-
 REFUSED = {
     ("gemma4", "mixed"): "proportional has a base and one factor",
     ("gemma4_unified", "mixed"): "proportional has a base and one factor",

@@ -15,12 +15,11 @@ import pytest
 
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement, UnsupportedBake
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.groups import find
 from ropeconv.validate.checks import compare, ulp_distance
 
-from ..support.baking import make_plan, recipe_of, replaced
+from ..support.baking import make_plan, recipe_of, replaced, write_config
 from ..support.extent import sample
 from ..support.families import crossed
 from ..support.models import CANCELS, FAMILIES, TINY, TRAINED, of_extended
@@ -84,11 +83,7 @@ def new_base(model_type: str, base: float) -> np.ndarray:
 
 CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
     "yarn": (recipe_of("yarn", 4.0), lambda m: yarn(m, 4), 0.1 * math.log(4) + 1),
-    "yarn no-truncate": (
-        Recipe(REGISTRY["yarn"](8.0, truncate=False)),
-        lambda m: yarn(m, 8, False),
-        0.1 * math.log(8) + 1,
-    ),
+    "yarn no-truncate": (recipe_of("yarn", 8.0, 32.0, 1.0, False), lambda m: yarn(m, 8, False), 0.1 * math.log(8) + 1),
     "yarn A=1.3": (recipe_of("yarn", 4.0, attention_factor=1.3), lambda m: yarn(m, 4), 1.3),
     "mixed": (recipe_of("mixed", 4.0), lambda m: mixed(m, 4), 1.0),
     "mixed A=1.2": (recipe_of("mixed", 4.0, attention_factor=1.2), lambda m: mixed(m, 4), 1.2),
@@ -149,8 +144,3 @@ def test_the_check_notices_a_wrong_encoding(llama: Path, change: str, probe: Pro
         replaced(tmp_path / "config.json", "10000.0", "10001.0")
     with pytest.raises(Disagreement):
         compare(probe.ask(tmp_path, 256), plan.schedule, plan.before, "native")
-
-
-def write_config(plan, folder: Path) -> None:
-    text = next(step.text for step in plan.files if step.name == "config.json")
-    (folder / "config.json").write_text(text)

@@ -10,15 +10,13 @@ import pytest
 
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import UnsupportedBake
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checks import compare
 
 from ..conftest import CONFIGS
 from ..models.test_published_configs import FACTS, REFUSED
-from ..support.baking import make_plan
+from ..support.baking import AS_IS, make_plan, recipe_of, write_config
 from ..support.extent import sample
-from .test_families import write_config
 
 METHODS = ("yarn", "mixed", "as-is")
 # transcribed with the text model's type at the top; the published file says mistral3 there
@@ -28,7 +26,7 @@ TOP_TYPE = {"mistralai--Ministral-3-3B-2512": "mistral3"}
 def recipe(name: str, method: str) -> Recipe:
     """Four times what a published config declares, by the factor over what it was trained for; or as it is."""
     trained, declared = FACTS[name][5:7]
-    return Recipe(REGISTRY[method](4.0 * declared / trained) if method != "as-is" else REGISTRY[method]())
+    return AS_IS if method == "as-is" else recipe_of(method, 4.0 * declared / trained)
 
 
 NAMES = [name for name, facts in FACTS.items() if facts[0] not in REFUSED]

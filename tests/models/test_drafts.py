@@ -20,8 +20,6 @@ from scripts.family_drafts.render import render
 from ..support.extent import sample
 
 KNOWN = sorted(name for family in families() for name in family.model_types if name in config_classes())
-
-
 DATA = Path(__file__).parent.parent / "data" / "draft_differences.toml"
 EXCEPTIONS: dict[str, dict[str, str]] = tomllib.loads(DATA.read_text())
 DIFFERS, NO_DEFAULTS = EXCEPTIONS["differs"], EXCEPTIONS["no_defaults"]

@@ -125,6 +125,3 @@ def test_the_layers_with_a_window_are_those_to_which_transformers_gives_one(
     names = theirs(model_type, 8, **more)
     assert sizes.windows == tuple(8 if name == "sliding_attention" else None for name in names)
     assert set(sizes.windows) == {8, None}
-
-
-# Bases and caches by layer

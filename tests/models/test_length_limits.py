@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,31 +9,19 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.restore import restore, restore_plan
-from ropeconv.bake.verify import verify_output
-from ropeconv.models.length_limits import SMALL, limits_in, raised
+from ropeconv.models.length_limits import SMALL, limits_in
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.validate.comparison import Comparison
 
 from ..conftest import hashes
 from ..support.baking import YARN, apply, inspected, make_plan, recipe_of
+from ..support.corruptions import edit, verified
 from ..support.models import TRAINED
 
-MIXED = recipe_of("mixed", 8.0)
 TOKENIZER = "tokenizer_config.json"
 
 
 def values(name: str, text: str) -> dict[str, int]:
     return {one.key: one.tokens for one in limits_in(name, (text.encode(),))}
-
-
-def rewritten(name: str, text: str, context: int) -> str:
-    """The text with every limit below a context raised to it."""
-    content = text.encode()
-    low = [one for one in limits_in(name, (content,)) if one.tokens < context]
-    if not low:
-        return text
-    splice = raised(low, context, content[low[0].start : low[-1].stop])
-    return b"".join(splice.applied((content,))).decode()
 
 
 NUMBERS = {
@@ -77,15 +64,14 @@ def test_keys_that_limit_a_prompt_and_keys_that_do_not(name: str, text: str, fou
 # Folders
 
 
-def large_tokenizer(folder: Path, limit: int, ordered: bool = True) -> Path:
-    """A tokenizer.json of 8 MB with a truncation: as tokenizers writes it, or with its keys in another order."""
+def large_tokenizer(folder: Path, limit: int) -> None:
+    """A tokenizer.json of 8 MB with a truncation, as tokenizers writes it."""
     vocabulary = ",".join(f'"\u65e5\u672c {i:30}": {i}' for i in range(170_000))
     truncation = f'{{"direction": "Right", "max_length": {limit}, "strategy": "LongestFirst", "stride": 0}}'
     keys = ['"version": "1.0"', f'"truncation": {truncation}', f'"model": {{"vocab": {{{vocabulary}}}}}']
     path = folder / "tokenizer.json"
-    path.write_text("{" + ", ".join(keys if ordered else keys[::-1]) + "}")
+    path.write_text("{" + ", ".join(keys) + "}")
     assert path.stat().st_size > 7 * SMALL
-    return path
 
 
 def restored(baked: Path, out: Path) -> dict[str, str]:
@@ -118,7 +104,7 @@ def test_every_file_is_raised_and_verify_accepts_no_other_change(large: bool, li
     out = apply(plan)
     assert restored(out, tmp_path / "back") == hashes(limited)
     assert not inspected(out).problems
-    verify_output(Comparison.open(out, str(limited)))
+    verified(out, limited)
     for name in LIMITED:
         was, content = (limited / name).read_bytes(), (out / name).read_bytes()
         assert content == was.replace(b"64.0", b"64").replace(b"64", b"256", 1), name
@@ -126,7 +112,7 @@ def test_every_file_is_raised_and_verify_accepts_no_other_change(large: bool, li
         for old, new in ((b"256", b"64"), (b"256", b"257"), *([(b": 0", b": 1")] if name == "tokenizer.json" else [])):
             (out / name).write_bytes(content.replace(old, new, 1))
             with pytest.raises(RopeconvError, match=name):
-                verify_output(Comparison.open(out, str(limited)))
+                verified(out, limited)
         (out / name).write_bytes(content)
 
 
@@ -135,9 +121,8 @@ def test_inspect_names_every_limit_of_a_folder_that_ropeconv_did_not_make(limite
         return inspected(folder).to_dict()["problems"]
 
     assert not problems(limited)
-    config = json.loads((limited / "config.json").read_text())
-    edited = config | {"max_position_embeddings": 256, "seq_length": 64, "max_length": 64}
-    (limited / "config.json").write_text(json.dumps(edited))
+    lengths = {"max_position_embeddings": 256, "seq_length": 64, "max_length": 64}
+    edit(limited, "config.json", lambda config: config.update(lengths))
     found = problems(limited)
     assert {problem["message"].split(" has ")[0] for problem in found} == {*LIMITED, "config.json"}
     assert {problem["code"] for problem in found} == {

@@ -15,7 +15,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.validate.checks import compare
 
-from ..support.baking import make_plan, recipe_of
+from ..support.baking import make_plan, recipe_of, write_config
 
 PUBLISHED = {
     "model_type": "deepseek_v4", "hidden_size": 4096, "num_attention_heads": 64, "num_key_value_heads": 1,
@@ -87,10 +87,9 @@ def test_bases_and_shares_are_read_as_transformers_reads_them(tmp_path: Path) ->
 def test_a_method_changes_the_global_layers_alone(recipe: Recipe, probe: Probe, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(STEP))
     plan = make_plan(tmp_path / "config.json", recipe)
-    text = next(step.text for step in plan.files if step.name == "config.json")
-    (tmp_path / "config.json").write_text(text)
+    write_config(plan, tmp_path)
     answer = probe.ask(tmp_path, plan.schedule.context)
     assert set(answer["modules"]) == {"global", "local"}
     compare(answer, plan.schedule, plan.before, plan.result.encoding)
     theta = 2e7 if recipe.context else 5e6
-    assert json.loads(text)["rope_theta"] == [theta, 1e4, 1e4, 1e4, 1e4]
+    assert plan.result.config["rope_theta"] == [theta, 1e4, 1e4, 1e4, 1e4]

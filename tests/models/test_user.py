@@ -12,6 +12,7 @@ from ropeconv.errors import BadSource
 from ropeconv.models.registry import LONGEST, packaged, user_families
 
 from ..conftest import Run
+from ..support.corruptions import edit
 
 LLAMA_LIKE = """
 name = "mine"
@@ -30,7 +31,6 @@ k = "self_attn.k_proj"
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a user's families."""
     found = tmp_path / "families"
     found.mkdir()
     monkeypatch.setenv("ROPECONV_FAMILIES", str(found))
@@ -89,8 +89,7 @@ def test_no_file_replaces_a_family_of_the_package(place: Path, change: tuple[str
 @pytest.fixture
 def mine(llama: Path) -> Path:
     """A tiny Llama of the model type that the file describes."""
-    config = json.loads((llama / "config.json").read_text())
-    (llama / "config.json").write_text(json.dumps({**config, "model_type": "mine", "architectures": None}))
+    edit(llama, "config.json", lambda config: config.update(model_type="mine", architectures=None))
     return llama
 
 

@@ -34,10 +34,10 @@ def sums(inv_freq: np.ndarray, length: int) -> np.ndarray:
     return np.cos(np.outer(np.arange(length, dtype=np.float64), inv_freq)).sum(axis=1)
 
 
-def ramped(theta: float, trained: int, factor: float, truncate: bool = True) -> np.ndarray:
+def ramped(theta: float, trained: int, factor: float) -> np.ndarray:
     """YaRN's code, written again: a ramp over pairs."""
     low, high = (64 * math.log(trained / (2 * math.pi * turns)) / math.log(theta) for turns in (32, 1))
-    low, high = (math.floor(low), math.ceil(high)) if truncate else (low, high)
+    low, high = math.floor(low), math.ceil(high)
     ramp = np.clip((np.arange(64) - low) / (high - low), 0, 1)
     return base(theta) * (1 - ramp + ramp / factor)
 

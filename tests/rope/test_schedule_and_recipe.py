@@ -178,25 +178,21 @@ def test_a_recipe_as_data() -> None:
     assert Recipe.from_dict(lists.to_dict()) == lists
 
 
-def of(name: str, *values: Any, **modifiers: Any) -> Recipe:
-    return recipe_of(name, *values, **modifiers)
-
-
 RECIPES: dict[str, Recipe] = {
-    "--yarn 16": of("yarn", 16.0),
-    "--yarn 4 --beta-fast 16 --no-truncate --attention-factor 1.25": of(
+    "--yarn 16": recipe_of("yarn", 16.0),
+    "--yarn 4 --beta-fast 16 --no-truncate --attention-factor 1.25": recipe_of(
         "yarn", 4.0, 16.0, 1.0, False, attention_factor=1.25
     ),
-    f"--yarn {math.pi!r}": of("yarn", math.pi),
-    "--theta 500000 --context 16384": of("theta", 500000.0, context=16384),
-    "--theta-for 131072": of("theta-for", 131072),
-    "--linear 4 --log-n clamped --log-n-length 1024": of("linear", 4.0, log_n="clamped", log_n_length=1024),
-    "--mixed 4 --keep-short": of("mixed", 4.0, keep_short=True),
-    "--llama3 4 --on-top": of("llama3", 4.0, on_top=True),
-    "--ntk 2 --original-context 4096": of("ntk", 2.0, original_context=4096),
-    "--dynamic yarn:4 --at 3000": of("dynamic", "yarn:4", 3000),
-    "--by-parts 4 --temperature-slope 0.2": of("by-parts", 4.0, temperature_slope=0.2),
-    "--as-is": of("as-is"),
+    f"--yarn {math.pi!r}": recipe_of("yarn", math.pi),
+    "--theta 500000 --context 16384": recipe_of("theta", 500000.0, context=16384),
+    "--theta-for 131072": recipe_of("theta-for", 131072),
+    "--linear 4 --log-n clamped --log-n-length 1024": recipe_of("linear", 4.0, log_n="clamped", log_n_length=1024),
+    "--mixed 4 --keep-short": recipe_of("mixed", 4.0, keep_short=True),
+    "--llama3 4 --on-top": recipe_of("llama3", 4.0, on_top=True),
+    "--ntk 2 --original-context 4096": recipe_of("ntk", 2.0, original_context=4096),
+    "--dynamic yarn:4 --at 3000": recipe_of("dynamic", "yarn:4", 3000),
+    "--by-parts 4 --temperature-slope 0.2": recipe_of("by-parts", 4.0, temperature_slope=0.2),
+    "--as-is": recipe_of("as-is"),
 }
 
 

@@ -1,16 +1,11 @@
-"""Readers of GGUF other than llama.cpp: facts taken by hand from their sources, and what a planned file gets."""
+"""Readers of GGUF other than llama.cpp: facts taken by hand from their sources, and their names."""
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-import numpy as np
 import pytest
 
-from ropeconv.convert.gguf_encoding import GgufModel, gguf_features
-from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.rope.errors import RecipeError
 from ropeconv.runtimes.gguf_readers import (
     WORDS,
@@ -22,9 +17,6 @@ from ropeconv.runtimes.gguf_readers import (
     reader_names,
 )
 from ropeconv.runtimes.groups import find
-from ropeconv.runtimes.llamacpp.read_header import rope_tensors
-
-from ..support.gguf_files import plain_tensors, write
 
 IK_BEFORE, IK, OLLAMA_12, OLLAMA_30 = "ik-llama-cpp@2026.4", "ik-llama-cpp@2026.8", "ollama@0.12", "ollama@0.30"
 OLLAMA_13 = "ollama@0.13.4"
@@ -33,11 +25,6 @@ YARN: tuple[Feature, ...] = ("theta", "yarn", "yarn_attention_factor")
 
 def statuses(arch: str, *features: Feature) -> dict[str, str]:
     return {verdict.runtime: verdict.status for verdict in judge_readers(features, arch)}
-
-
-def features_of(path: Path) -> set[str]:
-    file = GgufFile.open(path)
-    return set(gguf_features(GgufModel(file.header, file.tensors, rope_tensors(file))))
 
 
 @pytest.mark.parametrize(
@@ -92,25 +79,3 @@ def test_names() -> None:
         find_readers("ollama@0.11")
     with pytest.raises(RecipeError, match=r"supported: .*transformers.*ollama"):
         find_any("nope")
-
-
-FILE_YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
-FREQS = {**plain_tensors(), "rope_freqs.weight": np.full(32, 4.0, np.float32)}
-
-
-@pytest.mark.parametrize(
-    ("arch", "keys", "tensors", "features"),
-    [
-        ("llama", {}, None, "theta stock_theta"),
-        ("qwen3", FILE_YARN, None, "theta yarn yarn_attention_factor"),
-        ("qwen3", {**FILE_YARN, "rope.scaling.attn_factor": 1.5}, None, "theta yarn attn_factor"),
-        ("qwen3", {**FILE_YARN, "rope.scaling.attn_factor": 1 / (1 + 0.1 * math.log(4))}, None,
-         "theta yarn attention_factor_1"),
-        ("llama", {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, None, "theta linear"),
-        ("llama", {"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, None, "theta stock_theta"),
-        ("llama", {}, FREQS, "theta stock_theta rope_freqs"),
-        ("llama", {}, {**FREQS, "rope_freqs.weight": np.ones(32, np.float32)}, "theta stock_theta"),
-    ],
-)  # fmt: skip
-def test_features_of_a_file(tmp_path: Path, arch: str, keys: dict[str, Any], tensors: Any, features: str) -> None:
-    assert features_of(write(tmp_path / "model.gguf", arch, keys, tensors or plain_tensors())) == set(features.split())

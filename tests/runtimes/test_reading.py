@@ -12,13 +12,11 @@ import pytest
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement
 from ropeconv.models.registry import by_model_type
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.validate.checks import compare
 
-from ..support.baking import make_plan, recipe_of
+from ..support.baking import make_plan, recipe_of, write_config
 
 LLAMA = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 1024, "rope_theta": 10000.0}
 LISTS = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
@@ -55,9 +53,9 @@ def test_what_is_predicted_to_differ_does(
     model_type: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
 ) -> None:
     """truncate: false per layer type, which transformers 5 looks for in the wrong place."""
-    recipe = Recipe(REGISTRY["yarn"](4.0, truncate=False))
+    recipe = recipe_of("yarn", 4.0, 32.0, 1.0, False)
     plan = make_plan(tiny(model_type), recipe, encoding="native", runtimes=("exllamav3",))
-    (tmp_path / "config.json").write_text(next(s.text or "" for s in plan.files if s.name == "config.json"))
+    write_config(plan, tmp_path)
     answer = probe.ask(tmp_path, plan.schedule.context)
     assert plan.result.status_of(find(f"transformers@{answer['transformers']}")[0]) == "differs"
     with pytest.raises(Disagreement):

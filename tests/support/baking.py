@@ -43,6 +43,12 @@ def apply(plan: Plan, **options: Any) -> Path:
     return ropeconv.apply(plan, check=False, **options).path
 
 
+def write_config(plan: Plan, folder: Path) -> None:
+    """Writes the planned config.json alone."""
+    text = next(file.text for file in plan.files if file.name == "config.json")
+    (folder / "config.json").write_text(text or "")
+
+
 def validate(baked: Path, against: Path | str, **settings: Any) -> Validation:
     """Compares a baked folder with its source."""
     comparison = ropeconv.Comparison.open(baked, str(against))

@@ -53,6 +53,7 @@ def features(arch: str, keys: dict[str, Any], vectors: dict[str, list[float]]) -
         ({}, set()),
         # a scaling counts where its factor is not 1
         (LINEAR, {"linear"}), ({FACTOR: 4.0}, {"linear"}), ({**LINEAR, FACTOR: 1.0}, set()),
+        ({KIND: "none", FACTOR: 4.0}, set()),
         # an attention factor counts where it is not 1, and yarn has one of its own
         ({SCALED: 1.0}, set()), ({SCALED: 1.0 + 5e-7}, set()), ({SCALED: 1.0 - 1e-5}, {"attn_factor"}),
         ({SCALED: 1.0 + 1e-5}, {"attn_factor"}), ({**LINEAR, SCALED: 1.5}, {"linear", "attn_factor"}),

@@ -1,4 +1,4 @@
-"""Weights written, and read back, by several threads: the bytes of one, in constant memory, and no thread left over."""
+"""Weights written by several threads: the bytes of one, in constant memory, and no thread left over."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import gguf
 import numpy as np
 import pytest
 
-from ropeconv.convert.from_gguf import tensors as read
-from ropeconv.convert.from_gguf.source import GgufCheckpoint
 from ropeconv.convert.to_gguf import write
 from ropeconv.convert.to_gguf.rows import OutTensor, Rows, ShardWeights
 from ropeconv.convert.to_gguf.write import write_tensors
@@ -21,10 +19,6 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.header import TensorInfo
 from ropeconv.formats.gguf.values import BF16, F16, F32, Q8_0
 from ropeconv.models.folder import FolderSource
-from ropeconv.models.gguf import GgufSource
-
-from ...support.baking import AS_IS
-from ...support.llamacpp import bake, checkpoint
 
 WIDTH = 64
 HEAD = b"the header"
@@ -35,8 +29,7 @@ Matrix = tuple[tuple[Rows, ...], int]
 
 @pytest.fixture(params=[1, 7])
 def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    for module in (write, read):
-        monkeypatch.setattr(module, "threads", lambda: request.param)
+    monkeypatch.setattr(write, "threads", lambda: request.param)
     return request.param
 
 
@@ -158,10 +151,3 @@ def test_an_interruption_ends_the_work(
     with pytest.raises(problem):
         written(tmp_path / "out", [((rows,), F16) for rows in stored(tmp_path / "in", [4000])], stop)
     assert len(pieces) < 8 * workers  # of 1,000
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> GgufCheckpoint:
-    """A converted checkpoint, beside its `model`, on its way back."""
-    bake(checkpoint("llama", tmp_path / "model"), AS_IS, tmp_path / "model.gguf")
-    return GgufCheckpoint(GgufSource(tmp_path / "model.gguf"))

@@ -170,8 +170,6 @@ def test_bytes_that_are_no_value(kind: int, data: bytes) -> None:
 
 
 ARCH = "general.architecture"
-
-
 HEADER = GgufHeader(3, {ARCH: string("llama")}, {"q": TensorInfo("q", (16, 8), 0, 0, 512)}, 32, 64, 64)
 FILE: Any = SimpleNamespace(name="m.gguf", tensors=HEADER.tensors, header=HEADER)
 

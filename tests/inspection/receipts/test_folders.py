@@ -170,6 +170,3 @@ def test_what_is_no_output(tmp_path: Path) -> None:
     assert stated(FolderSource(tmp_path / "a")) is None
     with pytest.raises(BadSource, match="a: |ropeconv.json"):
         first_source(FolderSource(tmp_path / "a"))
-
-
-# Receipts as text

@@ -30,7 +30,7 @@ from ropeconv.rope.forms import InterpolatedForm
 from ropeconv.rope.spec import RopeSpec
 
 from ...support.gguf_files import contents, write
-from .test_folders import BEFORE
+from .test_folders import receipt as receipt_of_folder
 
 NORM = "output_norm.weight"
 ROPE = "rope_freqs.weight"
@@ -51,12 +51,9 @@ def raw(data: bytes) -> str:
 
 
 def receipt(record: GgufRecord | None, **fields: Any) -> Receipt:
-    given = {
-        "ropeconv": "1", "source": SourceRecord("model", "gguf"), "recipe": {"method": "linear"}, "encoding": "keys",
-        "schedule": ScheduleRecord("d"), "original": OriginalRecord(SourceRecord("first", "gguf"), None, record),
-        "before": BEFORE, "target": TargetRecord("gguf"),
-    }  # fmt: skip
-    return Receipt(**{**given, **fields})
+    original = OriginalRecord(SourceRecord("first", "gguf"), None, record)
+    own = {"source": SourceRecord("model", "gguf"), "encoding": "keys", "original": original}
+    return receipt_of_folder(target=TargetRecord("gguf"), **own, **fields)
 
 
 def bake(file: GgufFile, edit: Edit) -> GgufFile:

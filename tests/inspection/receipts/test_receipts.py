@@ -16,6 +16,7 @@ from ropeconv.inspection.receipts.writer import ChangedKey, changed_keys, comman
 from ropeconv.rope.errors import RecipeError
 
 from ...support.baking import YARN, apply, make_plan, recipe_of
+from ...support.corruptions import edit
 from ...support.gguf_files import write
 from .test_folders import BEFORE, receipt
 
@@ -125,8 +126,6 @@ def test_files_without_a_recipe(tmp_path: Path, text: str | None, error: type[Ex
 HUB = SourceRecord("tiny", "hub", "base/tiny", "c" * 40)
 YARN_16: dict[str, Any] = {"method": "yarn", "parameters": {"factor": 16.0}}
 AS_IS: dict[str, Any] = {"method": "as-is", "parameters": {}}
-
-
 PLAIN = TargetRecord("safetensors")
 
 
@@ -201,8 +200,7 @@ def test_keys_of_a_config_that_changed_were_added_or_stayed(llama: Path, tmp_pat
 def test_edits_are_changes_too_and_long_values_are_cut(llama: Path, tmp_path: Path, value: object, shown: str) -> None:
     """Up to eight numbers are shown, and the first hundred characters of a text, its quotation marks among them."""
     baked = apply(make_plan(llama, YARN, tmp_path / "out"))
-    config = json.loads((baked / "config.json").read_text())
-    (baked / "config.json").write_text(json.dumps(config | {"edited": value}))
+    edit(baked, "config.json", lambda config: config.update(edited=value))
     assert changes(baked)["edited"] == ChangedKey("edited", "", shown)
 
 

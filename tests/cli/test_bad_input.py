@@ -12,20 +12,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ..conftest import Run, hashes
+from ..conftest import Run
+from .conftest import Refuses
 
 Spoil = Callable[[Path], None]
-
-
-def refuses(run: Run, tmp_path: Path, code: int, words: str, *arguments: object) -> None:
-    before, entries = hashes(tmp_path), sorted(path.name for path in tmp_path.iterdir())
-    done = run("apply", *arguments)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.startswith("ropeconv: ")
-    assert words in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert hashes(tmp_path) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == entries
 
 
 def edit(**changes: object) -> Spoil:
@@ -83,11 +73,13 @@ SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings"
         (("--yarn", "4", "-o", "theirs", "--force"), 1, "is not an output of ropeconv"),
     ],
 )
-def test_arguments(run: Run, llama: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_arguments(
+    refuses: Refuses, llama: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
     (tmp_path / "list.json").write_text("[1.0, 2.0]")
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "notes.txt").write_text("mine")
-    refuses(run, tmp_path, code, words, "model", *arguments)
+    refuses(code, words, "apply", "model", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -110,14 +102,14 @@ def test_arguments(run: Run, llama: Path, tmp_path: Path, arguments: tuple[str, 
         (content("model.safetensors", struct.pack("<Q", 1 << 60) + b"{}"), "claims a header of 1152921504606846976 by"),
     ],
 )
-def test_sources(run: Run, llama: Path, tmp_path: Path, spoil: Spoil, words: str) -> None:
+def test_sources(refuses: Refuses, llama: Path, spoil: Spoil, words: str) -> None:
     spoil(llama)
-    refuses(run, tmp_path, 1, words, "model", "--yarn", "4")
+    refuses(1, words, "apply", "model", "--yarn", "4")
 
 
 @pytest.mark.parametrize("reference", ["nowhere/at/all", "./missing", "model.gguf", "model/model.safetensors"])
-def test_no_such_source(run: Run, llama: Path, tmp_path: Path, reference: str) -> None:
-    refuses(run, tmp_path, 1, "give", reference, "--yarn", "4")
+def test_no_such_source(refuses: Refuses, llama: Path, reference: str) -> None:
+    refuses(1, "give", "apply", reference, "--yarn", "4")
 
 
 def test_a_scaled_model_is_replaced_when_asked(run: Run, llama: Path) -> None:

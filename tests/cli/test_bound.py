@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ..conftest import DATA, Run
+from ..conftest import CONFIGS, Run
+from ..support.gguf_files import write
+from .conftest import Refuses
 
-CONFIGS = DATA / "configs"
 LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
 
 
@@ -54,24 +55,28 @@ def test_the_certificate_covers_everything_below(run: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "said"),
     [
-        (("bound",), "give a length such as 128k, a SOURCE, or --theta B"),
-        (("bound", "128k", "--yarn", "4"), "--yarn does not go with a length"),
-        (("bound", "200M"), "computed up to 134217728 tokens"),
-        (("bound", "--theta", "0.5"), "must be above 1"),
-        (("bound", "--theta", "5e5", "--windows"), "go with a LENGTH"),
-        (("bound", LLAMA_2, "--head-dim", "64"), "a SOURCE has its own"),
-        (("bound", LLAMA_2, "--context", "8k"), "--context goes with a method"),
-        (("plot", "-o", "x.gif"), "neither .png nor .svg"),
+        ((), 2, "give a length such as 128k, a SOURCE, or --theta B"),
+        (("128k", "--yarn", "4"), 2, "--yarn does not go with a length"),
+        (("200M",), 2, "computed up to 134217728 tokens"),
+        (("--theta", "0.5"), 2, "must be above 1"),
+        (("--theta", "5e5", "--windows"), 2, "go with a LENGTH"),
+        ((LLAMA_2, "--head-dim", "64"), 2, "a SOURCE has its own"),
+        ((LLAMA_2, "--context", "8k"), 2, "--context goes with a method"),
+        (("128k", "--weights"), 2, "--weights does not go with a length"),
+        (("--theta", "5e5", "--weights"), 2, "--weights needs a SOURCE"),
+        ((LLAMA_2, "--weights"), 1, "has no safetensors weights"),
+        (("tiny.gguf", "--weights"), 1, "is a GGUF file; give the safetensors checkpoint"),
     ],
 )
-def test_what_is_refused(run: Run, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = run(*arguments)
-    assert done.returncode in (1, 2)
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not list(tmp_path.iterdir())
+def test_what_is_refused(refuses: Refuses, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+    write(tmp_path / "tiny.gguf")
+    refuses(code, said, "bound", *arguments)
+
+
+def test_plot_refuses_other_formats(refuses: Refuses) -> None:
+    refuses(2, "neither .png nor .svg", "plot", "-o", "x.gif")
 
 
 def test_plans_warn_only_where_a_change_makes_it_worse(run: Run) -> None:

@@ -13,6 +13,7 @@ from ropeconv.formats.gguf.values import f32, string, u32
 
 from ..conftest import Run
 from ..support.gguf_files import contents, write
+from .conftest import Refuses
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +134,8 @@ def test_in_place(run: Run, tmp_path: Path) -> None:
         (["--mixed", "4", "--carrier", "qwen2"], 1, "this carrier is not known; take --carrier mistral3"),
     ],
 )
-def test_what_is_refused(run: Run, model: Path, options: list[str], code: int, words: str) -> None:
-    done = run("apply", "model.gguf", *options)
-    assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+def test_what_is_refused(refuses: Refuses, model: Path, options: list[str], code: int, words: str) -> None:
+    refuses(code, words, "apply", "model.gguf", *options)
 
 
 def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(run: Run, tmp_path: Path, qwen2: Path) -> None:

@@ -11,9 +11,8 @@ import safetensors.numpy
 
 from ropeconv.rope.forms import base_inv_freq
 
-from ..conftest import CONFIGS, Run
+from ..conftest import Run
 from ..support.attention_inputs import lively_weights
-from ..support.gguf_files import write
 from ..support.models import make
 
 UP_TO = 20_000
@@ -62,20 +61,3 @@ def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
     assert found["effective_length"] not in lengths, "that of equal variances"
     for one in found["weights"]:
         np.testing.assert_allclose(np.sum(one["pairs"], axis=1) + one["unrotated"], 32, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("128k", "--weights"), "--weights does not go with a length"),
-        (("--theta", "5e5", "--weights"), "--weights needs a SOURCE"),
-        ((CONFIGS / "meta-llama--Llama-2-7b-hf.json", "--weights"), "has no safetensors weights"),
-        (("tiny.gguf", "--weights"), "is a GGUF file; give the safetensors checkpoint"),
-    ],
-)
-def test_what_is_refused(run: Run, tmp_path: Path, arguments: tuple[object, ...], said: str) -> None:
-    write(tmp_path / "tiny.gguf")
-    done = run("bound", *arguments)
-    assert done.returncode in (1, 2)
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1

@@ -19,21 +19,22 @@ from ropeconv.cli.command import PanelOption
 from ..support.extent import sample
 from ..support.gguf_files import write
 from ..support.models import make
+from .conftest import Refuses
 
 TIMES = re.compile(rb"[\d.]+ (s|min|h)\b|\"seconds\": [\d.]+")
 VALUES: dict[str, str | tuple[str, ...]] = {
-    "--alpha": "2", "--at": "512", "--attention-factor": "1.3", "--base-model": "me/base", "--beta": "16",
+    "--alpha": "2", "--at": "512", "--attention-factor": "1.3", "--beta": "16",
     "--beta-fast": "4", "--beta-slow": "2", "--by-parts": "4", "--carrier": "llama", "--certificate": "proof.txt",
-    "--commit-message": "new", "--context": "512", "--dual-chunk": "drop", "--dynamic": ("yarn:4", "--at", "512"),
+    "--context": "512", "--draft": "draft", "--dual-chunk": "drop", "--dynamic": ("yarn:4", "--at", "512"),
     "--encoding": "factors", "--family": "mistral", "--fold-dtype": "f32", "--fold-into": "q", "--head-dim": "64",
     "--high-freq-factor": "3", "--inv-freq": "list.json", "--linear": "2", "--llama3": "2", "--log-n": "clamped",
     "--log-n-length": "32", "--longrope": "factors.json", "--low-freq-factor": "2", "--measured": "result.json",
     "--mixed": "2", "--mixed-exponent": "0.7", "--mscale": "0.7", "--mscale-all-dim": "0.7", "--ntk": "2",
     "--ntk-fixed": "2", "--ntk-old": "2", "--original-context": "48", "--out": "elsewhere", "--outtype": "f16",
     "--piecewise": "10000,500000,16", "--pre": "llama-bpe", "--push": "me/new", "--quantized-by": "me",
-    "--recipe": "recipe.json", "--revision": "other", "--rotary-dim": "32", "--runtime": "vllm", "--steps": "128,256",
+    "--recipe": "recipe.json", "--rotary-dim": "32", "--runtime": "vllm",
     "--temperature-intercept": "1.1", "--temperature-slope": "0.2", "--theta": "20000", "--theta-bound": "512",
-    "--theta-for": "512", "--to": "gguf", "--token": "secret", "--up-to": "100", "--validate": "cpu", "--windows": "3",
+    "--theta-for": "512", "--to": "gguf", "--up-to": "100", "--validate": "cpu", "--windows": "3",
     "--yarn": "2",
 }  # fmt: skip
 
@@ -108,7 +109,8 @@ def ignored(command: list[str], accepted: set[str], folder: Path) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint, a GGUF file, texts, and the files that options name."""
     folder = tmp_path_factory.mktemp("options")
-    make("llama", folder / "model")
+    for name in ("model", "draft"):
+        make("llama", folder / name)
     write(folder / "model.gguf")
     text = " ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split())
     (folder / "text.txt").write_text(text)
@@ -140,11 +142,5 @@ def test_no_option_is_accepted_and_ignored(mode: str, folder: Path, monkeypatch:
         ("validate out --against model --text text.txt --seed 0", "--seed"),
     ],
 )
-def test_an_option_without_effect_is_refused_before_anything_is_read(
-    command: str, flag: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    assert errors.run(lambda **how: app(command.split(), **how)) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(f"ropeconv: {flag} ")
+def test_an_option_without_effect_is_refused_before_anything_is_read(command: str, flag: str, refuses: Refuses) -> None:
+    refuses(2, f"ropeconv: {flag} ", *command.split())

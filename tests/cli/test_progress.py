@@ -9,23 +9,16 @@ from rich.console import Console
 
 from ropeconv.cli.output import bar
 
-
-class Clock:
-    """A clock that is set by hand."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from ..support.waiting import Clock
 
 
-def shown(clock: Clock, steps: list[tuple[float, int]], unit: str = "tokens", total: int = 1000) -> str:
+def shown(clock: Clock, steps: list[tuple[float, int]]) -> str:
     """The last line of a bar after some steps: seconds that pass, and what is done then."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None, legacy_windows=False)
-    with bar("Running", unit, console, clock) as (set_total, advance):
+    with bar("Running", "tokens", console, clock) as (set_total, advance):
         clock.now += 30  # a model is loaded, which does not count
-        set_total(total)
+        set_total(1000)
         for seconds, done in steps:
             clock.now += seconds
             advance(done)

@@ -17,19 +17,11 @@ from ropeconv.evaluate.evaluation import Cost, Evaluation, estimate, fit_cost, w
 from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
 
+from ..support.waiting import Clock
 from .engines import ByHand, Computed, numbered
 from .test_run import evaluation
 
 TRUE = Cost(2e-3, 3e-5)
-
-
-class Clock:
-    """A clock that an engine advances."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Timed(Computed):

@@ -1,4 +1,4 @@
-"""Servers of tests: free ports for them, and waiting until they are there."""
+"""Servers of tests: free ports for them, and waiting until they are there; and a clock that is set by hand."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from typing import Any
 
 PATIENCE = 180.0
 """Seconds, which a busy machine may need to start a server."""
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def until(found: Callable[[], Any], what: str) -> Any:

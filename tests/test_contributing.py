@@ -91,20 +91,6 @@ def test_all_that_is_registered_is_documented(name: str) -> None:
     assert [one for one in DOCUMENTED[name] if f"`{one}" not in page(name)] == []
 
 
-def test_links_of_the_docs_lead_to_files() -> None:
-    pages = [*map(ROOT.joinpath, ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *(ROOT / "docs").glob("*.md")]
-    targets = [
-        (one, target)
-        for one in pages
-        for target in re.findall(
-            r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```|`[^`]*`", "", one.read_text(), flags=re.S)
-        )
-        if not target.startswith(("http", "mailto"))
-    ]
-    assert len(targets) > 100
-    assert [(one.name, target) for one, target in targets if not (one.parent / target).exists()] == []
-
-
 def test_paths_in_the_pages_are_there() -> None:
     pages = [path for folder in (ROOT, ROOT / "docs", ROOT / "tests", ROOT / "scripts") for path in folder.glob("*.md")]
     pattern = r"`((?:ropeconv|tests|scripts|templates|docs)/[\w./-]+)`"

@@ -57,15 +57,6 @@ def of_a_run(folder: Path) -> RunTable:
     return RunTable(("apply", "push", "eval"), (*rows, failed, measured))
 
 
-def problems(chromium: Browser, path: Path, text: str | None = None, width: int = 1200) -> list[str]:
-    """What is wrong with a page. text: written into it before."""
-    if text is not None:
-        path.write_text(text)
-    chromium.open(path, width, "light")
-    found: list[str] = chromium.problems()
-    return found
-
-
 @pytest.mark.parametrize(("width", "scheme"), SCREENS + OTHERS)
 @pytest.mark.parametrize("name", ["validation", "evaluation", "run"])
 def test_a_report_fits_and_can_be_read(

@@ -43,11 +43,12 @@ def check_link(path: Path, root: Path) -> None:
 class FolderSource(Source):
     """A folder with config.json and safetensors; hidden files and folders in it are ignored.
 
-    root: the folder. reference: how messages name it, by default its path.
+    root: the folder. reference: how messages name it, by default its path. follow: links may lead outside, as they do
+    in a folder that ropeconv made of the files of a source.
     """
 
-    def __init__(self, root: Path, reference: str | None = None) -> None:
-        self.root = root
+    def __init__(self, root: Path, reference: str | None = None, follow: bool = False) -> None:
+        self.root, self.follow = root, follow
         self.reference = reference or str(root)
         self.name = root.resolve().name
         self._seen: dict[str, FileIdentity | None] = {}
@@ -59,7 +60,8 @@ class FolderSource(Source):
             path = self.root / name
             if not path.exists():
                 continue
-            check_link(path, self.root)
+            if not self.follow:
+                check_link(path, self.root)
             status = path.stat()
             check_regular(status.st_mode, path)
             files.append(SourceFile(name, status.st_size))
@@ -89,7 +91,8 @@ class FolderSource(Source):
                 f"{self.reference} has no file {shown(name)}, outside its folder; do not trust this checkpoint"
             )
         path = self.root / name
-        check_link(path, self.root)
+        if not self.follow:
+            check_link(path, self.root)
         return path
 
     def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:

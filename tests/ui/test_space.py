@@ -48,7 +48,7 @@ def test_what_one_visitor_may_read_no_other_sees_and_the_owners_login_is_never_u
     both: dict[str, Caller], running: Space, hub: SpaceHub
 ) -> None:
     begun = len(hub.asked)
-    for name, said in (("anna", "with --yarn 4"), ("bert", "the repository is gated: accept its terms on the Hub")):
+    for name, said in (("anna", "with --yarn 4"), ("bert", "The repository is gated: accept its terms on the Hub")):
         assert said in text_of(both[name].ask("", "plan", **CLOSED))
     assert "it is private" in text_of(Caller(running).ask("inspect", "ask", source="closed/llama"))
     asked = [one for one in hub.asked[begun:] if "closed/llama" in one.path]

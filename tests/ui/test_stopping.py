@@ -162,4 +162,4 @@ def test_a_second_bake_on_a_page_is_refused_and_keeps_nobody_else_waiting(form: 
     front.stop("page")
     for worker in held:
         os.kill(worker, signal.SIGCONT)
-    assert "cancelled" in list(running)[-1]
+    assert "Cancelled" in list(running)[-1]

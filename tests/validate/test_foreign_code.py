@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ropeconv.convert.encodings.buffers import MODULE
+from ropeconv.engines.probe import Probe
 from ropeconv.errors import BadSource
 from ropeconv.validate.checks import needs_trust
 
@@ -70,8 +71,9 @@ ATTACKS = (in_a_folder_before_two_dashes, in_custom_generate, in_the_module_itse
 
 @pytest.fixture
 def validated(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Attacks the output and validates it; the mark of a payload is `mark`."""
+    """Attacks the output and validates it, in the folder of the payload; its mark is `mark`."""
     monkeypatch.setenv("MARK", str(tmp_path / "mark"))
+    monkeypatch.setattr("ropeconv.engines.probe.Probe", Probe)  # not the shared process, which has another folder
 
     def validate(attack: Corruption, *given: str, code: int | None = None) -> str:
         attack(out)

@@ -188,7 +188,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def preallocate(cache: object, length: int) -> None:
-    """Give the layers of a cache that grow with the sequence their final size; others stay as they are.
+    """Give the layers of a cache that grow with the sequence their final size; others stay unchanged.
 
     cache: after the first chunk, None for none. length: of the sequence, in tokens. A cache that is larger than the
     free memory of its GPU is kept in the memory of the machine.

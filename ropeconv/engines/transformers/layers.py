@@ -73,7 +73,7 @@ class _LayerReader:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.modeling_utils import LoadStateDictConfig
 
-        self._model, self._source = model, FolderSource(folder)
+        self._model, self._source = model, FolderSource(folder, follow=True)
         self._files = {name: file for file, header in self._source.headers.items() for name in header.tensors}
         self._config = LoadStateDictConfig(
             device_map={"": device}, dtype=dtype, dtype_plan=model._get_dtype_plan(dtype),

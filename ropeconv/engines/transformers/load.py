@@ -127,7 +127,7 @@ def placed(source: Source, at: DeviceSpec) -> DeviceSpec:
 
 def _check_fits(folder: Path, at: DeviceSpec) -> None:
     """Raises RopeconvError, with what to change, where a checkpoint does not fit into the memory of the device."""
-    source = FolderSource(folder)
+    source = FolderSource(folder, follow=True)
     release()
     if not fits(source, at):
         size, free = human(weight_bytes(source, at.dtype)), human(free_bytes(at.device))

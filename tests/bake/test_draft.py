@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.runtime import RUNS
 
 from ..conftest import Run, hashes
-from ..support.baking import inspected, make_plan, replaced
+from ..support.baking import YARN, inspected, make_plan, recipe_of, replaced
+from ..support.in_process import command
 from ..support.models import make
 
 EAGLE_3: dict[str, Any] = {
@@ -48,7 +50,6 @@ SIZES = ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_head
 
 
 def config(path: Path, data: dict[str, Any]) -> Path:
-    """Writes a config.json in a folder of its own."""
     path.mkdir()
     (path / "config.json").write_text(json.dumps(data))
     return path / "config.json"
@@ -65,9 +66,14 @@ def head_of(target: Path, path: Path, **changes: Any) -> Path:
 
 
 @pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return partial(command, tmp_path)
+
+
+@pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     """Of Llama 3 8B for 32k, from its config alone."""
-    return paired(make_plan(config(tmp_path / "target", LLAMA_3), Recipe(YarnMethod(4.0)), tmp_path / "out"))
+    return paired(make_plan(config(tmp_path / "target", LLAMA_3), YARN, tmp_path / "out"))
 
 
 def yarn(theta: float, size: int, factor: float, original: int) -> np.ndarray[Any, Any]:
@@ -100,7 +106,7 @@ def test_a_head_reaches_the_context_of_its_target_from_its_own_length_and_base(p
 def test_a_head_that_declares_the_length_of_its_target_gets_its_factor(tmp_path: Path) -> None:
     target = QWEN_3 | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 36}
     del target["draft_vocab_size"]
-    made = paired(make_plan(config(tmp_path / "target", target), Recipe(YarnMethod("160k")), tmp_path / "out"))
+    made = paired(make_plan(config(tmp_path / "target", target), recipe_of("yarn", "160k"), tmp_path / "out"))
     head = draft_plan(str(config(tmp_path / "head", QWEN_3)), made)
     assert (head.schedule.context, head.recipe.method) == (163840, YarnMethod(4.0))
 
@@ -149,7 +155,7 @@ def test_only_runtimes_whose_class_of_drafts_is_known_support_one(plan: Plan, tm
     assert {grade for name, grade in grades.items() if name != "vllm@0.33"} == {"read"}
     assert set(statuses.values()) == {"exact", "unsupported", "unknown"}
     phi3 = LLAMA_3 | {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3"}
-    made = paired(make_plan(config(tmp_path / "phi3", phi3), Recipe(YarnMethod(4.0)), tmp_path / "out"))
+    made = paired(make_plan(config(tmp_path / "phi3", phi3), YARN, tmp_path / "out"))
     head = draft_plan(str(config(tmp_path / "phi-head", EAGLE_3 | {"model_type": "phi3"})), made)
     assert {verdict.status for verdict in head.result.verdicts} == {"unsupported", "unknown"}
 
@@ -170,7 +176,7 @@ def test_on_top_and_replace_go_on_for_the_draft(tmp_path: Path) -> None:
     scaling: dict[str, Any] = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling |= {"factor": 8.0, "original_max_position_embeddings": 8192}
     target = config(tmp_path / "target", LLAMA_3 | {"max_position_embeddings": 131072, "rope_scaling": scaling})
-    made = make_plan(target, Recipe(YarnMethod(2.0), on_top=True), tmp_path / "out")
+    made = make_plan(target, recipe_of("yarn", 2.0, on_top=True), tmp_path / "out")
     head = open_source(str(config(tmp_path / "head", EAGLE_3)))
     head.as_draft = True
     plain = draft_recipe(inspect_source(head), made)
@@ -244,8 +250,8 @@ def test_a_head_alone_is_not_a_model(run: Run, llama: Path, tmp_path: Path) -> N
     assert "Next: ropeconv apply TARGET --yarn 64 --draft head" in shown.stdout
     assert json.loads(run("inspect", "head", "--json").stdout)["draft"] == "eagle3"
     assert json.loads(run("inspect", "model", "--json").stdout)["draft"] is None
-    for command in (("apply", "head", "--yarn", "4"), ("advise", "head", "--context", "256")):
-        refused = run(*command)
+    for words in (("apply", "head", "--yarn", "4"), ("advise", "head", "--context", "256")):
+        refused = run(*words)
         assert refused.returncode == 1
         assert "head is an EAGLE-3 head for speculative decoding, not a whole model; extend it with" in refused.stderr
 

@@ -55,16 +55,6 @@ def test_a_folder_without_weights_that_can_be_read(tmp_path: Path, names: tuple[
     assert make_plan(tmp_path / "model" / "config.json", YARN).result.encoding == "native"
 
 
-def test_weights_that_are_only_pickled_stay_as_they_are(tmp_path: Path) -> None:
-    source = folder(tmp_path / "model", "pytorch_model.bin")
-    assert {file.name: file.action for file in make_plan(source, YARN).files}["pytorch_model.bin"] == "copy"
-    words = (
-        r"only as pickle \(pytorch_model\.bin\), .*pass --encoding native or factors, or load it once with transformers"
-    )
-    with pytest.raises(BadSource, match=words):
-        make_plan(source, YARN, encoding="weights")
-
-
 @pytest.mark.parametrize(
     ("names", "refused"), [(("tokenizer.model",), True), (("tokenizer.model", "tokenizer.json"), False), ((), False)]
 )

@@ -40,7 +40,6 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def baked(model: Path, tmp_path: Path) -> Path:
-    """The model with yarn 4, in a file of its own."""
     return apply(make_plan(model, YARN, tmp_path / "baked.gguf"))
 
 
@@ -135,7 +134,6 @@ def test_shards(tmp_path: Path) -> None:
 
 
 def altered(path: Path, change: Any) -> Path:
-    """A file with another receipt."""
     receipt = json.loads(read_header(path).get("ropeconv.json"))
     change(receipt)
     out = path.with_name("altered.gguf")
@@ -160,8 +158,6 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "half of a surrogate pair": (record(keys=["general.architecture", "\ud800"]), "half of a character"),
 }
 """Through the whole of `restore` and `apply --replace`; tests/inspection/receipts/test_checks.py has every rule."""
-
-
 RESTORED = {"another base", "data far behind it", "half of a surrogate pair"}
 """What `--replace` does not need, or takes for a file without a receipt."""
 

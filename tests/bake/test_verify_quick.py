@@ -7,16 +7,13 @@ from typing import Any
 
 import pytest
 
-import ropeconv
-from ropeconv.bake.findings import Options
-from ropeconv.bake.verify import verify_output
 from ropeconv.errors import Disagreement
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.values import f32, string
 
 from ..support.baking import MIXED, apply, make_plan, recipe_of
-from ..support.corruptions import data, scale, tensor
+from ..support.corruptions import data, scale, tensor, verified
 from ..support.gguf_files import write
 from ..support.llamacpp import bake, checkpoint
 from ..support.models import make
@@ -31,10 +28,6 @@ CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...], str]] = {
 }
 """The family of the checkpoint, none for a GGUF file, its sizes, the type of the weights, the tensors of the schedule,
 and one of the weights."""
-
-
-def compare(out: Path, source: Path) -> Any:
-    return verify_output(ropeconv.Comparison.open(out, str(source)), Options(quick=True))
 
 
 def flip(path: Path, tensor: str) -> None:
@@ -54,17 +47,17 @@ def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: 
     out = tmp_path / "out.gguf"
     bake(source, MIXED, out, **({"outtype": outtype} if outtype else {}))
     good = out.read_bytes()
-    found = compare(out, source)
+    found = verified(out, source, quick=True)
     assert (found.quick, found.bytes, found.files) == (True, 0, 1)
     unverified = ["to compare the types of tensors"] if name == "quantised" else []
     assert [line.split(",")[0] for line in found.unverified] == unverified
     flip(out, weights)
-    assert compare(out, source) == found
+    assert verified(out, source, quick=True) == found
     for changed in schedule:
         out.write_bytes(good)
         flip(out, changed)
         with pytest.raises(Disagreement, match=f"{changed} of out.gguf differs from byte"):
-            compare(out, source)
+            verified(out, source, quick=True)
     out.write_bytes(good)
     arch = GgufFile.open(out).get("general.architecture")
     for edit, said in (
@@ -75,25 +68,25 @@ def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: 
         write_new(GgufFile.open(out), 0, edit, tmp_path / "other.gguf")
         (tmp_path / "other.gguf").rename(out)
         with pytest.raises(Disagreement, match=said):
-            compare(out, source)
+            verified(out, source, quick=True)
 
 
 def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None:
     source, out = make("llama", tmp_path / "source"), tmp_path / "out"
     apply(make_plan(source, MIXED, out, encoding="buffers"))
-    found = compare(out, source)
+    found = verified(out, source, quick=True)
     assert (found.quick, found.bytes) == (True, 0)
     data(lambda found: found.__setitem__(-3, found[-3] ^ 1), "model-rope.safetensors")(out)
     with pytest.raises(Disagreement, match="inv_freq of model-rope.safetensors differs from byte"):
-        compare(out, source)
+        verified(out, source, quick=True)
 
 
 def test_tensors_that_a_fold_changes_are_compared_and_others_are_not(tmp_path: Path) -> None:
     source, out = make("llama", tmp_path / "source"), tmp_path / "out"
     apply(make_plan(source, recipe_of("yarn", 4.0), out, encoding="weights"))
-    plain = compare(out, source)
+    plain = verified(out, source, quick=True)
     tensor("model.layers.0.mlp.up_proj.weight", scale(0, 2.0))(out)
-    assert compare(out, source) == plain
+    assert verified(out, source, quick=True) == plain
     tensor("model.layers.0.self_attn.k_proj.weight", scale(0, 2.0))(out)
     with pytest.raises(Disagreement, match=r"model.layers.0.self_attn.k_proj.weight of model.safetensors differs"):
-        compare(out, source)
+        verified(out, source, quick=True)

@@ -18,7 +18,8 @@ from ropeconv.convert.encodings.buffers import TENSOR
 from ropeconv.errors import BadSource
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, inspected, make_plan, recipe_of, validate
+from ..support.baking import apply, changed_weights, inspected, make_plan, recipe_of, validate
+from ..support.corruptions import put
 from ..support.extent import sample
 from ..support.models import make
 
@@ -48,12 +49,9 @@ def agrees(source: Path, baked: Path, transformers: str = "") -> None:
 
 def calm(model_type: str, folder: Path) -> Path:
     """A tiny checkpoint whose attention is not so sharp that it magnifies float32's rounding."""
-    path = make(model_type, folder) / "model.safetensors"
-    tensors = safetensors.torch.load_file(path)
-    for name in tensors:
-        if name.endswith(("q_proj.weight", "k_proj.weight", "q_norm.weight")):
-            tensors[name] *= 0.5
-    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    make(model_type, folder)
+    for part in ("q_proj.weight", "k_proj.weight", "q_norm.weight"):
+        changed_weights(folder, part, 0.5)
     return folder
 
 
@@ -112,9 +110,7 @@ def test_another_rule_and_other_frequencies_are_noticed(tmp_path: Path, kind: st
     source = calm("llama", tmp_path / "llama")
     out = baked(source, RECIPES[kind], tmp_path / f"altered_{kind}")
     if kind == "clamped":
-        config = json.loads((out / "config.json").read_text())
-        config["stored_rope"]["log_n"]["length"] = 48
-        (out / "config.json").write_text(json.dumps(config))
+        put("config.json", "stored_rope.log_n.length", 48)(out)
     else:
         stored = safetensors.torch.load_file(out / "model-rope.safetensors")
         stored[TENSOR][8] *= 1.01

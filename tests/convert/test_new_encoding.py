@@ -13,7 +13,6 @@ import ropeconv
 from ropeconv.convert import encodings as folder
 from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
-from ropeconv.errors import UsageError
 from ropeconv.options import encoding_names
 
 from ..support.baking import LINEAR, make_plan, validate
@@ -53,11 +52,6 @@ def test_one_file_is_enough(llama: Path, tmp_path: Path) -> None:
     assert validate(done.path, llama, tokens=64).agrees
     considered = {one.encoding: one.selected for one in make_plan(llama, LINEAR).result.considered}
     assert (considered["native"], considered["flat"]) == (True, False)
-
-
-def test_without_the_file_it_is_not_known(llama: Path) -> None:
-    with pytest.raises(UsageError, match="--encoding flat is not known; choose auto, native, factors"):
-        make_plan(llama, LINEAR, encoding="flat")
 
 
 def test_the_command_line_lists_every_encoding_by_the_names_of_files() -> None:

@@ -10,7 +10,6 @@ from ropeconv.convert.encoding import CheckpointResult, nothing_fits, select
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.models.config import sample_config
 from ropeconv.models.registry import by_name
-from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.runtimes.groups import find
@@ -72,7 +71,7 @@ def test_all_stands_for_every_runtime_that_has_the_model() -> None:
         (of("phi4_multimodal"), recipe_of("linear", 4.0), {"encoding": "factors"}, "factors", ("transformers",)),
         (CONFIG, LOG_N, {"encoding": "ministral3", "allow_approximate": True}, "ministral3", ()),
         # attention_factor 1 beside the mscale pair would switch the scale of logits off in vLLM
-        (of("deepseek_v3"), Recipe(REGISTRY["yarn"](4.0, mscale=1.0, mscale_all_dim=1.0)), {}, "native", ("vllm",)),
+        (of("deepseek_v3"), recipe_of("yarn", 4.0, 32.0, 1.0, True, 1.0, 1.0), {}, "native", ("vllm",)),
     ],
 )  # fmt: skip
 def test_what_is_selected(
@@ -126,7 +125,6 @@ def nothing(found: list[CheckpointResult], asked: Recipe | Schedule, *named: str
 
 
 BASE, PLAIN = "take a base, which is read exactly (--ntk 4), or ", "name a runtime that computes it (--runtime transfo"
-SCALED = {**CONFIG, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,31 +43,23 @@ LOG_N = recipe_of("yarn", 4.0, log_n="clamped")
         (YARN, True, {"outtype": "q8_0"}, "keeps its quantisation, so --outtype has no effect"),
         (YARN, True, {"in_place": True, "out": Path("x.gguf")}, "leave -o out"),
         (YARN, True, {"allow_hard_links": True}, "--allow-hard-links goes with --in-place"),
+        # options that go together
+        (YARN, False, {}, ""),
+        (YARN, False, {"encoding": "weights", "fold_into": "qk", "fold_dtype": "stored"}, ""),
+        (YARN, False, {"to": "safetensors", "all_files": True, "runtimes": ("vllm", "gguf")}, ""),
+        (YARN, False, {"to": "gguf", "outtype": "q8_0", "pre": "qwen2", "carrier": "llama"}, ""),
+        (YARN, False, {"to": "gguf", "runtimes": ("llama.cpp",)}, ""),
+        (YARN, True, {"runtimes": ("llama.cpp", "ollama", "ik-llama-cpp@2026.5", "lm-studio")}, ""),
+        (LOG_N, False, {"allow_approximate": True}, ""),
+        (YARN, True, {"in_place": True, "replace": True}, ""),
+        (YARN, True, {"to": "gguf", "carrier": "llama", "runtimes": ("gguf", "llama-cpp", "llama.cpp@2026.10")}, ""),
     ],
 )
-def test_options_without_effect_name_the_one_they_need(
+def test_options_go_together_or_name_the_one_they_need(
     recipe: Recipe, from_gguf: bool, options: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=words) if words else nullcontext():
         Target(**options).check(recipe, from_gguf)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "from_gguf", "options"),
-    [
-        (YARN, False, {}),
-        (YARN, False, {"encoding": "weights", "fold_into": "qk", "fold_dtype": "stored"}),
-        (YARN, False, {"to": "safetensors", "all_files": True, "runtimes": ("vllm", "gguf")}),
-        (YARN, False, {"to": "gguf", "outtype": "q8_0", "pre": "qwen2", "carrier": "llama"}),
-        (YARN, False, {"to": "gguf", "runtimes": ("llama.cpp",)}),
-        (YARN, True, {"runtimes": ("llama.cpp", "ollama", "ik-llama-cpp@2026.5", "lm-studio")}),
-        (LOG_N, False, {"allow_approximate": True}),
-        (YARN, True, {"in_place": True, "replace": True}),
-        (YARN, True, {"to": "gguf", "carrier": "llama", "runtimes": ("gguf", "llama-cpp", "llama.cpp@2026.10")}),
-    ],
-)
-def test_options_that_go_together(recipe: Recipe, from_gguf: bool, options: dict[str, Any]) -> None:
-    Target(**options).check(recipe, from_gguf)
 
 
 def test_unknown_architectures_are_of_gguf_files() -> None:

@@ -15,7 +15,7 @@ import torch
 
 import ropeconv
 from ropeconv.engines import llamacpp as loading
-from ropeconv.engines.engine import Progress, TokenLosses
+from ropeconv.engines.engine import Progress
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.llamacpp_process import last_words
 from ropeconv.evaluate.runners.llamacpp import LlamaCppSettings
@@ -50,10 +50,6 @@ def ids(length: int, seed: int = 3) -> list[int]:
     return list(np.random.default_rng(seed).integers(4, VOCABULARY, length).tolist())
 
 
-def same(one: TokenLosses, other: TokenLosses) -> bool:
-    return bool((one.loss == other.loss).all() and (one.right == other.right).all())
-
-
 def test_losses_are_the_cross_entropy_of_the_logits_also_beyond_the_trained_context(engine: LlamaCppEngine) -> None:
     text = ids(5 * TRAINED)
     targets = [1, TRAINED, TRAINED + 1, 3 * TRAINED, 5 * TRAINED - 2, 5 * TRAINED - 1]
@@ -77,7 +73,8 @@ def test_a_sequence_has_the_same_losses_whatever_was_read_before_it(engine: Llam
         order = [short, short, long, short, long, long]
         found = [engine.token_losses(text, range(1, len(text))) for text in order]
         assert engine.process is running
-    assert all(same(one, alone[text is long]) for one, text in zip(found, order, strict=True))
+    for one, text in zip(found, order, strict=True):
+        np.testing.assert_array_equal((one.loss, one.right), (alone[text is long].loss, alone[text is long].right))
 
 
 def test_a_token_that_does_not_exist_is_a_sentence_and_the_end(engine: LlamaCppEngine) -> None:

@@ -16,7 +16,6 @@ from ropeconv.errors import Disagreement
 from ..support.baking import make_plan, recipe_of
 
 RIGHT: dict[str, Any] = {"modules": {"global": {"inv_freq": [1.0], "short": [1.0], "attention_factor": 1.0}}}
-CONFIG = '{"model_type": "llama"}'
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ def opened(path: Path, of: str = "a", fresh: bool = False) -> Journal[Number]:
 
 
 def kept(path: Path, count: int = 3) -> Path:
-    """A journal with lines."""
     with opened(path) as journal:
         for number in range(count):
             journal.add(Number(str(number), number))

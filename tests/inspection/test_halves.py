@@ -12,11 +12,10 @@ import pytest
 from ropeconv.errors import BadSource
 
 from ..faults.inputs.folders import small_config
-from ..support.baking import inspected, make_plan, recipe_of
+from ..support.baking import YARN_16, inspected, make_plan
 from ..support.models import TINY, part_at
 
 MODELS = [model_type for model_type, tiny in TINY.items() if tiny.halves]
-YARN = recipe_of("yarn", 16.0)
 
 
 def encoder_of(config: dict[str, Any], model_type: str) -> dict[str, Any]:
@@ -65,7 +64,7 @@ def test_a_half_that_is_absent_is_named_and_half_a_model_is_refused(model_type: 
 def test_both_halves_are_written_alike_and_nothing_else(
     model_type: str, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    plan = make_plan(tiny(model_type), YARN, tmp_path / "out")
+    plan = make_plan(tiny(model_type), YARN_16, tmp_path / "out")
     before = json.loads((tiny(model_type) / "config.json").read_text())
     after = json.loads(next(file.text for file in plan.files if file.name == "config.json") or "")
     parts = [part_at(after, path) for path in TINY[model_type].halves]

@@ -25,8 +25,8 @@ from ..support.models import ENCODERS, FAMILIES, from_config, make
 TOKENS = 100
 
 
-def cache_of(folder: Path) -> KvCache:
-    found = inspected(folder).kv_cache
+def cache_of(source: Path) -> KvCache:
+    found = inspected(source).kv_cache
     assert found is not None
     return found
 
@@ -103,8 +103,7 @@ def test_windows_and_single_heads(model_type: str, changes: dict[str, Any], tmp_
     ],
 )
 def test_published_sizes(name: str, per_token: int) -> None:
-    found = inspected(CONFIGS / f"{name}.json").kv_cache
-    assert found is not None
+    found = cache_of(CONFIGS / f"{name}.json")
     assert next(iter(found.bytes(131072).values())) == 131072 * per_token
     assert found.bytes(131072)["fp8"] == 131072 * per_token // 2
     if "DeepSeek" in name:  # keys of 128 heads of 128 + 64, values of 128 heads of 128, in 61 layers
@@ -114,8 +113,7 @@ def test_published_sizes(name: str, per_token: int) -> None:
 
 def test_a_window_ends_the_growth() -> None:
     """Gemma 3 27B: 10 layers see everything, 52 see 1,024 tokens; 16 heads of 128."""
-    found = inspected(CONFIGS / "google--gemma-3-27b-it.json").kv_cache
-    assert found is not None
+    found = cache_of(CONFIGS / "google--gemma-3-27b-it.json")
     assert found.bytes(131072)["bfloat16"] == 2 * 2 * 16 * 128 * (10 * 131072 + 52 * 1024)
     assert found.bytes(1024)["bfloat16"] == 2 * 2 * 16 * 128 * 62 * 1024
     assert "52 layers keep a window of 1,024 tokens" in found.sentence(131072)

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.inspection.kv_cache import KvCache
-
-from ..support.baking import AS_IS, inspected
+from ..support.baking import AS_IS
 from ..support.extent import sample
 from ..support.gguf_files import HEAD_DIM, LAYERS, write
 from ..support.llamacpp import bake, checkpoint
+from .test_kv_cache import cache_of
 
 CELLS = 1024
 TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}
@@ -35,12 +34,6 @@ def logged(path: Path, kind: str) -> list[float]:
     found = re.findall(r"KV buffer size = +([\d.]+) MiB", done.stderr)
     assert found, done.stderr[-2000:]
     return [float(size) for size in found]
-
-
-def cache_of(path: Path) -> KvCache:
-    found = inspected(path).kv_cache
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize(

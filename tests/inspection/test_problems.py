@@ -28,7 +28,6 @@ PLAIN = {"rope_type": "default", "rope_theta": 5e6}
 
 
 def seen(tmp_path: Path, config: dict[str, Any]) -> dict[str, Problem]:
-    """The problems of a config by their codes."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     return {one.code: one for one in inspected(tmp_path / "config.json").problems}
 

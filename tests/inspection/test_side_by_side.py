@@ -29,7 +29,6 @@ OF: dict[str, dict[str, Any]] = {
 
 
 def config(folder: Path, **changes: Any) -> Path:
-    """A config.json of LLAMA with changes."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(LLAMA | changes))
     return folder / "config.json"

@@ -25,18 +25,11 @@ from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS
 from ..support.baking import MIXED, YARN, inspected
+from ..support.corruptions import edit
 from ..support.in_process import command
 
 Tiny = Callable[[str], Path]
 STAND_INS = {"renamed_deepseek": "deepseek_v3", "renamed_llama": "llama"}
-
-
-def edit_config(folder: Path, **changes: Any) -> dict[str, Any]:
-    """The config of a folder after changes, which are written."""
-    path = folder / "config.json"
-    config = {**json.loads(path.read_text()), **changes}
-    path.write_text(json.dumps(config))
-    return config
 
 
 @pytest.fixture
@@ -46,7 +39,7 @@ def stand_in(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
     def make(model_type: str) -> Path:
         folder = tmp_path / model_type
         shutil.copytree(tiny(STAND_INS[model_type]), folder)
-        edit_config(folder, model_type=model_type, architectures=None)
+        edit(folder, "config.json", lambda config: config.update(model_type=model_type, architectures=None))
         return folder
 
     return make

@@ -51,7 +51,6 @@ def test_planning_fetches_only_small_files(online: Callable[..., Done], hub: Hub
 
 
 def problems(reference: str) -> list[dict[str, Any]]:
-
     return list(inspected(reference).to_dict()["problems"])
 
 

@@ -9,20 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.bake.findings import Options
-from ropeconv.bake.verify import verify_output
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.models.open import open_source
 from ropeconv.models.source import Source
-from ropeconv.validate.comparison import Comparison
 
 from ..hub.test_llama_2 import hf_tensors
-from ..support.baking import apply, make_plan, recipe_of
-from ..support.corruptions import data, last_bit
+from ..support.baking import AS_IS, YARN_16, apply, make_plan, recipe_of
+from ..support.corruptions import data, last_bit, verified
 from ..support.extent import sample
-from .test_meta import AS_IS, release
+from .test_meta import release
 
-YARN = recipe_of("yarn", 16.0)
 MODEL = "model.safetensors"
 THETA = recipe_of("theta", 20000.0)
 
@@ -37,7 +33,6 @@ def meta(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def as_is(meta: Path) -> Path:
-    """Its conversion."""
     return apply(make_plan(meta, AS_IS, meta.parent / "as-is"))
 
 
@@ -45,17 +40,6 @@ def stored(meta: Path) -> list[dict[str, Any]]:
     import torch
 
     return [torch.load(path, weights_only=True) for path in sorted(meta.glob("*.pth"))]
-
-
-def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The tensors of all parts together, in Meta's order."""
-    import torch
-
-    made = dict(parts[0])
-    for name in (name for name, tensor in parts[0].items() if tensor.ndim == 2):
-        wide = name.endswith(("wo.weight", "w2.weight", "tok_embeddings.weight"))
-        made[name] = torch.cat([part[name] for part in parts], dim=int(wide))
-    return made
 
 
 def checkpoint(folder: Path) -> Source:
@@ -68,10 +52,6 @@ def raw(tensor: Any) -> bytes:
     import torch
 
     return bytes(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-
-
-def agrees(out: Path, source: Path, quick: bool = False) -> None:
-    verify_output(Comparison.open(out, str(source)), Options(quick=quick))
 
 
 def test_ranges_are_those_of_the_pth_files(meta: Path, as_is: Path) -> None:
@@ -93,10 +73,10 @@ def test_ranges_are_those_of_the_pth_files(meta: Path, as_is: Path) -> None:
 
 
 def test_an_output_is_compared_with_a_conversion_of_its_source(meta: Path, as_is: Path, tmp_path: Path) -> None:
-    out, other = apply(make_plan(meta, YARN, tmp_path / "out")), Path(shutil.copytree(as_is, tmp_path / "other"))
-    agrees(out, meta)
-    agrees(out, other)
+    out, other = apply(make_plan(meta, YARN_16, tmp_path / "out")), Path(shutil.copytree(as_is, tmp_path / "other"))
+    verified(out, meta)
+    verified(out, other)
     data(last_bit)(other)
     with pytest.raises(Disagreement, match="of model.safetensors differs from byte"):
-        agrees(out, other)
-    agrees(out, other, quick=True)
+        verified(out, other)
+    verified(out, other, quick=True)

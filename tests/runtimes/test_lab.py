@@ -13,7 +13,6 @@ import pytest
 from ropeconv.bake.advice import counts, matrix
 from ropeconv.models.registry import by_model_type
 from ropeconv.runtimes.evidence import Record, records
-from ropeconv.runtimes.groups import newest
 from ropeconv.runtimes.runtime import runtimes
 from scripts.laboratory.agree import disagreements
 from scripts.laboratory.cells import Cell, cells, sources
@@ -24,10 +23,7 @@ from scripts.laboratory.runtimes import RUNTIMES
 from ..support.extent import sample
 from ..support.models import TINY
 
-MLX = newest("mlx-lm")
 EXECUTED = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp")
-
-
 SOURCES = sources()
 TODAY = set(sample(sorted(SOURCES), 10))
 
@@ -37,16 +33,12 @@ def cells_of(model: str) -> list[Cell]:
     return list(cells(model, SOURCES[model]))
 
 
-def named(record: Record) -> str:
-    return f"{record.runtime}-{record.version}"
-
-
 def config_records() -> Iterator[Record]:
     names = {runtime.name for runtime in RUNTIMES}
     return (record for record in records() if record.runtime in names)
 
 
-@pytest.mark.parametrize("record", list(config_records()), ids=named)
+@pytest.mark.parametrize("record", list(config_records()), ids=lambda record: f"{record.runtime}-{record.version}")
 def test_the_table_says_what_the_lab_saw(record: Record) -> None:
     assert set(record.models) <= set(SOURCES)
     found = []

@@ -23,18 +23,13 @@ from ..conftest import CONFIGS
 from ..support.baking import recipe_of
 
 
-def baked(family: Family, method: str = "yarn", encoding: str = "native", **changes: object) -> CheckpointResult:
-    """A config of a family with a method, and the verdicts on it."""
-    config = {**sample_config(family), **changes}
+def baked(family: Family, method: str = "yarn") -> CheckpointResult:
+    config = sample_config(family)
     spec = read_spec(config, family)
     base = spec.unscaled() if spec.scaled else spec
-    recipe = recipe_of(method, 4.0)  # type: ignore[call-arg]
-    request = EncodeRequest(recipe.schedule(base), base, family, config, Target(encoding=encoding))
-    return ENCODINGS[encoding].encode(request)
-
-
-def status(name: str, runtime: str, method: str = "yarn", encoding: str = "native") -> str:
-    return baked(by_name()[name], method, encoding).status_of(find(runtime)[-1])
+    recipe = recipe_of(method, 4.0)
+    request = EncodeRequest(recipe.schedule(base), base, family, config, Target(encoding="native"))
+    return ENCODINGS["native"].encode(request)
 
 
 def test_untested_versions_are_not_covered() -> None:
@@ -93,7 +88,7 @@ def test_qwen_3_5_moe_in_its_wrapper(runtime: str, method: str, expected: str) -
     wrapper = {"model_type": "qwen3_5_moe", "text_config": text}
     family = by_name()["qwen3_5_moe"]
     spec = read_spec(wrapper, family)
-    recipe = recipe_of(method, 4.0)  # type: ignore[call-arg]
+    recipe = recipe_of(method, 4.0)
     result = ENCODINGS["native"].encode(EncodeRequest(recipe.schedule(spec), spec, family, wrapper, Target()))
     assert result.status_of(find(runtime)[-1]) == expected
 
@@ -135,7 +130,7 @@ def test_kimi_k2_as_published(model: str, exact: set[str]) -> None:
 def test_sglang_runs_models_of_transformers_and_gives_gemma_4_no_factor(
     family: str, method: str, expected: str
 ) -> None:
-    assert status(family, "sglang", method) == expected
+    assert baked(by_name()[family], method).status_of(find("sglang")[-1]) == expected
 
 
 def test_glm_5_as_published_fails_in_exllamav3() -> None:

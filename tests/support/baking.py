@@ -24,6 +24,7 @@ def recipe_of(method: str, *values: Any, **modifiers: Any) -> Recipe:
 
 
 AS_IS = recipe_of("as-is")
+YARN_16 = recipe_of("yarn", 16.0)
 YARN, MIXED, NTK, LINEAR = (recipe_of(name, 4.0) for name in ("yarn", "mixed", "ntk", "linear"))
 
 

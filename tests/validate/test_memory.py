@@ -28,7 +28,6 @@ def size(llama: Path) -> int:
 
 
 def gpus(monkeypatch: pytest.MonkeyPatch, *free: float) -> None:
-    """Gives this machine GPUs with so many free bytes."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(free))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(free))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number=0: (int(free[number]), 1 << 40))

@@ -76,7 +76,6 @@ def small_plan(folder: Path, out: Path, label: str = "first", extra: tuple[Plann
 
 
 def write(plan: FilePlan, **options: bool) -> Path:
-    """Executes a plan."""
     return execute_plan(plan, ApplyOptions(**options))
 
 

@@ -26,7 +26,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def out(folder: Path, tmp_path: Path) -> Path:
-    """An earlier output."""
     return write(small_plan(folder, tmp_path / "out"))
 
 

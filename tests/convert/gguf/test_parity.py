@@ -16,26 +16,23 @@ from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.gguf.edit import write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.models.registry import by_model_type
-from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import make_plan, recipe_of
+from ...support.baking import MIXED, YARN, make_plan, recipe_of
 from ...support.extent import sample
 from ...support.families import crossed
 from ...support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
 from ...support.models import CANCELS
 
-YARN, MIXED = METHODS["yarn"](4.0), METHODS["mixed"](4.0)
 RECIPES = {
-    "yarn": Recipe(YARN),
-    "yarn without temperature": Recipe(YARN, attention_factor=1.0),
+    "yarn": YARN,
+    "yarn without temperature": recipe_of("yarn", 4.0, attention_factor=1.0),
     "linear, attention factor 1.2": recipe_of("linear", 4.0, attention_factor=1.2),
     "theta, attention factor 1.3": recipe_of("theta", 2e6, context=256, attention_factor=1.3),
-    "mixed": Recipe(MIXED),
-    "mixed, attention factor 1.2": Recipe(MIXED, attention_factor=1.2),
+    "mixed": MIXED,
+    "mixed, attention factor 1.2": recipe_of("mixed", 4.0, attention_factor=1.2),
     "llama3": recipe_of("llama3", 4.0),
-    "yarn, other betas": Recipe(METHODS["yarn"](4.0, beta_fast=8.0, beta_slow=2.0)),
-    "yarn, not truncated": Recipe(METHODS["yarn"](4.0, truncate=False)),
+    "yarn, other betas": recipe_of("yarn", 4.0, 8.0, 2.0),
+    "yarn, not truncated": recipe_of("yarn", 4.0, 32.0, 1.0, False),
 }
 BY_KEYS, NOT_BY_KEYS = list(RECIPES)[:4], list(RECIPES)[4:]
 TENSOR = (

@@ -13,7 +13,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from ropeconv.bake.verify import verify_output
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
@@ -21,11 +20,10 @@ from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.values import string, u32
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.validate.comparison import Comparison
 
 from ...conftest import hashes
 from ...support.baking import AS_IS, YARN, apply, make_plan, recipe_of, stored_as
-from ...support.corruptions import data
+from ...support.corruptions import data, verified
 from ...support.extent import sample
 from ...support.gguf_files import write
 from ...support.in_process import command
@@ -38,12 +36,7 @@ ROUNDED |= dict.fromkeys(("qwen3_5_text", "qwen3_next"), ("norm", "A_log"))
 """Families whose norms are stored as weight + 1, which rounds them to steps of 2^-23, and A_log as -exp(A_log)."""
 
 
-def goes_back(model_type: str) -> bool:
-    rules = by_model_type()[model_type].gguf
-    return rules is not None and bool(rules.config)
-
-
-BACK = [model_type for model_type in EXPORTED if goes_back(model_type)]
+BACK = [name for name in EXPORTED if (rules := by_model_type()[name].gguf) and rules.config]
 KNOWN = [("llama", "f16"), ("gemma3_text", "f32")]
 CASES = KNOWN + sample([(name, outtype) for name in BACK for outtype in FLOATS], 3, seed=2)
 
@@ -65,7 +58,6 @@ def plain(tmp_path: Path) -> Path:
 
 
 def edited(path: Path, edit: Edit) -> Path:
-    """A copy of a GGUF file with other keys."""
     out = path.with_name("edited.gguf")
     out.unlink(missing_ok=True)
     write_new(GgufFile.open(path), 0, edit, out)
@@ -163,7 +155,7 @@ def test_a_method_goes_with_it_and_the_output_is_validated(plain: Path, tmp_path
 def test_a_method_in_the_weights_goes_with_it_in_one_step(encoding: str, plain: Path, tmp_path: Path) -> None:
     """As in two: the file becomes a checkpoint first, and then its weights change."""
     one = apply(make_plan(plain, YARN, tmp_path / "one", to="safetensors", encoding=encoding))
-    verify_output(Comparison.open(one, str(plain)))
+    verified(one, plain)
     between = restored(plain, tmp_path / "between")
     two = apply(make_plan(between, YARN, tmp_path / "two", encoding=encoding))
     found, wanted = (

@@ -43,7 +43,6 @@ def test_expressions_are_solved_for_their_keys() -> None:
 
 
 def converted(source: Path, change: Callable[[dict[str, Any]], object]) -> GgufFile:
-    """What becomes of a checkpoint with another config."""
     edit(source, "config.json", change)
     bake(source, AS_IS, source.with_suffix(".gguf"))
     return GgufFile.open(source.with_suffix(".gguf"))

@@ -21,7 +21,6 @@ from .test_tokenizer import VOCABULARY, keys_of, known
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the tokenizer of a small model."""
     assert keys_of(known("gpt-2"), tmp_path)
     return tmp_path
 

@@ -32,7 +32,6 @@ from ropeconv.rope.errors import RopeconvError
 from ...support.gguf_files import contents, write
 
 F32, F16 = 0, 1
-ROOM, PAGE = 4096, 65536  # bytes of the reserve at least, and of what the kernel copies at once
 
 
 @pytest.fixture

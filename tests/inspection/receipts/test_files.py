@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 from contextlib import nullcontext
@@ -14,16 +13,11 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.inspection.receipts.reader import check_files, read_receipt, validations
-from ropeconv.inspection.receipts.receipt import FileRecord
 from ropeconv.inspection.receipts.writer import add_validation, write_receipt
 
-from .test_folders import receipt
+from .test_folders import receipt, written
 
 BESIDE = ".out.ropeconv.json.new"
-
-
-def record(path: Path) -> FileRecord:
-    return FileRecord(path.name, "write", path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 @pytest.fixture
@@ -40,7 +34,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["config.json", "code.py", "model.safetensors"])
 def test_a_file_that_was_edited_is_not_the_one_that_was_written(out: Path, name: str) -> None:
-    one = receipt(files=tuple(record(path) for path in sorted(out.iterdir())))
+    one = receipt(files=written(out, *sorted(os.listdir(out))))
     check_files(out, one)
     text, said = (out / name).read_text(), f"{name} is not the file that ropeconv wrote; run apply again"
     for weights in (True, False):

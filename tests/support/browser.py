@@ -101,12 +101,16 @@ class Browser:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
-    def open(self, page: Path, width: int, scheme: str) -> None:
-        """Opens a page. width: of the window, in pixels. scheme: "light" or "dark"."""
+    def show(self, width: int, scheme: str) -> None:
+        """Sets the width of the window, in pixels, and its scheme: "light" or "dark"."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def open(self, page: Path, width: int, scheme: str) -> None:
+        """Opens a page in a window of that width and scheme."""
+        self.show(width, scheme)
         self.driver.get(page.as_uri())
 
     def problems(self) -> list[str]:
@@ -118,9 +122,9 @@ class Browser:
         lowest, where = self.driver.execute_script(CONTRAST)
         return float(lowest), str(where)
 
-    def picture(self, path: Path, most: int = 20_000) -> None:
-        """Writes the whole page as PNG. most: pixels of its height."""
-        height = min(most, self.driver.execute_script("return document.documentElement.scrollHeight"))
+    def picture(self, path: Path) -> None:
+        """Writes the whole page as PNG, up to 20,000 pixels of its height."""
+        height = min(20_000, self.driver.execute_script("return document.documentElement.scrollHeight"))
         width = self.driver.execute_script("return window.innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         options = {"format": "png", "captureBeyondViewport": True, "clip": clip}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.util import get_temp_dir
@@ -16,8 +15,10 @@ import pytest
 from ropeconv.ui.job import prepare
 
 from ..support.browser import Browser, browser
+from ..support.hub_server import Hub, handler
+from ..support.hub_server import running as running_server
 from ..support.hub_writing import WritingHub, serving_writes
-from .visitor import OtherServer, Visitor, served
+from .visitor import Visitor, served
 
 if TYPE_CHECKING:
     from .space_hub import SpaceHub
@@ -87,11 +88,15 @@ def running(hub: SpaceHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def other() -> Iterator[OtherServer]:
-    with OtherServer() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+def other() -> Iterator[str]:
+    """The address of a server with an empty page on another port of this machine."""
+
+    class Handler(handler(Hub())):  # type: ignore[misc]
+        def do_GET(self) -> None:
+            self.reply(200, b"<!DOCTYPE html><title>other</title>", True, {"Content-Type": "text/html"})
+
+    with running_server(Hub(), Handler) as hub:
+        yield hub.url
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 from ..support.waiting import until
 from .conftest import Site
-from .visitor import OtherServer, Visitor
+from .visitor import Visitor
 
 ASK = """
 const [address, options, done] = arguments;
@@ -44,11 +44,11 @@ def test_a_dropped_config_is_inspected_under_its_own_name(visitor: Visitor, site
 
 @pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("localhost", marks=pytest.mark.nightly)])
 def test_a_page_on_another_port_reads_nothing_even_where_it_knows_the_address(
-    host: str, visitor: Visitor, other: OtherServer
+    host: str, visitor: Visitor, other: str
 ) -> None:
     ask, own = visitor.driver.execute_async_script, {"credentials": "include"}
     visitor.open("")
     assert ask(ASK, f"{visitor.site}/config", own).startswith("200 {"), "as the page itself"
-    visitor.driver.get(f"http://{host}:{other.server_port}/")
+    visitor.driver.get(other.replace("127.0.0.1", host))
     for path, options in REQUESTS:
         assert ask(ASK, f"{visitor.site}/{path}", own | options) == "TypeError: Failed to fetch", path

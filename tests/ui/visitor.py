@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -35,23 +34,6 @@ def served(
             process.wait(60)
 
 
-class OtherServer(ThreadingHTTPServer):
-    """A server with an empty page on another port of this machine."""
-
-    def __init__(self) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", "text/html")
-                self.end_headers()
-                self.wfile.write(b"<!DOCTYPE html><title>other</title>")
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-
-
 class Visitor:
     """browser: of the visitor. address: of the pages, with its key."""
 
@@ -67,10 +49,7 @@ class Visitor:
         return "http://" + urlsplit(self.site).netloc
 
     def look(self, width: int = 1280, scheme: str = "light") -> None:
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.browser.show(width, scheme)
 
     def open(self, page: str, **typed: str) -> None:
         """Opens a page with what its address fills in."""
@@ -94,16 +73,6 @@ class Visitor:
         field = self.field(name)
         field.clear()
         field.send_keys(text)
-
-    def choose(self, name: str, value: str) -> None:
-        """Chooses of a list, as with the keyboard."""
-        from selenium.webdriver.common.keys import Keys
-
-        field = self.field(name)
-        field.click()
-        field.send_keys(Keys.CONTROL, "a")
-        field.send_keys(value)
-        field.send_keys(Keys.ENTER)
 
     def press(self, button: str) -> None:
         """Presses a button, after what is answered so far is marked as old."""

@@ -33,8 +33,8 @@ class Hub:
     def __init__(self) -> None:
         self.repos: dict[str, Path] = {}
         self.gated: set[str] = set()
+        self.private: set[str] = set()
         self.sent: dict[str, int] = {}
-        self.broken = 0
         self.dropped = 0
         self.branches: list[str] = []
         self.url = ""
@@ -55,6 +55,19 @@ class Hub:
 
     def commit(self, repo: str) -> str:
         return hashlib.sha1(repo.encode()).hexdigest()
+
+    def listing(self, repo: str) -> list[dict[str, Any]]:
+        """The files of a repository, as the Hub lists them."""
+        root = self.repos[repo]
+        return [self.row(root, path) for path in sorted(root.rglob("*")) if path.is_file()]
+
+    def row(self, root: Path, path: Path) -> dict[str, Any]:
+        content, name = path.read_bytes(), path.relative_to(root).as_posix()
+        found = {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+        if name.endswith(LARGE):
+            digest = hashlib.sha256(content).hexdigest()
+            found["lfs"] = {"oid": digest, "sha256": digest, "size": len(content), "pointerSize": 130}
+        return found
 
     def environment(self, home: Path) -> dict[str, str]:
         """Variables for a client that knows only this Hub."""
@@ -114,11 +127,8 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def answer(self, body: bool) -> None:
             path = self.path.split("?")[0].strip("/")
             parts = path.split("/")
-            if hub.broken:
-                hub.broken -= 1
-                self.reply(500, b"{}", body)
-            elif path.startswith("api/models/") and parts[4:5] == ["tree"]:
-                self.tree("/".join(parts[2:4]), parts[5], "/".join(parts[6:]), body)
+            if path.startswith("api/models/") and parts[4:5] == ["tree"]:
+                self.tree("/".join(parts[2:4]), parts[5], body)
             elif path.startswith("api/models/"):
                 revision = parts[5] if len(parts) > 5 and parts[4] == "revision" else "main"
                 self.info("/".join(parts[2:4]), revision, body)
@@ -141,19 +151,15 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def info(self, repo: str, revision: str, body: bool) -> None:
             if not self.known(repo, revision, body):
                 return
-            root = hub.repos[repo]
-            files = sorted(path for path in root.rglob("*") if path.is_file())
-            siblings = [row(root, path) for path in files]
-            data = {"id": repo, "modelId": repo, "sha": hub.commit(repo), "siblings": siblings, "private": False}
-            self.reply(200, json.dumps({**data, "tags": [], "downloads": 0, "likes": 0}).encode(), body)
+            names = {"rfilename": "path", "size": "size", "blobId": "oid", "lfs": "lfs"}
+            rows = [{name: file[key] for name, key in names.items() if key in file} for file in hub.listing(repo)]
+            data = {"id": repo, "modelId": repo, "sha": hub.commit(repo), "tags": [], "downloads": 0, "likes": 0}
+            access = {"private": repo in hub.private, "gated": "manual" if repo in hub.gated else False}
+            self.reply(200, json.dumps({**data, **access, "siblings": rows}).encode(), body)
 
-        def tree(self, repo: str, revision: str, folder: str, body: bool) -> None:
-            if not self.known(repo, revision, body):
-                return
-            root = hub.repos[repo]
-            files = sorted(path for path in (root / folder).iterdir() if path.is_file())
-            rows = [{"type": "file", "path": path.relative_to(root).as_posix(), **leaf(path)} for path in files]
-            self.reply(200, json.dumps(rows).encode(), body)
+        def tree(self, repo: str, revision: str, body: bool) -> None:
+            if self.known(repo, revision, body):
+                self.reply(200, json.dumps(hub.listing(repo)).encode(), body)
 
         def file(self, repo: str, revision: str, name: str, body: bool) -> None:
             if not self.known(repo, revision, body):
@@ -199,19 +205,6 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(content)
 
     return Handler
-
-
-def leaf(path: Path) -> dict[str, Any]:
-    return {"size": path.stat().st_size, "oid": hashlib.sha1(path.read_bytes()).hexdigest()}
-
-
-def row(root: Path, path: Path) -> dict[str, Any]:
-    content = path.read_bytes()
-    found: dict[str, Any] = {"rfilename": path.relative_to(root).as_posix(), "size": len(content), "blobId": "0"}
-    if path.name.endswith(LARGE):
-        digest = hashlib.sha256(content).hexdigest()
-        found["lfs"] = {"sha256": digest, "size": len(content), "pointerSize": 130}
-    return found
 
 
 def serving() -> AbstractContextManager[Hub]:

@@ -21,14 +21,13 @@ from .hub_server import LARGE, Hub, handler, running
 
 
 class WritingHub(Hub):
-    """root: where repositories are made. private, pulls: repositories, and pull requests in them. no_xet: whose files
+    """root: where repositories are made. pulls: pull requests. no_xet: whose files
     cannot be copied."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.root = root
         self.version: dict[str, int] = {}
-        self.private: set[str] = set()
         self.no_xet: set[str] = set()
         self.pulls: list[str] = []
         self.deleted: list[str] = []
@@ -37,7 +36,6 @@ class WritingHub(Hub):
         self.allowed: dict[str, set[str]] = {}
         self.received = 0
         self.faults: dict[str, int] = {}
-        self.seen: list[str] = []
         self.refused: list[float] = []
 
     def commit(self, repo: str) -> str:
@@ -48,16 +46,11 @@ class WritingHub(Hub):
         self.faults[what] = left - 1
         return left > 0
 
-    def row(self, repo: str, path: Path) -> dict[str, Any]:
-        content = path.read_bytes()
-        name, digest = path.relative_to(self.repos[repo]).as_posix(), hashlib.sha256(content).hexdigest()
-        oid = hashlib.sha1(content).hexdigest()
-        row: dict[str, Any] = {"type": "file", "path": name, "size": len(content), "oid": oid}
-        if name.endswith(LARGE):
-            row["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
-            if repo not in self.no_xet:
-                row["xetHash"] = digest
-        return row
+    def row(self, root: Path, path: Path) -> dict[str, Any]:
+        found = super().row(root, path)
+        if "lfs" in found and root not in [self.repos[repo] for repo in self.no_xet]:
+            found["xetHash"] = found["lfs"]["oid"]
+        return found
 
     def by_sha(self, digest: str) -> bytes | None:
         for root in self.repos.values():
@@ -73,25 +66,10 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             if hub.fails("busy"):
                 self.busy()
                 return
-            parts = self.path.split("?")[0].strip("/").split("/")
-            if parts[:2] == ["api", "models"] and len(parts) > 4 and parts[4] == "tree":
-                repo = "/".join(parts[2:4])
-                self.json(200, [hub.row(repo, p) for p in sorted(hub.repos[repo].rglob("*")) if p.is_file()])
-            elif parts == ["api", "whoami-v2"]:
+            if self.path == "/api/whoami-v2":
                 self.json(200, {"type": "user", "name": "me", "orgs": []})
             else:
                 super().do_GET()
-
-        def info(self, repo: str, revision: str, body: bool) -> None:
-            if self.known(repo, revision, body):
-                data = {"id": repo, "modelId": repo, "sha": hub.commit(repo), "tags": [], "downloads": 0, "likes": 0}
-                files = [hub.row(repo, p) for p in sorted(hub.repos[repo].rglob("*")) if p.is_file()]
-                rows = [{"rfilename": r["path"], "size": r["size"], "blobId": r["oid"]} for r in files]
-                for row, file in zip(rows, files, strict=True):
-                    if "lfs" in file:
-                        row["lfs"] = {"sha256": file["lfs"]["oid"], "size": file["size"], "pointerSize": 130}
-                access = {"private": repo in hub.private, "gated": "manual" if repo in hub.gated else False}
-                self.json(200, {**data, **access, "siblings": rows})
 
         def read(self) -> bytes:
             if self.headers.get("Transfer-Encoding") == "chunked":
@@ -136,7 +114,6 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             path, _, query = self.path.partition("?")
             parts, data = path.strip("/").split("/"), self.read()
-            hub.seen.append(path)
             if hub.fails("busy"):
                 self.busy()
                 return
@@ -151,7 +128,7 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             elif parts[4] == "paths-info":
                 repo, names = "/".join(parts[2:4]), parse_qs(data.decode()).get("paths", [])
                 found = [hub.repos[repo] / name for name in names]
-                self.json(200, [hub.row(repo, file) for file in found if file.is_file()])
+                self.json(200, [hub.row(hub.repos[repo], file) for file in found if file.is_file()])
             elif parts[4] == "preupload":
                 files = [
                     {"path": f["path"], "uploadMode": "lfs" if f["path"].endswith(LARGE) else "regular",

@@ -14,6 +14,7 @@ from ropeconv.cli.command import EXPERT, METHOD, PANELS, PanelOption
 
 from ..conftest import Run
 from ..support.in_process import command
+from .conftest import Refuses
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +86,6 @@ def test_every_command(helps: dict[str, str], name: str) -> None:
         ("apply", "nowhere", "--as-is", "--replace"), ("list", "methods", "nothing"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_before_anything_runs(run: Run, arguments: tuple[str, ...]) -> None:
+def test_what_is_wrong_is_said_before_anything_runs(refuses: Refuses, arguments: tuple[str, ...]) -> None:
     """`nowhere` does not exist, which would be exit code 1."""
-    done = run(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("ropeconv: ")
-    assert len(done.stderr.splitlines()) == 1
+    refuses(2, "", *arguments)

@@ -17,7 +17,16 @@ from ..rope.spec import WIDEST_HEAD
 from .family import Family, Kind
 from .layers import key_layers, kinds_of, layer_kinds, layer_names, layer_windows, own_settings, settings_name
 from .registry import assumed_family, assumption, by_model_type, refused
-from .schema import LAYER_SHARES, Config, check_config, check_quantisation, first_present, positive_int, text_config
+from .schema import (
+    DIFFUSION,
+    LAYER_SHARES,
+    Config,
+    check_config,
+    check_quantisation,
+    first_present,
+    positive_int,
+    text_config,
+)
 from .suggest import Shapes, suggestion
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
@@ -79,6 +88,8 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
                 )
         return family
     name = names[-1]
+    if name is None and "_class_name" in config:
+        raise BadSource(f"config.json is of {shown(config['_class_name'])} in diffusers; {DIFFUSION}")
     if name is None:
         raise BadSource("config.json has no model_type, so its architecture is unknown; add model_type")
     if isinstance(name, str) and name.endswith(STORED_ROPE):

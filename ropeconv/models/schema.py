@@ -105,6 +105,10 @@ WORDS: dict[object, str] = {
 LAYER_TYPES = ("full_attention", "sliding_attention")
 PER_LAYER = "per_layer_config"
 DUAL_CHUNK = "dual_chunk_attention_config"
+DIFFUSION = (
+    "image and video models compute their RoPE from the size of the picture at run time, so none can be written into a "
+    "checkpoint; give a language model"
+)
 LAYER_SHARES = "partial_rotary_factors"
 """The key of a list with the share of a head that rotates in each layer."""
 NORM_AFTER = "norm_after"

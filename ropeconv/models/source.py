@@ -21,7 +21,7 @@ from ..formats.safetensors import INDEX, MOST_TENSORS, Header, Tensor, read_head
 from ..rope.errors import RopeconvError, shown
 from .config import detect
 from .family import Family
-from .schema import Config
+from .schema import DIFFUSION, Config
 
 PAGE = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+?)"
@@ -80,7 +80,10 @@ def _of_modelfile(path: Path) -> str:
 
 def without_config(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
     """The error for files without a config.json. adapter: the text of adapter_config.json, None without."""
-    ggufs = [name for name in names if name.endswith(".gguf")]
+    names = set(names)
+    ggufs = sorted(name for name in names if name.endswith(".gguf"))
+    if "model_index.json" in names:
+        return BadSource(f"{reference} is a pipeline of diffusers; {DIFFUSION}")
     if adapter is not None:
         base = parse(adapter, ADAPTER).get("base_model_name_or_path")
         return BadSource(

@@ -74,6 +74,26 @@ def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
         open_source(str(tmp_path)).config()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("model_index.json", '{"_class_name": "WanPipeline"}', "is a pipeline of diffusers; image and video models"),
+        (
+            "config.json",
+            '{"_class_name": "FluxTransformer2DModel"}',
+            "'FluxTransformer2DModel' in diffusers; image and",
+        ),
+        ("config.json", "{}", "has no model_type"),
+    ],
+)
+def test_a_model_of_images_is_told_from_a_config_that_lacks_a_key(
+    tmp_path: Path, name: str, text: str, words: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadSource, match=words):
+        open_source(str(tmp_path)).family()
+
+
 def test_pickled_weights_are_copied_where_only_the_config_changes(llama: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 

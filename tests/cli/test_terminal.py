@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import pty
@@ -20,6 +19,7 @@ from ropeconv.cli.app import app
 
 from ..conftest import CONFIGS, Run
 from ..support.extent import sample
+from ..support.in_process import Terminal, plain
 
 LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
 QWEN = str(CONFIGS / "Qwen--Qwen3-8B.json")
@@ -44,24 +44,16 @@ SHORT = {
     "inspect": (),
     "compare": (QWEN,),
 }
-COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Screen(io.StringIO):
-    """A stream that says that it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def on_screen(width: int, *arguments: str) -> str:
     """What a terminal of that width is sent, without colours."""
-    screen = Screen()
+    screen = Terminal()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
         for name, value in (("COLUMNS", str(width)), ("LINES", "50"), ("TERM", "xterm")):
             patch.setenv(name, value)
         errors.run(lambda **how: app(arguments, prog_name="ropeconv", **how))
-    return COLOURS.sub("", screen.getvalue())
+    return plain(screen.getvalue())
 
 
 def in_terminal(folder: Path, width: int, *arguments: str) -> str:
@@ -77,7 +69,7 @@ def in_terminal(folder: Path, width: int, *arguments: str) -> str:
             found += part
     process.wait()
     os.close(screen)
-    return COLOURS.sub("", found.decode()).replace("\r\n", "\n")
+    return plain(found.decode()).replace("\r\n", "\n")
 
 
 def words(text: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,18 @@ from ropeconv.cli import process as errors
 from ropeconv.cli.app import app
 
 from .optional import skip_where_advised
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def plain(text: str) -> str:
+    """What a terminal shows, without colours."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 class Done(NamedTuple):

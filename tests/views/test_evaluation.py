@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 
 import msgspec
@@ -14,11 +13,7 @@ from ropeconv.evaluate.result import Result
 from ropeconv.views.results import show_result
 
 from ..evaluate.results import made
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from ..support.in_process import Terminal, plain
 
 
 def shown(result: Result, monkeypatch: pytest.MonkeyPatch, width: int = 80, **env: str) -> str:
@@ -29,10 +24,6 @@ def shown(result: Result, monkeypatch: pytest.MonkeyPatch, width: int = 80, **en
     monkeypatch.setattr(sys, "stdout", screen)
     show_result(result, Output())
     return screen.getvalue()
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def test_six_rows_and_five_lengths_fit_eighty_columns_with_errors_below_their_numbers(

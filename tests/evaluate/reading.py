@@ -36,9 +36,9 @@ class WordTokenizer(Tokenizer):
         return self.encode("<user>"), self.encode("<model>")
 
 
-def prose(tokenizer: Tokenizer, count: int = 6) -> Texts:
+def prose(tokenizer: Tokenizer) -> Texts:
     """Pages of Python's own manual."""
-    names = sorted(topics, key=lambda name: len(topics[name]))[-count:]
+    names = sorted(topics, key=lambda name: len(topics[name]))[-6:]
     return Texts(
         tuple(TextDocument(name, np.array(tokenizer.encode(topics[name]), np.int32)) for name in names), tokenizer
     )

@@ -36,8 +36,8 @@ def result() -> Result:
     return msgspec.convert(data, Result)
 
 
-def ranking(found: list[Advice], result: Result, context: int = 32768) -> Ranking:
-    return ranked(found, result, inspect_source(open_source(LLAMA_3)), context)
+def ranking(found: list[Advice], result: Result) -> Ranking:
+    return ranked(found, result, inspect_source(open_source(LLAMA_3)), 32768)
 
 
 def test_measured_methods_come_first_by_their_loss(found: list[Advice], result: Result) -> None:

@@ -41,10 +41,10 @@ def observed(values: ArrayLike, column: int = 1024, measure: str = "growth", met
     ]
 
 
-def by_depth(values: Mapping[float, list[float]], metric: str = "accuracy") -> list[Observation]:
+def by_depth(values: Mapping[float, list[float]]) -> list[Observation]:
     """Observations of passkey in one document: by depth, the value of each window."""
     return [
-        Observation("passkey", metric, 2048, 0, window, value, depth, weight=5)
+        Observation("passkey", "accuracy", 2048, 0, window, value, depth, weight=5)
         for depth, row in values.items()
         for window, value in enumerate(row)
     ]

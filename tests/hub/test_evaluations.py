@@ -41,7 +41,6 @@ def test_the_card_has_the_table_instead_of_a_request_to_test(out: Path) -> None:
     text = text_of(out, result)
     assert "test it on your task" not in text
     cell = result.cell("yarn:4", "growth", "loss", 16384)
-    assert cell is not None
     assert f"| **{cell.difference:+.3f} ± {cell.difference_error:.3f}** |" in text
     lines = text.splitlines()
     head = lines.index("| tokens | 2,048 | 8,192 | 16,384 | 32,768 | 65,536 |")
@@ -65,7 +64,6 @@ def test_the_hub_reads_the_numbers_from_the_metadata(out: Path) -> None:
     found = {(one.metric_type, one.metric_name): one for one in data.eval_results}
     assert len(found) == 2 * len(LENGTHS)
     cell = result.cell("yarn:4", "growth", "loss", 16384)
-    assert cell is not None
     one = found["loss", "growth at 16,384 tokens, nat"]
     assert one.metric_value == pytest.approx(cell.value, abs=1e-4)
     assert (one.task_type, one.dataset_name) == ("text-generation", "moby-dick.txt")

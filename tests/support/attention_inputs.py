@@ -18,11 +18,11 @@ from .models import auto_class
 BATCH, LENGTH = 64, 64
 
 
-def lively_weights(folder: Path, seed: int = 0) -> Path:
+def lively_weights(folder: Path) -> Path:
     """Gives the projections of a checkpoint rows of different sizes, and its norms and biases values of their own."""
     import safetensors.torch
 
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     file = folder / "model.safetensors"
     tensors = safetensors.torch.load_file(file)
     for name, tensor in tensors.items():
@@ -37,10 +37,10 @@ def lively_weights(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+def attention_inputs(folder: Path) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Queries and keys, float64 [heads, tokens, head_dim], by the number of the layer, as attention is given them.
 
-    Every layer gets hidden states of its own, independent and gaussian, and all tokens are at one position.
+    Every layer gets hidden states of its own, independent and gaussian, and all tokens are at position 0.
     """
     from transformers import AttentionInterface
     from transformers.models.falcon import modeling_falcon
@@ -92,5 +92,5 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
         mock.patch.object(GPTNeoXJapaneseAttention, "_attn", weighted),
         torch.no_grad(),
     ):
-        model(input_ids=ids, position_ids=torch.full((BATCH, LENGTH), position), use_cache=False)
+        model(input_ids=ids, position_ids=torch.zeros((BATCH, LENGTH), dtype=torch.long), use_cache=False)
     return found

@@ -163,9 +163,9 @@ def scale(rows: Any, factor: float) -> Callable[[np.ndarray], None]:
     return change
 
 
-def flipped(place: int, bits: int = 1) -> Callable[[bytearray], None]:
-    """Changes bits of a byte."""
-    return lambda found: found.__setitem__(place, found[place] ^ bits)
+def flipped(place: int) -> Callable[[bytearray], None]:
+    """Changes a bit of a byte."""
+    return lambda found: found.__setitem__(place, found[place] ^ 1)
 
 
 last_bit = flipped(-1)

@@ -9,7 +9,6 @@ import gguf
 import numpy as np
 
 HEAD_DIM, LAYERS, TRAINED = 64, 2, 64
-U32, F32, BOOL = gguf.GGUFValueType.UINT32, gguf.GGUFValueType.FLOAT32, gguf.GGUFValueType.BOOL
 
 
 def write(

@@ -27,20 +27,20 @@ def baked(source: Path, row: str, out: Path, **options: Any) -> Path:
     return apply(make_plan(source, recipe, out, **options))
 
 
-def ids(length: int = LENGTH) -> list[int]:
+def ids() -> list[int]:
     generator = torch.Generator().manual_seed(3)
-    found: list[int] = torch.randint(4, VOCABULARY, (length,), generator=generator).tolist()
+    found: list[int] = torch.randint(4, VOCABULARY, (LENGTH,), generator=generator).tolist()
     return found
 
 
-def losses_of(model: object, rows: str = "", length: int = LENGTH, **options: Any) -> Losses:
+def losses_of(model: object, rows: str = "", **options: Any) -> Losses:
     """The losses of all tokens but the first, by row. model: its path. rows: as on the command line."""
     asked = RunnerRequest(str(model), parse_rows(rows) if rows else [], dtype="float32", **options)
     found = {}
     with open_runner(asked) as (runner, opened):
         for row in opened:
             with runner.engine(row) as engine:
-                found[row.name] = engine.token_losses(ids(length), range(1, length)).loss
+                found[row.name] = engine.token_losses(ids(), range(1, LENGTH)).loss
     return found
 
 

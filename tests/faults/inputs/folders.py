@@ -46,11 +46,11 @@ def safetensors(header: bytes, data: int) -> bytes:
     return struct.pack("<Q", len(header)) + header + b"\x01\x3c" * (data // 2) + b"\0" * (data % 2)
 
 
-def write_checkpoint(folder: Path, config: dict[str, Any] | None = None) -> Path:
+def write_checkpoint(folder: Path) -> Path:
     """A checkpoint of one safetensors file with a generation config and a tokenizer config."""
     folder.mkdir(parents=True)
     entries = small_header()
-    (folder / "config.json").write_text(json.dumps(small_config() if config is None else config))
+    (folder / "config.json").write_text(json.dumps(small_config()))
     (folder / "model.safetensors").write_bytes(safetensors(json.dumps(entries).encode(), data_bytes(entries)))
     (folder / "generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": 2}')
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 64, "tokenizer_class": "LlamaTokenizer"}')

@@ -36,15 +36,13 @@ UNEXPECTED = re.compile(r"unexpected \w+:|report it$", re.MULTILINE)
 class Outcome(NamedTuple):
     """What a command did with an input.
 
-    number: of the input. code: exit code. message: the end of stderr. seconds: of processor time. problem: what is
-    wrong with that, or empty.
+    number: of the input. code: exit code. message: the end of stderr. problem: what is wrong with that, or empty.
     """
 
     number: int
     command: list[str]
     code: int
     message: str
-    seconds: float = 0.0
     problem: str = ""
 
 
@@ -105,7 +103,7 @@ def run_command(number: int, command: list[str], folder: Path) -> Outcome:
     code, message = _run(command)
     seconds, megabytes = time.process_time() - start, _peak() - least
     problem = judge(code, message[-2000:] if code else "", seconds, megabytes, before != entries(folder))
-    return Outcome(number, command, code, message[-2000:], seconds, problem)
+    return Outcome(number, command, code, message[-2000:], problem)
 
 
 def run_input(name: str, number: int, root: Path) -> list[Outcome]:

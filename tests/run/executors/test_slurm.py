@@ -13,7 +13,6 @@ import pytest
 from ropeconv.errors import UsageError
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.run.executors import executor_of, slurm
-from ropeconv.run.executors import slurm as slurm_queue
 from ropeconv.run.executors.slurm import Arrays, Queue, Slurm, Watch, minutes
 from ropeconv.run.plan_file import ExecutorTable
 
@@ -87,6 +86,6 @@ def test_a_job_has_ended_that_two_looks_at_the_queue_miss(
     (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm_queue, "LOOK", 0.0)
+    monkeypatch.setattr(slurm, "LOOK", 0.0)
     queue = Queue()
     assert [queue.ended({5: job}) for _ in ended] == ended

@@ -31,8 +31,6 @@ class Squares:
             os.kill(os.getpid(), signal.SIGKILL)
         if item == "long":
             time.sleep(200)
-        if str(item).startswith("nap"):
-            time.sleep(8)
         if item == "slow":
             time.sleep(1)
         if item == "env":

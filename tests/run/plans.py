@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from ropeconv.run.jobs import Job, jobs_of, named_sources
 from ropeconv.run.plan_file import read_plan
 
-from ..support.llamacpp import tokenizer_json
+from ..support.llamacpp import checkpoint
 
 EVAL = '[eval]\ntext = ["text.txt"]\nlengths = "1/2T,1T,4T"\nwindows = 4\ntargets = 8\n'
-SETTINGS = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
 
 
-def models(folder: Path, tiny: Path, names: str = "abc") -> Path:
-    """A folder with copies of a tiny model that have a tokenizer, and a text."""
+def models(folder: Path, names: str = "abc") -> Path:
+    """A folder with tiny models that have a tokenizer, and a text."""
     for name in names:
-        model = folder / "models" / name
-        model.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cp", "-r", str(tiny), str(model)], check=True)
-        (model / "tokenizer.json").write_text(tokenizer_json())
-        (model / "tokenizer_config.json").write_text(json.dumps(SETTINGS))
+        checkpoint("llama", folder / "models" / name)
     words = Path(__file__).with_name("test_run.py").read_text().split()
     (folder / "text.txt").write_text(" ".join(f"{word} {word[::-1]}" for word in words))
     return folder

@@ -40,8 +40,8 @@ def again(place: Path, verify: bool = False) -> list[RunLine]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
-    folder = models(tmp_path_factory.mktemp("done"), tiny("llama"), "a")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = models(tmp_path_factory.mktemp("done"), "a")
     (folder / "plan.toml").write_text(plan_text("apply eval", TARGETS + EVAL, recipes='"yarn:4"'))
     assert [line.failed for line in again(folder)] == ["", "", ""]
     return folder

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ropeconv.engines.engine import Progress
 from ropeconv.evaluate.cases import EVAL
 from ropeconv.evaluate.evaluation import Sizes, open_evaluation
 from ropeconv.evaluate.result import Result
@@ -63,15 +62,12 @@ def comparable(result: Result) -> dict[str, Any]:
     return {key: value for key, value in result.to_dict().items() if key != "seconds"}
 
 
-def evaluated(
-    place: Path, journal: Path, executor: Executor | None = None, rows: str = ROWS, sizes: Sizes = SIZES,
-    advance: Callable[[int], None] = lambda tokens: None,
-) -> Outcome:  # fmt: skip
+def evaluated(place: Path, journal: Path, executor: Executor | None = None) -> Outcome:
     """An evaluation of model a. executor: over whose workers it is spread; None for one process."""
-    asked, files = RunnerRequest(str(place / "models" / "a"), parse_rows(rows)), read_files([str(place / "text.txt")])
-    with open_spread(executor, asked, sizes, files) if executor else open_evaluation(asked, sizes, files) as evaluation:
+    asked, files = RunnerRequest(str(place / "models" / "a"), parse_rows(ROWS)), read_files([str(place / "text.txt")])
+    with open_spread(executor, asked, SIZES, files) if executor else open_evaluation(asked, SIZES, files) as evaluation:
         with Journal(journal, EVAL, evaluation.runner.source) as writing:
-            evaluation.run(writing, Progress(advance=advance))
+            evaluation.run(writing)
         assert ("loaded" in vars(evaluation.runner)) is not bool(executor), (
             "no weights are loaded where workers have them"
         )
@@ -81,8 +77,8 @@ def evaluated(
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
-    return models(tmp_path_factory.mktemp("spread"), tiny("llama"), "a")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models(tmp_path_factory.mktemp("spread"), "a")
 
 
 def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(place: Path, tmp_path: Path) -> None:

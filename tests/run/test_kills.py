@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -38,8 +37,8 @@ class Killed(TaskWorker):
 
 
 @pytest.fixture
-def place(tmp_path: Path, tiny: Callable[[str], Path]) -> Path:
-    folder = models(tmp_path, tiny("llama"))
+def place(tmp_path: Path) -> Path:
+    folder = models(tmp_path)
     (folder / "plan.toml").write_text(plan_text("apply", "[limits]\njobs = 1\n"))
     return folder
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,9 @@ TASKS = "apply validate eval"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three models, of which one is damaged, and a plan."""
-    folder = models(tmp_path_factory.mktemp("run"), tiny("llama"))
+    folder = models(tmp_path_factory.mktemp("run"))
     good = (folder / "models" / "b" / "config.json").read_text()
     (folder / "good.json").write_text(good)
     (folder / "models" / "b" / "config.json").write_text(good[:100])

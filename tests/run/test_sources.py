@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from .plans import models
 
 
 @pytest.fixture
-def place(tmp_path: Path, tiny: Callable[[str], Path]) -> Path:
-    return models(tmp_path, tiny("llama"))
+def place(tmp_path: Path) -> Path:
+    return models(tmp_path)
 
 
 def test_patterns_take_models_alone(place: Path) -> None:

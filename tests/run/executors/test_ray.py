@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,17 +45,6 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def failing(patch: pytest.MonkeyPatch, times: int, message: str) -> tuple[Mock, Mock]:
-    """`ray.init`, which fails some times with a message, and `ray.shutdown`; for workers that are never asked."""
-    import ray
-
-    init, shutdown = Mock(side_effect=[ConnectionAbortedError(message)] * times + [None]), Mock()
-    for name, value in (("init", init), ("shutdown", shutdown), ("put", Mock())):
-        patch.setattr(ray, name, value)
-    patch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0})
-    return init, shutdown
-
-
 @pytest.mark.parametrize(
     ("message", "attempts", "said"),
     [
@@ -68,7 +57,11 @@ def failing(patch: pytest.MonkeyPatch, times: int, message: str) -> tuple[Mock, 
 def test_what_keeps_a_connection_from_a_cluster_is_named(
     message: str, attempts: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    init, shutdown = failing(monkeypatch, 99, message)
+    import ray
+
+    init, shutdown = Mock(side_effect=ConnectionAbortedError(message)), Mock()
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", shutdown)
     with pytest.raises(RopeconvError, match=said), executor_of(ADDRESS).pool(partial(Squares, "")):
         pass
     assert (init.call_count, shutdown.call_count) == (attempts, attempts)
@@ -89,8 +82,8 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
-    return models(tmp_path_factory.mktemp("ray"), tiny("llama"), "ab")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models(tmp_path_factory.mktemp("ray"), "ab")
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -119,8 +119,8 @@ def test_results_failures_and_a_killed_job(asking: None, tmp_path: Path, capfd: 
     assert capfd.readouterr().err == "", "neither Slurm nor submitit speaks in between"
 
 
-def test_a_plan_with_weights_and_evaluations(tmp_path: Path, tiny: Callable[[str], Path]) -> None:
-    place = models(tmp_path, tiny("llama"), "a")
+def test_a_plan_with_weights_and_evaluations(tmp_path: Path) -> None:
+    place = models(tmp_path, "a")
     limits = '[executor]\non = "slurm"\ntimeout = "30m"\n'
     (place / "plan.toml").write_text(plan_text("apply eval", limits + EVAL))
     command(place, "run", "plan.toml", code=0)

@@ -70,25 +70,13 @@ def answers(arch: str, folder: Path, variants: dict[str, Any], positions: list[l
         return dict(found)
 
 
-def rewritten(
-    path: Path,
-    out: Path,
-    added: dict[str, np.ndarray[Any, Any]] | None = None,
-    left_out: str = "",
-    arch: str = "",
-) -> Path:
-    """A copy by gguf-py of a file.
-
-    added: tensors to put into it, by name. left_out: the key to leave out. arch: another architecture, whose keys then
-    take the place of the file's.
-    """
+def rewritten(path: Path, out: Path, added: dict[str, np.ndarray[Any, Any]] | None = None, left_out: str = "") -> Path:
+    """A copy by gguf-py of a file. added: tensors to put into it, by name. left_out: the key to leave out."""
     reader, tensors = gguf.GGUFReader(path), dict(added or {})
-    before = reader.fields["general.architecture"].contents()
-    writer = gguf.GGUFWriter(out, arch or before)
+    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
     for field in reader.fields.values():
         if not field.name.startswith("GGUF.") and field.name not in ("general.architecture", left_out):
-            name = field.name.replace(f"{before}.", f"{arch}.", 1) if arch else field.name
-            writer.add_key_value(name, field.contents(), field.types[0], (*field.types[1:], None)[0])
+            writer.add_key_value(field.name, field.contents(), field.types[0], (*field.types[1:], None)[0])
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensors.pop(tensor.name, tensor.data))
     for name, tensor in tensors.items():

@@ -23,6 +23,8 @@ import numpy as np
 
 from ropeconv.engines.llamacpp_program import overrides
 
+from .gguf_files import close
+
 KEPT = 32
 WHOLE = ("general.", "tokenizer.", "xielu.")
 
@@ -40,11 +42,7 @@ def write(path: Path, arch: str, keys: dict[str, Any], tensors: dict[str, np.nda
             writer.add_key_value(name, value, kind)
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    if tensors:
-        writer.write_tensors_to_file()
-    writer.close()
+    close(writer)
 
 
 def weights(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -76,7 +76,6 @@ CHOICES = msgspec.toml.decode(Path(__file__).with_name("choices.toml").read_byte
 
 
 def config_of(model: str) -> Path:
-    """The published config of a model."""
     name = f"{model.replace('/', '--')}.json"
     return next(folder / name for folder in (CONFIGS, CONFIGS.parent / "more_configs") if (folder / name).exists())
 
@@ -234,7 +233,6 @@ def test_commands_do_what_was_advised(llama: Path) -> None:
 
 
 def published(name: str, folder: Path, **changes: Any) -> Path:
-    """A published config.json in a folder of its own, with changes."""
     config = json.loads((CONFIGS / f"{name}.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
     return folder / "config.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ropeconv.runtimes.groups import find, newest
 
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan, recipe_of
+from ..support.corruptions import edit
 
 TRAINED, LONGER = 64, 200
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
@@ -57,12 +57,11 @@ def test_short_prompts_get_the_source_and_long_ones_the_method(llama: Path, tmp_
 @pytest.mark.parametrize("on_top", [True, False], ids=["on-top", "replace"])
 def test_a_scaled_source_is_kept_inside_what_it_declares(llama: Path, tmp_path: Path, on_top: bool) -> None:
     """llama3 4 over 64 declares 256: up to there its own frequencies, whether the scaling then stays or goes."""
-    config = json.loads((llama / "config.json").read_text())
-    config["rope_scaling"] = {
+    scaling = {
         "rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 64, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
     }  # fmt: skip
-    (llama / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 256}))
+    edit(llama, "config.json", lambda config: config.update(rope_scaling=scaling, max_position_embeddings=256))
     made = plan(llama, "linear", "1k", on_top=on_top, replace=not on_top, out=tmp_path / "two")
     assert (made.schedule.original_context, made.schedule.context) == (256, 1024)
     baked = apply(made)

@@ -28,7 +28,6 @@ def loaded(folder: Path) -> Any:
 
 @pytest.fixture
 def model(tiny: Callable[[str], Path]) -> Any:
-    """A tiny Llama."""
     return loaded(tiny("llama"))
 
 

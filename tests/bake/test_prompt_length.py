@@ -80,7 +80,6 @@ def prompt(folders: tuple[Path, Path]) -> str:
 
 
 def generated(folder: Path, tokens: list[int], **options: Any) -> int:
-    """The length of what `generate` returns for a prompt."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.generation_config.eos_token_id = None
     return int(model.generate(torch.tensor([tokens]), **options).shape[1])

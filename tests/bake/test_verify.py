@@ -10,20 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from ..support.baking import apply, make_plan, recipe_of
+from ..support.baking import YARN_16, apply, make_plan
 from ..support.corruptions import data, renew, scale, tensor
 from ..support.gguf_files import write
 from ..support.hub_server import serving
 from ..support.in_process import command
 from ..support.models import make
 
-YARN = recipe_of("yarn", 16.0)
 VALIDATE = ("validate", "out", "--against", "model")
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    return apply(make_plan(make("llama", tmp_path / "model", initializer_range=0.15), YARN, tmp_path / "out"))
+    return apply(make_plan(make("llama", tmp_path / "model", initializer_range=0.15), YARN_16, tmp_path / "out"))
 
 
 def test_wrong_weights_disagree_and_quick_leaves_them_out(out: Path) -> None:
@@ -49,7 +48,7 @@ def test_files_are_compared_before_a_server_is_asked(out: Path) -> None:
 
 
 def test_gguf_files_are_compared(tmp_path: Path) -> None:
-    out = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "out.gguf"))
+    out = apply(make_plan(write(tmp_path / "model.gguf"), YARN_16, tmp_path / "out.gguf"))
     data(lambda found: found.__setitem__(-1, found[-1] ^ 1))(out)
     given = ("validate", "out.gguf", "--against", "model.gguf")
     assert "of out.gguf differs from byte" in command(tmp_path, *given, code=3).stderr

@@ -19,11 +19,9 @@ from ropeconv.models import gguf as hub_shard
 from ropeconv.models.gguf import GgufSource, HubGguf
 from ropeconv.models.open import open_source
 from ropeconv.models.source import RECEIPT
-from ropeconv.rope.methods.interpolation import YarnMethod
-from ropeconv.rope.recipe import Recipe
 
 from ..conftest import Run
-from ..support.baking import apply, make_plan
+from ..support.baking import YARN, apply, make_plan, recipe_of
 from ..support.extent import sample
 from ..support.gguf_files import contents, plain_tensors, write
 from ..support.hub_server import Hub, handler, running, talk_to
@@ -31,7 +29,6 @@ from ..support.hub_server import Hub, handler, running, talk_to
 NAME = "me/tiny/quants/big.gguf"
 LARGE = 5 << 20
 FREQS = "rope_freqs.weight"
-YARN = Recipe(YarnMethod(4.0))
 Change = Callable[[int, bytes, dict[str, str]], tuple[int, bytes, dict[str, str]]]
 
 
@@ -138,7 +135,7 @@ def test_shards_are_read_by_range_and_fetched_beside_each_other(big_hub: Hostile
     assert source.path.parent.name == commit
     assert [ref.read_text() for ref in (tmp_path / "home").rglob("refs/*")] == [commit]
     big_hub.sent.clear()
-    apply(make_plan(reference, Recipe(YarnMethod(8.0)), tmp_path / "again.gguf", replace=True))
+    apply(make_plan(reference, recipe_of("yarn", 8.0), tmp_path / "again.gguf", replace=True))
     assert big_hub.sent == {}
 
 

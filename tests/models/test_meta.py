@@ -22,7 +22,6 @@ PARAMS = {"dim": 128, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of
 
 
 def published(name: str) -> Params:
-    """The params.json of a release."""
     return msgspec.convert(json.loads((CONFIGS / f"{name}.params.json").read_text()), Params)
 
 

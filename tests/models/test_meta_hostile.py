@@ -19,13 +19,12 @@ from ropeconv.models import meta
 from ropeconv.models.meta import peek_dtype
 from ropeconv.models.open import open_source
 
-from ..support.baking import apply, make_plan
-from .test_meta import AS_IS, PARAMS, release
+from ..support.baking import AS_IS, apply, make_plan
+from .test_meta import PARAMS, release
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small release."""
     folder = tmp_path_factory.mktemp("meta") / "model"
     release(folder, dtype="bfloat16")
     return folder
@@ -33,13 +32,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """A copy of it, which may be changed."""
     return Path(shutil.copytree(made, tmp_path / "model"))
 
 
 @pytest.fixture
 def pth(folder: Path) -> Path:
-    """Its weights."""
     return folder / "consolidated.00.pth"
 
 

@@ -47,9 +47,9 @@ def recipe(arch: Arch) -> Recipe:
     """Yarn, or a larger base where layers with a window are all that rotate, or have another base and follow yarn."""
     alone = arch.window is not None and arch.window.rotates == "window" and arch.window.scaling == "base"
     if alone or arch.name == "dots3note":
-        return recipe_of("theta", 500000.0, context=256)  # type: ignore[call-arg]
+        return recipe_of("theta", 500000.0, context=256)
     plain = arch.no_attention_factor or arch.softmax or arch.norm_after_rope
-    return recipe_of("yarn", 4.0, attention_factor=1.0 if plain else None)  # type: ignore[call-arg]
+    return recipe_of("yarn", 4.0, attention_factor=1.0 if plain else None)
 
 
 @pytest.mark.parametrize("name", sample([name for name in MADE if not arch_table().arch[name].fixed], 2))

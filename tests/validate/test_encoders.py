@@ -14,12 +14,10 @@ import torch
 from ropeconv.validate.validation import Validation, measure_states
 
 from ..faults.wrong_bakes import local, rope
-from ..support.baking import apply, make_plan, recipe_of, stored_as, validate
+from ..support.baking import YARN_16, apply, make_plan, stored_as, validate
 from ..support.extent import sample
 from ..support.in_process import command
 from ..support.models import ENCODERS, make
-
-YARN = recipe_of("yarn", 16.0)
 
 
 def check(out: Path, source: Path, **options: Any) -> Validation:
@@ -37,7 +35,7 @@ CASES = [(name, wrong) for name in sorted(ENCODERS) for wrong in list(WRONG)[:3]
 
 @pytest.mark.parametrize(("model_type", "wrong"), [*sample(CASES, 1), ("modernbert", "local layers too")])
 def test_a_wrong_output_disagrees(model_type: str, wrong: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    out = apply(make_plan(tiny(model_type), YARN, tmp_path / "out"))
+    out = apply(make_plan(tiny(model_type), YARN_16, tmp_path / "out"))
     WRONG[wrong](out)
     assert check(out, tiny(model_type)).sentence.startswith("FAIL: relative error ")
 
@@ -46,7 +44,7 @@ def test_a_wrong_output_disagrees(model_type: str, wrong: str, tiny: Callable[[s
 def test_a_right_output_agrees_in_every_precision(encoding: str, dtype: str, tmp_path: Path) -> None:
     source = make("modernbert", tmp_path / "source", initializer_range=0.15)
     stored_as(source, dtype)
-    result = check(apply(make_plan(source, YARN, tmp_path / "out", encoding=encoding)), source, dtype=dtype)
+    result = check(apply(make_plan(source, YARN_16, tmp_path / "out", encoding=encoding)), source, dtype=dtype)
     assert result.agrees, result.sentence
 
 
@@ -62,7 +60,7 @@ def test_relative_error_and_cosine_by_hand() -> None:
 
 def test_what_the_commands_say(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     source = tiny("modernbert")
-    apply(make_plan(source, YARN, tmp_path / "out"))
+    apply(make_plan(source, YARN_16, tmp_path / "out"))
     given = ("validate", "out", "--against", source)
     done = command(tmp_path, *given, "--report", "page.html", code=0)
     assert "relative error" in done.stdout

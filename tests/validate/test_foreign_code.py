@@ -14,12 +14,11 @@ from ropeconv.engines.probe import Probe
 from ropeconv.errors import BadSource
 from ropeconv.validate.checks import needs_trust
 
-from ..support.baking import apply, make_plan, recipe_of
+from ..support.baking import YARN_16, apply, make_plan
 from ..support.corruptions import Corruption, add, edit, put, remove, renew
 from ..support.in_process import command
 from ..support.models import make
 
-YARN = recipe_of("yarn", 16.0)
 PAYLOAD = "from pathlib import Path\nPath(__import__('os').environ['MARK']).write_text('it ran')\n"
 GENERATE = PAYLOAD + "def generate(model, **kwargs):\n    pass\n"
 CLASSES = """
@@ -38,7 +37,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def out(source: Path, tmp_path: Path) -> Path:
-    return apply(make_plan(source, YARN, tmp_path / "out", encoding="buffers"))
+    return apply(make_plan(source, YARN_16, tmp_path / "out", encoding="buffers"))
 
 
 def in_the_map(**classes: str) -> Corruption:
@@ -128,7 +127,7 @@ def test_what_is_not_exactly_ours_needs_permission(attack: Corruption, out: Path
 
 def test_kernels_of_the_hub_need_permission_in_any_output(source: Path, tmp_path: Path) -> None:
     """transformers fetches and runs these without trust_remote_code."""
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    out = apply(make_plan(source, YARN_16, tmp_path / "out"))
     config(attn_implementation="sdpa")(out)
     assert not needs_trust(out, allowed=False)
     config(attn_implementation="someone/kernels")(out)

@@ -15,12 +15,11 @@ from ropeconv.engines.transformers.backbone import hidden_states
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
 from ropeconv.rope.errors import RopeconvError
 
-from ..support.baking import apply, changed_weights, make_plan, recipe_of, stored_as, validate
+from ..support.baking import YARN_16, apply, changed_weights, make_plan, recipe_of, stored_as, validate
 from ..support.extent import sample
 from ..support.in_process import command
 from ..support.models import make
 
-YARN = recipe_of("yarn", 16.0)
 LAYER_KINDS = ("gemma3_text", "mixtral", "deepseek_v3", "modernbert")
 
 
@@ -35,7 +34,7 @@ def test_the_result_is_that_of_the_whole_model(
     model_type: str, settings: dict[str, object], tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
     source = tiny(model_type)
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    out = apply(make_plan(source, YARN_16, tmp_path / "out"))
     whole = validate(out, source, tokens=64, **settings)
     by_layer = validate(out, source, tokens=64, layer_by_layer=True, **settings)
     assert by_layer.agrees, by_layer.sentence
@@ -47,7 +46,7 @@ def test_a_fold_is_rounded_in_every_layer_that_is_read(tmp_path: Path) -> None:
     """The noise floor of a fold rounds weights of the source, which are read again for every pass."""
     source = make("llama", tmp_path / "source", initializer_range=0.15)
     stored_as(source, "bfloat16")
-    out = apply(make_plan(source, YARN, tmp_path / "out", encoding="weights"))
+    out = apply(make_plan(source, YARN_16, tmp_path / "out", encoding="weights"))
     whole, by_layer = (validate(out, source, tokens=64, layer_by_layer=layers) for layers in (False, True))
     assert by_layer.buckets == whole.buckets
     assert by_layer.agrees, by_layer.sentence
@@ -60,7 +59,7 @@ def test_code_of_an_output_runs_layer_by_layer(llama: Path, tmp_path: Path) -> N
 
 
 def test_a_wrong_bake_is_noticed(llama: Path, tmp_path: Path) -> None:
-    apply(make_plan(llama, YARN, tmp_path / "out"))
+    apply(make_plan(llama, YARN_16, tmp_path / "out"))
     given = ("validate", "out", "--against", "model", "--tokens", 64, "--layer-by-layer", "--ignore-receipt", "--quick")
     assert "from the disk layer by layer" in command(tmp_path, *given, code=0).stderr
     assert "uses one device" in command(tmp_path, *given, "--device-map", "auto", code=2).stderr

@@ -17,20 +17,19 @@ from ropeconv.rope.schedule import QueryScaling
 from ropeconv.validate.validation import Validation
 
 from ..faults.wrong_bakes import CASES, Wrong, bake
-from ..support.baking import apply, changed_weights, make_plan, recipe_of, replaced, stored_as, validate
+from ..support.baking import YARN_16, apply, changed_weights, make_plan, recipe_of, replaced, stored_as, validate
 from ..support.extent import sample
 from ..support.families import some
 from ..support.in_process import command
 from ..support.models import CANCELS, TINY, make
 
-YARN = recipe_of("yarn", 16.0)
-RECIPES = {"yarn": YARN, "mixed": recipe_of("mixed", 16.0)}
+RECIPES = {"yarn": YARN_16, "mixed": recipe_of("mixed", 16.0)}
 INSTEAD = {"yarn": recipe_of("linear", 16.0), "mixed": recipe_of("ntk-fixed", 16.0)}
 """Methods for classes that cannot carry the frequencies of another."""
 SHORT = recipe_of("yarn", 4.0)
 
 
-def baked(source: Path, out: Path, recipe: Recipe = YARN) -> Path:
+def baked(source: Path, out: Path, recipe: Recipe = YARN_16) -> Path:
     return apply(make_plan(source, recipe, out))
 
 

@@ -14,15 +14,11 @@ import pytest
 
 from ropeconv.engines.transformers import engine as by_config
 from ropeconv.errors import UsageError
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, changed_weights, make_plan, recipe_of, validate
+from ..support.baking import YARN_16, apply, changed_weights, make_plan, recipe_of, validate
 from ..support.extent import sample
 from ..support.in_process import command
 from ..support.models import make
-
-YARN = recipe_of("yarn", 16.0)
 
 
 @pytest.mark.parametrize("method", sample(["yarn", "linear", "llama3", "theta"], 1))
@@ -30,7 +26,7 @@ YARN = recipe_of("yarn", 16.0)
 def test_the_method_of_transformers_itself_agrees(
     model_type: str, method: str, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    recipe = Recipe(REGISTRY[method](160000.0 if method == "theta" else 16.0), 1024)
+    recipe = recipe_of(method, 160000.0 if method == "theta" else 16.0, context=1024)
     out = apply(make_plan(tiny(model_type), recipe, tmp_path / "out"))
     result = validate(out, tiny(model_type), tokens=64, config_reference=True)
     assert result.agrees, result.sentence
@@ -41,13 +37,13 @@ def test_the_method_of_transformers_itself_agrees(
 def test_another_opinion_is_heard(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = by_config.parameters
     monkeypatch.setattr(by_config, "parameters", lambda *given: right(*given) | {"attention_factor": 1.0})
-    result = validate(apply(make_plan(llama, YARN, tmp_path / "out")), llama, tokens=64, config_reference=True)
+    result = validate(apply(make_plan(llama, YARN_16, tmp_path / "out")), llama, tokens=64, config_reference=True)
     assert not result.agrees
     assert "in its config does not agree with the reference" in result.sentence
 
 
 def test_what_transformers_has_no_method_for(llama: Path) -> None:
-    spec = make_plan(llama, YARN).before
+    spec = make_plan(llama, YARN_16).before
     for recipe in (recipe_of("mixed", 16.0), recipe_of("yarn", 16.0, log_n="full")):
         with pytest.raises(UsageError, match="leave --reference config out"):
             by_config.parameters(recipe.schedule(spec), spec)
@@ -65,7 +61,7 @@ def test_two_processes_share_a_model(tmp_path: Path) -> None:
     """Heads that two processes can share, baked with the attention factor in the keys."""
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 256, "initializer_range": 0.2}
     source = make("llama", tmp_path / "source", **heads)
-    out = apply(make_plan(source, YARN, tmp_path / "out", encoding="weights"))
+    out = apply(make_plan(source, YARN_16, tmp_path / "out", encoding="weights"))
     given = ("--against", "source", "--tokens", "64", "--length", "512", "--chunk", "200", "--json")
     done = torchrun(tmp_path, "out", *given)
     assert done.returncode == 0, done.stderr
@@ -79,7 +75,7 @@ def test_two_processes_share_a_model(tmp_path: Path) -> None:
 
 
 def test_heads_that_cannot_be_shared(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    apply(make_plan(llama, YARN, tmp_path / "out"))
+    apply(make_plan(llama, YARN_16, tmp_path / "out"))
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = command(tmp_path, "validate", "out", "--against", "model", "-q", code=1)
     assert "1 num_key_value_heads cannot be shared by 2 processes" in done.stderr

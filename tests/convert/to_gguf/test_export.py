@@ -12,8 +12,6 @@ import pytest
 import safetensors.torch
 import torch
 
-import ropeconv
-from ropeconv.bake.verify import verify_output
 from ropeconv.convert.to_gguf.write import encode
 from ropeconv.errors import UsageError
 from ropeconv.formats.gguf.file import GgufFile
@@ -21,6 +19,7 @@ from ropeconv.inspection.receipts.reader import read_receipt
 from ropeconv.inspection.receipts.writer import commands
 
 from ...support.baking import YARN, make_plan, recipe_of, stored_as
+from ...support.corruptions import verified
 from ...support.gguf_files import contents
 from ...support.llamacpp import bake, checkpoint
 
@@ -88,7 +87,7 @@ def test_who_quantised_it(qwen3: Path, tmp_path: Path) -> None:
     bake(named, WIDER, again, replace=True)
     fields = [gguf.GGUFReader(path).fields.get("general.quantized_by") for path in (plain, named, again)]
     assert [field and field.contents() for field in fields] == [None, "me", "me"]
-    assert verify_output(ropeconv.Comparison.open(named, str(qwen3))).files == 1
+    assert verified(named, qwen3).files == 1
     assert commands(read_receipt(named))[0].endswith("--outtype q8_0 --quantized-by me")
     with pytest.raises(UsageError, match="--quantized-by has no effect"):
         make_plan(plain, YARN, replace=True, quantized_by="me")

@@ -49,7 +49,6 @@ def types(path: Path) -> dict[str, str]:
 
 
 def recorded(model_type: str, outtype: str) -> dict[str, str]:
-    """The types of the converter."""
     index = TYPES.index("bf16" if outtype == "auto" else outtype)
     return {name: kinds.split()[index] for name, kinds in RECORDED[model_type].items()}
 

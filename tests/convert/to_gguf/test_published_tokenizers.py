@@ -38,7 +38,6 @@ PROSE = [
 
 
 def published(name: str) -> Path:
-    """A published tokenizer, fetched once."""
     installer, package, release, place = PUBLISHED[name]
 
     def make(target: Path) -> None:

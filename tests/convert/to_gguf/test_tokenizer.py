@@ -95,7 +95,6 @@ def keys_of(tokenizer: Tokenizer, folder: Path, **options: Any) -> Keys:
 
 
 def vocabulary_file(keys: Keys, path: Path) -> GgufFile:
-    """A GGUF file with the keys of a tokenizer."""
     plain = write(path.with_name("plain.gguf"), vocabulary=1, tensors={"x": np.zeros(32, np.float32)})
     write_new(GgufFile.open(plain), 0, Edit(keys, frozenset({"tokenizer.ggml.scores"} - keys.keys())), path)
     return GgufFile.open(path)

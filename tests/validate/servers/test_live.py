@@ -17,10 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe
-
-from ...support.baking import apply, make_plan
+from ...support.baking import apply, make_plan, recipe_of
 from ...support.in_process import command
 from ...support.llamacpp import checkpoint
 from ...support.models import TRAINED
@@ -39,7 +36,6 @@ class LiveServer:
 
     @contextmanager
     def running(self, model: Path) -> Iterator[str]:
-        """The URL of a server with a model, when it answers."""
         program = shutil.which(self.program)
         if program is None:
             pytest.skip(f"{self.program} is not installed; {self.how}, and put it on the PATH")
@@ -94,7 +90,7 @@ def test_a_live_server_agrees_with_its_output_and_not_with_another(server: LiveS
     source = checkpoint("llama", tmp_path / "source")
     to = {"to": "gguf", "outtype": "f32"} if server.ending else {}
     for name, factor in (("right", 16.0), ("wrong", 8.0)):
-        recipe = Recipe(REGISTRY["yarn"](factor), CONTEXT)
+        recipe = recipe_of("yarn", factor, context=CONTEXT)
         apply(make_plan(source, recipe, tmp_path / f"{name}{server.ending}", **to))
     output = f"right{server.ending}"
     given = ("validate", output, "--against", "source", "--length", LENGTH, "--json", "--server")

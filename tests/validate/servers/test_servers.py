@@ -16,6 +16,7 @@ from ropeconv.validate.server import validate_server
 from ropeconv.validate.validation import coarse, measure
 
 from ...support.baking import AS_IS, apply, make_plan, recipe_of
+from ...support.corruptions import put
 from ...support.extent import sample
 from ...support.in_process import Done, command
 from ...support.llamacpp import checkpoint
@@ -31,10 +32,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("servers")
     apply(make_plan(checkpoint("llama", folder / "source"), YARN, folder / "yarn"))
     shutil.copytree(folder / "yarn", folder / "wrong")
-    config = json.loads((folder / "wrong" / "config.json").read_text())
     for key in ("rope_scaling", "rope_parameters"):
-        config[key]["attention_factor"] = 1.0
-    (folder / "wrong" / "config.json").write_text(json.dumps(config))
+        put("config.json", f"{key}.attention_factor", 1.0)(folder / "wrong")
     return folder
 
 

@@ -35,15 +35,11 @@ def kind_of(words: str) -> type[msgspec.Struct]:
     return PlanDocument if words.startswith("apply") else InspectionDocument
 
 
-def accepted(data: Any, kind: type[msgspec.Struct]) -> bool:
-    """Whether the schema of a kind accepts a document."""
-    return bool(jsonschema.Draft202012Validator(schema_of((kind,))).is_valid(data))
-
-
 def is_of(data: Any, kind: type[msgspec.Struct]) -> bool:
     """Whether a document has the types of its kind and no key beside them, and its schema accepts it."""
+    schema = jsonschema.Draft202012Validator(schema_of((kind,)))
     try:
-        return accepted(data, kind) and json.loads(msgspec.json.encode(msgspec.convert(data, kind))) == data
+        return bool(schema.is_valid(data)) and json.loads(msgspec.json.encode(msgspec.convert(data, kind))) == data
     except msgspec.ValidationError:
         return False
 

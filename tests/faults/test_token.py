@@ -7,16 +7,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from ropeconv.engines.probe import Probe
 
 from ..support.extent import sample, tally
-from ..support.hub_server import running
+from ..support.hub_server import Hub, handler, running
 from ..support.hub_writing import WritingHub, writing
 
 TOKEN, KEY, PASSWORD = SECRETS = "hf_7hIsMustNotAppear", "sk-7hIsNeither", "7hIsWordNeither"
@@ -107,21 +106,13 @@ def test_what_fails_says_it_nowhere_though_the_hub_does(hub: Echo, tmp_path: Pat
 def echo_server() -> Iterator[str]:
     """The place of a server that refuses everybody with the key that it was sent."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *arguments: object) -> None:
-            pass
-
+    class Handler(handler(Hub())):  # type: ignore[misc]
         def do_GET(self) -> None:
-            content = json.dumps({"error": {"message": f"no {self.headers.get('Authorization')}"}}).encode()
-            self.send_response(500)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            content = {"error": {"message": f"no {self.headers.get('Authorization')}"}}
+            self.reply(500, json.dumps(content).encode(), True)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
+    with running(Hub(), Handler) as made:
+        yield made.url.removeprefix("http://")
 
 
 @pytest.mark.parametrize(("user", "debug"), sample([("", ""), (f"me:{PASSWORD}@", "1")], 1))

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from ropeconv.inspection.receipts.reader import read_receipt
 
 from ..conftest import Run
 from ..support.in_process import Done, command
-from ..support.models import make
+from ..support.waiting import until
 
 SMALL = ("--text", "text.txt", "--lengths", "1/2T,1T,4T", "--windows", "4", "--targets", "8", "--journal", "j.jsonl")
 ROWS = "base,yarn:4,mixed:4:context=1k,linear:4:log_n=clamped"
@@ -27,13 +26,10 @@ ROWS = "base,yarn:4,mixed:4:context=1k,linear:4:log_n=clamped"
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model that has a tokenizer, and a text."""
-    from ..support.llamacpp import tokenizer_json
+    from ..support.llamacpp import checkpoint
 
     folder = tmp_path_factory.mktemp("eval")
-    make("llama", folder / "model")
-    (folder / "model" / "tokenizer.json").write_text(tokenizer_json())
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+    checkpoint("llama", folder / "model")
     (folder / "text.txt").write_text(" ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split()))
     return folder
 
@@ -90,19 +86,21 @@ def test_a_condition_that_holds_is_exit_code_3(measured: Done, run: Run) -> None
     assert run(*asked, "base > 500 @1T").returncode == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143)])
-def test_a_run_that_is_ended_says_what_it_kept(place: Path, number: int, code: int) -> None:
-    journal = place / "ended.jsonl"
-    asked = ["model", "--methods", "base,yarn:4", *SMALL[:-1], journal.name, "--windows", "12"]
+def ended(place: Path, journal: Path, number: signal.Signals, *more: str) -> tuple[int, str, str, int]:
+    """A run that gets a signal: its exit code, both streams, and the finished sequences in its journal."""
+    asked = ["model", "--methods", "base,yarn:4", *SMALL[:-1], journal.name, "--windows", "12", *more]
     program = [sys.executable, "-m", "ropeconv", "eval", *asked]
     with subprocess.Popen(program, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        deadline = time.monotonic() + 120
-        while (not journal.exists() or journal.read_bytes().count(b"\n") < 10) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 10, "the journal")
         running.send_signal(number)
-        _, stderr = running.communicate(timeout=120)
-    assert running.returncode == code, stderr
-    finished = journal.read_bytes().count(b"\n") - 1
+        stdout, stderr = running.communicate(timeout=120)
+    return running.returncode, stdout, stderr, journal.read_bytes().count(b"\n") - 1
+
+
+def test_a_run_that_is_ended_says_what_it_kept(place: Path) -> None:
+    journal = place / "ended.jsonl"
+    code, _, stderr, finished = ended(place, journal, signal.SIGTERM)
+    assert code == 143, stderr
     pattern = rf"(\d+) finished sequences are in the journal, {journal.name}: the same command continues from there"
     kept = re.search(pattern, " ".join(stderr.split()))
     assert kept is not None, stderr
@@ -124,20 +122,13 @@ def test_files_of_an_unquoted_pattern_are_texts(place: Path, run: Run) -> None:
         (place / "text2.txt").unlink()
 
 
-def test_ctrl_c_shows_what_there_is_and_a_rerun_ends_the_same(place: Path, measured: Done, run: Run) -> None:
-    asked = ["model", "--methods", "base,yarn:4", *SMALL[:-1], "ctrl-c.jsonl", "--windows", "12", "--json"]
+def test_ctrl_c_shows_what_there_is_and_a_rerun_ends_the_same(place: Path, run: Run) -> None:
     journal = place / "ctrl-c.jsonl"
-    program = [sys.executable, "-m", "ropeconv", "eval", *asked]
-    with subprocess.Popen(program, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        deadline = time.monotonic() + 120
-        while (not journal.exists() or journal.read_bytes().count(b"\n") < 10) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        running.send_signal(signal.SIGINT)
-        stdout, stderr = running.communicate(timeout=120)
-    assert running.returncode == 130, stderr
+    code, stdout, stderr, finished = ended(place, journal, signal.SIGINT, "--json")
+    assert code == 130, stderr
     assert "Stopping: what has been measured will be shown." in stderr
     assert json.loads(stdout)["notes"]
-    finished = journal.read_bytes().count(b"\n") - 1
+    asked = ("model", "--methods", "base,yarn:4", *SMALL[:-1], journal.name, "--windows", "12", "--json")
     whole = run(*asked)
     assert f"{finished} sequences are in the journal" in whole.stderr
     journal.unlink()

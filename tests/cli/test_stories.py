@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import ropeconv
-from ropeconv import cli
 from ropeconv.ui.forms import BakeForm, ModelForm
 from ropeconv.ui.rules import LOCAL, Desk
 from ropeconv.ui.sheet import HtmlSheet
@@ -89,10 +88,6 @@ WORKS = {
     "many models": ("run plan.toml --dry-run", "1 units of 1 sources to run"),
 }
 ANSWERED = {
-    "undo model-yarn4": "use `ropeconv restore`",
-    "runtimes": "use `ropeconv list runtimes`",
-    "schedule model": "use `ropeconv plot`",
-    "verify model-yarn4": "use `ropeconv validate`",
     "aply model --yarn 4": "use `ropeconv apply`",
     "frobnicate": "`ropeconv --help` lists them",
     "apply model --yarn 4 --push me/x --exist-ok": "--exist-ok is an option of `ropeconv push`",
@@ -216,9 +211,3 @@ def test_the_page_inspects_plans_and_writes(folder: Path, monkeypatch: pytest.Mo
         TASKS[task](form, Desk(LOCAL, lambda message: None), sheet)
         assert answer in sheet.html(), sheet.html()
     assert ropeconv.inspect(folder / "by-page").spec.context == 256
-
-
-def test_windows_is_told_of_wsl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.name", "nt")
-    with pytest.raises(SystemExit, match="run ropeconv in WSL"):
-        cli.main()

@@ -165,7 +165,8 @@ ropeconv list runtimes --matrix --runtime vllm --runtime sglang
 def runtimes_command(
     matrix: Annotated[bool, flag("A line per model family, a column per runtime.", "--matrix")] = False,
     runtime: Annotated[
-        list[str] | None, flag("Only these, every version of each.", "--runtime", metavar="NAME[@VERSION]")
+        list[str] | None,
+        flag("Only these, in current versions; with @VERSION, in that one.", "--runtime", metavar="NAME[@VERSION]"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -117,7 +117,7 @@ def _alike(schedule: Schedule, other: Schedule) -> bool:
     return (
         len(schedule.inv_freq) == len(other.inv_freq)
         and np.allclose(schedule.inv_freq, other.inv_freq, rtol=1e-9, atol=0)
-        and math.isclose(schedule.attention_factor, other.attention_factor)
+        and bool(np.isclose(schedule.attention_factor, other.attention_factor, rtol=1e-9))
         and schedule.log_n == other.log_n
         and (schedule.short_inv_freq is None) == (other.short_inv_freq is None)
     )

@@ -101,8 +101,8 @@ def clear_drafts(baked: Path) -> None:
     for draft in (_results_draft(baked),) if baked.suffix == ".gguf" else _drafts(baked.resolve()):
         with suppress(OSError):
             if draft.is_file() and not draft.is_symlink():
-                with draft.open("ab") as file:
-                    if try_lock(file) == "taken":
+                with draft.open("r+b") as file:  # which may have been renamed, and the draft be another by now
+                    if try_lock(file) == "taken" and os.path.samestat(os.fstat(file.fileno()), draft.stat()):
                         draft.unlink()
 
 

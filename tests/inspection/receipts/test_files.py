@@ -7,13 +7,15 @@ import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
 from ropeconv.errors import BadSource
+from ropeconv.formats.files import try_lock
 from ropeconv.inspection.receipts.reader import check_files, read_receipt, validations
-from ropeconv.inspection.receipts.writer import add_validation, write_receipt
+from ropeconv.inspection.receipts.writer import add_validation, clear_drafts, write_receipt
+from ropeconv.models.source import RECEIPT
 
 from .test_folders import receipt, written
 
@@ -65,6 +67,23 @@ def test_a_draft_is_inside_where_none_can_be_beside(out: Path, monkeypatch: pyte
     write_receipt(out, receipt())
     assert read_receipt(out) == receipt()
     assert [path.name for path in (*out.iterdir(), *out.parent.iterdir()) if "new" in path.name] == []
+
+
+def test_a_draft_that_took_the_place_of_an_earlier_one_stays(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = out.with_name(BESIDE)
+    draft.write_text("of a process that is about to rename it")
+
+    def late(file: BinaryIO) -> str:
+        draft.replace(out / RECEIPT)
+        draft.write_text("of a process that writes now")
+        return try_lock(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ropeconv.inspection.receipts.writer.try_lock", late)
+        clear_drafts(out)
+    assert draft.read_text() == "of a process that writes now"
+    clear_drafts(out)
+    assert not draft.exists()
 
 
 # Results of validations

@@ -146,22 +146,18 @@ def validate(output: object, against: object = None, **keywords: Any) -> Validat
 
     require("torch", "validating", "validate")
     require("transformers", "validating", "validate")
-    own = {item.name for item in fields(Settings)} - {"config_reference", "dequantised"}
-    _known("validate", keywords, [*own, "server", "model", "reference", "quick", "ignore_receipt"])
+    own = {item.name for item in fields(Settings)}
+    _known("validate", keywords, [*own, "server", "model", "quick", "ignore_receipt"])
     keywords |= {"length": parse_tokens(f"{keywords['length']}")} if keywords.get("length") else {}
     keywords |= {"text": Path(_reference("validate", keywords["text"]))} if keywords.get("text") else {}
     settings = _values(Settings, keywords)
-    reference = keywords.get("reference", "patched")
-    if reference not in ("patched", "config", "dequantised"):
-        raise UsageError(f"reference={reference!r} is not known; choose patched, config or dequantised")
-    how = Settings(**settings, config_reference=reference == "config", dequantised=reference == "dequantised")
     baked = Path(_reference("validate", output))
     comparison = Comparison.open(baked, _against(output, baked, against))
     checked = Options(
         keywords.get("quick", False), keywords.get("ignore_receipt", False), settings.get("trust_remote_code", False)
     )
     server, named = keywords.get("server", ""), keywords.get("model", "")
-    return run_validation(comparison, how, server, named, checked, _screen())[0]
+    return run_validation(comparison, Settings(**settings), server, named, checked, _screen())[0]
 
 
 def inspect(model: object, family: str = "") -> Inspection:

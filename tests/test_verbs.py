@@ -71,7 +71,6 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
         lambda m, _: ropeconv.validate([ropeconv.apply(m, yarn=4).path, m.rename("moved")][0]), "pass against='PATH'"
     ),
     "validate, a near name": (lambda m, _: ropeconv.validate(m, m, lenght=4), "did you mean length?"),
-    "validate, a reference": (lambda m, _: ropeconv.validate(m, m, reference="no"), "choose patched, config or"),
     "evaluate, a wrong text": (lambda m, _: ropeconv.evaluate(m, "base", 3), "text=3 is not the path of a text"),
     "evaluate, wrong methods": (lambda m, _: ropeconv.evaluate(m, 4, "book.txt"), "methods=4 is not a text"),
     "evaluate, a near name": (lambda m, _: ropeconv.evaluate(m, "base", "b", length=1), "did you mean lengths?"),

@@ -263,4 +263,3 @@ else:
 
 Device = Literal["auto", "cuda", "cpu", "off"]
 LogNKind = Literal["clamped", "full"]
-Reference = Literal["patched", "config", "dequantised"]

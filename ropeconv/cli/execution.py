@@ -125,16 +125,15 @@ def source_of(baked: Path) -> str:
 
 def run_validation(
     comparison: Comparison, settings: Settings, server: str, model: str, options: Options, output: Output
-) -> tuple[Validation, Verification | None]:
+) -> tuple[Validation, Verification]:
     """Compares the files of an output, then runs it in transformers, llama.cpp or a server, and records the result.
 
     comparison: the output and its source. settings: how to run. server: the URL of a server, or empty. model: which of
-    its models, empty for the only one. options: how files are compared. output: for progress and notes. The second
-    result is None in the processes of torchrun that leave the files to the first one. Raises what `verify_output`,
-    `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
+    its models, empty for the only one. options: how files are compared. output: for progress and notes. Raises what
+    `verify_output`, `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
     """
     from ..engines.engine import Progress
-    from ..engines.transformers.load import any_rank, is_main_process, out_of_memory
+    from ..engines.transformers.load import out_of_memory
     from ..validate.checkpoint import validate_checkpoint
     from ..validate.gguf import check_gguf, validate_gguf
     from ..validate.server import validate_server
@@ -157,29 +156,24 @@ def run_validation(
     try:
         interruptible = stopping(output) if long else nullcontext(lambda: False)
         with output.counting("Running") as (total, advance), interruptible as stopped:
-            progress = Progress(output.note, total, advance, any_rank(stopped))
+            progress = Progress(output.note, total, advance, stopped)
             result: Validation = out_of_memory(lambda: run(progress))
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted; nothing was compared or recorded, and {comparison.baked} is unchanged: run the same command "
             "again"
         ) from None
-    if is_main_process():
-        compared = {"files": files.to_dict()} if files is not None else {}
-        comparison.record(result.to_dict() | compared, result.runtime if server else "")
+    comparison.record(result.to_dict() | {"files": files.to_dict()}, result.runtime if server else "")
     return result, files
 
 
-def compare_files(comparison: Comparison, options: Options, output: Output) -> Verification | None:
-    """Compares the files of an output with what its recipe and its source give, which the first process does for all.
+def compare_files(comparison: Comparison, options: Options, output: Output) -> Verification:
+    """Compares the files of an output with what its recipe and its source give.
 
     comparison: the output and its source. options: how. output: for progress and notes.
     """
     from ..bake.verify import verify_output
-    from ..engines.transformers.load import is_main_process
 
-    if not is_main_process():
-        return None
     with output.progress("Comparing", comparison.size) as advance:
         verification = verify_output(comparison, options, advance)
     for sentence in (verification.sentence, *verification.notes, *verification.unverified):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..engines.engine import Progress
-from ..engines.transformers.engine import TransformersEngine, load_with_method, parameters
-from ..engines.transformers.load import check_heads, folder_of, placed, stored_dtype, weight_bytes, world_size
+from ..engines.transformers.engine import TransformersEngine
+from ..engines.transformers.load import folder_of, placed, stored_dtype, weight_bytes
 from ..errors import BadSource
 from ..formats.disk import human
 from .checks import needs_trust
@@ -44,10 +44,6 @@ def validate_checkpoint(
     trust = needs_trust(baked, settings.trust_remote_code)
     if settings.length > schedule.context:
         raise BadSource(f"{baked} has a context of {schedule.context} tokens; pass a --length of at most that")
-    if settings.config_reference:
-        parameters(schedule, comparison.spec)  # raises before anything long
-    if world_size() > 1:
-        check_heads(source.config(), source.family)
     with folder_of(source) as folder:
         return _compare(ComparisonSpec(comparison, settings, progress), folder, trust)
 
@@ -76,26 +72,18 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     compared = _ComparedModels(reading, runs)
     results, curve = compared.buckets(stock)
     agrees, sentence = conclusion(results, comparison.unchanged)
-    config_reference_kl = None
-    if settings.config_reference:
-        del stock
-        config_reference_kl, config_agrees = compared.config_reference(folder, results)
-        agrees = agrees and config_agrees
-        words = "agrees" if config_agrees else "does not agree"
-        kl = f"KL up to {config_reference_kl:.1e}"
-        sentence += f" The source with the method in its config {words} with the reference ({kl})."
     if states.formula:
         sentence += compared.distance_from_formula()
     sentence += otherwise(reading.changes)
     partial = [len(run.kept) for run in runs] != [len(run.kept) for run in reading.runs]
     if partial:
         sentence += " It was stopped before its end."
-    where = f"{at.device} x {world_size()}" if world_size() > 1 else at.device
     return Validation(
-        stock_version(), where, schedule.digest, spec.settings.spread, settings.seed, tuple(results), agrees, sentence,
+        stock_version(), at.device, schedule.digest, spec.settings.spread, settings.seed, tuple(results), agrees,
+        sentence,
         dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
-        precision_kl=compared.precision() if reading.widened else 0.0, config_reference_kl=config_reference_kl,
-        speed=states.speed, score_factor=spec.score_factor, temperature=reading.temperature,
+        precision_kl=compared.precision() if reading.widened else 0.0, speed=states.speed,
+        score_factor=spec.score_factor, temperature=reading.temperature,
         rule=rule(SAME_KERNELS, not reading.head.has_logits),
         **comparison.described(),
     )  # fmt: skip
@@ -136,19 +124,6 @@ class _ComparedModels:
                 )
             curve = tuple((run.positions[k], kl) for k, kl in zip(run.kept, measures.kl.tolist(), strict=False))
         return results, curve
-
-    def config_reference(self, folder: Path, results: list[BucketResult]) -> tuple[float, bool]:
-        """Compare the source with the method in its config with the reference: the KL in nats, and if they agree."""
-        reading, spec = self.reading, self.reading.spec
-        model = load_with_method(folder, reading.at, spec.comparison.schedule, spec.comparison.spec)
-        engine = TransformersEngine(model, spec.settings.chunk)
-        worst, agrees = 0.0, True
-        for run, reference, result in zip(self.runs, reading.states.reference, results, strict=False):
-            if run.kind == "spread":
-                hidden = spec.plain(engine, run)
-                kl = reading.measured(reading.head, reference, engine, hidden, run.targets()).kl.quantile(0.95).item()
-                worst, agrees = max(worst, kl), agrees and kl <= result.tolerance
-        return worst, agrees
 
     def precision(self) -> float:
         """Return the KL in nats between the reference in the precision of the run and in float32, at the last run."""

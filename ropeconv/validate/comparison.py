@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..convert.from_gguf.source import GgufCheckpoint
-from ..engines.transformers.load import DeviceSpec, device_spec, world_size
+from ..engines.transformers.load import DeviceSpec, device_spec
 from ..errors import BadSource, UsageError
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.folder import first_source
@@ -169,15 +169,14 @@ class Settings(ValidateOptions):
 
     device_map: as in `device_spec`. length: tokens of a run over every position, 0 for none. text: a file to read in
     place of synthetic tokens. trust_remote_code: run code of the output, of tokenizers and of kernels that ropeconv did
-    not write, and load pickled weights. config_reference: also run the source with the method in its config.
-    dequantised: run the source of a GGUF file in transformers, with its weights dequantised.
+    not write, and load pickled weights. dequantised: run the source of a GGUF file in transformers, with its weights
+    dequantised.
     """
 
     device_map: str = ""
     length: int = 0
     text: Path | None = None
     trust_remote_code: bool = False
-    config_reference: bool = False
     dequantised: bool = False
 
     @property
@@ -187,7 +186,7 @@ class Settings(ValidateOptions):
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
         """Return device and precision, as `device_spec` does. stored, stands_for: as there."""
-        if self.layer_by_layer and (self.device_map or world_size() > 1):
-            raise UsageError("--layer-by-layer uses one device; leave --device-map and torchrun out")
+        if self.layer_by_layer and self.device_map:
+            raise UsageError("--layer-by-layer uses one device; leave --device-map out")
         at = device_spec(self.device, self.dtype, self.device_map, stored, stands_for, self.trust_remote_code)
         return replace(at, layer_by_layer=self.layer_by_layer)

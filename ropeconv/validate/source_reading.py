@@ -98,7 +98,7 @@ class SourceReading:
         comparison, settings, progress = spec.comparison, spec.settings, spec.progress
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
         runs = token_runs(settings, comparison.schedule, engine.vocabulary, folder)
-        times = {"spread": 6 + settings.config_reference + (at.dtype != "float32"), "whole": 2}
+        times = {"spread": 6 + (at.dtype != "float32"), "whole": 2}
         work = sum(len(run.ids) * times[run.kind] for run in runs)
         progress.total(before + work)
         progress.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: control, reference, noise floor, baked.")

@@ -230,8 +230,7 @@ class Validation(Summary):
     curve: (position, KL) of that run. speed: tokens per second of whole runs. partial: whether it was stopped early.
     precision_kl: in low precision, KL of the reference from itself in float32, at the end of the context. frequencies:
     before and after, radians per token. lengths: trained and new, in tokens. unrotated: (d - r)/2. unchecked:
-    properties that this run cannot check. config_reference_kl: KL of the source with the method in its config from the
-    reference, the worst 95th percentile of a spread run; None if it was not run. score_factor: the factor of the
+    properties that this run cannot check. score_factor: the factor of the
     attention scores of both sides. temperature: the divisor of logits for the KL.
     """
 
@@ -255,7 +254,6 @@ class Validation(Summary):
     lengths: dict[str, int] = field(default_factory=dict)
     unrotated: float | None = None
     unchecked: tuple[str, ...] = ()
-    config_reference_kl: float | None = None
     score_factor: float = 1.0
     temperature: float = 1.0
     rule: str = RULE

@@ -26,7 +26,7 @@ LAYER_KINDS = ("gemma3_text", "mixtral", "deepseek_v3", "modernbert")
 @pytest.mark.parametrize(
     ("model_type", "settings"),
     [
-        ("llama", {"length": 256, "chunk": 100, "config_reference": True}),
+        ("llama", {"length": 256, "chunk": 100}),
         *sample([("qwen3", {"dtype": "bfloat16"}), *((name, {}) for name in LAYER_KINDS)], 1),
     ],
 )
@@ -39,7 +39,6 @@ def test_the_result_is_that_of_the_whole_model(
     by_layer = validate(out, source, tokens=64, layer_by_layer=True, **settings)
     assert by_layer.agrees, by_layer.sentence
     assert by_layer.buckets == whole.buckets
-    assert by_layer.config_reference_kl == whole.config_reference_kl
 
 
 def test_a_fold_is_rounded_in_every_layer_that_is_read(tmp_path: Path) -> None:
@@ -65,6 +64,19 @@ def test_a_wrong_bake_is_noticed(llama: Path, tmp_path: Path) -> None:
     assert "uses one device" in command(tmp_path, *given, "--device-map", "auto", code=2).stderr
     changed_weights(tmp_path / "out", "layers.1.self_attn.k_proj", 0.97)
     assert "FAIL" in command(tmp_path, *given, code=3).stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("out.gguf", "--layer-by-layer"), "is for checkpoints"),
+        (("out.gguf", "--device-map", "auto"), "are for checkpoints"),
+        (("out", "--server", "http://localhost:1", "--device-map", "auto"), "without --server"),
+        (("out", "--dequantised"), "a GGUF file and its source in GGUF"),
+    ],
+)
+def test_options_that_do_not_go_together(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    assert message in command(tmp_path, "validate", *given, "--against", "model", code=2).stderr
 
 
 def test_models_that_cannot_run_layer_by_layer_are_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:

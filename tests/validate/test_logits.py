@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,8 @@ from ropeconv.validate.validation import Validation
 from ..faults.wrong_bakes import CASES, Wrong, bake
 from ..support.baking import YARN_16, apply, changed_weights, make_plan, recipe_of, replaced, stored_as, validate
 from ..support.extent import sample
-from ..support.families import some
 from ..support.in_process import command
-from ..support.models import CANCELS, TINY, make
+from ..support.models import CANCELS, FAMILIES, TINY, make
 
 RECIPES = {"yarn": YARN_16, "mixed": recipe_of("mixed", 16.0)}
 INSTEAD = {"yarn": recipe_of("linear", 16.0), "mixed": recipe_of("ntk-fixed", 16.0)}
@@ -37,9 +37,7 @@ def check(out: Path, source: Path, **settings: object) -> Validation:
     return validate(out, source, device="cpu", tokens=128, **settings)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "name"), [(one, *sample(list(RECIPES), 1, seed)) for seed, one in enumerate(sample(some(), 8))]
-)
+@pytest.mark.parametrize(("model_type", "name"), sample(list(product(FAMILIES, RECIPES)), 8))
 def test_the_stock_load_computes_the_method(
     model_type: str, name: str, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from ...errors import Interrupted, UsageError
 from ...options import ValidateOptions, copied, option
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
-from ..command import GENERAL, RUNNING, Positional, Reference, command
+from ..command import GENERAL, RUNNING, Positional, command
 from ..options import ExplainOption, JsonOption, QuietOption
 from ..output import Output
 from ..output_options import DeviceMapOption, PlotOption, ReportOption, TrustOption, check_places
@@ -39,10 +39,7 @@ class ValidateFlags(ValidateOptions):
     text: Path | None = option(None, "Read this instead of synthetic tokens.", RUNNING, metavar="FILE")
     server: str = option("", "Compare with a running vLLM, SGLang or llama-server.", RUNNING, metavar="URL")
     model: str = option("", "Which of the models that the server runs.", RUNNING, metavar="NAME")
-    reference: Reference = option(
-        "patched", "config: also run SOURCE with the method in its config; dequantised: a GGUF SOURCE in transformers.",
-        RUNNING,
-    )  # fmt: skip
+    dequantised: bool = option(False, "Run a GGUF SOURCE in transformers, with its weights dequantised.", RUNNING)
     quick: bool = option(False, "Leave out the bytes of the weights, which are compared with SOURCE.", GENERAL)
     ignore_receipt: bool = option(False, "Accept edited files whose edits do not change what is computed.", GENERAL)
 
@@ -58,8 +55,8 @@ def _on_checkpoint(values: Mapping[str, Any]) -> bool:
     device=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
     layer_by_layer=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
     dtype=(
-        lambda values: values["server"] or _on_checkpoint(values) or values["reference"] == "dequantised",
-        "is for checkpoints and for --reference dequantised; leave it out",
+        lambda values: values["server"] or _on_checkpoint(values) or values["dequantised"],
+        "is for checkpoints and for --dequantised; leave it out",
     ),
     seed=(lambda values: not values["text"], "is that of synthetic tokens, which --text replaces; leave one out"),
     model=(lambda values: values["server"], "names one of a server's models; add --server URL, or leave it out"),
@@ -81,7 +78,6 @@ def validate_command(
     """
     from ...bake.findings import Options
     from ...engines.probe import Probe
-    from ...engines.transformers.load import is_main_process
     from ...validate.comparison import Comparison, Settings
     from ...views.plot_style import write_pictures
     from ...views.reports import write_validation_report
@@ -91,11 +87,10 @@ def validate_command(
 
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
-    output = Output(as_json, quiet or not is_main_process())
+    output = Output(as_json, quiet)
     settings = copied(
         Settings, options, device_map=device_map, length=parse_tokens(options.length) if options.length else 0,
-        trust_remote_code=trust_remote_code, config_reference=options.reference == "config",
-        dequantised=options.reference == "dequantised",
+        trust_remote_code=trust_remote_code,
     )  # fmt: skip
     _check_flags(settings, baked.suffix == ".gguf", options.server)
     check_places(report, plot)
@@ -107,19 +102,18 @@ def validate_command(
     comparison = Comparison.open(baked, against)
     checks = Options(options.quick, options.ignore_receipt, trust_remote_code)
     result, files = run_validation(comparison, settings, options.server, options.model, checks, output)
-    if is_main_process():
-        if as_json:
-            output.data(result.to_dict() | {"files": files and files.to_dict()})
-        elif quiet:
-            output.say(result.sentence)
-        else:
-            show_validation(result, f"{baked} against {against}, scaled at run time", output, explain)
-            if options.quick:
-                output.say("The weights were not compared (--quick).")
-        if plot is not None:
-            write_pictures(validation_pictures(result), plot)
-        if report is not None:
-            write_validation_report(result, baked, against, report)
+    if as_json:
+        output.data(result.to_dict() | {"files": files.to_dict()})
+    elif quiet:
+        output.say(result.sentence)
+    else:
+        show_validation(result, f"{baked} against {against}, scaled at run time", output, explain)
+        if options.quick:
+            output.say("The weights were not compared (--quick).")
+    if plot is not None:
+        write_pictures(validation_pictures(result), plot)
+    if report is not None:
+        write_validation_report(result, baked, against, report)
     if not result.agrees:
         raise SystemExit(3)
     if result.partial:
@@ -131,30 +125,20 @@ def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
 
     settings: from the command line. gguf: whether the output is a GGUF file. server: the URL of one, or empty.
     """
-    from ...engines.transformers.load import world_size
-
-    of_checkpoints = settings.device_map or settings.config_reference
     refusals = (
-        (
-            server and of_checkpoints,
-            "--reference config and --device-map are for validation without --server; leave them out",
-        ),
-        (
-            world_size() > 1 and (server or gguf or settings.device_map),
-            "torchrun is for checkpoints, without --server and --device-map; start it without torchrun",
-        ),
+        (server and settings.device_map, "--device-map is for validation without --server; leave it out"),
         (
             settings.trust_remote_code and gguf,
             "--trust-remote-code is for folders, and a GGUF file brings no code; leave it out",
         ),
         (server and settings.tokens is not None, "--tokens is for spread runs and GGUF; give --length for a server"),
         (
-            gguf and not server and (settings.length or settings.text or of_checkpoints),
-            "--length, --text, --device-map and --reference config are for checkpoints; for GGUF give --tokens",
+            gguf and not server and (settings.length or settings.text or settings.device_map),
+            "--length, --text and --device-map are for checkpoints; for GGUF give --tokens",
         ),
         (
             settings.dequantised and (server or not gguf),
-            "--reference dequantised is for a GGUF file and its source in GGUF; leave it out",
+            "--dequantised is for a GGUF file and its source in GGUF; leave it out",
         ),
     )
     for refused, sentence in refusals:

@@ -1,8 +1,4 @@
-"""Models in the installed transformers, patched or with a method in their config.
-
-A source with the method in its config is a second reference. It uses neither the code of an encoding nor that of the
-patched reference, but the formula in transformers' modeling_rope_utils.py.
-"""
+"""Models in the installed transformers, which can be patched to compute a schedule."""
 
 from __future__ import annotations
 
@@ -10,18 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import UsageError
-from ...formats.jsontext import JsonObject
-from ...models.layers import settings_name
-from ...models.registry import by_model_type
 from ...rope.errors import RopeconvError
-from ...rope.forms import InterpolatedForm, Llama3, LongRope, Plain, Yarn
 from ...rope.lengths import MOST_TOKENS
 from ...rope.schedule import LogN, QueryScaling, Schedule
 from ...rope.spec import RopeSpec
 from ..engine import Engine, Progress, TokenLosses
 from .backbone import first_not_finite, has_cache, has_decoder, hidden_states, keep_head, logits, read
-from .load import DeviceSpec, load_stock, stock_config
+from .load import DeviceSpec, load_stock
 from .memory import release
 from .patch import Undo, compresses, patch
 
@@ -145,64 +136,3 @@ class TransformersEngine(Engine):
         keep_head(self.model)
         release()
         return self
-
-
-def parameters(schedule: Schedule, spec: RopeSpec) -> JsonObject:
-    """The `rope_parameters` of a schedule. spec: the RoPE of the source. Raises UsageError where there are none."""
-    form, why = schedule.form, ""
-    found: JsonObject = {}
-    if isinstance(form, Plain):
-        found = {"rope_type": "default"}
-    elif isinstance(form, InterpolatedForm):
-        found = {"rope_type": "linear", "factor": form.factor}
-    elif isinstance(form, Yarn):
-        found = {
-            "rope_type": "yarn", "factor": form.factor, "original_max_position_embeddings": form.original_context,
-            "beta_fast": form.beta_fast, "beta_slow": form.beta_slow, "truncate": form.truncate,
-            "attention_factor": schedule.attention_factor,
-        }  # fmt: skip
-    elif isinstance(form, Llama3):
-        found = {
-            "rope_type": "llama3", "factor": form.factor, "original_max_position_embeddings": form.original_context,
-            "low_freq_factor": form.low_freq_factor, "high_freq_factor": form.high_freq_factor,
-        }  # fmt: skip
-    elif isinstance(form, LongRope):
-        found = {
-            "rope_type": "longrope", "factor": schedule.context / form.original_context,
-            "short_factor": list(form.short_factor), "long_factor": list(form.long_factor),
-            "original_max_position_embeddings": form.original_context, "attention_factor": schedule.attention_factor,
-        }  # fmt: skip
-    else:
-        why = "these frequencies"
-    if schedule.log_n is not None:
-        why = "log-n"
-    elif schedule.attention_factor != 1 and "attention_factor" not in found:
-        why = why or f"an attention factor with {found['rope_type']}"
-    elif spec.mla:
-        why = "the softmax scale of MLA in a method's own numbers"
-    if why:
-        raise UsageError(f"transformers has no method of its own for {why}; leave --reference config out")
-    return {**found, "rope_theta": schedule.form.theta if schedule.form else spec.rope_theta}
-
-
-def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: RopeSpec) -> PreTrainedModel:
-    """The source as transformers loads it with the method in its config.
-
-    folder: of the source. spec: its RoPE. Raises UsageError where transformers does not have the method.
-    """
-    settings = parameters(schedule, spec)
-    config = stock_config(folder, at.stands_for)
-    part = config.get_text_config()
-    part.max_position_embeddings = schedule.context
-    if hasattr(part, "rope_parameters"):
-        known = part.rope_parameters or {}
-        family = by_model_type().get(part.model_type)
-        name = settings_name(part.to_dict(), family, "global") if family is not None else ""
-        if isinstance(known.get(name), dict):
-            part.rope_parameters = {**known, name: {**known[name], **settings}}
-        else:
-            part.rope_parameters = {k: v for k, v in known.items() if k == "partial_rotary_factor"} | settings
-    else:
-        part.rope_theta = settings["rope_theta"]
-        part.rope_scaling = None if settings["rope_type"] == "default" else settings
-    return load_stock(folder, at, config=config)

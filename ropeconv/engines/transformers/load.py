@@ -1,9 +1,4 @@
-"""Loads checkpoints with the installed transformers, as `from_pretrained` does.
-
-Several processes that share one model by tensor parallelism, as `torchrun` starts them.
-
-https://huggingface.co/docs/transformers/perf_infer_gpu_multi (`tp_plan="auto"`).
-"""
+"""Loads checkpoints with the installed transformers, as `from_pretrained` does."""
 
 from __future__ import annotations
 
@@ -21,8 +16,6 @@ from ...errors import BadSource, UsageError
 from ...formats.disk import human
 from ...formats.files import scratch
 from ...formats.jsontext import JsonObject
-from ...models.config import text_part
-from ...models.family import Family
 from ...models.folder import ConvertedSource, FolderSource
 from ...models.schema import text_config
 from ...models.source import Source
@@ -104,8 +97,8 @@ def weight_bytes(source: Source, dtype: str) -> int:
 
 def fits(source: Source, at: DeviceSpec) -> bool:
     """Whether the weights of a checkpoint fit into the free memory of the device; True where they are divided."""
-    divided = at.layer_by_layer or at.device_map or world_size() > 1
-    return bool(divided) or weight_bytes(source, at.dtype) <= free_bytes(at.device)
+    divided = at.layer_by_layer or bool(at.device_map)
+    return divided or weight_bytes(source, at.dtype) <= free_bytes(at.device)
 
 
 def placed(source: Source, at: DeviceSpec) -> DeviceSpec:
@@ -152,70 +145,17 @@ def out_of_memory(work: Callable[[], T]) -> T:
         ) from None
 
 
-def world_size() -> int:
-    """Number of processes; 1 without torchrun."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def is_main_process() -> bool:
-    """Whether this is the process of rank 0, the only one that prints and writes files."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def any_rank(stopped: Callable[[], bool]) -> Callable[[], bool]:
-    """A function that returns True in all processes where `stopped` does in any of them."""
-    if world_size() == 1:
-        return stopped
-
-    def any_stopped() -> bool:
-        import torch
-
-        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
-        said = torch.tensor([int(stopped())], device=device)
-        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX)
-        return bool(said.item())
-
-    return any_stopped
-
-
-def tp_kwargs() -> dict[str, object]:
-    """The arguments with which `from_pretrained` loads a part of every layer in each process."""
-    try:
-        from transformers.distributed import DistributedConfig
-
-        return {"distributed_config": DistributedConfig(tp_plan="auto")}
-    except (ImportError, TypeError):  # before transformers 5
-        return {"tp_plan": "auto"}
-
-
-def check_heads(config: JsonObject, family: Family) -> None:
-    """Raises RopeconvError where the number of processes does not divide the heads of a model.
-
-    config: config.json. family: of the model.
-    """
-    part = text_part(config, family)
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        count = part.get(name)
-        if isinstance(count, int) and count % world_size():
-            raise RopeconvError(
-                f"{count} {name} cannot be shared by {world_size()} processes; start torchrun with --nproc-per-node "
-                "that divides them, or use --device-map auto without torchrun"
-            )
-
-
 SMALL = 64 << 20
 """Bytes of the largest file that a tokenizer is read from."""
 
 
-def load_stock(
-    folder: Path, where: str | DeviceSpec, trust: bool = False, config: PretrainedConfig | None = None
-) -> PreTrainedModel:
+def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> PreTrainedModel:
     """A language model as the installed transformers loads it, with its weights in the wanted precision.
 
     Models without a class that gives logits of the next token, which are encoders, are loaded without any head.
 
     folder: the checkpoint. where: device and precision, or a device for float32. trust: run the modelling file of the
-    checkpoint. config: of transformers, in place of the checkpoint's; None for its own.
+    checkpoint.
     """
     import torch
     import transformers
@@ -223,7 +163,7 @@ def load_stock(
 
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
     logging.disable_progress_bar()
-    config = config or stock_config(folder, at.stands_for, trust)
+    config = stock_config(folder, at.stands_for, trust)
     _check_fits(folder, at)
     if at.layer_by_layer:
         model = load_skeleton(_class_for(config), folder, trust, at.pickles, config, at.dtype)
@@ -232,13 +172,11 @@ def load_stock(
         # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
         key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
         given: dict[str, object] = {key: getattr(torch, at.dtype), "config": config}
-        if world_size() > 1:
-            given |= tp_kwargs()
-        elif at.device_map or (at.device != "cpu" and installed("accelerate")):
+        if at.device_map or (at.device != "cpu" and installed("accelerate")):
             require("accelerate", f"--device-map {at.device_map}")
             given["device_map"] = at.device_map or at.device
         model, found = load_model(_class_for(config), folder, trust, at.pickles, **given)
-        if world_size() == 1 and "device_map" not in given:
+        if "device_map" not in given:
             model = model.to(at.device)
     if at.stands_for:
         _check_complete(found, folder, at.stands_for)

@@ -85,7 +85,10 @@ class Findings:
         if self.wrong:
             more = len(self.wrong) - LONGEST
             clauses = "; ".join(self.wrong[:LONGEST]) + (f"; and {more} more" if more > 0 else "")
-            raise Disagreement(f"{baked} is not what its recipe and source give: {clauses}; run apply again")
+            raise Disagreement(
+                f"{baked} is not what its recipe and source give: {clauses}; name the source it was made from, or run "
+                "apply again"
+            )
         return Verification(self.files, self.bytes, self.options.quick, tuple(self.notes), tuple(self.unverified))
 
 

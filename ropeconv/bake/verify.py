@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import msgspec
 
-from ..convert.encoding import ENCODINGS
 from ..convert.target import Target
 from ..errors import BadSource
 from ..formats.disk import Advance
@@ -17,11 +16,10 @@ from ..inspection.receipts.reader import check_files, parse_receipt, read_receip
 from ..inspection.receipts.receipt import FileRecord, Receipt
 from ..inspection.receipts.writer import embedded
 from ..models.gguf import GgufSource
-from ..models.source import Source
 from ..options import copied
 from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe
-from ..validate.checks import check_same_model, check_tokenizer, needs_trust
+from ..validate.checks import needs_trust
 from ..validate.comparison import Comparison
 from ..version import __version__
 from .apply import make_plan
@@ -113,10 +111,6 @@ def verify_output(
         if not options.edited:
             check_files(baked, comparison.receipt, weights=False)
         needs_trust(baked, options.code)
-        source, encoding = comparison.source, ENCODINGS.get(comparison.receipt.encoding)
-        if isinstance(source, Source) and source.kind != "config" and encoding is not None:
-            check_same_model(baked, source, encoding)  # more to the point than the first difference
-            check_tokenizer(baked, source)
     plan = plan_again(comparison)
     for key in unlike_plan(plan, comparison.receipt):
         findings.differs(f"its receipt has another {key}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..convert.encoding import ENCODINGS, Encoding
+from ..convert.encoding import ENCODINGS
 from ..convert.encodings.buffers import MODULE, SETTINGS, class_keys, modelling
 from ..engines.probe import ProbeCache
 from ..errors import BadSource, Disagreement
@@ -17,60 +17,12 @@ from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.receipt import CheckRecord
 from ..models.config import STORED_ROPE
-from ..models.folder import FolderSource
-from ..models.length_limits import limits_in, raised
 from ..models.registry import by_name
-from ..models.source import Source
 from ..pretrained import CODE, MAP, entries, foreign, kernels, parsed
 from ..rope.lazy import Vector
 from ..rope.schedule import LogN, Schedule
 from ..rope.spec import RopeSpec
 from .comparison import Comparison
-
-TOKENIZER = "tokenizer.json"
-
-
-def check_same_model(baked: Path, source: Source, encoding: Encoding) -> None:
-    """Raise BadSource if tensors are missing or have another shape, or the model type is not that of the encoding."""
-    output = FolderSource(baked)
-    if source.tensors and not output.tensors:
-        raise BadSource(
-            f"{baked} has no weights; run apply on the folder of the model, or put its weights beside the config"
-        )
-    for name, tensor in source.tensors.items():
-        baked_tensor = output.tensors.get(name)
-        if baked_tensor is None:
-            raise BadSource(f"{baked} has no {name}, which {source.reference} has; name the source it was made from")
-        if baked_tensor.shape != tensor.shape:
-            raise BadSource(
-                f"{name} is {list(baked_tensor.shape)} in {baked} and {list(tensor.shape)} in {source.reference}; name "
-                "the source it was made from"
-            )
-    model_type, baked_type = (str(folder.config().get("model_type")) for folder in (source, output))
-    if baked_type not in (model_type, encoding.model_type(model_type)):
-        raise BadSource(
-            f"{baked} is a {baked_type} and {source.reference} a {model_type}; name the source it was made from"
-        )
-
-
-def check_tokenizer(baked: Path, source: Source) -> None:
-    """Raise BadSource if the tokenizer.json files of output and source differ in more than limits of the length."""
-    source_text, path = source.text(TOKENIZER), baked / TOKENIZER
-    if source_text is None or not path.is_file():
-        return
-    text = read_text(path, str(path))
-    if text != source_text and _without_limits(text) != _without_limits(source_text):
-        raise BadSource(f"{path} is not the tokenizer of {source.reference}; name the source it was made from")
-
-
-def _without_limits(text: str) -> bytes:
-    content = text.encode()
-    limits = limits_in(TOKENIZER, (content,), large=True)
-    if not limits:
-        return content
-    splice = raised(limits, 0, content[limits[0].start : limits[-1].stop])
-    return b"".join(splice.applied((content,)))
-
 
 ATTENTION_FACTOR_TOLERANCE = 1e-6
 

@@ -134,13 +134,6 @@ class ScheduleDocument(Document, frozen=True, kw_only=True, omit_defaults=True):
     query_scaling: QueryScaling | None = None
 
 
-class RepeatedDocument(Document, frozen=True, kw_only=True):
-    """A runtime that keeps keys and values for every query head (by), and the bytes of its cache by dtype."""
-
-    by: str
-    bytes: dict[str, int]
-
-
 class SizeDocument(Document, frozen=True, kw_only=True):
     """The bytes of a key-value cache by dtype, at a number of tokens."""
 
@@ -159,7 +152,6 @@ class KvCacheDocument(Document, frozen=True, kw_only=True):
     bytes: dict[str, int]
     layers: tuple[CachedLayers, ...]
     states: int
-    repeated: RepeatedDocument | None
     source: SizeDocument | UnsetType = UNSET
 
 

@@ -10,13 +10,13 @@ from msgspec import UNSET
 
 from ..formats.gguf.values import TYPES, TensorType
 from ..formats.jsontext import JsonObject
-from ..models.config import CachedLayers, cache_geometry, text_part
+from ..models.config import CachedLayers, cached_layers, text_part
 from ..models.family import Family
 from ..models.schema import Config
 from ..rope.errors import counted
 from ..runtimes.llamacpp.archs import Arch, HeaderKeys
-from ..runtimes.llamacpp.layers import cached_layers
-from .document import KvCacheDocument, RepeatedDocument, SizeDocument
+from ..runtimes.llamacpp.layers import cached_layers as cached_layers_of_header
+from .document import KvCacheDocument, SizeDocument
 
 OF_CHECKPOINTS = {
     "float32": TensorType("float32", 1, 4), "bfloat16": TensorType("bfloat16", 1, 2),
@@ -32,44 +32,34 @@ class KvCache:
     """The key-value cache of one sequence.
 
     layers: in groups with the same size per token. dtypes: the usual one first. states: number of layers with a state
-    of fixed size instead, which is not counted. repeated: the layers in `repeated_by`, a runtime that caches keys and
-    values for every query head; both empty without one.
+    of fixed size instead, which is not counted.
     """
 
     layers: tuple[CachedLayers, ...]
     dtypes: tuple[TensorType, ...]
     states: int = 0
-    repeated: tuple[CachedLayers, ...] = ()
-    repeated_by: str = ""
 
     def bytes(self, tokens: int) -> dict[str, int]:
         """Return the bytes of one sequence by dtype: sum_layers (keys + values) min(tokens, window).
 
         A dtype whose blocks do not divide the keys or values of a layer is left out.
         """
-        return self._bytes(self.layers, tokens)
-
-    def _bytes(self, layers: tuple[CachedLayers, ...], tokens: int) -> dict[str, int]:
         return {
             kind.name.lower(): sum(
                 group.count * kind.bytes((min(tokens, group.window or tokens), group.keys + group.values))
-                for group in layers
+                for group in self.layers
             )
             for kind in self.dtypes
-            if all(number % kind.block == 0 for group in layers for number in (group.keys, group.values))
+            if all(number % kind.block == 0 for group in self.layers for number in (group.keys, group.values))
         }
 
     def document(self, tokens: int, source: int | None = None) -> KvCacheDocument:
         """Return the cache as documents have it. Parameters as in `sentence`."""
-        repeated = None
-        if self.repeated:
-            repeated = RepeatedDocument(by=self.repeated_by, bytes=self._bytes(self.repeated, tokens))
         return KvCacheDocument(
             tokens=tokens,
             bytes=self.bytes(tokens),
             layers=self.layers,
             states=self.states,
-            repeated=repeated,
             source=UNSET if source is None else SizeDocument(tokens=source, bytes=self.bytes(source)),
         )
 
@@ -98,9 +88,6 @@ class KvCache:
                 text += f"; {counted(group.count, 'layer keeps', 'layers keep')} a window of {group.window:,} tokens"
         if self.states:
             text += f"; {counted(self.states, 'layer keeps', 'layers keep')} a state of fixed size, not counted"
-        if self.repeated:
-            size = next(iter(self._bytes(self.repeated, tokens).values()))
-            text += f"; {self.repeated_by} keeps it for every query head: {display(size)}"
         return text
 
 
@@ -109,19 +96,20 @@ def config_cache(config: Config, family: Family) -> KvCache | None:
 
     Raises BadSource for invalid numbers of heads.
     """
-    geometry = cache_geometry(config, family)
-    if geometry is None:
+    cached = cached_layers(config, family)
+    if cached is None:
         return None
     names = (part.get(key) for part in (text_part(config, family), config) for key in ("dtype", "torch_dtype"))
     dtype = next((str(name).removeprefix("torch.") for name in names if name), "bfloat16")
     dtypes = (OF_CHECKPOINTS.get(dtype, OF_CHECKPOINTS["bfloat16"]), OF_CHECKPOINTS["fp8"])
-    return KvCache(geometry.layers, dtypes, geometry.states, geometry.repeated, geometry.repeated_by)
+    layers, states = cached
+    return KvCache(layers, dtypes, states)
 
 
 def gguf_cache(keys: HeaderKeys, arch: Arch) -> KvCache:
     """Return the cache of a GGUF model in llama.cpp. keys: of its header."""
     order = ("f16", "q8_0", "q4_0")
-    return KvCache(cached_layers(keys, arch), tuple(OF_GGUF[name] for name in order))
+    return KvCache(cached_layers_of_header(keys, arch), tuple(OF_GGUF[name] for name in order))
 
 
 def display(size: float) -> str:

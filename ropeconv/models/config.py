@@ -235,9 +235,8 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
 """Layer types that keep a state of fixed size instead of keys and values."""
-LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128}
-"""Keys of multi-head latent attention, with the defaults of transformers' classes."""
-
+LATENT_RANK = 512
+"""The default of transformers' classes for the width of what multi-head latent attention keeps."""
 INDEX_WIDTH = 128
 """The default of transformers' classes for the width of an indexer's keys."""
 
@@ -256,34 +255,21 @@ class CachedLayers:
     window: int | None = None
 
 
-@dataclass(frozen=True)
-class CacheGeometry:
-    """The cached layers of a model.
+def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, ...], int] | None:
+    """The cached layers of a config.json in groups, and the number of layers with a state of fixed size instead.
 
-    layers: in groups. states: number of layers with a state of fixed size instead. repeated: what `repeated_by` keeps,
-    a runtime that caches keys and values for every query head; both empty where none does.
+    None where no layer is cached by the token, or no number of heads is stated.
     """
-
-    layers: tuple[CachedLayers, ...]
-    states: int = 0
-    repeated: tuple[CachedLayers, ...] = ()
-    repeated_by: str = ""
-
-
-def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
-    """The cached layers of a config.json; None where there are none, or no number of heads is stated."""
     part, sizes = text_part(config, family), geometry(config, family)
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None or family.encoder or not family.cache.per_token:
         return None
     if family.mla:
-        rank, nope, width = (positive_int(part, (key,), default) or 0 for key, default in LATENT.items())
-        repeated = (heads * (nope + sizes.head_dim), heads * width)
-        kept: dict[Kind, tuple[int, int]] = {"global": (rank, sizes.head_dim)}
+        kept: dict[Kind, tuple[int, int]] = {
+            "global": (positive_int(part, ("kv_lora_rank",), LATENT_RANK) or 0, sizes.head_dim)
+        }
     else:
-        repeated = (heads * sizes.head_dim, heads * sizes.head_dim)
         kept = {kind: _kept(part, family, sizes, kind, heads) for kind in ("global", "local")}
-    repeats = bool(family.cache.repeated_by) if family.mla else family.hooks.repeats_keys(part)
     names = layer_names(part, family, len(sizes.layers))
     # 0 for a layer without keys and values
     windows = [0 if name in STATES else size for name, size in zip(names, sizes.windows, strict=False)]
@@ -294,12 +280,7 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
         if windows[layer] != 0 and makers[layer] == layer:
             counted[windows[layer], (keys + indexed[layer], values)] += family.hooks.runs(part, layer)
     groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0))
-    return CacheGeometry(
-        tuple(CachedLayers(count, *sides, window) for (window, sides), count in groups),
-        windows.count(0),
-        tuple(CachedLayers(count, *repeated, window) for (window, _), count in groups) if repeats else (),
-        family.cache.repeated_by if repeats else "",
-    )
+    return tuple(CachedLayers(count, *sides, window) for (window, sides), count in groups), windows.count(0)
 
 
 def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:

@@ -296,15 +296,13 @@ class WeightNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of the key-value cache of this family's attention layers.
 
-    repeated_by: a runtime that keeps keys and values for every query head, with multi-head latent attention always,
-    else where `FamilyHooks.repeats_keys` says so. global_heads: the config key of the number of heads of keys and
-    values in global layers, and a switch of it. shared: the config key of the number of last layers that take keys and
-    values from an earlier one, and its default. index_key: the config key of the width of the keys that an indexer
-    keeps beside them; index_interval: without `indexer_types`, the first layer and every such one from the second on
-    have an indexer. per_token: whether what they keep is a number per token.
+    global_heads: the config key of the number of heads of keys and values in global layers, and a switch of it.
+    shared: the config key of the number of last layers that take keys and values from an earlier one, and its default.
+    index_key: the config key of the width of the keys that an indexer keeps beside them; index_interval: without
+    `indexer_types`, the first layer and every such one from the second on have an indexer. per_token: whether what they
+    keep is a number per token.
     """
 
-    repeated_by: str = ""
     global_heads: tuple[str, ...] = ()
     shared: tuple[str, int] = ("", 0)
     index_key: str = ""
@@ -376,10 +374,6 @@ class FamilyHooks:
     def value_width(self, part: JsonObject, width: int) -> int:
         """Return the width of a head of values. width: of a head of keys."""
         return width
-
-    def repeats_keys(self, part: JsonObject) -> bool:
-        """Return whether `Cache.repeated_by` caches keys and values for every query head."""
-        return False
 
     def runs(self, part: JsonObject, layer: int) -> int:
         """Return how often a layer runs in one forward pass. layer: its number, which counts attention blocks."""

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from transformers import AutoConfig, DynamicCache
 
 from ropeconv.inspection.kv_cache import KvCache
 from ropeconv.models.config import CachedLayers
 from ropeconv.models.family import Cache
 from ropeconv.models.registry import by_model_type
-from ropeconv.runtimes.runtime import version_key
 
 from ..conftest import CONFIGS
 from ..support.baking import inspected, make_plan, recipe_of
@@ -51,18 +49,17 @@ def allocated(folder: Path) -> int:
 
 def expected(cache: KvCache) -> int:
     """Bytes by hand: transformers keeps one token less than the window, since the query's own token is the last."""
-    mine = cache.repeated_by.partition(" before ")
-    older = version_key(transformers.__version__) < version_key(mine[2] or "999")
-    groups = cache.repeated if mine[0] == "transformers" and older else cache.layers
-    return sum(4 * one.count * (one.keys + one.values) * kept(one) for one in groups)
+    return sum(4 * one.count * (one.keys + one.values) * kept(one) for one in cache.layers)
 
 
 def kept(one: CachedLayers) -> int:
     return min(TOKENS, TOKENS if one.window is None else one.window - 1)
 
 
-DECODERS = [name for name in FAMILIES if name not in ENCODERS and by_model_type()[name].cache.per_token]
-OWN = [name for name in DECODERS if by_model_type()[name].cache != Cache()]
+REPEATS = {"falcon"}
+"""Families of which transformers keeps the keys and values of a head once for every query head that shares it."""
+DECODERS = [name for name in FAMILIES if name not in ENCODERS | REPEATS and by_model_type()[name].cache.per_token]
+OWN = [name for name in DECODERS if by_model_type()[name].cache != Cache() or by_model_type()[name].mla]
 """Families with rules of their own about what is kept."""
 
 
@@ -106,9 +103,6 @@ def test_published_sizes(name: str, per_token: int) -> None:
     found = cache_of(CONFIGS / f"{name}.json")
     assert next(iter(found.bytes(131072).values())) == 131072 * per_token
     assert found.bytes(131072)["fp8"] == 131072 * per_token // 2
-    if "DeepSeek" in name:  # keys of 128 heads of 128 + 64, values of 128 heads of 128, in 61 layers
-        sizes = {"bfloat16": 1000 * 2 * 61 * 128 * (192 + 128), "fp8": 1000 * 61 * 128 * (192 + 128)}
-        assert found.to_dict(1000)["repeated"] == {"by": "transformers before 5.15", "bytes": sizes}
 
 
 def test_a_window_ends_the_growth() -> None:

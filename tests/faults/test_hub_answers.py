@@ -18,7 +18,7 @@ from ropeconv.errors import BadSource
 from ropeconv.models import hub as hub_client
 from ropeconv.models.hub import HubSource
 
-from ..support.extent import sample, tally
+from ..support.extent import few, tally
 from ..support.hub_server import Hub, handler, running, talk_to
 
 Change = Callable[[dict[str, Any]], Any]
@@ -133,7 +133,7 @@ def read() -> None:
     source.path("model.safetensors")
 
 
-@pytest.mark.parametrize("name", sample(list(LISTINGS), 4))
+@pytest.mark.parametrize("name", few(list(LISTINGS), 4))
 def test_a_listing_that_is_none(name: str, hub: Hostile, tmp_path: Path) -> None:
     read()
     hub.change = LISTINGS[name]

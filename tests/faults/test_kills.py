@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 
-from ..support.extent import sample, tally
+from ..support.extent import few, tally
 from . import scenes
 from .bench import Bench
 from .cases import CASES, Case
@@ -42,11 +42,11 @@ KINDS: dict[str, Callable[[Bench], list[tuple[Fault, bool | None]]]] = {
 """Lost power is as `power` models it: what no fsync has made durable is not on the disk."""
 
 
-@pytest.mark.parametrize("name", sample(list(CASES), 2))
+@pytest.mark.parametrize("name", few(list(CASES), 2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_at_any_writing_call_loses_nothing(bench: Get, kind: str, name: str) -> None:
     case, wrong = bench(name), {}
-    faults = sample(KINDS[kind](case), 2, crc32(f"{kind} {name}".encode()))
+    faults = few(KINDS[kind](case), 2, crc32(f"{kind} {name}".encode()))
     for fault, cut in faults:
         found = case.strike(fault, cut)
         assert (found.outcome.code == KILLED) == (kind != "disk error"), f"{fault}: {found.outcome}"
@@ -56,7 +56,7 @@ def test_a_fault_at_any_writing_call_loses_nothing(bench: Get, kind: str, name: 
     assert wrong == {}
 
 
-@pytest.mark.parametrize("name", sample(list(CASES), 2, seed=1))
+@pytest.mark.parametrize("name", few(list(CASES), 2, seed=1))
 def test_calls_that_do_half_of_the_bytes_give_the_same(bench: Get, name: str) -> None:
     """write(2) and copy_file_range(2) may write fewer bytes than they were asked to."""
     case = bench(name)
@@ -67,7 +67,7 @@ def test_calls_that_do_half_of_the_bytes_give_the_same(bench: Get, name: str) ->
     tally("short write", name, 1)
 
 
-@pytest.mark.parametrize("name", sample(list(CASES), 2, seed=2))
+@pytest.mark.parametrize("name", few(list(CASES), 2, seed=2))
 def test_what_a_command_has_done_is_on_the_disk(bench: Get, name: str) -> None:
     """When it ends, lost power takes nothing away any more: files and the folders with their names are durable."""
     case = bench(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..support.extent import ALL, sample, tally
+from ..support.extent import ALL, few, tally
 from . import scenes
 from .cases import APPLY, ropeconv
 from .harness import Outcome, Server, tree
@@ -49,7 +49,7 @@ def problem(outcomes: list[Outcome], now: dict[str, str], allowed: Trees) -> obj
     return said, [sorted(set(now.items()) ^ set(one.items())) for one in allowed]
 
 
-@pytest.mark.parametrize("name", sample(list(PAIRS), 2))
+@pytest.mark.parametrize("name", few(list(PAIRS), 2))
 def test_two_commands_at_once(server: Server, tmp_path: Path, name: str) -> None:
     scene, before, *both = PAIRS[name]
     ready, folder, pair = tmp_path / "ready", tmp_path / "run", [ropeconv(text) for text in both]
@@ -68,7 +68,7 @@ def test_two_commands_at_once(server: Server, tmp_path: Path, name: str) -> None
         assert all(server.run(folder, command).said() for command in order)
         allowed.append(tree(folder))
     generator, wrong = random.Random(4), {}
-    delays = sample([(generator.uniform(0, APART), generator.uniform(0, APART)) for _ in range(RUNS)], 2)
+    delays = few([(generator.uniform(0, APART), generator.uniform(0, APART)) for _ in range(RUNS)], 2)
     for apart in delays:
         fresh()
         if found := problem(server.together(folder, pair, apart), tree(folder), allowed):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import hashes
-from ..support.extent import ALL, sample, tally
+from ..support.extent import ALL, few, tally
 from ..support.hub_writing import WritingHub, serving_writes
 from .harness import KILLED
 
@@ -63,7 +63,7 @@ def test_a_killed_push_is_completed_by_the_same_command(what: str, hub: WritingH
     wanted = published(hub.repos["me/reference"])
     cases = [(number, late) for number in range(1, hub.requests + 1) for late in (False, True)]
     refused, kills = [], 0
-    for index, (number, late) in enumerate(sample(cases, 2)):
+    for index, (number, late) in enumerate(few(cases, 2)):
         push = (*given, "--push", f"me/killed-{index}")
         hub.requests, hub.kill_at, hub.kill_late = 0, number, late
         process = start(hub, tmp_path, *push)

@@ -16,7 +16,7 @@ from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
 from ..support.corruptions import data, verified
-from ..support.extent import sample, tally
+from ..support.extent import few, tally
 from ..support.gguf_files import write
 from ..support.llamacpp import checkpoint
 
@@ -43,7 +43,7 @@ def passes(out: Path, source: Path, kind: str) -> None:
     assert (found.notes, found.unverified) == ((), ())
 
 
-@pytest.mark.parametrize(("family", "way"), sample(list(itertools.product(FAMILIES, WAYS)), 3))
+@pytest.mark.parametrize(("family", "way"), few(list(itertools.product(FAMILIES, WAYS)), 3))
 def test_right_folders_pass(family: str, way: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     """14 families x 8 ways, where a family has a way at all."""
     recipe, options = WAYS[way]
@@ -80,7 +80,7 @@ def test_right_gguf_files_pass(arch: str, split: int, tmp_path: Path) -> None:
         passes(apply(make_plan(source, recipe, tmp_path / f"{recipe.method.name}.gguf")), source, "GGUF files")
 
 
-@pytest.mark.parametrize("outtype", sample(["f32", "f16", "bf16", "q8_0", "q4_k_m"], 2))
+@pytest.mark.parametrize("outtype", few(["f32", "f16", "bf16", "q8_0", "q4_k_m"], 2))
 def test_conversions_pass(outtype: str, tmp_path: Path) -> None:
     source = checkpoint("llama", tmp_path / "Tiny-Llama", initializer_range=0.02)
     out = apply(make_plan(source, YARN, tmp_path / "out.gguf", to="gguf", outtype=outtype))

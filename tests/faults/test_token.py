@@ -14,7 +14,7 @@ import pytest
 
 from ropeconv.engines.probe import Probe
 
-from ..support.extent import sample, tally
+from ..support.extent import few, tally
 from ..support.hub_server import Hub, handler, running
 from ..support.hub_writing import WritingHub, writing
 
@@ -83,7 +83,7 @@ def found(folder: Path, *texts: str) -> list[str]:
 
 
 def test_what_works_says_and_writes_it_nowhere(hub: Echo, tmp_path: Path) -> None:
-    commands = sample(WORKS, 2, seed=2)
+    commands = few(WORKS, 2, seed=2)
     for command in commands:
         done = said(tmp_path, hub, *command)
         assert done.returncode == 0, (command, done.stderr)
@@ -92,7 +92,7 @@ def test_what_works_says_and_writes_it_nowhere(hub: Echo, tmp_path: Path) -> Non
 
 
 def test_what_fails_says_it_nowhere_though_the_hub_does(hub: Echo, tmp_path: Path) -> None:
-    cases = sample(CASES, 2)
+    cases = few(CASES, 2)
     for command, hub.status, debug in cases:
         done = said(tmp_path, hub, *command, debug=debug)
         assert done.returncode == 1, (command, hub.status, done.stderr)
@@ -115,7 +115,7 @@ def echo_server() -> Iterator[str]:
         yield made.url.removeprefix("http://")
 
 
-@pytest.mark.parametrize(("user", "debug"), sample([("", ""), (f"me:{PASSWORD}@", "1")], 1))
+@pytest.mark.parametrize(("user", "debug"), few([("", ""), (f"me:{PASSWORD}@", "1")], 1))
 def test_the_key_of_a_server_and_the_password_in_its_url(
     user: str, debug: str, hub: Echo, echo_server: str, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ import torch
 from ropeconv.validate.validation import Validation
 
 from ..support.baking import validate
-from ..support.extent import sample, tally
+from ..support.extent import few, tally
 from ..support.llamacpp import lively
 from ..support.models import make
 from .wrong_bakes import CASES, FAMILIES, METHODS, Wrong, bake
@@ -90,8 +90,8 @@ def compared(folder: Path, method: str, name: str, wrong: Wrong | None = None, d
 
 
 EVERY = (
-    *sample(cases("usual", wrong=False), 1), *sample(cases("usual", wrong=True), 1),
-    *sample(cases("flat", "sharp", wrong=False), 1), *sample(cases("flat", "sharp", wrong=True), 1),
+    *few(cases("usual", wrong=False), 1), *few(cases("usual", wrong=True), 1),
+    *few(cases("flat", "sharp", wrong=False), 1), *few(cases("flat", "sharp", wrong=True), 1),
 )  # fmt: skip
 
 

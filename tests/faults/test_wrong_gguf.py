@@ -17,7 +17,7 @@ from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
 from ..support.corruptions import Corruption, data, grown, last_bit, refused, replaced, verified
-from ..support.extent import sample, tally
+from ..support.extent import few, tally
 from ..support.gguf_files import write
 
 RECIPES = {"keys": Recipe(REGISTRY["yarn"](16.0)), "tensor": Recipe(REGISTRY["mixed"](4.0))}
@@ -70,7 +70,7 @@ def test_what_is_wrong_is_refused(bake: str, tmp_path: Path) -> None:
     found = verified(right, source)
     assert (found.files, found.notes, found.unverified) == (1, (), ())
     every = everything(right)
-    passed, names = [], sample(list(every), 6)
+    passed, names = [], few(list(every), 6)
     for name in names:
         shutil.copy(right, out)
         every[name](out)

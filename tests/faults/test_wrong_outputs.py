@@ -23,7 +23,7 @@ from ropeconv.rope.recipe import Recipe
 from ..support import corruptions as of
 from ..support.baking import apply, make_plan
 from ..support.corruptions import Corruption, add, data, edit, put, remove, renew, replaced, tensor, tensors, text
-from ..support.extent import sample, tally
+from ..support.extent import few, tally
 from ..support.models import make
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
@@ -215,12 +215,12 @@ def baked(tmp_path_factory: pytest.TempPathFactory) -> Baked:
     return get
 
 
-@pytest.mark.parametrize("bake", sample(list(BAKES), 3))
+@pytest.mark.parametrize("bake", few(list(BAKES), 3))
 def test_what_is_wrong_is_refused(bake: str, baked: Baked, tmp_path: Path) -> None:
     """With a renewed receipt, and with --ignore-receipt."""
     special = {name: corrupt for name, (kind, corrupt) in TABLE.items() if kind == bake}
     every = everything(baked(tmp_path, bake) / "out")
-    names = [*sample(list(every), 4), *sample(list(special), 3)]
+    names = [*few(list(every), 4), *few(list(special), 3)]
     passed = []
     for name in names:
         folder = baked(tmp_path, bake)

@@ -21,20 +21,31 @@ DAY = int(os.environ.setdefault("ROPECONV_TESTS_DAY", str(datetime.date.today().
 """The number of the day, which chooses the cases; processes started by the tests inherit it."""
 
 
-def sample(cases: Sequence[T], count: int | None = None, seed: int = 0) -> list[T]:
-    """Return the cases of the day in their order; consecutive days go through all of them.
+def few(cases: Sequence[T], count: int, seed: int = 0) -> list[T]:
+    """Return that many cases in their order, other ones every day; of faults and random inputs, which have thousands.
 
     Args:
-        cases: All cases.
-        count: How many of them run on one day; a tenth by default.
+        cases: All cases, which `./scripts/test --all` takes.
+        count: How many of them run on one day.
         seed: The order in which the days take them.
     """
-    count = math.ceil(len(cases) / 10) if count is None else count
     if ALL or count >= len(cases):
         return list(cases)
     order = random.Random(seed).sample(range(len(cases)), len(cases))
     chosen = {order[(DAY * count + index) % len(cases)] for index in range(count)}
     return [cases[index] for index in sorted(chosen)]
+
+
+def sample(cases: Sequence[T], count: int | None = None, seed: int = 0) -> list[T]:
+    """Return the cases of the day in their order; a month goes through all of them.
+
+    Args:
+        cases: All cases.
+        count: How many of them run on one day, at least; a tenth by default.
+        seed: The order in which the days take them.
+    """
+    wanted = math.ceil(len(cases) / 10) if count is None else count
+    return few(cases, max(wanted, math.ceil(len(cases) / 30)), seed)
 
 
 def pytest_report_header() -> str:

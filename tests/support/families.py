@@ -10,6 +10,7 @@ Their checkpoints, by `models.make` or `llamacpp.checkpoint`, are made once and 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import product
 from typing import TypeVar
 
 from .extent import ALL, sample
@@ -22,28 +23,27 @@ REPRESENTATIVES = (
     "dbrx", "t5gemma2", "qwen3_5_text", "qwen4_exp_text", "dots3_note_text",
 )  # fmt: skip
 SINGLES = (
-    "apertus", "axk2", "cohere", "cohere2_moe", "cohere_compass_text", "deepseek_v4", "falcon", "falcon_h1", "gemma2",
-    "glm4_moe", "gpt_neox", "hrm_text", "hunyuan_v1_moe", "hy_v4", "jetmoe", "kolibri1", "mimo_v2_flash", "mistral4",
-    "modernbert-decoder", "molmo2", "nemotron", "olmo", "phimoe", "smollm3", "stablelm", "step3p7", "zamba2", "zaya",
+    "apertus", "axk2", "cohere", "cohere_compass_text", "falcon", "falcon_h1", "glm4_moe", "gpt_neox", "hrm_text",
+    "hunyuan_v1_moe", "hy_v4", "jetmoe", "kolibri1", "mistral4", "modernbert-decoder", "molmo2", "nemotron", "phimoe",
+    "smollm3", "stablelm", "step3p7", "zaya",
 )  # fmt: skip
 
 
-def crossed(cases: Sequence[T], families: Collection[str] = FAMILIES) -> list[tuple[str, T]]:
-    """Return every case with each representative, one with each single family, and a sample of all other pairs.
+def crossed(cases: Sequence[T], count: int) -> list[tuple[str, T]]:
+    """Return some cases with each representative, one with each single family, and a sample of all other pairs.
 
     Args:
-        cases: Methods, encodings or what else a family is combined with.
-        families: Those that the test is about.
+        cases: What a family is combined with.
+        count: How many cases the representatives have on one day.
     """
-    pairs = [(family, case) for family in families for case in cases]
+    pairs = list(product(FAMILIES, cases))
     if ALL:
         return pairs
-    once = [(family, *sample(cases, 1, seed)) for seed, family in enumerate(SINGLES) if family in families]
     others = [pair for pair in pairs if pair[0] not in {*REPRESENTATIVES, *SINGLES}]
     return [
-        *(pair for pair in pairs if pair[0] in REPRESENTATIVES),
-        *once,
-        *sample(others, len(others) // len(cases) // 10),
+        *product(REPRESENTATIVES, sample(cases, count)),
+        *((family, *sample(cases, 1, seed)) for seed, family in enumerate(SINGLES)),
+        *sample(others, 0),
     ]
 
 

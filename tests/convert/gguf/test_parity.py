@@ -19,7 +19,6 @@ from ropeconv.models.registry import by_model_type
 
 from ...support.baking import MIXED, YARN, make_plan, recipe_of
 from ...support.extent import sample
-from ...support.families import crossed
 from ...support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
 from ...support.models import CANCELS
 
@@ -57,7 +56,7 @@ def agrees(folder: Path, model_type: str, name: str, encoding: str, **options: s
 
 CELLS = [
     (model_type, name)
-    for model_type, name in crossed(BY_KEYS, EXPORTED)
+    for model_type, name in product(EXPORTED, BY_KEYS)
     if model_type not in WITHOUT_FACTOR or name == "yarn without temperature"
 ]
 

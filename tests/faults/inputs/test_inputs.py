@@ -12,7 +12,7 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.file import GgufFile
 
-from ...support.extent import sample, tally
+from ...support.extent import few, tally
 from .kinds import FORMATS, write_input
 from .worker import run_inputs
 
@@ -20,9 +20,9 @@ INPUTS = 10_000
 """Inputs per format with `scripts/faults --all`."""
 
 
-@pytest.mark.parametrize("name", sample(list(FORMATS), 2))
+@pytest.mark.parametrize("name", few(list(FORMATS), 2))
 def test_every_input_is_taken_or_refused_in_a_sentence(name: str) -> None:
-    numbers = sample(range(INPUTS), 15)
+    numbers = few(range(INPUTS), 15)
     failed = [outcome for outcome in run_inputs(name, numbers) if outcome.problem]
     tally("input", name, len(numbers), len({outcome.number for outcome in failed}))
     shown = [f"{one.number} {one.problem} {' '.join(one.command)[:200]}: {one.message[-300:]}" for one in failed[:10]]
@@ -50,7 +50,7 @@ def value_of(field: Any) -> Any:
 
 def test_gguf_py_reads_the_same(tmp_path: Path) -> None:
     """What is accepted as GGUF: the same keys with the same values, the same tensors and bytes."""
-    accepted, numbers = 0, sample(range(INPUTS), 60)
+    accepted, numbers = 0, few(range(INPUTS), 60)
     for number in numbers:
         path = tmp_path / str(number) / "m.gguf"
         write_input("gguf", number, path.parent)

@@ -263,7 +263,6 @@ class SizeOptions:
     depths: int = option(5, "Places of a fact in a text.", "Running", metavar="N", least=1)
     seed: int = option(0, "The seed of random choices.", "Running", metavar="N", least=0)
     generate: bool = option(False, "Generate answers instead of comparing tokens.", "Running")
-    chat: bool = option(False, "With --generate: ask in the chat template of the model.", "Running")
 
 
 @dataclass(frozen=True)

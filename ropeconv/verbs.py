@@ -202,7 +202,7 @@ def evaluate(model: object, methods: str | Iterable[str] = "", text: object = ()
 
     model: as in `inspect`. methods: the rows, such as "base,yarn:4,mixed:4" or a list of them. text: a file or pattern,
     or several. keywords: the flags of the command: `measure`, `lengths`, `windows`, `targets`, `depths`, `seed`,
-    `generate`, `chat`, `journal`, `against`, `server`, `device`, `dtype`, `chunk`, ... Raises UsageError for keywords
+    `generate`, `journal`, `against`, `server`, `device`, `dtype`, `chunk`, ... Raises UsageError for keywords
     that do not exist, RopeconvError where a model or a text cannot be read.
     """
     keywords = {{"measure": "measures", "server": "servers"}.get(name, name): v for name, v in keywords.items()}

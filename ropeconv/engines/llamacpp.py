@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -28,6 +26,7 @@ from .llamacpp_process import (
     Done,
     Generate,
     Job,
+    LlamaCppError,
     Load,
     LogitsJob,
     LossesAnswer,
@@ -35,8 +34,6 @@ from .llamacpp_process import (
     Override,
     Process,
     TokensJob,
-    environment,
-    last_words,
 )
 
 if TYPE_CHECKING:
@@ -112,40 +109,7 @@ def runtime() -> str:
 
 
 LONGEST = 300.0
-"""Seconds until a file is given up; 100 GB load in some seconds, from a network disk in tens."""
-LOADED, STOPPED = "loaded", "stopped: "
-PROGRAM = f"""
-import sys
-import llama_cpp as llama
-
-def stop(why):
-    print("{STOPPED}" + why, flush=True)
-    sys.exit(1)
-
-settings = llama.llama_model_default_params()
-settings.use_mmap, settings.use_extra_bufts, settings.n_gpu_layers = True, False, 0
-model = llama.llama_model_load_from_file(sys.argv[1].encode(), settings)
-if not model:
-    sys.exit(1)
-print("{LOADED}", flush=True)
-if sys.argv[2] == "0":
-    sys.exit()
-settings = llama.llama_context_default_params()
-settings.n_ctx, settings.n_batch, settings.n_ubatch = 256, 8, 8
-settings.n_threads = settings.n_threads_batch = int(sys.argv[2])
-context = llama.llama_init_from_model(model, settings)
-if not context:
-    stop("it makes no context for the model")
-width = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
-for tokens in [token % width for token in range(1, 5)], [5 % width]:
-    given = (llama.llama_token * len(tokens))(*tokens)
-    if llama.llama_decode(context, llama.llama_batch_get_one(given, len(tokens))) != 0:
-        stop("it does not decode " + str(len(tokens)) + " tokens")
-    logits = llama.llama_get_logits_ith(context, -1)[:width]
-    if any(number != number for number in logits):
-        stop("it computes NaN, as it does from weights that are too large for f16")
-"""
-"""Loads a file, and decodes four tokens and one token, which llama.cpp may compute in different ways."""
+"""Seconds without an answer until a file is given up; 100 GB load in some seconds, from a network disk in tens."""
 
 
 def available() -> bool:
@@ -156,24 +120,30 @@ def available() -> bool:
 def why_not_run(path: Path) -> tuple[str, str]:
     """Why llama.cpp cannot run a file, and why that is not known; both are empty where it decodes five tokens.
 
-    Weights are mapped, and all are read twice. A file larger than the memory is only loaded, without its weights. After
-    `LONGEST` seconds a file that was not loaded counts as failed, another one as not tested.
+    It decodes four and one, which it may compute in different ways. Weights are mapped, and all are read twice. A file
+    larger than the memory is only loaded, without its weights. Without an answer for `LONGEST` seconds, a file that was
+    not loaded counts as failed, another one as not tested.
     """
-    size, memory = path.stat().st_size, _memory()
-    known = size <= memory
-    command = [sys.executable, "-P", "-c", PROGRAM, str(path), str(threads() if known else 0)]
+    import numpy as np
+
+    size = path.stat().st_size
+    load = Load(path=str(path), threads=threads(), batch=4, cache="f16", plain=False, repack=False)
+    process = Process(load, LONGEST)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, env=environment(),
-            timeout=LONGEST,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as late:  # run() has killed it
-        if LOADED.encode() not in bytes(late.stdout or b""):
-            return f"it did not end within {LONGEST:g} seconds", ""
-        return "", f"llama.cpp loaded the file and decoded no five tokens within {LONGEST:g} seconds"
-    if done.returncode:
-        return done.stdout.partition(STOPPED)[2].strip() or last_words(done.stderr, done.returncode), ""
-    return "", "" if known else f"the file ({human(size)}) is larger than the memory, so llama.cpp only loaded it"
+        with process:
+            if size > _memory():
+                return "", f"the file ({human(size)}) is larger than the memory, so llama.cpp only loaded it"
+            tokens = [token % process.loaded.vocabulary for token in range(1, 7)]
+            losses = process.ask(LossesJob(tokens, [4, 5]), LossesAnswer)
+    except LlamaCppError as problem:
+        if problem.words:
+            return problem.words, ""
+        if "loaded" in vars(process):
+            return "", f"llama.cpp loaded the file and decoded no five tokens within {LONGEST:g} seconds"
+        return f"it did not load within {LONGEST:g} seconds", ""
+    if np.isnan(np.frombuffer(losses.loss)).any():
+        return "it computes NaN, as it does from weights that are too large for f16", ""
+    return "", ""
 
 
 def _memory() -> int:

@@ -24,7 +24,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     path: of the file, or of the first of several shards. overrides: metadata keys that replace those of the file.
     threads: of the CPU. batch: tokens read at a time. cache: type of the cached keys and values. plain: without flash
     attention, and with the whole context in window layers. gpu: all layers on the GPU. vocabulary_only: no weights, for
-    `Encode` and `Decode`.
+    `Encode` and `Decode`. repack: copies of weights in a layout that is faster, where llama.cpp has one.
     """
 
     path: str
@@ -35,6 +35,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     plain: bool = True
     gpu: bool = False
     vocabulary_only: bool = False
+    repack: bool = True
 
 
 class LogitsJob(msgspec.Struct, frozen=True, tag="logits"):
@@ -118,20 +119,30 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
 Answer = LoadedModel | Read | Done | LossesAnswer | TokensJob | Text
 PATIENCE = 3600.0
 """Seconds without an answer and without another batch read after which llama.cpp is given up."""
+COMMAND = [sys.executable, "-P", "-m", "ropeconv.engines.llamacpp_program"]
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+class LlamaCppError(RopeconvError):
+    """llama.cpp cannot run a file. words: why, as it says it; empty where it did not answer in time."""
+
+    def __init__(self, message: str, words: str = "") -> None:
+        super().__init__(message)
+        self.words = words
 
 
 class Process(ProgramProcess):
     """llama.cpp with one model in a process, from when it is entered.
 
-    Raises RopeconvError with the message of llama.cpp where it cannot run the file.
+    load: the model. patience: as PATIENCE. Raises LlamaCppError where llama.cpp cannot run the file.
     """
 
     loaded: LoadedModel
 
-    def __init__(self, load: Load) -> None:
-        super().__init__([sys.executable, "-P", "-m", "ropeconv.engines.llamacpp_program"], environment())
-        self.load, self.name = load, Path(load.path).name
+    def __init__(self, load: Load, patience: float = PATIENCE) -> None:
+        # without a debugger at its end
+        super().__init__(COMMAND, {**without_secrets(), "GGML_NO_BACKTRACE": "1"})
+        self.load, self.name, self.patience = load, Path(load.path).name, patience
 
     def start(self) -> None:
         """Start llama.cpp and load the model."""
@@ -142,8 +153,7 @@ class Process(ProgramProcess):
     def ask(self, job: Job, kind: type[T], advance: Callable[[int], None] = lambda count: None) -> T:
         """The answer to a job. advance: called with the tokens read since the last call.
 
-        Raises RopeconvError, and ends the process, with the message of llama.cpp where it fails, and where it does not
-        answer for `PATIENCE` seconds.
+        Raises LlamaCppError, and ends the process, where llama.cpp fails or does not answer in time.
         """
         if self.process.returncode is not None:
             raise RopeconvError(f"llama.cpp has ended after a failure with {self.name}; load it again")
@@ -153,10 +163,11 @@ class Process(ProgramProcess):
         try:
             self.send(msgspec.json.encode(question))
             while True:
-                line = self.receive(PATIENCE)
+                line = self.receive(self.patience)
                 if not line:
                     code, stderr = self.end()
-                    raise RopeconvError(f"llama.cpp cannot run {self.name}: {last_words(stderr, code)}")
+                    words = last_words(stderr, code)
+                    raise LlamaCppError(f"llama.cpp cannot run {self.name}: {words}", words)
                 answer: Answer = msgspec.json.decode(line, type=Answer)
                 if isinstance(answer, kind):
                     return answer
@@ -164,18 +175,13 @@ class Process(ProgramProcess):
                     advance(answer.count)
         except TimeoutError:
             self.stop()
-            raise RopeconvError(
-                f"llama.cpp did not read a batch of {self.name} within {PATIENCE:,.0f} seconds; give shorter "
+            raise LlamaCppError(
+                f"llama.cpp did not read a batch of {self.name} within {self.patience:,.0f} seconds; give shorter "
                 "sequences, or use a faster machine"
             ) from None
         except BaseException:
             self.stop()
             raise
-
-
-def environment() -> dict[str, str]:
-    """The environment of llama.cpp: without secrets, and without a debugger at its end."""
-    return {**without_secrets(), "GGML_NO_BACKTRACE": "1"}
 
 
 FOLDERS = re.compile(r"^/\S*/(?=\S+:\d+: )")

@@ -78,7 +78,7 @@ class LlamaModel:
         llama.llama_backend_init()
         settings = llama.llama_model_default_params()
         settings.n_gpu_layers = ALL_LAYERS if load.gpu else 0
-        settings.vocab_only = load.vocabulary_only
+        settings.vocab_only, settings.use_extra_bufts = load.vocabulary_only, load.repack
         kept = overrides(llama, load.overrides)
         if load.overrides:
             settings.kv_overrides = ctypes.cast(kept, type(settings.kv_overrides))

@@ -134,8 +134,7 @@ class EvaluationSizes:
 
     lengths: of the sequences, in tokens, rising. trained: the trained context in tokens. windows: sequences of each
     length. targets: tokens predicted at the end of each. depths: places of a fact in a text. seed: of random choices.
-    stride: tokens by which a sliding window moves. generate: generate answers instead of comparing tokens. chat: ask
-    questions in the chat template of the model.
+    stride: tokens by which a sliding window moves. generate: generate answers instead of comparing tokens.
     """
 
     lengths: tuple[int, ...]
@@ -146,7 +145,6 @@ class EvaluationSizes:
     seed: int = 0
     stride: int = 256
     generate: bool = False
-    chat: bool = False
 
     def __post_init__(self) -> None:
         for name in ("windows", "targets", "depths", "stride"):
@@ -154,8 +152,6 @@ class EvaluationSizes:
                 raise UsageError(f"--{name} is {getattr(self, name)}; give a positive number")
         if not 0 <= self.seed < 1 << 31:
             raise UsageError(f"--seed is {self.seed}; give a number from 0 to {(1 << 31) - 1:,}")
-        if self.chat and not self.generate:
-            raise UsageError("--chat asks a model to answer, which needs --generate; give both")
 
     @property
     def longest(self) -> int:

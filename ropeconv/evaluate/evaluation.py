@@ -323,7 +323,7 @@ class Sizes(SizeOptions):
         stride = parse_measures(self.measures)[1] or STRIDE
         return EvaluationSizes(
             parse_lengths(self.lengths, trained), trained, self.windows, self.targets, self.depths, self.seed, stride,
-            self.generate, self.chat,
+            self.generate,
         )  # fmt: skip
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import re
-import subprocess
 import sys
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +19,7 @@ import numpy as np
 
 from ..engines.llamacpp_process import Decode, Encode, Load, Process, Text, TokensJob
 from ..engines.servers.protocol import Server
-from ..environment import require, without_secrets
+from ..environment import require
 from ..errors import BadSource, UsageError
 from ..pretrained import load_tokenizer
 from ..rope.lengths import format_tokens
@@ -43,10 +41,6 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens."""
-
-    def chat(self) -> tuple[list[int], list[int]]:
-        """The tokens before and after the message of a user. Raises UsageError without a chat template."""
-        raise UsageError("this tokenizer has no chat template; leave --chat out")
 
 
 def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, ...]:
@@ -244,41 +238,11 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
     return [(number, places[turn]) for turn in range(most) for number, places in ends.items() if turn < len(places)]
 
 
-MESSAGE = "ropeconv-message"
-CPU, LONGEST, MEMORY, LETTERS = 10, 120, 512 << 20, 1 << 20
-"""Limits of rendering a template: seconds of the processor, and of the clock with all imports; bytes of memory beside
-those of the imports; characters of the text. A template of 20,000 characters takes milliseconds."""
-PROGRAM = """
-import json, re, resource, sys
-from transformers.utils.chat_template_utils import render_jinja_template
-request = json.load(sys.stdin)
-used = resource.getrusage(resource.RUSAGE_SELF)
-seconds = int(used.ru_utime + used.ru_stime) + request["cpu"]
-resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-try:
-    data = int(re.search(r"VmData:\\s*(\\d+)", open("/proc/self/status").read())[1]) << 10
-    resource.setrlimit(resource.RLIMIT_DATA, (data + request["memory"],) * 2)
-except (OSError, ValueError, TypeError):
-    pass  # a system that does not limit memory
-try:
-    shown = render_jinja_template([request["messages"]], chat_template=request["template"], add_generation_prompt=True,
-                                  **request["variables"])
-    text = (shown[0] if isinstance(shown, tuple) else shown)[0]
-    answer = {"text": text} if len(text) <= request["letters"] else {"error": f"it makes {len(text):,} characters"}
-except MemoryError:
-    answer = {"error": f"it takes more than {request['memory']:,} bytes"}
-except Exception as problem:
-    answer = {"error": f"{type(problem).__name__}: {str(problem)[:200]}"}
-json.dump(answer, sys.stdout)
-"""
-"""Renders a template as transformers does, in the sandbox of jinja2."""
-
-
 class CheckpointTokenizer(Tokenizer):
     """The tokenizer of a checkpoint. trust: run its tokenization file. Raises BadSource as `load_tokenizer` does."""
 
     def __init__(self, folder: Path, trust: bool = False) -> None:
-        self.folder, self.tokenizer = folder, load_tokenizer(folder, trust)
+        self.tokenizer = load_tokenizer(folder, trust)
         with_special, plain = (self.tokenizer("a", add_special_tokens=added).input_ids for added in (True, False))
         self.prefix = prefix_of(with_special, plain)
 
@@ -287,56 +251,6 @@ class CheckpointTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids)))
-
-    def chat(self) -> tuple[list[int], list[int]]:
-        from transformers import PreTrainedTokenizerBase
-
-        if not self.tokenizer.chat_template:
-            return super().chat()
-        messages = [{"role": "user", "content": MESSAGE}]
-        if type(self.tokenizer).apply_chat_template is PreTrainedTokenizerBase.apply_chat_template:
-            text = self._rendered(messages)
-        else:  # mistral-common, and code that the user trusts
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        before, message, after = text.partition(MESSAGE)
-        if not message:
-            raise BadSource(f"the chat template of {self.folder} leaves out the message of the user; leave --chat out")
-        return self.encode(before), self.encode(after)
-
-    def _rendered(self, messages: list[dict[str, str]]) -> str:
-        """The chat template with messages. Raises BadSource where it does not render."""
-        try:
-            template, variables = self.tokenizer.get_chat_template(), self.tokenizer.special_tokens_map
-            return rendered(template, messages, variables)
-        except (ValueError, TypeError, KeyError, AttributeError) as problem:
-            raise BadSource(
-                f"the chat template of {self.folder} does not render ({problem}); correct it, or leave --chat out"
-            ) from None
-
-
-def rendered(template: str, messages: list[dict[str, str]], variables: Mapping[str, object]) -> str:
-    """Render a chat template in a process with limits of time and memory.
-
-    template: in Jinja. messages: with `role` and `content`. variables: further ones, such as `bos_token`. Raises
-    ValueError, with the reason, for a template that fails or exceeds a limit.
-    """
-    limits = {"cpu": CPU, "memory": MEMORY, "letters": LETTERS}
-    request = {"template": template, "messages": messages, "variables": dict(variables), **limits}
-    command, late = [sys.executable, "-P", "-c", PROGRAM], f"it takes more than {CPU} seconds"
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(request, default=str), capture_output=True, text=True, env=without_secrets(),
-            timeout=LONGEST, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise ValueError(late) from None
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError:
-        raise ValueError(late if done.returncode < 0 else f"its process ended with {done.returncode}") from None
-    if "error" in answer:
-        raise ValueError(answer["error"])
-    return str(answer["text"])
 
 
 class GgufTokenizer(Tokenizer):

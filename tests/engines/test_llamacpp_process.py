@@ -9,12 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 import ropeconv
 from ropeconv.engines import llamacpp as loading
+from ropeconv.engines import llamacpp_process
 from ropeconv.engines.engine import Progress
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.llamacpp_process import last_words
@@ -28,6 +30,11 @@ from ..support.models import TRAINED, VOCABULARY
 
 pytest.importorskip("llama_cpp")
 HANGS = "import time; time.sleep(600)"
+
+
+def replace_llamacpp(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Runs other code in the place of llama.cpp."""
+    monkeypatch.setattr(llamacpp_process, "COMMAND", [sys.executable, "-c", code])
 
 
 @pytest.fixture(scope="module")
@@ -124,23 +131,23 @@ def test_a_loader_that_hangs_is_ended_and_nothing_is_kept(tmp_path: Path, monkey
     source = checkpoint("llama", tmp_path / "source")
     plan = make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf", outtype="f32")
     monkeypatch.setattr(loading, "available", lambda: True)
-    monkeypatch.setattr(loading, "PROGRAM", HANGS)
+    replace_llamacpp(monkeypatch, HANGS)
     monkeypatch.setattr(loading, "LONGEST", 0.5)
     before = time.monotonic()
-    with pytest.raises(RopeconvError, match=r"llama.cpp cannot run .* did not end within 0.5 seconds; .*nothing was"):
+    with pytest.raises(RopeconvError, match=r"llama.cpp cannot run .* did not load within 0.5 seconds; .*nothing was"):
         ropeconv.apply(plan)
     assert time.monotonic() - before < 60
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["source"]
 
 
-def test_one_that_answers_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: LlamaCppEngine) -> None:
+    assert loading.why_not_run(engine.path) == ("", "")
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr(loading, "PROGRAM", "")
-    assert loading.why_not_run(tmp_path / "a.gguf") == ("", "")
-    monkeypatch.setattr(loading, "PROGRAM", "import sys; sys.exit('error: no tensors')")
+    assert "failed to load model" in loading.why_not_run(tmp_path / "a.gguf")[0]
+    replace_llamacpp(monkeypatch, "import sys; sys.exit('error: no tensors')")
     assert loading.why_not_run(tmp_path / "a.gguf") == ("error: no tensors", "")
     assertion = "import os, sys; sys.stderr.write('/tmp/build/ggml/ops.cpp:9: GGML_ASSERT(a) failed'); os.abort()"
-    monkeypatch.setattr(loading, "PROGRAM", assertion)
+    replace_llamacpp(monkeypatch, assertion)
     assert loading.why_not_run(tmp_path / "a.gguf")[0] == "ops.cpp:9: GGML_ASSERT(a) failed (ended by signal 6)"
 
 
@@ -148,11 +155,11 @@ def test_a_slow_file_and_one_larger_than_the_memory_are_only_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.gguf").write_bytes(b"GGUF" * 500)
-    monkeypatch.setattr(loading, "PROGRAM", "print('loaded', flush=True);" + HANGS)
+    loaded = msgspec.json.encode(llamacpp_process.LoadedModel(8, (), False)).decode()
+    replace_llamacpp(monkeypatch, f"print({loaded!r}, flush=True);{HANGS}")
     monkeypatch.setattr(loading, "LONGEST", 2.0)
     slow = "llama.cpp loaded the file and decoded no five tokens within 2 seconds"
     assert loading.why_not_run(tmp_path / "a.gguf") == ("", slow)
-    monkeypatch.setattr(loading, "PROGRAM", "import sys; assert sys.argv[2] == '0'")
     monkeypatch.setattr(loading, "_memory", lambda: 1999)
     large = "the file (2.0 kB) is larger than the memory, so llama.cpp only loaded it"
     assert loading.why_not_run(tmp_path / "a.gguf") == ("", large)

@@ -32,9 +32,6 @@ class WordTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(self.known[int(number)] for number in ids)
 
-    def chat(self) -> tuple[list[int], list[int]]:
-        return self.encode("<user>"), self.encode("<model>")
-
 
 def prose(tokenizer: Tokenizer) -> Texts:
     """Pages of Python's own manual."""

@@ -35,7 +35,7 @@ def test_lengths_are_sorted_and_each_once(text: str, lengths: tuple[int, ...]) -
 
 @pytest.mark.parametrize(
     ("sizes", "said"),
-    [({"windows": 0}, "--windows is 0"), ({"seed": 1 << 31}, "give a number from 0"), ({"chat": True}, "--generate")],
+    [({"windows": 0}, "--windows is 0"), ({"seed": 1 << 31}, "give a number from 0")],
 )
 def test_sizes_out_of_range_are_refused(sizes: dict[str, Any], said: str) -> None:
     with pytest.raises(RopeconvError, match=said):

@@ -44,13 +44,11 @@ class Prompt:
 class Haystack:
     """A place in the texts from which sequences of all lengths are made.
 
-    document, start: the place; at the end of a document the next one follows, and the first after the last. chat: put
-    the question as a message of a chat.
+    document, start: the place; at the end of a document the next one follows, and the first after the last.
     """
 
-    def __init__(self, texts: Texts, document: int, start: int, chat: bool = False) -> None:
+    def __init__(self, texts: Texts, document: int, start: int) -> None:
         self.texts, self.document, self.start = texts, document, start
-        self.before, self.after = texts.tokenizer.chat() if chat else (list(texts.prefix), [])
         self._tokens: dict[str, list[int]] = {}
 
     def tokens(self, text: str) -> list[int]:
@@ -92,10 +90,10 @@ class Haystack:
         """
         tail, targets = self._tail(prompt)
         texts = [prompt.task, *(text for _, text in prompt.facts)]
-        room = length - len(self.before) - sum(len(self.tokens(text)) for text in texts) - len(tail)
+        room = length - len(self.texts.prefix) - sum(len(self.tokens(text)) for text in texts) - len(tail)
         if room < 0:
             raise UsageError(f"{name} needs sequences of at least {length - room:,} tokens; give longer --lengths")
-        hay, ids, done = self.hay(room), [*self.before, *self.tokens(prompt.task)], 0
+        hay, ids, done = self.hay(room), [*self.texts.prefix, *self.tokens(prompt.task)], 0
         for place, text in prompt.facts:
             until = round(place * room)
             ids += hay[done:until]
@@ -106,22 +104,18 @@ class Haystack:
 
     def _tail(self, prompt: Prompt) -> tuple[list[int], list[int]]:
         """The tokens from the question to the end, as one text, and the indices of the answer's tokens in them."""
-        front = [] if not self.after else self.tokens(prompt.question) + self.after
-        text = prompt.lead.lstrip() if self.after else prompt.question + prompt.lead
+        text = prompt.question + prompt.lead
         tail = self.tokens(f"{text} {prompt.answer}")
         answer = range(len(self.tokens(text)), len(tail))
-        targets = [index for index in answer if self.texts.tokenizer.decode([tail[index]]).strip()]
-        return front + tail, [len(front) + index for index in targets]
+        return tail, [index for index in answer if self.texts.tokenizer.decode([tail[index]]).strip()]
 
 
-def haystacks(texts: Texts, count: int, seed: int, chat: bool = False) -> list[Haystack]:
-    """Places for `count` samples, in turn from all documents. seed: of the places. chat: as in Haystack."""
+def haystacks(texts: Texts, count: int, seed: int) -> list[Haystack]:
+    """Places for `count` samples, in turn from all documents. seed: of the places."""
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(texts.documents))
     turns = (int(order[index % len(order)]) for index in range(count))
-    return [
-        Haystack(texts, document, int(draw.integers(len(texts.documents[document].ids))), chat) for document in turns
-    ]
+    return [Haystack(texts, document, int(draw.integers(len(texts.documents[document].ids)))) for document in turns]
 
 
 def different_numbers(count: int, digits: int, draw: np.random.Generator) -> list[str]:
@@ -147,7 +141,7 @@ class Retrieval(Measure):
     """
 
     metrics = ("accuracy", "exact", "log_prob")
-    sizes = frozenset({"depths", "generate", "chat"})
+    sizes = frozenset({"depths", "generate"})
 
     @abstractmethod
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
@@ -155,7 +149,7 @@ class Retrieval(Measure):
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         depths = [float(depth) for depth in np.linspace(0, 1, sizes.depths)] if sizes.depths > 1 else [0.5]
-        for window, haystack in enumerate(haystacks(texts, sizes.windows, sizes.seed, sizes.chat)):
+        for window, haystack in enumerate(haystacks(texts, sizes.windows, sizes.seed)):
             for length in sizes.lengths:
                 for number, depth in enumerate(depths):
                     draw = np.random.default_rng((sizes.seed, window, number))

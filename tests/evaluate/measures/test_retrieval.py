@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from ropeconv.engines.engine import TokenLosses
-from ropeconv.errors import UsageError
 from ropeconv.evaluate.cases import Case, EvaluationSizes, Observation
 from ropeconv.evaluate.measures.measure import REGISTRY
-from ropeconv.evaluate.texts import CheckpointTokenizer, Texts
+from ropeconv.evaluate.texts import Texts
 
 from ..reading import WordTokenizer, prose
 
@@ -91,22 +88,3 @@ def test_what_is_generated_counts_by_the_answer_in_it(name: str, texts: Texts) -
         assert right(REGISTRY[name].observe_text(case, said)) == value
     assert np.array_equal(forward.ids, case.ids)
     assert forward.digest != case.digest  # of the same sequence something else is measured
-
-
-def test_a_question_in_a_chat_stands_in_the_message_and_the_answer_behind_it(texts: Texts) -> None:
-    (case,) = cases("passkey", texts, EvaluationSizes((500,), 512, windows=1, depths=1, generate=True, chat=True))
-    text = texts.tokenizer.decode(case.ids)
-    assert len(case.ids) == 500
-    assert text.startswith("<user>There is an important")
-    assert text.endswith(f"What is the pass key?<model>The pass key is {case.answer}")
-
-
-def test_the_chat_template_of_a_checkpoint_stands_around_the_message(tiny_llama: Path) -> None:
-    tokenizer = CheckpointTokenizer(tiny_llama)
-    with pytest.raises(UsageError, match="no chat template"):
-        tokenizer.chat()
-    tokenizer.tokenizer.chat_template = (
-        "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}"
-        "{% if add_generation_prompt %}<s>model: {% endif %}"
-    )
-    assert [tokenizer.decode(part) for part in tokenizer.chat()] == ["<s>user: ", "</s><s>model: "]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from statistics import median_low
 from typing import NamedTuple
 
@@ -38,7 +38,6 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from .inspection import ConfigInspection, Inspection
 
-DIGITS = 6
 FLOATS = ("F64", "F32", "F16", "BF16")
 UNQUANTISED = "give the checkpoint before its quantisation"
 
@@ -80,25 +79,19 @@ def attention_layers(
     these tensors, for quantised weights, and if a tensor is missing.
     """
     weights = family.weights
-    if not (weights.q or weights.fused):
-        raise BadSource(f"the projections of {family.display_name} are not known; leave --weights out")
-    if spec.mla:
-        raise BadSource(
-            f"{family.display_name} has multi-head latent attention, whose queries and keys are products of several "
-            "projections; leave --weights out"
-        )
-    if family.encoder:
-        raise BadSource(
-            f"{family.display_name} reads in both directions, and the bound is for models that read from left to right;"
-            " leave --weights out"
-        )
-    if weights.norm == "rms-after-rope":
-        raise BadSource(
-            f"{family.display_name} multiplies queries and keys by weights after the rotation, so its sum depends on "
-            "positions and not only on distances; leave --weights out"
-        )
-    if weights.unmeasured:
-        raise BadSource(f"{family.display_name} cannot be measured: {weights.unmeasured}; leave --weights out")
+    reasons = (
+        ("its projections are not known", not (weights.q or weights.fused)),
+        ("multi-head latent attention makes queries and keys by several projections", spec.mla),
+        ("it reads in both directions, and the bound is for models that read from left to right", family.encoder),
+        (
+            "weights multiply its queries and keys after the rotation, so that its sum depends on positions",
+            weights.norm == "rms-after-rope",
+        ),
+        (weights.unmeasured, bool(weights.unmeasured)),
+    )
+    for reason, holds in reasons:
+        if holds:
+            raise BadSource(f"{family.display_name} cannot be measured: {reason}; leave --weights out")
     part = text_part(config, family)
     heads, makers = head_count(part, family), key_layers(part, family, len(spec.layers))
     layers = (index for index, kind in enumerate(spec.layers) if kind == "global" and makers[index] == index)
@@ -287,11 +280,12 @@ def _variances(
 
 def _pieces(side: Projection, head_dim: int) -> Iterator[tuple[int, int, range]]:
     """Yield rows to read at once, [start, stop), and their heads."""
-    most, first = max(1, PIECE // _row_bytes(side.tensor)), 0
-    for head in range(1, len(side.heads) + 1):
-        if head == len(side.heads) or side.heads[head] + head_dim - side.heads[first] > most:
-            yield side.heads[first], side.heads[head - 1] + head_dim, range(first, head)
-            first = head
+    heads = side.heads
+    distance = max((stop - start for start, stop in pairwise(heads)), default=head_dim)
+    count = max(1, PIECE // _row_bytes(side.tensor) // max(distance, head_dim))
+    for first in range(0, len(heads), count):
+        some = range(first, min(first + count, len(heads)))
+        yield heads[some[0]], heads[some[-1]] + head_dim, some
 
 
 def _row_bytes(tensor: Tensor) -> int:
@@ -391,65 +385,22 @@ class HeadWeights:
             layers = list(group)
             rotated, unrotated = (np.concatenate(parts) for parts in zip(*(heads for _, heads in layers), strict=True))
             weights = PairWeights(rotated, unrotated).times(schedule.attention_factor)
-            reach = head_reach(schedule.inv_freq, weights, below, advance)
-            lengths, counts, begin = reach.effective_lengths, reach.count.tolist(), 0
+            first, count = head_reach(schedule.inv_freq, weights, below, advance)
+            lengths, begin = [int(distance) - 1 if distance else None for distance in first], 0
             for layer, layer_weights in layers:
                 heads = slice(begin, begin + len(layer_weights.unrotated))
                 begin = heads.stop
-                results.append(LayerReach(layer, below, tuple(lengths[heads]), tuple(counts[heads])))
+                results.append(LayerReach(layer, below, tuple(lengths[heads]), tuple(count.tolist()[heads])))
         return HeadLengths(tuple(sorted(results, key=lambda result: result.layer)))
 
-    def to_list(self) -> list[JsonObject]:
-        """Return the weights, to six digits: per layer `pairs` [heads][pairs] and `unrotated` [heads]."""
-        return [
-            {
-                "layer": layer,
-                "pairs": [[_rounded(weight) for weight in head] for head in weights.rotated],
-                "unrotated": [_rounded(weight) for weight in weights.unrotated],
-            }
-            for layer, weights in self.layers
-        ]
 
+def head_weights(inspection: Inspection, total: Callable[[int], None], advance: Callable[[int], None]) -> HeadWeights:
+    """Read the projections of a checkpoint by range, one layer at a time, and return the weights of its heads.
 
-@dataclass(frozen=True)
-class HeadReading:
-    """A checkpoint whose projections are read for the weights of its heads. layers: their projections."""
-
-    source: Source
-    spec: RopeSpec
-    family: Family
-    layers: tuple[AttentionLayer, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of bytes to read."""
-        size = 0
-        for layer in self.layers:
-            small = [layer.input_norm, layer.input_bias]
-            for side in (layer.queries, layer.keys):
-                small += [*side.norms, side.bias if side.norms else None]
-                rows = sum(stop - start for start, stop, _ in _pieces(side, self.spec.head_dim))
-                size += rows * _row_bytes(side.tensor)
-            size += sum(tensor.stop - tensor.start for tensor in small if tensor is not None)
-        return size
-
-    def weights(self, advance: Callable[[int], None] = lambda done: None) -> HeadWeights:
-        """Read the projections by range, one layer at a time. Raises what `measure` raises.
-
-        advance: called with the bytes read since the last call.
-        """
-        spec = self.spec
-        variances = measure(self.source, self.layers, self.family, spec.head_dim, advance)
-        layers = ((row.layer, pair_weights(row.queries, row.keys, spec.rotary_dim, spec.layout)) for row in variances)
-        return HeadWeights(spec, tuple(layers))
-
-
-def head_reading(inspection: Inspection) -> HeadReading:
-    """Find the projections of a checkpoint by its headers.
-
-    Raises BadSource for a source without safetensors weights, and what `attention_layers` raises.
+    total, advance: called with the bytes to read, and with those read since the last call. Raises BadSource for a
+    source without safetensors weights, and what `attention_layers` and `measure` raise.
     """
-    source = inspection.source
+    source, spec = inspection.source, inspection.spec
     if not isinstance(inspection, ConfigInspection) or not isinstance(source, Source):
         raise BadSource(f"{source.reference} is a GGUF file; give the safetensors checkpoint that it was made from")
     if source.kind == "meta" and source.commit:
@@ -459,11 +410,21 @@ def head_reading(inspection: Inspection) -> HeadReading:
         )
     if not source.weights():
         raise BadSource(f"{source.reference} has no safetensors weights; give a checkpoint folder or a Hub id")
-    layers = attention_layers(inspection.spec, inspection.family, source.config(), source.tensors)
+    layers = attention_layers(spec, inspection.family, source.config(), source.tensors)
     if not layers:
         raise BadSource(f"no layer of {source.reference} has frequencies that a method changes; leave --weights out")
-    return HeadReading(source, inspection.spec, inspection.family, layers)
+    total(sum(_size(layer, spec.head_dim) for layer in layers))
+    variances = measure(source, layers, inspection.family, spec.head_dim, advance)
+    return HeadWeights(
+        spec,
+        tuple((row.layer, pair_weights(row.queries, row.keys, spec.rotary_dim, spec.layout)) for row in variances),
+    )
 
 
-def _rounded(number: float) -> float:
-    return float(f"{number:.{DIGITS}g}")
+def _size(layer: AttentionLayer, head_dim: int) -> int:
+    """The bytes of a layer to read."""
+    size, small = 0, [layer.input_norm, layer.input_bias]
+    for side in (layer.queries, layer.keys):
+        small += [*side.norms, side.bias if side.norms else None]
+        size += sum(stop - start for start, stop, _ in _pieces(side, head_dim)) * _row_bytes(side.tensor)
+    return size + sum(tensor.stop - tensor.start for tensor in small if tensor is not None)

@@ -59,5 +59,3 @@ def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
         "median_effective_length": sorted(lengths)[3],
     }  # fmt: skip
     assert found["effective_length"] not in lengths, "that of equal variances"
-    for one in found["weights"]:
-        np.testing.assert_allclose(np.sum(one["pairs"], axis=1) + one["unrotated"], 32, rtol=1e-4)

@@ -60,15 +60,14 @@ def measure_weights(model: ModelArgs, output: Output) -> HeadWeights:
     """Reads the projections of a SOURCE, with a progress bar.
 
     model: of the command line. output: for the bar. Raises UsageError for a model given by numbers, BadSource as
-    `head_reading` and its `weights` do.
+    `head_weights` does.
     """
-    from ...inspection.head_bound import head_reading
+    from ...inspection.head_bound import head_weights
 
     if model.seen is None:
         raise UsageError("--weights needs a SOURCE, whose weights are read; give a folder or a Hub id")
-    reading = head_reading(model.seen)
-    with output.progress("Reading", reading.size) as advance:
-        return reading.weights(advance)
+    with output.counting("Reading", "bytes") as (total, advance):
+        return head_weights(model.seen, total, advance)
 
 
 def show_weighted(weights: HeadWeights, schedules: Schedules, output: Output) -> None:
@@ -84,7 +83,7 @@ def show_weighted(weights: HeadWeights, schedules: Schedules, output: Output) ->
             reached[label] = weights.reach(schedule, at.length, advance)
     left = {kind: weights.spec.count(kind) for kind in LEFT_OUT}
     if output.as_json:
-        output.data(_json(weights, schedules, reached) | {"left_out": left, "weights": weights.to_list()})
+        output.data(_json(weights, schedules, reached) | {"left_out": left})
         return
     for label, (_, at) in schedules.items():
         _table(label, at, reached[label], output)

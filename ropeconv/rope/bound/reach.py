@@ -204,37 +204,14 @@ ELEMENTS = 1 << 22
 """How many sums are computed at a time: 16 MB in float32."""
 
 
-@dataclass(frozen=True)
-class HeadReach:
-    """At which distances below `length` the sums of some heads are negative. All in tokens.
-
-    first_violation: the smallest such distance of each head, 0 where there is none, int64 [heads]. count: how many
-    there are, int64 [heads].
-    """
-
-    length: int
-    first_violation: NDArray[np.int64]
-    count: NDArray[np.int64]
-
-    @property
-    def effective_lengths(self) -> list[int | None]:
-        """One less than the first violation, for each head; None where there is none below `length`."""
-        return [int(first) - 1 if first else None for first in self.first_violation]
-
-    @property
-    def violating(self) -> int:
-        """Number of heads with a violation."""
-        return int((self.first_violation > 0).sum())
-
-
 def head_reach(
     inv_freq: Vector, weights: PairWeights, length: int, advance: Callable[[int], None] = lambda done: None
-) -> HeadReach:
-    """Counts the distances 1 <= m < length at which B_w is negative, for every head.
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the smallest distance 1 <= m < length at which B_w is negative, 0 for none, and their number, per head.
 
     inv_freq: radians per token, float64 [rotary_dim / 2]. weights: of the heads. length: in tokens. advance: called
-    with the number of distances done since the last call. Sums in float32 decide unless they are within their own error
-    of zero; float64 decides the others. Raises RecipeError for a length beyond 2^27.
+    with the number of distances done since the last call. Both results are int64 [heads]. Sums in float32 decide unless
+    they are within their own error of zero; float64 decides the others. Raises RecipeError for a length beyond 2^27.
     """
     if length > FARTHEST:
         raise RecipeError(f"the bound is searched up to {FARTHEST} tokens, and {length} is more; choose fewer")
@@ -258,7 +235,7 @@ def head_reach(
         first[fresh] = start + negative[:, fresh].argmax(axis=0)
         count += negative.sum(axis=0)
         advance(len(distances))
-    return HeadReach(length, first, count)
+    return first, count
 
 
 @dataclass(frozen=True)

@@ -115,10 +115,9 @@ def test_equal_variances_give_the_effective_length(head_dim: int, rotary_dim: in
     np.testing.assert_allclose(equal.rotated, 1, rtol=1e-14)
     np.testing.assert_allclose(equal.unrotated, spec.unrotated, rtol=1e-14)
     expected = reach(schedule.inv_freq, spec.unrotated, 100_000)
-    found = head_reach(schedule.inv_freq, equal.times(schedule.attention_factor), 100_000)
-    inside = expected.first_violation if expected.count else None
-    assert [length and length + 1 for length in found.effective_lengths] == [inside] * 4
-    assert found.count.tolist() == [expected.count] * 4
+    first, count = head_reach(schedule.inv_freq, equal.times(schedule.attention_factor), 100_000)
+    assert first.tolist() == [(expected.first_violation or 0) if expected.count else 0] * 4
+    assert count.tolist() == [expected.count] * 4
 
 
 @settings(max_examples=30, deadline=None)
@@ -129,9 +128,9 @@ def test_term_by_term(seed: int, pairs: int, heads: int, length: int) -> None:
     weights = PairWeights(random.exponential(1, (heads, pairs)), random.exponential(0.3, heads))
     cosines = np.cos(np.outer(inv_freq, np.arange(1, length)))
     naive = (weights.rotated[:, :, None] * cosines).sum(axis=1) + weights.unrotated[:, None]
-    found = head_reach(inv_freq, weights, length)
-    assert found.count.tolist() == (naive < 0).sum(axis=1).tolist()
-    assert found.first_violation.tolist() == [int(row.argmax()) + 1 if row.any() else 0 for row in naive < 0]
+    first, count = head_reach(inv_freq, weights, length)
+    assert count.tolist() == (naive < 0).sum(axis=1).tolist()
+    assert first.tolist() == [int(row.argmax()) + 1 if row.any() else 0 for row in naive < 0]
 
 
 def rotated(vectors: np.ndarray, inv_freq: np.ndarray, distance: int) -> np.ndarray:
@@ -172,4 +171,4 @@ def test_the_effective_length_of_one_pair(
     theta: float, rotated: float, unrotated: float, attention_factor: float, length: int | None
 ) -> None:
     weights = PairWeights(np.array([[rotated]]), np.array([unrotated])).times(attention_factor)
-    assert head_reach(np.array([theta]), weights, 5).effective_lengths == [length]
+    assert head_reach(np.array([theta]), weights, 5)[0].tolist() == [0 if length is None else length + 1]

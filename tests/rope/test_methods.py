@@ -174,13 +174,16 @@ def test_lists_divide_and_give_two_frequency_vectors() -> None:
     assert found.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(4096)))
     assert (found.context, found.original_context) == (16384, 4096)
     assert made("longrope", (1.0, 2.0, 3.0, 4.0), context=8192).short_inv_freq is None
+    half = Recipe(REGISTRY["longrope"]((1.0, 2.0), (1.0, 4.0)), context=16384).schedule(spec(rotating_share=0.5))
+    np.testing.assert_allclose(half.inv_freq, [1, 0.05, 0, 0])  # of the pairs that rotate
+    np.testing.assert_allclose(half.short_inv_freq, [1, 0.025, 0, 0])
 
 
 @pytest.mark.parametrize(
     ("method", "values", "words"),
     [
         ("longrope", ((1.0,) * 3,), "long_factor has 3 numbers and this model rotates 4 pairs"),
-        ("longrope", ((1.0,) * 4, (1.0,) * 5), "short_factor has 5 numbers"),
+        ("longrope", ((1.0,) * 4, (1.0,) * 5), "^--longrope: short_factor has 5 numbers"),
         ("inv-freq", ((1.0,) * 5,), "inv_freq has 5 numbers and this model rotates 4"),
         ("piecewise", ("8@4",), "pair 4 is outside the 4 rotated pairs; choose 1 to 3"),
         ("longrope", ((1.0, 2.0, 3.0, 1e29),), "--longrope gives frequencies that are 0; check its parameters"),
@@ -234,3 +237,5 @@ def test_a_base_for_the_bound_survives_float32() -> None:
         assert first_violation(stored, 0.0, length) is None
         assert found.form.theta == math.floor(found.form.theta)
     assert made("theta-bound", 500, of=spec(head_dim=14)).context == 500
+    with pytest.raises(RecipeError, match="of 16 dimensions 8 rotate, so every base will do; choose one with --theta"):
+        made("theta-bound", 500, of=spec(head_dim=16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -52,9 +53,11 @@ def test_a_base_that_takes_minutes_is_announced_and_reports_where_it_is() -> Non
     """The tables have heads whose every pair rotates."""
     assert [is_quick(1 << 19, *head) for head in ((128, 128), (64, 128), (96, 128))] == [True, False, False]
     reports: list[str] = []
-    bound(2000, 20, 20, windows=False, tell=reports.append)
-    assert reports
-    assert all(re.fullmatch(r"ruled out: all bases up to [\d,]+", report) for report in reports)
+    bound(2000, 20, 20, tell=reports.append)
+    assert list(dict.fromkeys(re.sub(r"\b\d[\d,]*", "N", report) for report in reports)) == [
+        "ruled out: all bases up to N", "looking for the first interval that is N % wide",
+        "proven: no base above N violates",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -157,13 +160,22 @@ def test_every_step_of_the_tables_is_that_of_a_search(rotary_dim: int) -> None:
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("length", [1024, 4096, 8192])
-def test_the_first_wide_window_is_one(length: int) -> None:
-    low, high = wide_base(length, 128, 128)
+@pytest.mark.parametrize(("length", "rotary_dim"), [(1024, 128), (4096, 128), (8192, 128), (1024, 96)])
+def test_the_first_wide_window_is_one(length: int, rotary_dim: int) -> None:
+    still = (128 - rotary_dim) / 2
+    low, high = wide_base(length, rotary_dim, 128)
     assert high / low == pytest.approx(1.01)
     for theta in np.geomspace(low * 1.0001, high * 0.9999, 7):
-        assert sums(base_inv_freq(theta, 128), 0, 1, length).min() >= 0
-    assert sums(base_inv_freq(low * 0.98, 128), 0, 1, length).min() < 0
+        assert sums(base_inv_freq(theta, rotary_dim), still, 1, length).min() >= 0
+    assert sums(base_inv_freq(low * 0.98, rotary_dim), still, 1, length).min() < 0
+    assert bound(length, rotary_dim, 128).first_wide_window[0] == low  # type: ignore[index]
+
+
+def test_where_every_larger_base_will_do_the_smallest_one_is_the_last_that_violates() -> None:
+    """B(2) = 1/2 + cos 2 + cos 2b^(-1/2)."""
+    found = bound(3, 4, 5)
+    assert (found.base, found.last_violating_base) == (pytest.approx((2 / math.acos(-0.5 - math.cos(2))) ** 2),) * 2
+    assert found.window[1] is None
 
 
 @pytest.mark.parametrize(("rotary_dim", "length"), [(72, 1000), (20, 300)])

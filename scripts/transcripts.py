@@ -28,7 +28,7 @@ from pydoc_data.topics import topics
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
-    "../README.md", "engines.md", "faq.md", "methods.md", "training.md", "gguf.md", "validating.md", "evaluating.md",
+    "../README.md", "engines.md", "methods.md", "training.md", "gguf.md", "validating.md", "evaluating.md",
 )  # fmt: skip
 """Pages whose transcripts are checked."""
 TUTORIAL = "tutorial.md"

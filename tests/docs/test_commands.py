@@ -19,7 +19,7 @@ from ..support.extent import sample
 from ..support.in_process import command
 from ..validate.servers.stand_in import StandIn, running
 
-RUN = ("../README.md", "engines.md", "faq.md")
+RUN = ("../README.md", "engines.md")
 """Pages of which every command runs on a small model."""
 SMALL = {"Qwen/Qwen2.5-7B-Instruct": "Qwen3-8B", "model-Q4_K_M.gguf": "Qwen3-8B-Q8_0.gguf", "128k": "256"}
 """What stands for models and lengths of README.md. The small model is trained with 64 tokens."""
@@ -138,10 +138,9 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
         assert fits(one.shown, real), f"run python scripts/transcripts.py {TUTORIAL}; it prints\n{real}"
 
 
-@pytest.mark.parametrize("page", ["faq.md", pytest.param("engines.md", marks=pytest.mark.nightly)])
-def test_commands_inside_sentences_and_tables_run(small: Path, page: str) -> None:
+def test_commands_inside_sentences_and_tables_run(small: Path) -> None:
     """Those that name no METAVAR; what would write is only planned."""
-    text = transcripts.FENCED.sub("", text_of(page))
+    text = transcripts.FENCED.sub("", text_of("engines.md"))
     commands = [one for one in re.findall(r"`(ropeconv [\w-]+ [^`]+)`", text) if not re.search(r"\b[A-Z]{3,}\b", one)]
     assert commands
     for one in commands:

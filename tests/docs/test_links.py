@@ -49,7 +49,7 @@ def test_a_link_to_a_page_or_a_heading_that_is_gone_would_be_found() -> None:
     text = (
         f"[a](nowhere.md) [b](json.md#nothing) [c]({REPOSITORY}docs/nowhere.md) [d](json.md#apply) [e](https://x.org)"
     )
-    assert list(broken(ROOT / "docs" / "faq.md", text)) == [
+    assert list(broken(ROOT / "docs" / "engines.md", text)) == [
         "nowhere.md",
         "json.md#nothing",
         f"{REPOSITORY}docs/nowhere.md",

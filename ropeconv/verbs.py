@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_origin, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
 
 from .bake import apply as baking
 from .bake import restore as restoring
 from .bake.apply import AppliedPlan
 from .bake.draft import draft_plan, paired
 from .bake.plan import FilePlan, Plan
-from .convert.target import Target
 from .errors import UsageError
 from .evaluate.evaluation import Sizes, evaluate_model
 from .evaluate.result import Result
@@ -31,14 +30,32 @@ from .options import OutputPlace, TargetOptions, options
 from .rope.lengths import parse_tokens
 from .rope.methods.method import REGISTRY, Value
 from .rope.recipe import MODIFIERS, SWITCHES, Recipe
-from .validate.comparison import Comparison, Settings
+from .validate.comparison import Comparison, Settings, source_of
 from .validate.validation import Validation
 
 if TYPE_CHECKING:
     from .cli.output import Output as Screen
     from .engines.transformers.patch import Undo
 
-RUN = ("link", "force", "checksum", "staged", "fsync", "check", "advance", "probe")
+
+@dataclass(frozen=True)
+class Keyword:
+    """The values of a keyword. kind: their type. words: the same for messages. many: one of them, or several."""
+
+    kind: Any
+    words: str = ""
+    many: bool = False
+
+
+SWITCH, NUMBER, WHOLE = Keyword(bool, "True or False"), Keyword(Real, "a number"), Keyword(int, "a whole number")
+TEXT, TEXTS = Keyword(str, "a text"), Keyword(str, "a text, or a list of these", many=True)
+OF_ONE = Keyword(str, "a text; call apply() once for each")
+PATH, OF_TEXTS = Keyword(str | os.PathLike, "a path"), Keyword(str | os.PathLike, "the path of a text", many=True)
+EITHER, ANYTHING = Keyword(str | Real | os.PathLike, "a number or a text"), Keyword(object)
+OF_LENGTHS = Keyword(str | int, "a number or a text, or a list of these", many=True)
+RUN = dict.fromkeys(("link", "force", "checksum", "staged", "fsync", "check"), SWITCH) | {
+    "advance": Keyword(Callable, "a function of the bytes done"), "probe": ANYTHING,
+}  # fmt: skip
 """Keywords of `bake.apply.apply`."""
 
 
@@ -81,14 +98,17 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
         UsageError: For keywords that do not exist or do not go together.
         RopeconvError: As `make_plan` and `bake.apply.apply` do.
     """
-    run, draft = _run_keywords(keywords), keywords.pop("draft", None)
+    given = {"runtime" if name == "runtimes" else name: value for name, value in keywords.items()}
+    others = {"family": TEXT, "draft": ANYTHING}
+    given = _checked("apply", given, _of_recipe() | _of_target() | RUN | others)
+    run, draft = {name: given.pop(name) for name in RUN if name in given}, given.pop("draft", None)
     if isinstance(model, Plan):
         plan = model
-        if keywords or recipe is not None:
-            name = "recipe" if recipe is not None else next(iter(keywords))
+        if given or recipe is not None:
+            name = "recipe" if recipe is not None else next(iter(given))
             raise UsageError(f"apply() of a plan does not accept {name}; pass it to make_plan")
     else:
-        plan = _plan(model, recipe, keywords, dry_run)
+        plan = _plan(model, recipe, given, dry_run)
     plan = plan if draft is None else paired(plan)
     second = None if draft is None else draft_plan(_reference("apply", draft), plan)
     if dry_run:
@@ -97,29 +117,18 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
     return output if second is None else replace(output, draft=_written(second, run))
 
 
-def _run_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
-    """Take the keywords of `bake.apply.apply` out of those of the verb. Raises UsageError for a wrong type."""
-    run = {name: keywords.pop(name) for name in RUN if name in keywords}
-    for name, value in run.items():
-        if not isinstance(value, bool) and name not in ("advance", "probe"):
-            raise UsageError(f"{name}={value!r} is not True or False")
-    if not callable(run.get("advance", print)):
-        raise UsageError(f"advance={run['advance']!r} is not a function of the bytes done")
-    return run
-
-
-def _plan(model: object, recipe: object, keywords: dict[str, Any], dry_run: bool) -> Plan:
+def _plan(model: object, recipe: object, given: dict[str, Any], dry_run: bool) -> Plan:
     """Return the plan of a model that is not a plan yet. Parameters and errors are those of `apply`."""
-    names = [option.parameter for option in options(OutputPlace, TargetOptions)]
-    keywords |= {"runtime": keywords.pop("runtimes")} if "runtimes" in keywords else {}
-    _known("apply", keywords, [*_recipe_names(), *names, "family", *RUN, "dry_run", "draft"])
-    chosen = _recipe("apply", recipe, {k: v for k, v in keywords.items() if k in _recipe_names()})
-    target = _target({name: keywords[name] for name in names if keywords.get(name) is not None})
+    from .cli.output_options import build_target
+
+    names = _of_recipe()
+    chosen = _recipe("apply", recipe, {name: value for name, value in given.items() if name in names})
+    target = build_target(given)
     if target.in_place and not dry_run:
         from .cli.execution import recovered
 
         recovered(_reference("apply", model), _screen())
-    return baking.make_plan(_source("apply", model, keywords.get("family", "")), chosen, target)
+    return baking.make_plan(_source("apply", model, given.get("family", "")), chosen, target)
 
 
 def _written(plan: Plan, run: dict[str, Any]) -> Output:
@@ -146,18 +155,17 @@ def validate(output: object, against: object = None, **keywords: Any) -> Validat
 
     require("torch", "validating", "validate")
     require("transformers", "validating", "validate")
-    own = {item.name for item in fields(Settings)}
-    _known("validate", keywords, [*own, "server", "model", "quick", "ignore_receipt"])
-    keywords |= {"length": parse_tokens(f"{keywords['length']}")} if keywords.get("length") else {}
-    keywords |= {"text": Path(_reference("validate", keywords["text"]))} if keywords.get("text") else {}
-    settings = _values(Settings, keywords)
+    of_settings = _of_fields(Settings) | {"length": EITHER, "text": PATH}
+    others = {"server": TEXT, "model": TEXT, "quick": SWITCH, "ignore_receipt": SWITCH}
+    given = _checked("validate", keywords, of_settings | others)
+    given |= {"length": parse_tokens(f"{given['length']}")} if given.get("length") else {}
+    given |= {"text": Path(given["text"])} if given.get("text") else {}
     baked = Path(_reference("validate", output))
     comparison = Comparison.open(baked, _against(output, baked, against))
-    checked = Options(
-        keywords.get("quick", False), keywords.get("ignore_receipt", False), settings.get("trust_remote_code", False)
-    )
-    server, named = keywords.get("server", ""), keywords.get("model", "")
-    return run_validation(comparison, Settings(**settings), server, named, checked, _screen())[0]
+    settings = Settings(**{name: value for name, value in given.items() if name in of_settings})
+    checked = Options(given.get("quick", False), given.get("ignore_receipt", False), settings.trust_remote_code)
+    server, named = given.get("server", ""), given.get("model", "")
+    return run_validation(comparison, settings, server, named, checked, _screen())[0]
 
 
 def inspect(model: object, family: str = "") -> Inspection:
@@ -193,8 +201,7 @@ def patch(model: Any, recipe: object = None, **keywords: Any) -> Undo:
         )
     if isinstance(recipe, Plan) and not keywords:
         return baking.patch(model, recipe)
-    _known("patch", keywords, _recipe_names())
-    return baking.patch(model, _recipe("patch", recipe, keywords))
+    return baking.patch(model, _recipe("patch", recipe, _checked("patch", keywords, _of_recipe())))
 
 
 def evaluate(model: object, methods: str | Iterable[str] = "", text: object = (), **keywords: Any) -> Result:
@@ -205,27 +212,20 @@ def evaluate(model: object, methods: str | Iterable[str] = "", text: object = ()
     `generate`, `journal`, `against`, `server`, `device`, `dtype`, `chunk`, ... Raises UsageError for keywords
     that do not exist, RopeconvError where a model or a text cannot be read.
     """
-    keywords = {{"measure": "measures", "server": "servers"}.get(name, name): v for name, v in keywords.items()}
-    sizes = {item.name for item in fields(Sizes)}
-    rows = {item.name for item in fields(RunnerRequest)} - {"model", "rows"}
-    _known("evaluate", keywords, [*sizes, *rows, "journal", "progress"])
-    texts = [text] if isinstance(text, str | os.PathLike) else text
-    if not isinstance(texts, Iterable) or not all(isinstance(one, str | os.PathLike) for one in texts):
-        raise UsageError(f"text={text!r} is not the path of a text, or a list of these")
-    if isinstance(keywords.get("servers"), str | list):
-        keywords["servers"] = tuple(_names("server", keywords["servers"]))
-    if "against" in keywords:
-        keywords["against"] = _reference("evaluate", keywords["against"])
-    for name in ("measures", "lengths"):
-        value = keywords.get(name, "")
-        keywords |= {name: ",".join(map(str, value if isinstance(value, list | tuple) else [value]))} if value else {}
-    _values(RunnerRequest, keywords)
+    given = {{"measure": "measures", "server": "servers"}.get(name, name): value for name, value in keywords.items()}
+    sizes = _of_fields(Sizes)
+    rows = {name: kind for name, kind in _of_fields(RunnerRequest).items() if name not in ("model", "rows")}
+    others = {"journal": ANYTHING, "progress": ANYTHING, "against": ANYTHING, "measures": TEXTS, "lengths": OF_LENGTHS}
+    given = _checked("evaluate", given, sizes | rows | others)
+    given |= {name: ",".join(map(str, given[name])) for name in ("measures", "lengths") if name in given}
+    given |= {"servers": tuple(given["servers"])} if "servers" in given else {}
+    given |= {"against": _reference("evaluate", given["against"])} if "against" in given else {}
     return evaluate_model(
         _reference("evaluate", model),
-        ",".join(_names("methods", methods)),
-        list(texts),
-        Sizes(**_values(Sizes, keywords)),
-        **{name: value for name, value in keywords.items() if name not in sizes},
+        ",".join(_value("methods", methods, TEXTS)),
+        _value("text", text, OF_TEXTS),
+        Sizes(**{name: value for name, value in given.items() if name in sizes}),
+        **{name: value for name, value in given.items() if name not in sizes},
     )
 
 
@@ -244,8 +244,8 @@ def restore(
     default `./NAME-restored`. in_place, allow_hard_links, force, fsync: as the flags. Raises RopeconvError where the
     receipt does not say what the source had.
     """
-    if not isinstance(out, str | os.PathLike | None):
-        raise UsageError(f"out={out!r} is not a path")
+    if out is not None:
+        _value("out", out, PATH)
     if isinstance(output, restoring.RestorePlan):
         plan = output
     else:
@@ -265,29 +265,55 @@ def _screen() -> Screen:
     return Screen(as_json=True)
 
 
-def _recipe_names() -> list[str]:
+def _of_recipe() -> dict[str, Keyword]:
     """Return the keywords of a recipe: methods, their settings, and modifiers."""
     from .cli.options import method_settings, variable
 
-    return [*map(variable, REGISTRY), *method_settings(), *MODIFIERS]
+    kinds = {Value.SWITCH: SWITCH, Value.NUMBER: NUMBER}
+    methods = {variable(name): kinds.get(method.value, EITHER) for name, method in REGISTRY.items()}
+    return methods | dict.fromkeys([*method_settings(), *MODIFIERS], EITHER) | dict.fromkeys(SWITCHES, SWITCH)
 
 
-def _known(verb: str, keywords: Iterable[str], names: Iterable[str]) -> None:
-    """Raise UsageError for a keyword that is not in `names`."""
-    names = sorted(names)
+def _of_target() -> dict[str, Keyword]:
+    """Return the keywords of an output."""
+    kinds = {bool: SWITCH, Path: PATH}
+    return {
+        option.parameter: TEXTS if option.many else OF_ONE if option.repeatable else kinds.get(option.kind, TEXT)
+        for option in options(OutputPlace, TargetOptions)
+    }
+
+
+def _of_fields(kind: type) -> dict[str, Keyword]:
+    """Return the keywords that are the fields of a dataclass."""
+    kinds = {bool: SWITCH, str: TEXT, tuple[str, ...]: TEXTS}
+    return {name: kinds.get(hint, WHOLE) for name, hint in get_type_hints(kind).items()}
+
+
+def _checked(verb: str, keywords: dict[str, Any], known: dict[str, Keyword]) -> dict[str, Any]:
+    """Return keywords without those that are None. Raises UsageError for unknown ones, and for a wrong type."""
     for name in keywords:
-        if name not in names:
-            near = get_close_matches(name, names, 1, 0.5)
+        if name not in known:
+            near = get_close_matches(name, sorted(known), 1, 0.5)
             hint = f"did you mean {near[0]}?" if near else f"help(ropeconv.{verb}) lists them"
             hint = "pass the output to `ropeconv push`" if name == "push" else hint
             raise UsageError(f"{verb}() has no keyword {name}; {hint}")
+    return {name: _value(name, value, known[name]) for name, value in keywords.items() if value is not None}
+
+
+def _value(name: str, value: Any, keyword: Keyword) -> Any:
+    """Return the value of a keyword, several as a list. Raises UsageError for a wrong type."""
+    values = value if keyword.many and not isinstance(value, keyword.kind) else [value]
+    if not isinstance(values, Iterable) or not all(isinstance(one, keyword.kind) for one in values):
+        raise UsageError(f"{name}={value!r} is not {keyword.words}")
+    return list(values) if keyword.many else value
 
 
 def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
     """Return the recipe of a verb. Raises UsageError unless there is one method, RecipeError for wrong values."""
-    from .cli.options import build_recipe, chosen_methods
+    from .cli.options import LENGTHS, build_recipe, chosen_methods, variable
 
-    values = {name: value for name, value in keywords.items() if value is not None}
+    texts = {variable(name) for name, kind in REGISTRY.items() if kind.value not in (Value.SWITCH, Value.NUMBER)}
+    values = {name: f"{value}" if name in (*texts, *LENGTHS) else value for name, value in keywords.items()}
     if isinstance(recipe, Recipe):
         if values:
             raise UsageError(f"{verb}() got a recipe and {next(iter(values))}; give it to the recipe, or leave one out")
@@ -296,60 +322,7 @@ def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
         raise UsageError(f"{verb}() needs a Recipe or the path of one, and got {_described(recipe)}; or pass yarn=4")
     if recipe is None and not chosen_methods(values):
         raise UsageError(f"{verb}() needs a method, such as yarn=4 (`ropeconv list methods` lists them)")
-    values = {name: _recipe_value(name, value) for name, value in values.items()}
     return build_recipe(values | ({} if recipe is None else {"recipe": os.fspath(recipe)}))
-
-
-def _recipe_value(name: str, value: Any) -> Any:
-    """Return the value of a keyword as the command line has it. Raises UsageError for a wrong type."""
-    from .cli.options import LENGTHS, variable
-
-    kinds = {variable(method): kind.value for method, kind in REGISTRY.items()} | dict.fromkeys(SWITCHES, Value.SWITCH)
-    kind = kinds.get(name)
-    types: dict[Value | None, tuple[Any, str]] = {
-        Value.SWITCH: (bool, "True or False"), Value.NUMBER: (Real | os.PathLike, "a number"),
-    }  # fmt: skip
-    allowed, words = types.get(kind, (str | Real | os.PathLike, "a number or a text"))
-    if not isinstance(value, allowed):
-        raise UsageError(f"{name}={value!r} is not {words}")
-    is_text = kind not in (None, Value.SWITCH, Value.NUMBER) or name in LENGTHS
-    return f"{value}" if is_text else value
-
-
-def _values(kind: type, keywords: dict[str, Any]) -> dict[str, Any]:
-    """Return the keywords that are fields of a dataclass. Raises UsageError for a wrong type."""
-    hints = get_type_hints(kind)
-    values = {name: value for name, value in keywords.items() if name in hints}
-    for name, value in values.items():
-        if get_origin(hints[name]) is not tuple and not isinstance(value, hints[name]):
-            words = {bool: "True or False", str: "a text"}.get(hints[name], "a whole number")
-            raise UsageError(f"{name}={value!r} is not {words}")
-    return values
-
-
-def _target(keywords: dict[str, Any]) -> Target:
-    """Return the target of an output. Raises UsageError for a wrong type."""
-    from .cli.output_options import build_target
-
-    for option in options(OutputPlace, TargetOptions):
-        value = keywords.get(option.parameter)
-        if value is None:
-            continue
-        if option.many:
-            keywords[option.parameter] = _names(option.parameter, value)
-        elif not isinstance(value, str | os.PathLike if option.kind is Path else option.kind):
-            again = "; call apply() once for each" if option.repeatable and isinstance(value, list | tuple) else ""
-            kind = "True or False" if option.kind is bool else "a path" if option.kind is Path else "a text"
-            raise UsageError(f"{option.parameter}={value!r} is not {kind}{again}")
-    return build_target(keywords)
-
-
-def _names(name: str, value: object) -> list[str]:
-    """Return one or several texts as a list. name: of the keyword, for the message."""
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"{name}={value!r} is not a text, or a list of these")
-    return list(texts)
 
 
 def _is_loaded(model: Any) -> bool:
@@ -400,8 +373,6 @@ def _against(output: object, baked: Path, against: object) -> str:
         return _reference("validate", against)
     if isinstance(output, Output) and output.against:
         return output.against
-    from .cli.execution import source_of
-
     if reference := source_of(baked):
         return reference
     name = read_receipt(baked).source.name

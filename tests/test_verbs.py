@@ -13,10 +13,9 @@ import pytest
 import transformers
 
 import ropeconv
-from ropeconv import METHODS, Recipe, RopeconvError, Target, UsageError
-from ropeconv.convert.target import Target as Expected
+from ropeconv import METHODS, Recipe, RopeconvError, Target
 from ropeconv.inspection.receipts.receipt import SourceRecord
-from ropeconv.verbs import _against, _target
+from ropeconv.verbs import _against
 
 from .support.llamacpp import tokenizer_json
 
@@ -80,6 +79,7 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "restore, a wrong out": (lambda m, _: ropeconv.restore(m, out=3), "out=3 is not a path"),
     "evaluate, a wrong number": (lambda m, _: ropeconv.evaluate(m, "base", "b", windows="8"), "not a whole number"),
     "validate, a wrong number": (lambda m, _: ropeconv.validate(m, m, tokens="9"), "tokens='9' is not a whole number"),
+    "apply, a wrong out": (lambda m, _: ropeconv.apply(m, yarn=4, out=3), "out=3 is not a path"),
     "apply, push": (lambda m, _: ropeconv.apply(m, yarn=4, push="me/x"), "pass the output to `ropeconv push`"),
     "evaluate, no such text": (lambda m, _: ropeconv.evaluate(m, "base", "none.txt"), "none.txt"),
 }  # fmt: skip
@@ -116,11 +116,10 @@ def test_a_mistake_is_a_sentence(call: str, model: Path, load: Callable[[], Any]
         made(model, load)
 
 
-def test_the_keywords_are_those_of_the_command() -> None:
-    found = _target({"runtime": "vllm", "to": "gguf", "outtype": "q8_0", "out": "a.gguf"})
-    assert found == Expected(to="gguf", outtype="q8_0", out=Path("a.gguf"), runtimes=("vllm",)) == Target(**vars(found))
-    with pytest.raises(UsageError, match="out=3 is not a path"):
-        _target({"out": 3})
+def test_the_keywords_are_those_of_the_command(model: Path) -> None:
+    given = {"runtime": "vllm", "to": "safetensors", "encoding": "factors", "out": "a", "all_files": True}
+    found = ropeconv.apply(model, mixed=4, dry_run=True, **given).target
+    assert found == Target(to="safetensors", encoding="factors", out=Path("a"), runtimes=("vllm",), all_files=True)
 
 
 @pytest.mark.parametrize(

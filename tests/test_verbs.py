@@ -135,9 +135,8 @@ def test_a_source_on_the_hub_is_found_by_its_commit(
     reference: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = SourceRecord("a", "gguf" if "gguf" in reference else "hub", reference, "c0")
-    monkeypatch.setattr(
-        "ropeconv.inspection.receipts.reader.read_receipt", lambda baked: SimpleNamespace(source=record)
-    )
+    comparison = importlib.import_module("ropeconv.validate.comparison")
+    monkeypatch.setattr(comparison, "read_receipt", lambda baked: SimpleNamespace(source=record))
     assert _against("out", Path("out"), None) == found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -105,22 +104,6 @@ def recovered(source: str, output: Output) -> None:
 
     if recover(Path(source)):
         output.note(f"An interrupted change of {source} was undone first.")
-
-
-def source_of(baked: Path) -> str:
-    """The source of an output by its receipt: on the Hub, or a model of that name beside the output; else empty.
-
-    A wrong one is noticed by its schedule and its weights, which `validate` compares.
-    """
-    from ..inspection.receipts.reader import read_receipt
-    from ..models.open import HUB_FILE
-
-    source = read_receipt(baked).source
-    if source.repository:
-        file = re.fullmatch(HUB_FILE, source.reference or "")
-        return f"{source.repository}@{source.commit}" + (f"/{file[3]}" if file else "")
-    path = baked.parent / (f"{source.name}.gguf" if source.kind == "gguf" else source.name)
-    return str(path) if path.exists() else ""
 
 
 def run_validation(

@@ -105,8 +105,7 @@ class Encoding:
 
     order: in which "auto" tries encodings, lowest first. encode: raises UnsupportedBake for schedules that it cannot
     hold. max_ulp: by how many ulp of float32 the frequencies of a correct runtime may differ from the schedule.
-    config_only: it only changes config.json. folds: it folds the attention factor into weights, which validation then
-    checks. model_type: from the `model_type` of a source to that of its output.
+    config_only: it only changes config.json. model_type: from the `model_type` of a source to that of its output.
     """
 
     name: str
@@ -114,7 +113,6 @@ class Encoding:
     encode: Encode
     max_ulp: int
     config_only: bool
-    folds: bool
     model_type: Callable[[str], str]
 
 
@@ -128,13 +126,12 @@ def encoding(
     order: int,
     max_ulp: int,
     config_only: bool = False,
-    folds: bool = False,
     model_type: Callable[[str], str] = lambda name: name,
 ) -> Callable[[Encode], Encode]:
     """Decorator: registers a function as an encoding. The arguments are the fields of `Encoding`."""
 
     def register(encode: Encode) -> Encode:
-        ENCODINGS.add(name, Encoding(name, order, encode, max_ulp, config_only, folds, model_type), encode.__module__)
+        ENCODINGS.add(name, Encoding(name, order, encode, max_ulp, config_only, model_type), encode.__module__)
         return encode
 
     return register

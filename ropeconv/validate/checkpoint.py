@@ -82,8 +82,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
         stock_version(), at.device, schedule.digest, spec.settings.spread, settings.seed, tuple(results), agrees,
         sentence,
         dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
-        precision_kl=compared.precision() if reading.widened else 0.0, speed=states.speed,
-        score_factor=spec.score_factor, temperature=reading.temperature,
+        speed=states.speed, score_factor=spec.score_factor, temperature=reading.temperature,
         rule=rule(SAME_KERNELS, not reading.head.has_logits),
         **comparison.described(),
     )  # fmt: skip
@@ -124,17 +123,6 @@ class _ComparedModels:
                 )
             curve = tuple((run.positions[k], kl) for k, kl in zip(run.kept, measures.kl.tolist(), strict=False))
         return results, curve
-
-    def precision(self) -> float:
-        """Return the KL in nats between the reference in the precision of the run and in float32, at the last run."""
-        reading = self.reading
-        wide, hidden = reading.states.noise_runs[-1]
-        assert wide is not None
-        last = len(hidden) - 1
-        targets = self.runs[last].targets()
-        return float(
-            reading.measured(wide, hidden[last], reading.head, reading.states.reference[last], targets).kl.mean()
-        )
 
     def distance_from_formula(self) -> str:
         """Return a sentence on the KL between log-n and its approximation in the output."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ..inspection.receipts.reader import read_receipt
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.writer import add_validation
 from ..models.gguf import GgufSource
-from ..models.open import open_source
+from ..models.open import HUB_FILE, open_source
 from ..models.source import Source
 from ..options import ValidateOptions
 from ..rope.errors import RopeconvError
@@ -150,10 +151,10 @@ class Comparison:
         return fold.tensors if fold and (fold.expected_kl or dtype != "float32") else ()
 
     def described(self) -> dict[str, Any]:
-        """Return fields of `Validation`: frequencies before and after, trained and new length, and `unrotated`."""
+        """Return fields of `Validation`: frequencies before and after, trained and new length."""
         frequencies = {"before": self.spec.current().inv_freq.tolist(), "after": self.schedule.inv_freq.tolist()}
         lengths = {"trained": self.schedule.original_context, "new": self.schedule.context}
-        return {"frequencies": frequencies, "lengths": lengths, "unrotated": self.spec.unrotated}
+        return {"frequencies": frequencies, "lengths": lengths}
 
     def record(self, result: dict[str, Any], server: str = "") -> None:
         """Write a result, as `Validation.to_dict` has it, into the receipt of the output, or beside a GGUF file.
@@ -161,6 +162,19 @@ class Comparison:
         server: the runtime of a server, empty for other results.
         """
         add_validation(self.baked, self.receipt, result, server)
+
+
+def source_of(baked: Path) -> str:
+    """The source of an output by its receipt: on the Hub, or a model of that name beside the output; else empty.
+
+    A wrong one is noticed by its schedule and its weights, which `validate` compares.
+    """
+    source = read_receipt(baked).source
+    if source.repository:
+        file = re.fullmatch(HUB_FILE, source.reference or "")
+        return f"{source.repository}@{source.commit}" + (f"/{file[3]}" if file else "")
+    path = baked.parent / (f"{source.name}.gguf" if source.kind == "gguf" else source.name)
+    return str(path) if path.exists() else ""
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,9 @@ class Control:
 class SourceReading:
     """The source, read once in all variants that a comparison needs.
 
-    spec: what is compared, and how. at: device and precision. head: the source, for its head. widened: whether the
-    states have a noise run in float32. temperature: logits are divided by it for the KL. changes: phrases on settings
-    that were changed. read_tokens: how many were read up to now. indexed: whether an indexer chooses the keys that
-    attention sees.
+    spec: what is compared, and how. at: device and precision. head: the source, for its head. temperature: logits are
+    divided by it for the KL. changes: phrases on settings that were changed. read_tokens: how many were read up to now.
+    indexed: whether an indexer chooses the keys that attention sees.
     """
 
     spec: ComparisonSpec
@@ -81,7 +80,6 @@ class SourceReading:
     runs: list[TokenRun]
     states: HiddenStates
     head: TransformersEngine
-    widened: bool
     temperature: float = 1.0
     changes: tuple[str, ...] = ()
     read_tokens: int = 0
@@ -108,15 +106,13 @@ class SourceReading:
         states = read_source(engine, spec, runs, at.dtype)
         states.faint, indexed = faint, bool(indexers(engine.model))
         wide = replace(at, dtype="float32")
-        head, widened = engine.without_layers(), at.dtype != "float32" and fits(comparison.checkpoint, wide)
-        if widened:
+        head = engine.without_layers()
+        if at.dtype != "float32" and fits(comparison.checkpoint, wide):
             widened_engine = TransformersEngine(load_widened(folder, at), settings.chunk)
             states.noise_runs.append(read_noise_run(widened_engine, spec, runs))
         elif at.dtype != "float32":
             progress.note("The source does not fit into the memory in float32, so the noise floor leaves float32 out.")
-        return cls(
-            spec, at, runs, states, head, widened, changes=changes, read_tokens=before + work, indexed=indexed
-        )  # fmt: skip
+        return cls(spec, at, runs, states, head, changes=changes, read_tokens=before + work, indexed=indexed)
 
     @property
     def is_stopped(self) -> bool:

@@ -228,8 +228,7 @@ class Validation(Summary):
     transformers: version, or empty. digest: of the schedule. tokens: of a spread run. sentence: the result for people.
     runtime: name and version. length: of the run over every position, 0 without one. chunk: tokens read at a time.
     curve: (position, KL) of that run. speed: tokens per second of whole runs. partial: whether it was stopped early.
-    precision_kl: in low precision, KL of the reference from itself in float32, at the end of the context. frequencies:
-    before and after, radians per token. lengths: trained and new, in tokens. unrotated: (d - r)/2. unchecked:
+    frequencies: before and after, radians per token. lengths: trained and new, in tokens. unchecked:
     properties that this run cannot check. score_factor: the factor of the
     attention scores of both sides. temperature: the divisor of logits for the KL.
     """
@@ -248,11 +247,9 @@ class Validation(Summary):
     chunk: int = 0
     partial: bool = False
     curve: tuple[tuple[int, float], ...] = ()
-    precision_kl: float = 0.0
     speed: dict[str, float] = field(default_factory=dict)
     frequencies: dict[str, list[float]] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
-    unrotated: float | None = None
     unchecked: tuple[str, ...] = ()
     score_factor: float = 1.0
     temperature: float = 1.0

@@ -84,7 +84,6 @@ def write_validation_report(result: Validation, baked: Path, against: str, path:
         "Source": ", ".join(filter(None, [against, described_size(Path(against))])),
         "Runtime": runtime,
         "Ran on": f"{result.device}, {result.dtype}",
-        "Reference in float32": f"a KL of {result.precision_kl:.1e} away" if result.precision_kl else "the same",
         "Tokens": f"{result.tokens} in each spread run" + (f", {result.length:,} in one" if result.length else ""),
         "Tokens per second": speed or "not measured",
         "Seed": str(result.seed),

@@ -153,8 +153,6 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
     sheet.say(result.sentence)
     if result.unchecked:
         sheet.say(f"This test does not cover: {'; '.join(result.unchecked)}.")
-    if result.precision_kl:
-        sheet.say(f"In {result.dtype} the reference itself differs from float32 by a KL of {result.precision_kl:.1e}.")
 
 
 def _states(bucket: BucketResult) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The plots of a validation: KL and agreement over position, wavelengths before and after, and B(m)."""
+"""The plots of a validation: KL and agreement over position, and wavelengths before and after."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ..evaluate.tune.result import TuningResult
 from ..validate.validation import BucketResult, Validation
 from .plot_style import BLUE, ORANGE, RED, Panel, Picture, figure, in_tokens, ink, line, literal, write
-from .schedule_plots import divided_by, preference, wavelengths
+from .schedule_plots import divided_by, wavelengths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,19 +38,6 @@ def validation_pictures(result: Validation) -> list[Picture]:
         pictures.append(
             Picture(draw, "Each pair of dimensions rotates with its own wavelength, before and after the change.")
         )
-        if result.unrotated is not None:
-            length = max(result.lengths.values())
-            draw = partial(
-                preference, before=before, curves={"after": after}, unrotated=result.unrotated, length=length,
-                lengths=result.lengths,
-            )  # fmt: skip
-            pictures.append(
-                Picture(
-                    draw,
-                    "Below 0, a token that is like the query can score lower than a random one at this distance (Men "
-                    "et al. 2024).",
-                )
-            )
     return pictures
 
 

@@ -78,12 +78,12 @@ def validate_command(
     """
     from ...bake.findings import Options
     from ...engines.probe import Probe
-    from ...validate.comparison import Comparison, Settings
+    from ...validate.comparison import Comparison, Settings, source_of
     from ...views.plot_style import write_pictures
     from ...views.reports import write_validation_report
     from ...views.results import show_validation
     from ...views.validation_plots import validation_pictures
-    from ..execution import run_validation, source_of
+    from ..execution import run_validation
 
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")

@@ -9,7 +9,7 @@ from ..encoding import CheckpointResult, EncodeRequest, encoding, furthest, refu
 from ..fold import fold
 
 
-@encoding("weights", order=3, max_ulp=64, folds=True)
+@encoding("weights", order=3, max_ulp=64)
 def weights(request: EncodeRequest) -> CheckpointResult:
     """Fold the attention factor and softmax scale of the schedule into weights, which every runtime multiplies.
 

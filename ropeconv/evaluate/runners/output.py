@@ -28,7 +28,7 @@ from ...rope.methods.vectors import AsIs
 from ...rope.recipe import Recipe
 from ...validate.checkpoint import stock_version
 from ...validate.checks import needs_trust
-from ...validate.comparison import Comparison
+from ...validate.comparison import Comparison, source_of
 from ..row import BASE, Row
 from ..texts import CheckpointTokenizer, Tokenizer, gguf_tokenizer
 from .llamacpp import LlamaCppSettings
@@ -79,7 +79,7 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     """
     output = Path(request.model)
     receipt = read_receipt(output)
-    comparison = Comparison.open(output, request.against) if request.against else _comparison(output, receipt)
+    comparison = Comparison.open(output, request.against) if request.against else _comparison(output)
     opener = _in_llamacpp if output.suffix == ".gguf" else _in_transformers
     with ExitStack() as stack:
         runner = opener(output, receipt, comparison, request, stack)
@@ -160,17 +160,10 @@ def _exported(source: Source, receipt: Receipt, how: LlamaCppSettings) -> Output
     return OutputModel(Row(BASE), text_digest(source.identity, f"{target.outtype} {target.pre}"), opened)
 
 
-def _comparison(output: Path, receipt: Receipt) -> Comparison | None:
-    """The comparison with the source in a receipt, on the Hub or beside the output; None where it is not found."""
-    source = receipt.source
-    siblings = [output.parent / name for name in (source.name, f"{source.name}.gguf")]
-    places = [str(path) for path in siblings if path.exists() and path.resolve() != output.resolve()]
-    if source.repository:
-        file = (source.reference or "").split("@")[0].removeprefix(source.repository)
-        places.insert(0, f"{source.repository}@{source.commit}{file if source.kind == 'gguf' else ''}")
-    for place in places:
-        try:
-            return Comparison.open(output, place)
-        except RopeconvError:
-            continue
-    return None
+def _comparison(output: Path) -> Comparison | None:
+    """The comparison with the source in the receipt, on the Hub or beside the output; None where it is not found."""
+    place = source_of(output)
+    try:
+        return Comparison.open(output, place) if place else None
+    except RopeconvError:
+        return None

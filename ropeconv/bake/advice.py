@@ -94,7 +94,7 @@ class TrainedScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     families: tuple[str, ...] = ()
 
 
-class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EvidenceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `evidence.toml`."""
 
     studies: tuple[Study, ...]
@@ -103,9 +103,9 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def evidence() -> Evidence:
+def evidence() -> EvidenceTable:
     """Return what is known about methods."""
-    return package_data(files("ropeconv.bake") / "evidence.toml", Evidence)
+    return package_data(files("ropeconv.bake") / "evidence.toml", EvidenceTable)
 
 
 @dataclass(frozen=True)

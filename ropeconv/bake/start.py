@@ -76,7 +76,7 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
 
 
 @dataclass(frozen=True)
-class Start:
+class PlanStart:
     """A source and the schedule of a recipe for it, with which every plan begins.
 
     seen: the inspection of the source. recipe: with the mscale pair that it inherits from the source. spec: the RoPE
@@ -90,7 +90,7 @@ class Start:
     notes: tuple[str, ...]
 
 
-def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target) -> Start:
+def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target) -> PlanStart:
     """Return the start of a plan.
 
     first: the inspection of what the plan starts from. Raises what `start_spec` raises, UsageError where the output
@@ -117,7 +117,7 @@ def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target) -
             factors += f", softmax_scale {schedule.softmax_scale:.5g}"
         pair = f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g}"
         notes.append(f"{pair} are the model's own: {factors}")
-    return Start(seen, inherited, spec, schedule, tuple(notes))
+    return PlanStart(seen, inherited, spec, schedule, tuple(notes))
 
 
 def _derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:

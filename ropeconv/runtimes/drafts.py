@@ -45,7 +45,7 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DraftStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A statement on the versions `first` to `last` of a runtime and drafts of some kinds and families.
 
     families: empty for all. status: empty where the draft is read by the rules of its family. source: where that is
@@ -67,7 +67,7 @@ class DraftTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The schema of drafts.toml."""
 
     kinds: tuple[DraftKind, ...]
-    statements: tuple[Statement, ...]
+    statements: tuple[DraftStatement, ...]
 
 
 @cache

@@ -47,7 +47,7 @@ MARKS: frozenset[Feature] = frozenset({"rope_freqs_shape", "stock_theta", "no_sc
 ANY = "*"
 
 
-class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReaderStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The behaviour of a reader for some features of some architectures.
 
     archs: values of general.architecture, or "*" for all without a statement of their own on the feature. features:
@@ -76,9 +76,9 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
     window: str
     earlier: tuple[tuple[str, str], ...] = ()
     remark: str = ""
-    statements: tuple[Statement, ...] = ()
+    statements: tuple[ReaderStatement, ...] = ()
 
-    def statement(self, feature: Feature, arch: str) -> Statement | None:
+    def statement(self, feature: Feature, arch: str) -> ReaderStatement | None:
         """Return the statement on a feature of an architecture, for the last version; None if it is untested."""
         for name in (arch, ANY):
             for statement in self.statements:
@@ -87,7 +87,7 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
                     return statement
         return None
 
-    def _holds(self, statement: Statement) -> bool:
+    def _holds(self, statement: ReaderStatement) -> bool:
         last = (*version_key(self.last), math.inf)  # 0.12 stands for the last 0.12.x
         since, until = version_key(statement.since), version_key(statement.until)
         return since <= last and (not until or last[: len(until)] <= until)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from ropeconv.runtimes.gguf_readers import Reader, Statement, gguf_readers
+from ropeconv.runtimes.gguf_readers import Reader, ReaderStatement, gguf_readers
 from ropeconv.runtimes.runtime import version_key
 
 OUT = Path(__file__).parents[2] / "tests" / "data" / "gguf_readers.json"
@@ -134,7 +134,7 @@ def contradictions(rows: list[Reader], changes: Digest) -> Iterator[str]:
                         yield from _contradiction(row, arch, statement, start, versions[start], own_engine)
 
 
-def _overlap(row: Reader, statement: Statement, start: str, end: str) -> bool:
+def _overlap(row: Reader, statement: ReaderStatement, start: str, end: str) -> bool:
     """Whether a statement is about a version from `start` until before `end`."""
 
     def padded(version: str, rest: int) -> tuple[int, ...]:
@@ -146,7 +146,7 @@ def _overlap(row: Reader, statement: Statement, start: str, end: str) -> bool:
 
 
 def _contradiction(
-    row: Reader, arch: str, statement: Statement, version: str, read: list[str] | None, own_engine: bool
+    row: Reader, arch: str, statement: ReaderStatement, version: str, read: list[str] | None, own_engine: bool
 ) -> Iterator[str]:
     where = f"{row.key} on {arch}, {'/'.join(statement.features)}: {statement.status}"
     if read is None:

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from ropeconv.runtimes.gguf_readers import Reader, Statement, gguf_readers
+from ropeconv.runtimes.gguf_readers import Reader, ReaderStatement, gguf_readers
 from scripts.laboratory.reader_sources import OUT, contradictions, digest, fork, ollama
 
 EXTRACTED = json.loads(OUT.read_text("utf-8"))
@@ -25,20 +25,24 @@ def test_no_statement_contradicts_the_sources(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "statement", "problem"),
     [
-        ("ollama", Statement(("gemma3",), ("theta",), "exact"), "0.12.0 does not read rope.freq_base"),
-        ("ollama", Statement(("gemma3",), ("linear",), "exact", since="0.12.1"), "0.12.1 does not read rope.scaling"),
+        ("ollama", ReaderStatement(("gemma3",), ("theta",), "exact"), "0.12.0 does not read rope.freq_base"),
         (
             "ollama",
-            Statement(("mistral3",), ("yarn",), "exact", until="0.13"),
+            ReaderStatement(("gemma3",), ("linear",), "exact", since="0.12.1"),
+            "0.12.1 does not read rope.scaling",
+        ),
+        (
+            "ollama",
+            ReaderStatement(("mistral3",), ("yarn",), "exact", until="0.13"),
             "0.12.0 does not read rope.scaling.orig",
         ),
-        ("ik-llama-cpp", Statement(("qwen3",), ("rope_freqs",), "exact"), "2026.4 does not read rope_freqs"),
-        ("ik-llama-cpp", Statement(("llama",), ("rope_freqs",), "refused"), "2026.4 reads rope_freqs"),
-        ("ik-llama-cpp", Statement(("llama",), ("*",), "refused"), "2026.4 has the architecture"),
-        ("koboldcpp", Statement(("qwen2",), ("factors",), "exact"), "1.76 does not read rope_factors_long"),
+        ("ik-llama-cpp", ReaderStatement(("qwen3",), ("rope_freqs",), "exact"), "2026.4 does not read rope_freqs"),
+        ("ik-llama-cpp", ReaderStatement(("llama",), ("rope_freqs",), "refused"), "2026.4 reads rope_freqs"),
+        ("ik-llama-cpp", ReaderStatement(("llama",), ("*",), "refused"), "2026.4 has the architecture"),
+        ("koboldcpp", ReaderStatement(("qwen2",), ("factors",), "exact"), "1.76 does not read rope_factors_long"),
     ],
 )
-def test_a_wrong_statement_is_noticed(name: str, statement: Statement, problem: str) -> None:
+def test_a_wrong_statement_is_noticed(name: str, statement: ReaderStatement, problem: str) -> None:
     """The first three were in the table when it was typed by hand."""
     wrong = [msgspec.structs.replace(row, statements=(statement,)) for row in rows_of(name)]
     assert any(problem in sentence for sentence in contradictions(wrong, EXTRACTED[name]))

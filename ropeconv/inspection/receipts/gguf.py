@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+import msgspec
 import numpy as np
 
 from ...errors import BadSource
-from ...formats.gguf.edit import Change, Edit, Layout, deinterleave, rewrite
+from ...formats.gguf.edit import Change, Edit, Layout, RewrittenHeader, deinterleave, rewrite
 from ...formats.gguf.file import GgufFile
 from ...formats.gguf.header import ALIGNMENT, DEFAULT_ALIGNMENT, GgufHeader, TensorInfo
 from ...formats.gguf.values import ARRAY, SIZES, STRING, GgufValue, string
@@ -266,25 +267,18 @@ QUANTISED = "general.quantization_version"
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
     """Return the record of an output of a file that is its own first source. edit: from the file to the output."""
     header = file.header
-    values, added = _difference(header, edit)
     rewritten = rewrite(header, Edit(base=header.values, layout=Layout(header.version, header.data_start, 0)))
     first, end = file.shards[0], header.data_start + header.data_size
     head, tail = first.read(0, header.data_start), first.read(end, min(header.size, end + SMALL + 1))
     same = rewritten.exact(Layout(header.version, header.data_start, 0)) == head
-    small, interleaved, other = _sorted_changes(file.tensors, file.read, edit.changes)
-    return GgufRecord(
+    unchanged = GgufRecord(
         keys=tuple(header.values),
-        values=values,
-        added=added,
-        contents=small,
-        interleaved=interleaved,
-        head_dim=_head_dim(edit),
-        changed=other,
         version=header.version,
         data_start=header.data_start,
         tail=len(tail) if len(tail) <= SMALL and not any(tail) else 0,
         sha256=hashlib.sha256(head).hexdigest() if same else "",
     )
+    return _record(unchanged, header, rewrite(header, edit), file.tensors, file.read, edit.changes)
 
 
 def record_of_output(file: GgufFile, known: GgufRecord, before: Earlier, edit: Edit, replaced: bool) -> GgufRecord:
@@ -293,22 +287,8 @@ def record_of_output(file: GgufFile, known: GgufRecord, before: Earlier, edit: E
     known: the record of that file. before: its first source. edit: from the file, or if `replaced` from its first
     source, to the output.
     """
-    if replaced:
-        values, added = _difference(before.header, edit)
-        small, interleaved, other = _sorted_changes(file.tensors, file.read, edit.changes, known)
-    else:
-        output = rewrite(file.header, edit)
-        values, added = _unlike(before.header, output.values), tuple(set(output.tensors) - set(before.header.tensors))
-        changes = {name: change for name, change in edit.changes.items() if name not in known.added}
-        small, interleaved, other = _sorted_changes(file.tensors, file.read, changes, known)
-        small = {**small, **known.contents}
-        interleaved = tuple(name for name in dict.fromkeys((*known.interleaved, *interleaved)) if name not in small)
-        other = tuple(dict.fromkeys((*known.changed, *other, *(changes.keys() & set(known.interleaved)))))
-    head_dim = _head_dim(edit) or known.head_dim
-    return GgufRecord(
-        known.keys, values, tuple(sorted(added)), small, interleaved, head_dim, other, known.version, known.data_start,
-        known.tail, known.sha256,
-    )  # fmt: skip
+    output = rewrite(before.header if replaced else file.header, edit)
+    return _record(known, before.header, output, file.tensors, file.read, edit.changes, replaced)
 
 
 def record_of_export(
@@ -321,20 +301,50 @@ def record_of_export(
     afterwards, which adds a key.
     """
     keys = (*plain.values, *((QUANTISED,) if quantised and QUANTISED not in plain.values else ()))
-    added = tuple(item.name for item in edit.added)
-    small, interleaved, other = _sorted_changes(header.tensors, read, edit.changes)
-    return GgufRecord(
-        keys, _unlike(plain, rewrite(header, edit).values), added, small, interleaved, _head_dim(edit), other
+    return _record(GgufRecord(keys), plain, rewrite(header, edit), header.tensors, read, edit.changes)
+
+
+def _record(
+    known: GgufRecord,
+    first: GgufHeader,
+    output: RewrittenHeader,
+    tensors: Mapping[str, TensorInfo],
+    read: Callable[[str], bytes],
+    changes: Mapping[str, Change],
+    replaced: bool = False,
+) -> GgufRecord:
+    """Return a record with the parts of the first source that an output changes.
+
+    known: the record of the file that is changed. first: the header of the first source. tensors, read: of the file.
+    changes: its new tensors. replaced: whether they are made from the first source, so that earlier changes end.
+    """
+    changes = {name: change for name, change in changes.items() if name not in known.added}
+    small: dict[str, str] = {}
+    interleaved, other, remaining = list[str](), list[str](), SMALL
+    for name, change in changes.items():
+        size = tensors[name].size
+        if name in known.contents:
+            small[name] = known.contents[name]
+        elif change.interleaved:
+            interleaved.append(name)
+        elif size <= remaining and name not in known.interleaved:
+            small[name] = base64.b64encode(read(name)).decode()
+            remaining -= size
+        else:
+            other.append(name)
+    if not replaced:
+        small |= known.contents
+        interleaved = [name for name in dict.fromkeys((*known.interleaved, *interleaved)) if name not in small]
+        other = [*dict.fromkeys((*known.changed, *other, *(changes.keys() & set(known.interleaved))))]
+    return msgspec.structs.replace(
+        known,
+        values=_unlike(first, output.values),
+        added=tuple(sorted(output.tensors.keys() - first.tensors.keys())),
+        contents=small,
+        interleaved=tuple(interleaved),
+        head_dim=max((change.interleaved for change in changes.values()), default=0) or known.head_dim,
+        changed=tuple(other),
     )
-
-
-def _head_dim(edit: Edit) -> int:
-    return max((change.interleaved for change in edit.changes.values()), default=0)
-
-
-def _difference(header: GgufHeader, edit: Edit) -> tuple[dict[str, ValueRecord], tuple[str, ...]]:
-    """Return values that an edit removes, and names of tensors that it adds."""
-    return _unlike(header, rewrite(header, edit).values), tuple(item.name for item in edit.added)
 
 
 def _unlike(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, ValueRecord]:
@@ -349,27 +359,3 @@ def _unlike(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, Va
             if value.kind == STRING and text and not text.strip(b" "):  # the reserve of an earlier header
                 records[key] = ValueRecord(STRING, spaces=len(text))
     return records
-
-
-def _sorted_changes(
-    tensors: Mapping[str, TensorInfo],
-    read: Callable[[str], bytes],
-    changes: Mapping[str, Change],
-    known: GgufRecord | None = None,
-) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """Return changed tensors: the contents of small ones, names of those with other rows, and names of the others."""
-    small: dict[str, str] = {}
-    interleaved, other = [], []
-    remaining = SMALL
-    for name, change in changes.items():
-        size = tensors[name].size
-        if known is not None and name in known.contents:
-            small[name] = known.contents[name]
-        elif change.interleaved:
-            interleaved.append(name)
-        elif size <= remaining and not (known is not None and name in known.interleaved):
-            small[name] = base64.b64encode(read(name)).decode()
-            remaining -= size
-        else:
-            other.append(name)
-    return small, tuple(interleaved), tuple(other)

@@ -36,10 +36,9 @@ from ..formats.safetensors import (
 )
 from ..models.config import text_part
 from ..models.family import Family
-from ..models.layers import key_layers
+from ..models.layers import Which, fused_heads, head_count, key_layers, layer_prefix, layer_prefixes
 from ..models.schema import Config, positive_int
 from ..models.source import Source
-from ..models.suggest import Which, fused_heads, head_count, layer_prefix, layer_prefixes
 from ..options import FoldDtype, FoldInto
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec

@@ -27,10 +27,9 @@ from ..formats.jsontext import JsonObject
 from ..formats.safetensors import STORED, Tensor, widened
 from ..models.config import text_part
 from ..models.family import Family
-from ..models.layers import key_layers
+from ..models.layers import Which, fused_heads, head_count, key_layers, layer_prefix, layer_prefixes
 from ..models.schema import NORM_AFTER, Config
 from ..models.source import Source
-from ..models.suggest import Which, fused_heads, head_count, layer_prefix, layer_prefixes
 from ..rope.bound.reach import head_reach
 from ..rope.bound.sums import PairWeights, normalised_variances, pair_weights
 from ..rope.errors import counted

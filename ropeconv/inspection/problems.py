@@ -17,11 +17,11 @@ from ..errors import BadSource
 from ..formats.gguf.file import GgufFile
 from ..models.config import text_part
 from ..models.family import Family
+from ..models.layers import layer_prefix, layer_prefixes
 from ..models.length_limits import LengthLimit
 from ..models.registry import by_name
 from ..models.schema import DUAL_CHUNK, Config
 from ..models.source import Source
-from ..models.suggest import layer_prefix, layer_prefixes
 from ..rope.errors import counted
 from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Yarn
 from ..rope.lazy import Vector

@@ -1,4 +1,4 @@
-"""Which layers of a config.json rotate, by which frequencies, and how many tokens each of them sees.
+"""Which layers of a config.json rotate, by which frequencies, how many tokens each sees, and where its projections are.
 
 `part` is the text part of a config throughout.
 """
@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from typing import Literal
 
 from ..errors import BadSource
 from ..rope.errors import counted
@@ -152,3 +153,49 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
         layer: positive_int(settings, (window.key,), size, least=0) for layer, settings in own_settings(part).items()
     }
     return tuple(own.get(layer, size) if flag else None for layer, flag in zip(range(len(kinds)), flags, strict=False))
+
+
+Which = Literal["q", "k"]
+
+
+def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
+    """Return the possible prefixes of a layer's tensor names. layer: its number, which counts attention blocks."""
+    number, block = divmod(layer, family.layers.blocks)
+    block_name = family.hooks.blocks[block] if family.hooks.blocks else block
+    return tuple(pattern.format(layer=number, block=block_name) for pattern in family.weights.layer)
+
+
+def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | None:
+    """Return the prefix of a layer's tensor names; None if its projection is not among the names of all tensors."""
+    weights = family.weights
+    for prefix in layer_prefixes(layer, family):
+        if any(probe and f"{prefix}{probe}.weight" in names for probe in (weights.k, weights.fused, weights.q)):
+            return prefix
+    return None
+
+
+def head_count(part: Config, family: Family) -> int:
+    """Number of heads of queries. part: the text part of config.json. Raises BadSource where it is not stated."""
+    heads = positive_int(part, family.keys.heads, family.defaults.heads)
+    if heads is None:
+        raise BadSource(f"config.json has no {family.keys.heads[0]}; add it")
+    return heads
+
+
+def fused_heads(which: Which, rows: int, heads: int, head_dim: int, family: Family) -> tuple[int, ...]:
+    """The first row of each head's queries or keys in a fused projection of queries, keys and values.
+
+    which: "q" or "k". rows: of the projection. heads: number of heads of queries. head_dim: rows of one head. family:
+    of the model, which knows the order of the rows.
+    """
+    order = family.weights.fused_order
+    gates = heads if order == "gate-and-blocks" else 0
+    kv = (rows // head_dim - gates - heads) // 2
+    if order.endswith("blocks"):
+        first, count = (gates, heads) if which == "q" else (gates + heads, kv)
+        return tuple((first + head) * head_dim for head in range(count))
+    if order == "per-head":
+        kv = heads
+    group = heads // kv + 2
+    offsets = range(group - 2) if which == "q" else (group - 2,)
+    return tuple((index * group + offset) * head_dim for index in range(kv) for offset in offsets)

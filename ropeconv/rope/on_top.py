@@ -12,12 +12,6 @@ method gives for the unscaled model over L0:
 
 The context becomes L1 s. A method therefore sees L1 as the trained context, at the frequencies that the scaling has
 divided: the pair that rotates once in L0 unscaled rotates once in L1 under linear scaling by L1 / L0.
-
-Methods for models whose slowest pairs stand still by architecture (p-RoPE: Gemma 4, LFM 3).
-
-With a share p of the r/2 pairs that rotate, theta^(-2i/r) for i < p r/2 is (theta^p)^(-2i/(p r)): a rotary embedding of
-p r dimensions with the base theta^p. A method sees that one, so that its statement on the slowest pair holds for the
-slowest that rotates; a method that names a base names that of the whole head. The other pairs keep a frequency of 0.
 """
 
 from __future__ import annotations
@@ -26,72 +20,13 @@ from dataclasses import replace
 
 from .bound.reach import first_violation
 from .errors import RecipeError
-from .forms import (
-    NO_ROTATION,
-    DynamicNtk,
-    Form,
-    InterpolatedForm,
-    Llama3,
-    LongRope,
-    Plain,
-    Yarn,
-    base_inv_freq,
-    divisors,
-)
+from .forms import DynamicNtk, Form, InterpolatedForm, Llama3, LongRope, Yarn, base_inv_freq, divisors
 from .lazy import Vector, np
 from .lengths import format_tokens
 from .methods.bases import ThetaBound
-from .methods.method import Method
+from .methods.method import Method, schedule_of
 from .schedule import Schedule
-from .spec import Proportional, RopeSpec, recognise
-
-ROUND = 1e-12  # relative: what a power and its inverse leave
-
-
-def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
-    """The schedule of a method for an unscaled checkpoint, whichever of its pairs rotate.
-
-    Raises RecipeError where the method does not fit it.
-    """
-    if spec.rotating_share == 1:
-        return method.schedule(spec)
-    power = 1.0 if method.names_base else spec.rotating_share
-    form = Plain(spec.rope_theta**power)
-    schedule = method.schedule(replace(spec, form=form, rotary_dim=round(spec.rotary_dim * power), rotating_share=1.0))
-    inv_freq = _whole(schedule.inv_freq, spec)
-    return replace(
-        schedule,
-        inv_freq=inv_freq,
-        short_inv_freq=None if schedule.short_inv_freq is None else _whole(schedule.short_inv_freq, spec),
-        form=_whole_form(schedule.form, power, spec) or recognise(inv_freq, spec.rope_theta),
-    )
-
-
-def _whole(inv_freq: Vector, spec: RopeSpec) -> Vector:
-    whole = np.zeros(spec.rotary_dim // 2)
-    whole[: spec.rotating_pairs] = inv_freq[: spec.rotating_pairs]
-    return whole
-
-
-def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
-    """The form over the whole head; None where no form has still pairs beside its formula."""
-    if form is None:
-        return None
-    theta = form.theta ** (1 / power)
-    theta = round(theta, 6) if abs(round(theta, 6) - theta) <= ROUND * theta else theta
-    if isinstance(form, Plain):
-        return Proportional(theta, 1.0, spec.rotating_share)
-    if isinstance(form, InterpolatedForm):
-        return Proportional(theta, form.factor, spec.rotating_share)
-    if isinstance(form, Proportional):
-        return Proportional(theta, form.factor, form.partial_rotary_factor * spec.rotating_share)
-    if isinstance(form, LongRope):
-        still = (NO_ROTATION,) * (spec.rotary_dim // 2 - spec.rotating_pairs)
-        return replace(
-            form, theta=theta, short_factor=(*form.short_factor, *still), long_factor=(*form.long_factor, *still)
-        )
-    return None
-
+from .spec import RopeSpec
 
 Scaled = InterpolatedForm | Llama3 | Yarn
 """Forms that a method can widen."""

@@ -11,9 +11,9 @@ from .errors import RecipeError, RopeconvError, shown
 from .forms import LongRope, base_inv_freq, count_zero, divisors, temperature_attention_factor
 from .lazy import np
 from .lengths import parse_tokens
-from .methods.method import REGISTRY, Method, Value, positive, tokens
+from .methods.method import REGISTRY, Method, Value, positive, schedule_of, tokens
 from .methods.vectors import AsIs
-from .on_top import on_top, schedule_of
+from .on_top import on_top
 from .schedule import LogN, Schedule
 from .spec import RopeSpec
 

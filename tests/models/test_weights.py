@@ -9,7 +9,7 @@ import pytest
 
 from ropeconv.formats.safetensors import read_header
 from ropeconv.models.registry import by_model_type, families
-from ropeconv.models.suggest import layer_prefixes
+from ropeconv.models.layers import layer_prefixes
 
 from ..support.families import some
 from ..support.models import TINY, make

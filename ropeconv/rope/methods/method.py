@@ -2,6 +2,12 @@
 
 The command line, recipe files and tables read `REGISTRY`. A method is one class: its first field is the value of its
 flag, and each other field is an option (`beta_fast` is `--beta-fast`).
+
+Methods for models whose slowest pairs stand still by architecture (p-RoPE: Gemma 4, LFM 3).
+
+With a share p of the r/2 pairs that rotate, theta^(-2i/r) for i < p r/2 is (theta^p)^(-2i/(p r)): a rotary embedding of
+p r dimensions with the base theta^p. A method sees that one, so that its statement on the slowest pair holds for the
+slowest that rotates; a method that names a base names that of the whole head. The other pairs keep a frequency of 0.
 """
 
 from __future__ import annotations
@@ -13,11 +19,12 @@ from enum import Enum
 from typing import Any, ClassVar, TypeGuard, TypeVar
 
 from ..errors import RecipeError, shown
-from ..forms import Form
+from ..forms import NO_ROTATION, Form, InterpolatedForm, LongRope, Plain
+from ..lazy import Vector, np
 from ..lengths import MOST_TOKENS, Factor, factor_over, format_tokens, is_length, length_of, parse_factor, parse_tokens
 from ..registry import Registry
 from ..schedule import Schedule
-from ..spec import RopeSpec
+from ..spec import Proportional, RopeSpec, recognise
 
 Check = Callable[[object], str | None]
 LARGEST, LARGEST_SCALE = 1e30, 1e6
@@ -274,3 +281,51 @@ class ScaledMethod(Method):
 
     def relative(self, declared: int, original: int) -> Method:
         return replace(self, factor=self.factor_over(declared, "declared"))
+
+
+ROUND = 1e-12  # relative: what a power and its inverse leave
+
+
+def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
+    """The schedule of a method for an unscaled checkpoint, whichever of its pairs rotate.
+
+    Raises RecipeError where the method does not fit it.
+    """
+    if spec.rotating_share == 1:
+        return method.schedule(spec)
+    power = 1.0 if method.names_base else spec.rotating_share
+    form = Plain(spec.rope_theta**power)
+    schedule = method.schedule(replace(spec, form=form, rotary_dim=round(spec.rotary_dim * power), rotating_share=1.0))
+    inv_freq = _whole(schedule.inv_freq, spec)
+    return replace(
+        schedule,
+        inv_freq=inv_freq,
+        short_inv_freq=None if schedule.short_inv_freq is None else _whole(schedule.short_inv_freq, spec),
+        form=_whole_form(schedule.form, power, spec) or recognise(inv_freq, spec.rope_theta),
+    )
+
+
+def _whole(inv_freq: Vector, spec: RopeSpec) -> Vector:
+    whole = np.zeros(spec.rotary_dim // 2)
+    whole[: spec.rotating_pairs] = inv_freq[: spec.rotating_pairs]
+    return whole
+
+
+def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
+    """The form over the whole head; None where no form has still pairs beside its formula."""
+    if form is None:
+        return None
+    theta = form.theta ** (1 / power)
+    theta = round(theta, 6) if abs(round(theta, 6) - theta) <= ROUND * theta else theta
+    if isinstance(form, Plain):
+        return Proportional(theta, 1.0, spec.rotating_share)
+    if isinstance(form, InterpolatedForm):
+        return Proportional(theta, form.factor, spec.rotating_share)
+    if isinstance(form, Proportional):
+        return Proportional(theta, form.factor, form.partial_rotary_factor * spec.rotating_share)
+    if isinstance(form, LongRope):
+        still = (NO_ROTATION,) * (spec.rotary_dim // 2 - spec.rotating_pairs)
+        return replace(
+            form, theta=theta, short_factor=(*form.short_factor, *still), long_factor=(*form.long_factor, *still)
+        )
+    return None

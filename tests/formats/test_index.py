@@ -68,8 +68,8 @@ def test_json_keeps_order_and_indentation_or_has_two_spaces() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_numbers_are_found_in_pieces_of_a_text_of_any_size(size: int) -> None:
-    """Under the keys that are asked for, and not in lists and strings."""
-    data = b'{"a": 1, "b": {"c": -2.5e3, "d": [1, 2], "e": "4:{\\"5"}, "z": {"c": 9}, "f\\u006f": {"x": 7}}'
+    """Under the keys that are asked for, and not in lists and strings; what is not a number is left out."""
+    data = b'{"a": 1, "b": {"c": -2.5e3, "d": [1, 2], "e": "4:{\\"5", "y": 1-2}, "z": {"c": 9}, "f\\u006f": {"x": 7}}'
     blocks = [data[at : at + size] for at in range(0, len(data), size)]
     found = [(one.path, one.value, data[one.start : one.stop]) for one in numbers(blocks, "x", {"a", "b", "fo"})]
     assert found == [(("a",), 1.0, b"1"), (("b", "c"), -2500.0, b"-2.5e3"), (("fo", "x"), 7.0, b"7")]

@@ -30,7 +30,7 @@ def kept(path: Path, count: int = 3) -> Path:
 
 
 def values(path: Path) -> dict[str, int]:
-    with opened(path) as journal:
+    with Journal(path, KIND, "a") as journal:
         return {key: line.value for key, line in journal.lines.items()}
 
 
@@ -46,7 +46,7 @@ def test_lines_are_there_again_and_the_last_of_a_key_holds(tmp_path: Path) -> No
 def test_a_changed_byte_anywhere_costs_one_line_and_is_told(tmp_path: Path) -> None:
     path = kept(tmp_path / "x.jsonl")
     whole = path.read_bytes()
-    for place in range(0, len(whole), 3):
+    for place in (*range(0, len(whole), 3), len(whole) - 1):
         for byte in (whole[place] ^ 1, 0, ord("\n")):
             data = whole[:place] + bytes([byte]) + whole[place + 1 :]
             if data == whole:

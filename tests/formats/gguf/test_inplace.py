@@ -74,6 +74,12 @@ def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
     assert contents(path) == contents(tmp_path / "new.gguf")
 
 
+def test_a_header_that_fits_moves_no_data(model: Path) -> None:
+    before = read_header(model)
+    list(phases(GgufFile.open(model), Edit({"llama.note": string("x" * (len(before.get(RESERVED)) - 100))})))
+    assert read_header(model).data_start == before.data_start
+
+
 def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
     write(tmp_path / "model.gguf", split=2)
     first, second = sorted(tmp_path.glob("model-*.gguf"))

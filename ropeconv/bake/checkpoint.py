@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import frexp
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..convert.encoding import CheckpointResult, EncodeRequest, select
-from ..convert.fold import NEGLIGIBLE, Scaling, folded_shards, grown_index
+from ..convert.fold import folded_shards, grown_index
 from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.disk import Advance, Splice, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard
 from ..inspection.receipts.folder import folder_record, original_record, stated
-from ..inspection.receipts.receipt import OriginalRecord, Receipt, ScaledRecord
+from ..inspection.receipts.receipt import OriginalRecord, Receipt
 from ..models.family import Family
 from ..models.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
 from ..models.schema import DUAL_CHUNK
@@ -37,7 +36,6 @@ from .warnings import warnings
 DTYPE_NOTE = "the scaled norms are stored in float32; a program that loads the model in 16 bits rounds them"
 SHARD = "model-rope.safetensors"
 RENAMED = "model-00001-of-00001.safetensors"
-EXACT = ("F32", "BF16", "F16")
 
 
 def extra_shard(
@@ -84,11 +82,8 @@ class CheckpointPlan(Plan):
         added = [file.name for file in without_text if file.action in ("write", "convert")]
         renamed = {file.name: file.origin for file in self.files if file.origin and file.origin != file.name}
         splices = {file.name: file.splice for file in self.files if file.splice is not None}
-        scalings = fold.scalings if fold is not None else ()
-        rounded = {scaling.tensor for scaling in scalings if _rounds(scaling, source.tensors[scaling.tensor])}
-        exact = [scaling for scaling in scalings if scaling.tensor not in rounded]
-        scaled = tuple(ScaledRecord(scaling.tensor, scaling.factor, scaling.spans) for scaling in exact)
-        record = folder_record(source, texts, added, renamed, self.skipped, scaled, tuple(sorted(rounded)), splices)
+        multiplied = fold.tensors if fold is not None else ()
+        record = folder_record(source, texts, added, renamed, self.skipped, multiplied, splices)
         return original_record(source, source_record(source), folder=record)
 
     def predicted(self, version: str) -> str:
@@ -99,12 +94,6 @@ class CheckpointPlan(Plan):
             return self.result.status_of(find(f"transformers@{version}")[0])
         except RecipeError:
             return "unknown"
-
-
-def _rounds(scaling: Scaling, tensor: Tensor) -> bool:
-    """Whether a scaling cannot be undone: only products with powers of two are exact, and not of every dtype."""
-    power_of_two = abs(frexp(scaling.factor)[0] - 0.5) <= NEGLIGIBLE
-    return scaling.plus_one or not power_of_two or tensor.dtype not in EXACT
 
 
 def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> CheckpointPlan:
@@ -183,8 +172,8 @@ def _check_tokenizer(source: Source, family: Family) -> None:
 
 
 def _tensors(source: Source) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, none for a config.json. Raises BadSource for one without safetensors weights."""
-    if source.kind == "config" or source.weights():
+    """The tensors of a checkpoint, none for a config.json or a graph. Raises BadSource without safetensors weights."""
+    if source.kind in ("config", "graph") or source.weights():
         return source.tensors
     names = [file.name for file in source.files()]
     pickled = next((name for name in names if name.endswith(".bin")), "")

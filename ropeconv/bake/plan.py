@@ -19,9 +19,7 @@ from ..formats.jsontext import JsonObject
 from ..inspection.document import (
     Document,
     KvCacheDocument,
-    ScheduleDocument,
     SourceDocument,
-    VerdictDocument,
 )
 from ..inspection.kv_cache import KvCache
 from ..inspection.receipts import receipt as records
@@ -143,9 +141,9 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     fold: records.FoldRecord | None
     in_config: records.ConfigRecord | None
     log_n_approximation: records.LogNRecord | None
-    schedule: ScheduleDocument
+    schedule: records.ScheduleRecord
     effective_length: int | None
-    runtimes: tuple[VerdictDocument, ...]
+    runtimes: tuple[records.RuntimeRecord, ...]
     out: str
     considered: tuple[ConsideredEncoding, ...]
     files: tuple[FileDocument, ...]
@@ -220,16 +218,10 @@ class Plan(FilePlan):
             log_n_approximation=log_n,
             schedule=records.ScheduleRecord(**schedule.to_dict()),
             effective_length=effective_length(schedule, before),
-            runtimes=tuple(
-                records.RuntimeRecord(
-                    verdict.runtime, verdict.status, verdict.reason, verdict.source, verdict.display_name,
-                    verdict.evidence.grade, verdict.evidence.detail,
-                )
-                for verdict in result.verdicts
-            ),
+            runtimes=tuple(records.RuntimeRecord(**verdict.to_dict()) for verdict in result.verdicts),
             original=self.original,
             target=copied(records.TargetRecord, self.target, to="safetensors" if self.is_folder else "gguf"),
-        )  # fmt: skip
+        )
 
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""
@@ -246,11 +238,10 @@ class Plan(FilePlan):
         receipt, cache = self.receipt(), self.kv_cache
         names = (
             "family", "recipe", "before", "encoding", "fold", "in_config", "log_n_approximation", "effective_length",
+            "schedule", "runtimes",
         )  # fmt: skip
         fields = {name: getattr(receipt, name) for name in names} | {
             "source": self.source.to_dict(),
-            "schedule": self.schedule.to_dict(),
-            "runtimes": [verdict.to_dict() for verdict in self.result.verdicts],
             "out": str(self.out),
             "considered": self.result.considered,
             "files": [FileDocument(name=file.name, action=file.action, size=file.size) for file in self.files],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 
 import msgspec
 
@@ -21,21 +20,16 @@ from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe
 from ..validate.checks import needs_trust
 from ..validate.comparison import Comparison
-from ..version import __version__
 from .apply import make_plan
 from .checkpoint import CheckpointPlan, with_readme_of
 from .file_checks import FolderCheck, GgufCheck
 from .findings import Findings, Options, Verification
 from .plan import GgufOutput, Plan, PlannedFile
 
-OF_FILES = ("files", "check", "validation", "servers", "evaluations")
-"""Keys of a receipt that are only known after the files are written."""
-ALWAYS = ("recipe", "encoding", "schedule", "fold", "in_config", "log_n_approximation", "before", "original", "target")
-"""Keys of a receipt that are the same in every version."""
+NOT_COMPARED = ("ropeconv", "source", "files", "check", "validation", "servers", "evaluations")
+"""Keys of a receipt that are of the version and the place, or only known after the files are written."""
 CONVERTED = ("meta", "gguf")
 """Kinds of sources whose files are converted."""
-TEXTS = ("rope", "after")
-"""Fields of `before` that are for people, and may be worded differently in another version."""
 
 
 def plan_again(comparison: Comparison) -> Plan:
@@ -45,20 +39,15 @@ def plan_again(comparison: Comparison) -> Plan:
     """
     receipt, source = comparison.receipt, comparison.source
     recipe, recorded = Recipe.from_dict(receipt.recipe), receipt.target
-    targets = [copied(Target, recorded, to=None if isinstance(source, GgufSource) else recorded.to)]
-    if recorded.encoding == "auto":
-        targets.append(replace(targets[0], encoding=receipt.encoding))  # tables of runtimes grow
+    target = copied(Target, recorded, to=None if isinstance(source, GgufSource) else recorded.to, out=comparison.baked)
     name, source.name = source.name, receipt.source.name  # names of models are made of it
     problem = "it has another encoding"
     try:
-        for target in targets:
-            try:
-                plan = make_plan(source, recipe, replace(target, out=comparison.baked))
-            except RopeconvError as refused:
-                problem = str(refused)
-                continue
-            if plan.result.encoding == receipt.encoding and plan.schedule.digest == receipt.schedule.digest:
-                return with_readme_of(plan, receipt) if isinstance(plan, CheckpointPlan) else plan
+        plan = make_plan(source, recipe, target)
+        if plan.result.encoding == receipt.encoding and plan.schedule.digest == receipt.schedule.digest:
+            return with_readme_of(plan, receipt) if isinstance(plan, CheckpointPlan) else plan
+    except RopeconvError as refused:
+        problem = str(refused)
     finally:
         source.name = name
     raise BadSource(
@@ -68,14 +57,9 @@ def plan_again(comparison: Comparison) -> Plan:
 
 
 def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
-    """Return the keys of a receipt that differ from its plan, except for paths and for texts of other versions."""
+    """Return the keys of a receipt that differ from its plan, except for paths."""
     planned, recorded = _plain(parse_receipt(embedded(plan.receipt()), "the plan")), _plain(receipt)
-    keys = tuple(key for key in planned if key not in (*OF_FILES, "source"))
-    if receipt.ropeconv != __version__:
-        keys = ALWAYS
-        for data in (planned, recorded):
-            data["before"] = {key: value for key, value in data["before"].items() if key not in TEXTS}
-    unlike = [key for key in keys if planned[key] != recorded[key]]
+    unlike = [key for key in planned if key not in NOT_COMPARED and planned[key] != recorded[key]]
     # of another kind, it copies what was converted, or converts what was copied
     same = (receipt.source.kind in CONVERTED) == (plan.source.kind in CONVERTED)
     if plan.is_folder and _files(receipt.files, same) != _files(plan.files, same):

@@ -13,11 +13,11 @@ from ..formats.jsontext import JsonObject
 from ..models.config import CachedLayers
 from ..pretrained import CodeFile
 from ..rope.errors import counted
-from ..rope.schedule import LogN, QueryScaling
+from ..rope.schedule import QueryScaling
 from ..rope.spec import ContextSource, LayerKind, RopeSpec
-from ..runtimes.runtime import Status
 from ..runtimes.verdict import describe
 from ..version import SCHEMA
+from .receipts.receipt import RuntimeRecord, ScheduleRecord
 
 
 @dataclass(frozen=True)
@@ -100,40 +100,6 @@ class SourceDocument(Document, frozen=True, kw_only=True):
     commit: str | None
 
 
-class VerdictDocument(Document, frozen=True, kw_only=True):
-    """The support of a range of versions of a runtime.
-
-    runtime: `name@version`, of its first version. evidence: "run" or "read", evidence_detail: version and date of a
-    run; both null if it was not tested. source: where the rule is stated.
-    """
-
-    runtime: str
-    display_name: str
-    status: Status
-    reason: str
-    evidence: str | None
-    evidence_detail: str | None
-    source: str
-
-
-class ScheduleDocument(Document, frozen=True, kw_only=True, omit_defaults=True):
-    """A schedule; keys that it does not need are absent.
-
-    inv_freq: radians per token, one per pair of dimensions. short_inv_freq: those of short sequences, if they differ.
-    context, original_context: in tokens. digest: sha256 over everything that changes a logit.
-    """
-
-    inv_freq: tuple[float, ...]
-    attention_factor: float
-    context: int
-    original_context: int
-    digest: str
-    short_inv_freq: tuple[float, ...] | None = None
-    softmax_scale: float = 1.0
-    log_n: LogN | None = None
-    query_scaling: QueryScaling | None = None
-
-
 class SizeDocument(Document, frozen=True, kw_only=True):
     """The bytes of a key-value cache by dtype, at a number of tokens."""
 
@@ -205,7 +171,7 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     refuse: str | None
     notes: tuple[str, ...]
     problems: tuple[Problem, ...]
-    runtimes: tuple[VerdictDocument, ...]
+    runtimes: tuple[RuntimeRecord, ...]
     kv_cache: KvCacheDocument | None
-    schedule: ScheduleDocument
+    schedule: ScheduleRecord
     repairs: tuple[Problem, ...] | UnsetType = UNSET

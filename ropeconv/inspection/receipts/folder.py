@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from math import frexp, prod
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ...errors import BadSource
-from ...formats.disk import FileIdentity, Splice, copy_file, sha256, text_digest, write_blocks
-from ...formats.safetensors import INDEX, STORED, Header, Tensor, read_header, safe_name, tensors, widened
+from ...formats.disk import FileIdentity, Splice, sha256, text_digest, write_blocks
+from ...formats.safetensors import INDEX, Header, safe_name, tensors
 from ...models.length_limits import SMALL
 from ...models.source import CARD, RECEIPT, SOURCE_CARD, GeneratedFile, Source, SourceFile
 from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import read_spec
 from .reader import parse_receipt
-from .receipt import FolderRecord, GgufRecord, OriginalRecord, Receipt, ScaledRecord, SourceRecord, TextRecord
+from .receipt import FolderRecord, GgufRecord, OriginalRecord, Receipt, SourceRecord, TextRecord
 
 WEIGHTS = ".safetensors"
 """The suffix of weights. Only these files and README.md are renamed."""
@@ -110,9 +105,9 @@ def original_source(source: Source) -> OriginalSource:
             f"{edited} of {source.reference} was changed after ropeconv wrote it, and the change would be lost; take "
             f"the source again, {first}, or remove {RECEIPT} to start from the changed files"
         )
-    if record.rounded:
+    if record.multiplied:
         raise BadSource(
-            f"{record.rounded[0]} of {source.reference} was multiplied and rounded, which cannot be undone; take the "
+            f"{record.multiplied[0]} of {source.reference} was multiplied by a factor, which is not undone; take the "
             f"source again, {first}"
         )
     return OriginalSource(source, receipt, record)
@@ -183,8 +178,7 @@ class OriginalSource(Source):
     def path(self, name: str) -> Path:
         """Return the local path of a file. Raises BadSource for a missing one, and one that must be written first."""
         inner_name = self._inner_names.get(name, name)
-        is_scaled = inner_name.endswith(WEIGHTS) and inner_name in self._scaled
-        if name in self._texts or name in self._spliced or is_scaled:
+        if name in self._texts or name in self._spliced:
             raise BadSource(
                 f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore` first, and start "
                 "from the folder that it writes"
@@ -227,33 +221,12 @@ class OriginalSource(Source):
         return tuple(self._texts)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
-        """Return large text files, and shards with tensors that were multiplied by powers of two."""
-        scaled = self._scaled
+        """Return the large text files."""
         sizes = {file.name: file.size for file in self.files()}
-        found = [
+        return tuple(
             GeneratedFile(name, sizes[name], partial(write_blocks, partial(self.stream, name)))
             for name in self._spliced
-        ]
-        for file in self.inner.files():
-            if file.name in scaled:
-                write = partial(write_divided, partial(self.inner.path, file.name), scaled[file.name])
-                found.append(GeneratedFile(self.record.renamed.get(file.name, file.name), file.size, write))
-        return tuple(found)
-
-    @cached_property
-    def _scaled(self) -> dict[str, list[ScaledRecord]]:
-        """The tensors to divide, by the name of their shard in the output."""
-        by_shard: dict[str, list[ScaledRecord]] = {}
-        if not self.record.scaled:
-            return by_shard
-        shards = {tensor: name for name, header in self.inner.headers.items() for tensor in header.tensors}
-        for record in self.record.scaled:
-            if record.tensor not in shards:
-                raise BadSource(f"{self.reference} has no {record.tensor}; take the source again, {self.first}")
-            shard = shards[record.tensor]
-            check_scaled(record, self.inner.headers[shard].tensors[record.tensor])
-            by_shard.setdefault(shard, []).append(record)
-        return by_shard
+        )
 
     @property
     def headers(self) -> dict[str, Header]:
@@ -304,16 +277,14 @@ def folder_record(
     made: Iterable[str],
     renamed: Mapping[str, str],
     skipped: tuple[str, ...],
-    scaled: tuple[ScaledRecord, ...],
-    rounded: tuple[str, ...],
+    multiplied: tuple[str, ...],
     spliced: Mapping[str, Splice] = MappingProxyType({}),
 ) -> FolderRecord:
     """Return the record of an output folder, which includes that in the receipt of its source.
 
     source: of the output. written: its new texts, by name. made: names of its other files that are not copies. renamed:
-    names in the source, by those in the output. skipped: names of files of the source that are left out. scaled:
-    tensors multiplied by powers of two. rounded: names of tensors multiplied by others. spliced: changes of large text
-    files, by name.
+    names in the source, by those in the output. skipped: names of files of the source that are left out.
+    multiplied: names of tensors multiplied by a factor. spliced: changes of large text files, by name.
     """
     if isinstance(source, OriginalSource):
         record = FolderRecord(skipped=source.record.skipped)
@@ -345,8 +316,7 @@ def folder_record(
         added=tuple(sorted(added)),
         renamed=names,
         skipped=tuple(sorted({*record.skipped, *filter(safe_name, skipped)})),
-        scaled=(*record.scaled, *scaled),
-        rounded=tuple(sorted({*record.rounded, *rounded})),
+        multiplied=tuple(sorted({*record.multiplied, *multiplied})),
     )
 
 
@@ -388,67 +358,3 @@ def _spliced(source: Source, file: SourceFile, splice: Splice, known: TextRecord
     before = source.read(name, prefix, earlier.start).decode()
     after = source.read(name, earlier.stop, file.size - suffix).decode()
     return TextRecord(name, known.sha256, before + known.text + after, prefix, suffix)
-
-
-EXACT = ("F32", "BF16", "F16")
-CLOSE = 1e-9  # the factor is a product of float64 numbers
-CHUNK = 1 << 20  # elements to read at a time
-
-
-def check_scaled(record: ScaledRecord, tensor: Tensor) -> None:
-    """Raise BadSource for a record of a scaled tensor that no bake writes."""
-    mantissa, exponent = frexp(record.factor)
-    wrong, end = "", 0
-    if not abs(mantissa - 0.5) <= CLOSE or abs(exponent) > 126:
-        wrong = f"by {record.factor:g}, which is not a power of two"
-    elif tensor.dtype not in EXACT:
-        wrong = f"as {tensor.dtype}"
-    for start, stop in sorted(record.spans):
-        if not end <= start < stop <= prod(tensor.shape):
-            wrong = wrong or f"from element {start} to {stop}, of {prod(tensor.shape)}"
-        end = stop
-    if wrong:
-        raise BadSource(
-            f"the receipt says that {record.tensor} was multiplied {wrong}; do not trust it, take the source again"
-        )
-
-
-def write_divided(
-    shard: Callable[[], Path], scaled: Iterable[ScaledRecord], target: Path, advance: Callable[[int], None]
-) -> None:
-    """Copy a shard and divide its tensors.
-
-    shard: returns its local path. target: the new file. advance: called with the bytes written since the last call.
-    Raises BadSource if the division is not exact.
-    """
-    copy_file(shard(), target, advance)
-    header = read_header(target)
-    file = os.open(target, os.O_RDWR)
-    try:
-        for record in scaled:
-            tensor = header.tensors[record.tensor]
-            check_scaled(record, tensor)
-            dtype = np.dtype(STORED[tensor.dtype])
-            for start, stop in record.spans:
-                for at in range(start, stop, CHUNK):
-                    place = header.data_start + tensor.start + at * dtype.itemsize
-                    stored = np.frombuffer(os.pread(file, (min(at + CHUNK, stop) - at) * dtype.itemsize, place), dtype)
-                    os.pwrite(file, _divided(stored, tensor.dtype, record), place)
-    finally:
-        os.close(file)
-
-
-def _divided(stored: NDArray[np.generic], dtype: str, record: ScaledRecord) -> bytes:
-    """Return stored numbers divided by a power of two. Only normal numbers were surely multiplied without rounding."""
-    values = widened(stored, dtype)
-    new = values / np.float32(record.factor)
-    least = np.finfo(np.float16 if dtype == "F16" else np.float32).tiny
-    for numbers in (np.abs(values), np.abs(new)):
-        if not (np.isfinite(numbers) & (numbers >= least)).all():
-            raise BadSource(
-                f"{record.tensor} was multiplied by {record.factor:g} and has numbers that may have lost bits; take "
-                "the source again"
-            )
-    if dtype == "BF16":
-        return np.ascontiguousarray((new.view(np.uint32) >> 16).astype("<u2")).tobytes()
-    return np.ascontiguousarray(new.astype(STORED[dtype])).tobytes()

@@ -112,19 +112,9 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_what(self) -> tuple[str, ...]:
-        """The text, runtime and precision: a newer evaluation of the same replaces this one."""
-        return self.runtime, self.dtype, self.tokens_sha256, self.against
-
-    def joined(self, older: EvaluationRecord) -> EvaluationRecord:
-        """Return this evaluation, with the measures that only an older one of the same kind has."""
-        names = {cell.measure for cell in self.measured}
-        others = tuple(cell for cell in older.measured if cell.measure not in names)
-        joined = msgspec.structs.replace(self, measured=(*others, *self.measured))
-        if self.holds_to is not None or self.price is not None or not others:
-            return joined
-        return msgspec.structs.replace(
-            joined, price=older.price, price_error=older.price_error, holds_to=older.holds_to
-        )
+        """The text, runtime, precision and measures: a newer evaluation of the same replaces this one."""
+        measures = sorted({cell.measure for cell in self.measured})
+        return self.runtime, self.dtype, self.tokens_sha256, self.against, *measures
 
     @property
     def described_texts(self) -> str:
@@ -179,28 +169,19 @@ class TextRecord(msgspec.Struct, frozen=True):
         return Splice(self.prefix, max(self.prefix, size - self.suffix), self.text.encode())
 
 
-class ScaledRecord(msgspec.Struct, frozen=True):
-    """A tensor with elements multiplied by a power of two. spans: [start, stop) in the flat tensor."""
-
-    tensor: str
-    factor: float
-    spans: tuple[tuple[int, int], ...]
-
-
 class FolderRecord(msgspec.Struct, frozen=True):
     """The parts of a checkpoint folder that an output changes.
 
     texts: files with other contents. added: names of files of the output only. renamed: its names of files, by those in
-    the output. skipped: names of files that the output lacks. scaled: tensors multiplied by powers of two. rounded:
-    names of tensors that were multiplied by other factors.
+    the output. skipped: names of files that the output lacks. multiplied: names of tensors that were multiplied by a
+    factor, which cannot be undone.
     """
 
     texts: tuple[TextRecord, ...] = ()
     added: tuple[str, ...] = ()
     renamed: dict[str, str] = {}
     skipped: tuple[str, ...] = ()
-    scaled: tuple[ScaledRecord, ...] = ()
-    rounded: tuple[str, ...] = ()
+    multiplied: tuple[str, ...] = ()
 
 
 class ValueRecord(msgspec.Struct, frozen=True):
@@ -278,17 +259,18 @@ class LogNRecord(msgspec.Struct, frozen=True):
     deviation: float
 
 
-class ScheduleRecord(msgspec.Struct, frozen=True):
-    """The schedule, as `Schedule.to_dict` has it.
+class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A schedule, as `Schedule.to_dict` has it; keys that it does not need are absent.
 
-    inv_freq: radians per token, [rotary_dim / 2]. context, original_context: in tokens; 0 if unknown.
+    inv_freq: radians per token, one per pair of dimensions. short_inv_freq: those of short sequences, if they differ.
+    context, original_context: in tokens. digest: sha256 over everything that changes a logit.
     """
 
     digest: str
-    inv_freq: tuple[float, ...] = ()
-    attention_factor: float = 1.0
-    context: int = 0
-    original_context: int = 0
+    inv_freq: tuple[float, ...]
+    attention_factor: float
+    context: int
+    original_context: int
     short_inv_freq: tuple[float, ...] | None = None
     softmax_scale: float = 1.0
     log_n: JsonObject | None = None
@@ -296,10 +278,10 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
 
 
 class RuntimeRecord(msgspec.Struct, frozen=True):
-    """A verdict.
+    """The support of a range of versions of a runtime, as `Verdict.to_dict` has it.
 
-    runtime: `name@version`. evidence: how it is known, "run" or "read", or empty; evidence_detail: version and date.
-    The other fields are those of `Verdict`.
+    runtime: `name@version`, of its first version. evidence: "run" or "read", evidence_detail: version and date of a
+    run; both null if it was not tested. source: where the rule is stated.
     """
 
     runtime: str
@@ -307,13 +289,13 @@ class RuntimeRecord(msgspec.Struct, frozen=True):
     reason: str = ""
     source: str = ""
     display_name: str = ""
-    evidence: str = ""
-    evidence_detail: str = ""
+    evidence: str | None = None
+    evidence_detail: str | None = None
 
     @property
     def grade(self) -> str:
         """The kind of evidence, as in `Verdict`."""
-        return self.evidence
+        return self.evidence or ""
 
 
 class FileRecord(msgspec.Struct, frozen=True):

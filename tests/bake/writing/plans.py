@@ -22,6 +22,7 @@ from ropeconv.inspection.receipts.receipt import (
 from ropeconv.models.folder import FolderSource
 
 SIZE = 300_000
+SCHEDULE = ScheduleRecord(digest="d", inv_freq=(), attention_factor=1.0, context=64, original_context=64)
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class SmallPlan(FilePlan):
     def receipt(self) -> Receipt | None:
         return Receipt(
             ropeconv="0", source=SourceRecord("model", "folder"), recipe={"method": self.label}, encoding="native",
-            schedule=ScheduleRecord("digest"), before=BeforeRecord("default", "yarn", 1.0, 64, 64, None, None),
+            schedule=SCHEDULE, before=BeforeRecord("default", "yarn", 1.0, 64, 64, None, None),
             target=TargetRecord("safetensors"),
         )  # fmt: skip
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import base64
 import struct
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.header import GgufHeader, TensorInfo
 from ropeconv.formats.gguf.values import GgufValue, array, string, strings
-from ropeconv.formats.safetensors import Tensor, read_header
-from ropeconv.inspection.receipts.folder import check_folder, check_scaled, write_divided
+from ropeconv.inspection.receipts.folder import check_folder
 from ropeconv.inspection.receipts.gguf import check_gguf, value_of
 from ropeconv.inspection.receipts.receipt import (
     FolderRecord,
     GgufRecord,
-    ScaledRecord,
     SourceRecord,
     TextRecord,
     ValueRecord,
@@ -44,68 +39,6 @@ from ropeconv.inspection.receipts.receipt import (
 )
 def test_where_a_source_is_from(record: SourceRecord, repository: str, described: str) -> None:
     assert (record.repository, record.described) == (repository, described)
-
-
-# Tensors that were multiplied
-
-
-def tensor(dtype: str = "F32", shape: tuple[int, ...] = (4, 2)) -> Tensor:
-    return Tensor("t", dtype, shape, 0, 32)
-
-
-def scaled(factor: float = 2.0, *spans: tuple[int, int]) -> ScaledRecord:
-    return ScaledRecord("t", factor, spans or ((0, 8),))
-
-
-NO_FACTORS = (3.0, 0.7, -2.0, 0.0, float("nan"), float("inf"), 2.0**126, 2.0**-128, 2 * (1 + 1e-8))
-NO_SPANS = (((0, 9),), ((-1, 2),), ((2, 2),), ((3, 2),), ((0, 4), (3, 5)))
-
-
-@pytest.mark.parametrize(
-    ("record", "dtype", "words"),
-    [
-        *((scaled(factor), "F32", "which is not a power of two") for factor in NO_FACTORS),
-        *((scaled(2.0, *spans), "F32", "multiplied from element .*, of 8") for spans in NO_SPANS),
-        *((scaled(), dtype, f"multiplied as {dtype}") for dtype in ("F64", "F8_E4M3", "I32")),
-    ],
-)
-def test_scalings_that_cannot_be_divided(record: ScaledRecord, dtype: str, words: str) -> None:
-    with pytest.raises(BadSource, match=words):
-        check_scaled(record, tensor(dtype))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("piece", [3, 1 << 20])
-def test_a_shard_is_copied_and_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any, piece: int) -> None:
-    monkeypatch.setattr("ropeconv.inspection.receipts.folder.CHUNK", piece)
-    before = (torch.arange(1, 41, dtype=torch.float32).reshape(10, 4) / 8).to(dtype)
-    after = before.clone()
-    after.view(-1)[4:12] *= 8
-    after.view(-1)[20:27] *= 8
-    save_file({"a": torch.ones(3), "t": after}, tmp_path / "now.safetensors")
-    done: list[int] = []
-    record = ScaledRecord("t", 8.0, ((4, 12), (20, 27)))
-    write_divided(lambda: tmp_path / "now.safetensors", [record], tmp_path / "then.safetensors", done.append)
-    found = load_file(tmp_path / "then.safetensors")
-    assert torch.equal(found["t"], before)
-    assert torch.equal(found["a"], torch.ones(3))
-    assert sum(done) == (tmp_path / "now.safetensors").stat().st_size
-    assert read_header(tmp_path / "then.safetensors") == read_header(tmp_path / "now.safetensors")
-
-
-SMALLEST = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float16, torch.bfloat16)}
-
-
-@pytest.mark.parametrize("dtype", SMALLEST)
-@pytest.mark.parametrize(
-    ("numbers", "factor"), [((1, 1.0), 2.0), ((0.5, 1.0), 0.5), ((torch.inf, 1.0), 2.0)],
-)  # fmt: skip
-def test_numbers_that_may_have_lost_bits_are_not_divided(
-    tmp_path: Path, dtype: Any, numbers: tuple[float, float], factor: float
-) -> None:
-    save_file({"t": torch.tensor([SMALLEST[dtype] * numbers[0], numbers[1]], dtype=dtype)}, tmp_path / "now")
-    with pytest.raises(BadSource, match=f"multiplied by {factor:g} and has numbers that may have lost bits"):
-        write_divided(lambda: tmp_path / "now", [scaled(factor, (0, 2))], tmp_path / "then", lambda done: None)
 
 
 # Folders

@@ -1,4 +1,4 @@
-"""Evaluations in receipts: beside a GGUF file, in a folder, and joined with earlier ones of the same text."""
+"""Evaluations in receipts: beside a GGUF file, in a folder, and beside earlier ones."""
 
 from __future__ import annotations
 
@@ -50,19 +50,13 @@ def test_one_of_another_runtime_precision_text_or_base_is_another(tmp_path: Path
     assert read_receipt(tmp_path).evaluations == (other, newer)
 
 
+def test_one_of_other_measures_stays_beside_it(tmp_path: Path) -> None:
+    other = changed(measured=measured(growth=1.0, niah=2.0))
+    add_evaluation(tmp_path, receipt(evaluations=(other,)), ONE)
+    assert read_receipt(tmp_path).evaluations == (other, ONE)
+
+
 @pytest.mark.parametrize("odd", [[1], "x", [{"runtime": "vllm"}], [{**msgspec.to_builtins(ONE), "trained": "many"}]])
 def test_what_no_evaluation_writes_is_refused(odd: object) -> None:
     with pytest.raises(BadSource, match="not a receipt"):
         parse_receipt(json.dumps(receipt().to_dict() | {"evaluations": odd}), "x")
-
-
-OLDER = {"price": 0.5, "price_error": 0.1, "holds_to": 4096}
-UNKNOWN = dict.fromkeys(OLDER)
-
-
-@pytest.mark.parametrize("own", [{}, {"price": 0.2}, {"holds_to": 64}, {"price": 0.2, "holds_to": 64}])
-def test_measures_and_a_price_that_only_an_older_one_has_are_kept(own: dict[str, float]) -> None:
-    """A price of its own is not mixed with an older one."""
-    older = changed(measured=measured(growth=1.0, niah=2.0), **OLDER)
-    found = changed(measured=measured(growth=3.0), **UNKNOWN | own).joined(older)
-    assert found == changed(measured=measured(niah=2.0, growth=3.0), **(UNKNOWN | own if own else OLDER))

@@ -19,7 +19,6 @@ from ropeconv.inspection.receipts.receipt import (
     FolderRecord,
     OriginalRecord,
     Receipt,
-    ScaledRecord,
     ScheduleRecord,
     SourceRecord,
     TargetRecord,
@@ -31,6 +30,7 @@ from ropeconv.models.folder import FolderSource
 CONFIG = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,
           "max_position_embeddings": 64, "rope_theta": 10000.0}  # fmt: skip
 OWN = SourceRecord("first", "folder")
+SCHEDULE = ScheduleRecord(digest="d", inv_freq=(), attention_factor=1.0, context=64, original_context=64)
 
 
 def digest(text: str) -> str:
@@ -53,7 +53,7 @@ BEFORE = BeforeRecord("default", "yarn", 1.0, 64, 64, None, None)
 def receipt(record: FolderRecord | None = None, files: tuple[FileRecord, ...] = (), **fields: Any) -> Receipt:
     given = {
         "ropeconv": "1", "source": SourceRecord("model", "folder"), "recipe": {"method": "yarn"}, "encoding": "native",
-        "schedule": ScheduleRecord("d"), "files": files, "original": OriginalRecord(OWN, record), "before": BEFORE,
+        "schedule": SCHEDULE, "files": files, "original": OriginalRecord(OWN, record), "before": BEFORE,
         "target": TargetRecord("safetensors"),
     }  # fmt: skip
     return Receipt(**{**given, **fields})
@@ -73,9 +73,7 @@ def output(path: Path, record: FolderRecord, **texts: str) -> FolderSource:
 
 
 def recorded(source: Any, **changes: Any) -> FolderRecord:
-    empty: dict[str, Any] = {
-        "written": {}, "made": (), "renamed": {}, "skipped": (), "scaled": (), "rounded": (),
-    }  # fmt: skip
+    empty: dict[str, Any] = {"written": {}, "made": (), "renamed": {}, "skipped": (), "multiplied": ()}
     return folder_record(source, **{**empty, **changes})
 
 
@@ -104,8 +102,7 @@ EARLIER = FolderRecord(
     added=("code.py", "gone.py"),
     renamed={"model.safetensors": "old.safetensors"},
     skipped=("a.bin",),
-    scaled=(ScaledRecord("q", 2.0, ((0, 1),)),),
-    rounded=("k",),
+    multiplied=("k",),
 )
 
 
@@ -115,14 +112,13 @@ def test_a_second_bake_records_the_first_source(tmp_path: Path) -> None:
     again = recorded(
         source, written={"x.json": "one 2", "code.py": "new code", "more.py": "m"},
         renamed={"newest.safetensors": "model.safetensors"}, skipped=("b.bin",),
-        scaled=(ScaledRecord("q", 4.0, ((1, 2),)),), rounded=("v",),
+        multiplied=("v",),
     )  # fmt: skip
     assert again.texts == (TextRecord("x.json", digest("one two"), "two", 4, 0),)
     assert again.added == ("code.py", "more.py")
     assert again.renamed == {"newest.safetensors": "old.safetensors"}
     assert again.skipped == ("a.bin", "b.bin")
-    assert [one.factor for one in again.scaled] == [2.0, 4.0]
-    assert again.rounded == ("k", "v")
+    assert again.multiplied == ("k", "v")
     assert recorded(source, written={"x.json": "one two"}).texts == ()
     assert recorded(source).texts == EARLIER.texts
     assert original_record(source, SourceRecord("a", "folder")).source == OWN

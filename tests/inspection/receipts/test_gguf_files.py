@@ -133,7 +133,10 @@ def stated(file: GgufFile, spec: RopeSpec, one: Receipt | str) -> Receipt | None
     return gguf_stated(bake(file, Edit({"ropeconv.json": string(text)})), spec)
 
 
-SCHEDULE = ScheduleRecord("d", tuple(linear().form.inv_freq(64).tolist()), 1.0, 256, 64)
+SCHEDULE = ScheduleRecord(
+    digest="d", inv_freq=tuple(linear().form.inv_freq(64).tolist()), attention_factor=1.0, context=256,
+    original_context=64,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

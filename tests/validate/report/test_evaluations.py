@@ -43,7 +43,7 @@ def test_recipe_runtimes_size_and_date_stand_in_the_report(tmp_path: Path) -> No
     before = BeforeRecord("default", "yarn", 1.0, 4096, 4096, None, None)
     runs = (RuntimeRecord("vllm@0.33", "exact", "", "", "vLLM <0.33>", "run"), RuntimeRecord("x@1", "refused"))
     recipe = {"method": "yarn", "parameters": {"factor": 4.0, "truncate": True}}
-    schedule = ScheduleRecord("d", context=16384, attention_factor=1.25)
+    schedule = ScheduleRecord(digest="d", inv_freq=(), attention_factor=1.25, context=16384, original_context=4096)
     write_receipt(tmp_path, receipt(recipe=recipe, before=before, schedule=schedule, runtimes=runs))
     text = page(tmp_path)
     for words in (

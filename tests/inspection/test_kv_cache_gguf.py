@@ -57,6 +57,15 @@ def test_multi_head_latent_attention_keeps_no_values(tmp_path: Path) -> None:
     assert cache_of(old).bytes(1000)["f16"] == 1000 * LAYERS * (192 + 128) * 2
 
 
+def test_window_layers_are_as_wide_as_the_others_unless_keys_of_their_own_say_more(tmp_path: Path) -> None:
+    for index, (own, keys, values) in enumerate(
+        [({}, 64, 32), ({"attention.key_length_swa": 128, "attention.value_length_swa": 16}, 128, 16)]
+    ):
+        widths = {"attention.key_length": 64, "attention.value_length": 32, "attention.sliding_window": 8}
+        path = write(tmp_path / f"{index}.gguf", "gemma3", widths | own)
+        assert cache_of(path).bytes(8)["f16"] == 8 * LAYERS * (keys + values) * 2
+
+
 def test_quantised_caches_by_hand(tmp_path: Path) -> None:
     """q8_0 has 34 bytes per 32 numbers, q4_0 18."""
     cache = cache_of(write(tmp_path / "model.gguf"))

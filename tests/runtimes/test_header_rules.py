@@ -317,7 +317,8 @@ def test_yarn_keys_of_grok() -> None:
     assert reading(of, **YARN).spec.form == Yarn(10000.0, 4.0, 256, 8.0, 1.0)
     ramped = {f"{scaling}factor": 4.0, f"{scaling}yarn_ext_factor": 1.0, f"{scaling}original_context_length": 256}
     assert isinstance(reading(of, **ramped).spec.form, Yarn)
-    assert isinstance(reading(of, **{**ramped, f"{scaling}yarn_ext_factor": 0.0}).spec.form, InterpolatedForm)
+    for keys in (ramped, YARN):
+        assert isinstance(reading(of, **{**keys, f"{scaling}yarn_ext_factor": 0.0}).spec.form, InterpolatedForm)
     assert isinstance(reading(**ramped).spec.form, InterpolatedForm)
     attention = {f"{scaling}yarn_attn_factor": 1.5}
     assert reading(of, **attention).spec.attention_factor == 1.5
@@ -365,6 +366,7 @@ def test_window_layers() -> None:
     assert (kinds(counted), kinds(counted, block_count=5)) == ("lglg", "ggggg")
     turning = arch(window=ArchWindow("key", 2, "base", rotates="window"))
     assert kinds(turning, **sized) == "gngn"
+    assert reading(turning, **sized, **YARN, rope__freq_base_swa=700.0).spec.form == Plain(700.0)
     same = arch(window=ArchWindow("key", 2, "same"))
     assert kinds(same, **sized) == "gggg"
     assert kinds(same, **sized, rope__freq_base_swa=10000.0) == "gggg"

@@ -17,7 +17,7 @@ from ..models.gguf import GgufSource
 from ..models.length_limits import length_limits, modelfile_limits
 from ..models.registry import assumption
 from ..models.schema import Config
-from ..models.source import Origin, Source
+from ..models.source import ADAPTER, Origin, Source, without_config
 from ..pretrained import CodeFile, code_files
 from ..rope.bound.reach import effective_length
 from ..rope.methods.vectors import AsIs
@@ -212,6 +212,9 @@ def inspect_config(source: Source) -> ConfigInspection:
 
     An output of ropeconv has the family that its source was treated as.
     """
+    adapter = source.text(ADAPTER)
+    if adapter is not None and not source.weights():  # Axolotl writes the config.json of the base beside it
+        raise without_config(source.reference, (), adapter)
     receipt = stated(source)
     source.treat_as = source.treat_as or (receipt.source.family if receipt else "")
     config = source.config()

@@ -23,7 +23,7 @@ from ..runtimes.runtime import runtimes
 from ..runtimes.verdict import TOLERANCE, describe
 from ..summary import Summary
 from .inspection import Inspection
-from .receipts.reader import parse_receipt
+from .receipts.storage import parse_receipt
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,16 @@ class RopeDifference(Summary):
         return not self.differs
 
     @property
+    def differences(self) -> str:
+        """What differs, in words; empty where nothing does."""
+        *others, last = [self._phrase(name) for name in self.differs] or [""]
+        return f"{', '.join(others)}{' and ' if others else ''}{last}"
+
+    @property
     def sentence(self) -> str:
         """The conclusion, for display."""
         if self.differs:
-            *others, last = [self._phrase(name) for name in self.differs]
-            return f"They differ in {', '.join(others)}{' and ' if others else ''}{last}."
+            return f"They differ in {self.differences}."
         first, second = self.first.spec, self.second.spec
         if first.context != second.context:
             return f"They compute the same RoPE, but declare {first.context:,} and {second.context:,} tokens."

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ..convert.gguf_encoding import judge_file
+from ..inspection.adapter import Adapter
+from ..inspection.compatibility import Compatibility
 from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import Inspection
 from ..inspection.receipts.receipt import Receipt
-from ..inspection.receipts.writer import commands, facts_of
+from ..inspection.receipts.storage import commands, facts_of
 from ..inspection.side_by_side import FrequencyDifference, RopeDifference, Side
 from ..models.gguf import GgufSource
 from ..models.source import Source
@@ -193,6 +195,38 @@ def show_evaluations(receipt: Receipt, sheet: Sheet) -> None:
         columns = ("", *(f"{length:,}" for length in table.lengths))
         rows = [(name, *(cell.replace("**", "") for cell in cells)) for name, cells in table.lines]
         sheet.table(f"Evaluated on {record.described_texts}", columns, rows, right=columns[1:])
+
+
+def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
+    """Shows a PEFT adapter, and the RoPE that it was trained with."""
+    trained, name = adapter.trained_on, adapter.source.reference
+    rope = f"{describe(trained.spec.form)}; {trained.spec.context:,} tokens" if trained else "unknown: no base here"
+    rows = [
+        ("adapter", f"{adapter.kind}, not a whole model"),
+        ("base", adapter.base or "not named"),
+        ("modules", adapter.modules),
+        ("RoPE of the base", rope),
+    ]
+    sheet.table(name, ("", ""), rows)
+    sheet.copyable(f"Next: ropeconv compare MODEL {name}")
+
+
+def show_compatibility(found: Compatibility, sheet: Sheet) -> None:
+    """Shows models beside the base of their merge, adapters, and a sentence per difference with its repair."""
+    names = [("base", found.base), *(("", model) for model in found.models)]
+    rows = [
+        (mark, model.source.reference, describe(model.spec.form), f"{model.spec.context:,}") for mark, model in names
+    ]
+    for adapter, over in found.adapters:
+        trained = adapter.trained_on
+        rope, context = (describe(trained.spec.form), f"{trained.spec.context:,}") if trained else ("unknown", "")
+        rows.append(("adapter", f"{adapter.source.reference} over {over.source.reference}", rope, context))
+    sheet.table("", ("", "model", "RoPE", "context"), rows, optional=("context",), right=("context",))
+    for misfit in found.misfits:
+        sheet.say(f"! {misfit.name} {misfit.message} -> {misfit.repair}")
+    for note in found.notes:
+        sheet.say(note)
+    sheet.say(found.sentence)
 
 
 def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from ..conftest import CONFIGS, Run
 
@@ -36,3 +37,29 @@ def test_json(run: Run) -> None:
     assert (found["frequencies"]["pairs"], found["frequencies"]["differing"]) == (64, 40)
     assert found["second"]["rope"]["factor"] == 4.0
     assert {"runtime", "display_name", "statuses", "reasons"} == set(found["runtimes"][0])
+
+
+def test_a_merge(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "merge.yaml").write_text(f"base_model: {STOCK}\nmodels: [{{model: {STOCK}}}, {{model: {DISTILLED}}}]")
+    found = run("compare", "merge.yaml", "--exit-code")
+    assert found.returncode == 3
+    assert f"-> ropeconv apply {DISTILLED} --theta 1000000 --context 40960 --replace" in found.stdout
+    assert found.stdout.endswith("They cannot be merged as they are: 1 difference.\n")
+    data = json.loads(run("compare", STOCK, DISTILLED, "--merge", "--json").stdout)
+    assert (data["fits"], [misfit["about"] for misfit in data["misfits"]]) == (False, ["rope"])
+    same = run("compare", STOCK, STOCK, STOCK, "--exit-code")
+    assert (same.returncode, "They can be merged." in same.stdout) == (0, True)
+    for given in ((STOCK,), ("merge.yaml", STOCK)):
+        assert run("compare", *given).returncode == 2
+
+
+def test_an_adapter(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    settings = {"peft_type": "LORA", "r": 16, "base_model_name_or_path": str(DISTILLED), "target_modules": ["q_proj"]}
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
+    shown = run("inspect", "adapter").stdout
+    assert "LoRA adapter of rank 16, not a whole model" in shown
+    assert json.loads(run("inspect", "adapter", "--json").stdout)["trained_on"]["rope_type"] == "yarn"
+    assert run("compare", DISTILLED, "adapter", "--exit-code").returncode == 0
+    over = run("compare", STOCK, "adapter", "--exit-code")
+    assert (over.returncode, "PEFT loads it without a warning -> ropeconv apply" in over.stdout) == (3, True)

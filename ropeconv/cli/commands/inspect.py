@@ -23,14 +23,19 @@ def inspect_command(
 ) -> None:
     """Show the RoPE of a model, the runtimes that support it, and problems with their fixes."""
     from ...bake.warnings import repairs_of
+    from ...inspection.adapter import read_adapter
     from ...inspection.inspection import inspect_source
     from ...models.open import open_source
-    from ...views.inspection import show_inspection
+    from ...views.inspection import show_adapter, show_inspection
 
-    opened = open_source(source, family)
+    opened, output = open_source(source, family), Output(as_json)
+    adapter = read_adapter(opened)
+    if adapter is not None:
+        output.data(adapter.to_dict()) if as_json else show_adapter(adapter, output)
+        return
     opened.as_draft = True
     inspection = inspect_source(opened)
-    repairs, output = repairs_of(opened, inspection), Output(as_json)
+    repairs = repairs_of(opened, inspection)
     if as_json:
         output.data(inspection.document(repairs).to_dict())
     else:
@@ -80,33 +85,39 @@ COMPARE_EXAMPLES = """
 ropeconv compare Qwen/Qwen3-8B ./Qwen3-8B-yarn4
 ropeconv compare ./Qwen3-8B-yarn4 model-Q4_K_M.gguf
 ropeconv compare a/config.json b/config.json --exit-code
+ropeconv compare merge.yaml
+ropeconv compare ./Qwen3-8B-yarn4 ./my-lora
 """
 
 
 @command(
     COMPARE_EXAMPLES,
     family=(
-        lambda given: not (given["first"].endswith(".gguf") and given["second"].endswith(".gguf")),
+        lambda given: not all(name.endswith(".gguf") for name in given["models"]),
         "goes with checkpoints, and GGUF files name their architecture themselves; leave it out",
     ),
 )
 def compare_command(
-    first: Annotated[str, Positional("A", SOURCE)],
-    second: Annotated[str, Positional("B", "The same, in any format.")],
+    models: Annotated[list[str], Positional("A B...", f"{SOURCE} Also a PEFT adapter, or a YAML file of mergekit.")],
     family: FamilyOption = "",
+    merge: Annotated[bool, flag("Say whether mergekit can merge A and B, as of three models.", "--merge")] = False,
     explain: ExplainOption = False,
-    exit_code: Annotated[bool, flag("Exit with 3 where they differ.", "--exit-code")] = False,
+    exit_code: Annotated[bool, flag("Exit with 3 where they differ, or do not fit.", "--exit-code")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how the RoPE of two models differs."""
-    from ...inspection.inspection import inspect_source
+    """Show how the RoPE of two models differs, or whether models can be merged and adapters applied."""
+    from ...inspection.compatibility import opened
     from ...inspection.side_by_side import side_by_side
-    from ...models.open import open_source
-    from ...views.inspection import show_comparison
+    from ...views.inspection import show_comparison, show_compatibility
 
-    sources = [open_source(name, "" if name.endswith(".gguf") else family) for name in (first, second)]
-    difference = side_by_side(*map(inspect_source, sources))
-    output = Output(as_json)
+    output, found = Output(as_json), opened(models, family)
+    if merge or found.merge or found.adapters or len(found.models) > 2:
+        compared = found.compatibility()
+        output.data(compared.to_dict()) if as_json else show_compatibility(compared, output)
+        if exit_code and not compared.fits:
+            raise SystemExit(3)
+        return
+    difference = side_by_side(*found.models)
     for side in (difference.first, difference.second):
         output.note(side.inspection.assumption)
     if as_json:

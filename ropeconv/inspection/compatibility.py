@@ -1,0 +1,294 @@
+"""Whether models can be merged, and adapters applied over them: the differences that matter, each with its repair.
+
+mergekit averages weights and reads no RoPE setting. The merge gets the config.json of `base_model`, and without one
+that of any model: it takes the first of a set of strings, whose order changes from run to run (mergekit 0.1.5,
+mergekit/merge.py:293-296, config.py:122-142; executed).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from ..errors import BadSource, UsageError
+from ..formats import jsontext
+from ..formats.files import LONGEST, expanded
+from ..formats.jsontext import JsonObject
+from ..models.gguf import GgufSource
+from ..models.mergekit import Merge, is_merge, read_merge
+from ..models.open import open_source
+from ..models.source import Source
+from ..rope.errors import RopeconvError, counted, shown
+from ..rope.forms import Form, Plain
+from ..rope.methods.bases import Theta
+from ..rope.methods.interpolation import Linear, Llama3Method, YarnMethod
+from ..rope.methods.method import Method
+from ..rope.recipe import Recipe, flags
+from ..runtimes.drafts import draft_sizes
+from ..runtimes.verdict import difference
+from ..summary import Summary
+from .adapter import Adapter, extended_from, misplaced_tensor, read_adapter
+from .inspection import Inspection, inspect_source
+from .receipts.folder import stated
+from .side_by_side import side_by_side
+
+TOKENIZER = "tokenizer.json"
+STRUCTURE = {"rotary_dim", "mla", "layout", "layers"}
+LEAVE_OUT = "leave it out"
+ALIGN = "add `tokenizer: {source: union}` to the YAML"
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A difference that keeps a model from being merged, or an adapter from being applied.
+
+    name: of the model or adapter. about: rope, structure, folded, context, vocabulary, sizes, family, format, tensors.
+    """
+
+    name: str
+    about: str
+    message: str
+    repair: str
+
+
+@dataclass(frozen=True)
+class Compatibility(Summary):
+    """Models beside the base of a merge, and adapters over it. merge: the file of mergekit, None without one."""
+
+    base: Inspection
+    models: tuple[Inspection, ...]
+    adapters: tuple[tuple[Adapter, Inspection], ...]
+    misfits: tuple[Misfit, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing differs that matters."""
+        return not self.misfits
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion, for display."""
+        what = "merged" if self.models else "applied"
+        if self.fits:
+            return f"They can be {what}."
+        return f"They cannot be {what} as they are: {counted(len(self.misfits), 'difference')}."
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        return {"base": self.base.source.reference, "result": self.sentence}
+
+    def to_dict(self) -> JsonObject:
+        """Return the result as JSON-ready data; keys stay within a schema."""
+        return {
+            "fits": self.fits,
+            "sentence": self.sentence,
+            "base": self.base.source.reference,
+            "models": [model.source.reference for model in self.models],
+            "adapters": [{**adapter.to_dict(), "over": over.source.reference} for adapter, over in self.adapters],
+            "misfits": [asdict(misfit) for misfit in self.misfits],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a command line names. models: the base first. adapters: each with the model that it goes over."""
+
+    models: tuple[Inspection, ...]
+    adapters: tuple[tuple[Adapter, Inspection], ...]
+    merge: Merge | None
+
+    def compatibility(self) -> Compatibility:
+        """Return whether they can be merged and applied."""
+        return compatibility(self.models, self.adapters, self.merge)
+
+
+def opened(given: Sequence[str], family: str = "") -> Named:
+    """Open the models and adapters that a command line names, or those of a file of mergekit.
+
+    Adapters go over the first model, without one over their own base, and in a file of mergekit over theirs. family: of
+    the checkpoints. Raises UsageError for a single model, and BadSource as `inspect_source` does.
+    """
+    merge, names = None, given
+    if any(map(is_merge, given)):
+        if len(given) > 1:
+            raise UsageError("a YAML file names all models of a merge; give it alone")
+        merge = read_merge(expanded(given[0]))
+        names = merge.models
+    sources = [open_source(name, "" if name.endswith(".gguf") else family) for name in names]
+    read = [(source, read_adapter(source)) for source in sources]
+    adapters = [adapter for _, adapter in read if adapter is not None]
+    models = [inspect_source(source) for source, adapter in read if adapter is None]
+    if adapters and not models:
+        own = adapters[0].trained_on
+        if own is None:
+            base = shown(adapters[0].base)
+            raise BadSource(f"{names[0]} is an adapter, and its base {base} cannot be read; name a model too")
+        models.append(own)
+    pairs = [(adapter, models[0]) for adapter in adapters]
+    for name, lora in merge.adapters if merge else ():
+        adapter = read_adapter(open_source(lora))
+        if adapter is None:
+            raise BadSource(f"{lora} in {given[0]} is not a PEFT adapter; write the model alone")
+        pairs.append((adapter, models[names.index(name)]))
+    if len(models) + len(pairs) < 2 and merge is None:
+        raise UsageError("compare needs two models, an adapter, or a YAML file of mergekit; name another one")
+    return Named(tuple(models), tuple(pairs), merge)
+
+
+def compatibility(
+    models: Sequence[Inspection], adapters: Sequence[tuple[Adapter, Inspection]] = (), merge: Merge | None = None
+) -> Compatibility:
+    """Compare models with the first one, the base of a merge, and adapters each with the model that it goes over."""
+    base, *others = models
+    misfits = [misfit for model in models for misfit in _format(model) if others]
+    misfits += [misfit for other in others for misfit in _merged(base, other, merge)]
+    notes = []
+    if merge is not None and not merge.base and any(misfit.about in ("rope", "context") for misfit in misfits):
+        notes.append(
+            "The YAML names no base_model, so mergekit takes the RoPE of any of the models, another one from run to "
+            "run; name one."
+        )
+    for adapter, over in adapters:
+        more, note = _applied(adapter, over)
+        misfits += more
+        notes += filter(None, (note,))
+    return Compatibility(base, tuple(others), tuple(adapters), tuple(misfits), tuple(notes))
+
+
+def _format(model: Inspection) -> Iterator[Misfit]:
+    name = model.source.reference
+    if isinstance(model.source, GgufSource):
+        repair = f"ropeconv apply {shlex.quote(name)} --as-is --to safetensors"
+        yield Misfit(name, "format", "is a GGUF file, and mergekit loads checkpoints", repair)
+
+
+def _merged(base: Inspection, other: Inspection, merge: Merge | None) -> Iterator[Misfit]:
+    """Yield what keeps a model from being merged with the base."""
+    name = other.source.reference
+    if other.name != base.name and not isinstance(other.source, GgufSource):
+        message = f"is of the family {other.name}, and the base of {base.name}; mergekit refuses that"
+        yield Misfit(name, "family", message, LEAVE_OUT)
+        return
+    if not (merge and merge.sliced) and len(other.spec.layers) != len(base.spec.layers):
+        message = f"has {len(other.spec.layers)} layers, and the base {len(base.spec.layers)}"
+        yield Misfit(name, "sizes", message, "choose ranges of layers with `slices`, or leave it out")
+    yield from _rope(base, other)
+    longer = other.spec.context > base.spec.context
+    if longer and not side_by_side(base, other).differs:
+        message = f"declares {other.spec.context:,} tokens, and the merge gets the {base.spec.context:,} of the base"
+        repair = f"ropeconv apply {shlex.quote(base.source.reference)} --as-is --context {other.spec.context}"
+        yield Misfit(name, "context", message, repair)
+    if isinstance(base.source, Source) and isinstance(other.source, Source):
+        yield from _sizes(base.source, other.source, bool(merge and merge.aligned))
+
+
+def _rope(base: Inspection, other: Inspection) -> Iterator[Misfit]:
+    """Yield the difference between the RoPE of a model and that of the base."""
+    name, compared = other.source.reference, side_by_side(base, other)
+    message = f"differs from the base in {compared.differences}"
+    if STRUCTURE & set(compared.differs):
+        yield Misfit(name, "structure", message, LEAVE_OUT)
+        return
+    if compared.differs:
+        bases = [side.inspection.first_spec.rope_theta for side in (compared.first, compared.second)]
+        trained = (
+            "; its weights were trained with another rope_theta, so evaluate the merge" if bases[0] != bases[1] else ""
+        )
+        yield Misfit(name, "rope", message + trained, command_to(base, other) or LEAVE_OUT)
+    if compared.first.folded != compared.second.folded:
+        folded = compared.first if compared.first.folded else compared.second
+        place = folded.inspection.source.reference
+        message = "has a part of its attention factor or query scale in its weights, and the other has none there"
+        yield Misfit(place, "folded", message, f"ropeconv restore {shlex.quote(place)}")
+
+
+def command_to(base: Inspection, other: Inspection) -> str:
+    """Return the command that gives a model the RoPE of the base; empty where none does, by its own schedule."""
+    source, spec = shlex.quote(other.source.reference), base.spec
+    if other.first is not None and not difference(other.first.current(), other.first, spec):
+        return f"ropeconv restore {source}"
+    method, trained = method_of(spec.form), other.first_spec.original_context
+    original = getattr(spec.form, "original_context", spec.original_context)
+    for factor in (None, spec.attention_factor):
+        with suppress(RopeconvError):
+            recipe = Recipe(
+                method or Theta(spec.rope_theta), spec.context, None if original == trained else original, factor
+            )
+            start = recipe.start(other.first_spec)
+            if not difference(recipe.schedule(start), start, spec):
+                replaced = ["--replace"] if other.extended else []
+                return " ".join(["ropeconv apply", source, *(flags(recipe) or ()), *replaced])
+    return ""
+
+
+def method_of(form: Form) -> Method | None:
+    """Return the method that gives a formula; None where none of those with few numbers does."""
+    if isinstance(form, Plain):
+        return Theta(form.theta)
+    kinds = (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0))
+    return next((method for kind in kinds if (method := kind.widened(form, 1.0))), None)
+
+
+def _sizes(base: Source, other: Source, aligned: bool) -> Iterator[Misfit]:
+    """Yield differences of widths and vocabularies. aligned: whether mergekit matches tokens by name."""
+    left, right = draft_sizes(base.config()), draft_sizes(other.config())
+    for key, about, repair in (("hidden_size", "sizes", LEAVE_OUT), ("vocab_size", "vocabulary", ALIGN)):
+        if left[key] != right[key] and None not in (left[key], right[key]) and not (aligned and about == "vocabulary"):
+            message = f"has {key} {right[key]}, and the base {left[key]}; mergekit stops with 'Tensor size mismatch'"
+            yield Misfit(other.reference, about, message, repair)
+            return
+    ids, others = token_ids(base), token_ids(other)
+    moved = [token for token in ids.keys() & others.keys() if ids[token] != others[token]]
+    count = len(moved) + len(ids.keys() ^ others.keys())
+    if ids and others and count and not aligned:
+        message = f"{counted(count, 'token')} of its tokenizer {'has' if count == 1 else 'have'} another id in the base"
+        yield Misfit(other.reference, "vocabulary", f"{message}, or none", ALIGN)
+
+
+def token_ids(source: Source) -> dict[str, int]:
+    """Return the id of every token of tokenizer.json; empty without one."""
+    text = source.text(TOKENIZER)
+    data = jsontext.parse(text, TOKENIZER, LONGEST) if text else {}
+    model, added = data.get("model"), data.get("added_tokens")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocab, list):  # Unigram: pairs of token and score
+        vocab = {str(pair[0]): number for number, pair in enumerate(vocab) if isinstance(pair, list) and pair}
+    ids = dict(vocab) if isinstance(vocab, dict) else {}
+    for token in added if isinstance(added, list) else ():
+        if isinstance(token, dict):
+            ids[str(token.get("content"))] = token.get("id")
+    return ids
+
+
+def _applied(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
+    """Return what keeps an adapter from being applied over a base, and a sentence on it."""
+    name, over, trained = adapter.source.reference, base.source.reference, adapter.trained_on
+    misplaced = misplaced_tensor(adapter, base)
+    if misplaced:
+        return [Misfit(name, "tensors", misplaced, f"apply it over {adapter.base or 'its own base'}")], ""
+    misfits = []
+    receipt = stated(base.source) if isinstance(base.source, Source) else None
+    folded = receipt.fold.tensors if receipt and receipt.fold else ()
+    if set(folded) & (set(adapter.sizes) or set(folded)):
+        message = f"adds to weights of {over} in which factors of the attention are folded"
+        misfits.append(Misfit(name, "folded", message, f"ropeconv restore {shlex.quote(over)}"))
+    from_base = base.first is not None and extended_from(base, adapter.base)
+    if trained is None and not from_base:
+        place = adapter.base or "its base, which it does not name"
+        return misfits, f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
+    before = trained.spec if trained else None
+    if base.first is not None and (before is None or not difference(base.first.current(), base.first, before)):
+        note = f"{name} was trained before ropeconv extended its base to {over}; evaluate the two together."
+        return misfits, note
+    assert trained is not None
+    for misfit in _rope(base, trained):
+        if misfit.about != "folded":
+            command = command_to(trained, base) if misfit.about == "rope" else ""
+            repair = command or f"apply it over {adapter.base or 'its own base'}"
+            message = f"was trained on a model that {misfit.message}; PEFT loads it without a warning"
+            misfits.append(Misfit(name, misfit.about, message, repair))
+    return misfits, ""

@@ -1,0 +1,181 @@
+"""Whether models can be merged and adapters applied: judged by PEFT's logits, by the repairs, and by hand."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.inspection.adapter import read_adapter
+from ropeconv.inspection.compatibility import Compatibility, compatibility, opened
+from ropeconv.models.folder import FolderSource
+
+from ..support.baking import apply, inspected, make_plan, recipe_of
+from ..support.in_process import command
+from ..support.models import TRAINED, make
+from .test_side_by_side import GEMMA, LLAMA, LLAMA3, SMOL, YARN, config
+
+PLAIN = {**LLAMA, "vocab_size": 320}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
+    "the same": ({}, {}, ()),
+    "a shorter context": ({"max_position_embeddings": 8192}, {}, ()),
+    "a longer context": ({}, {"max_position_embeddings": 8192}, ("context",)),
+    "yarn over nothing": ({}, {"rope_scaling": YARN, "max_position_embeddings": 16384}, ("rope",)),
+    "nothing over yarn": ({"rope_scaling": YARN, "max_position_embeddings": 16384}, {}, ("rope",)),
+    "nothing over llama3": ({"rope_scaling": LLAMA3, "max_position_embeddings": 32768}, {}, ("rope",)),
+    "linear over yarn": ({"rope_scaling": YARN}, {"rope_scaling": LINEAR}, ("rope",)),
+    "another base": ({}, {"rope_theta": 5e5}, ("rope",)),
+    "another width": ({}, {"head_dim": 64}, ("structure",)),
+    "another layout": ({"model_type": "cohere", "head_dim": 64}, {"head_dim": 64}, ("family",)),
+    "fewer layers": ({}, {"num_hidden_layers": 1}, ("sizes",)),
+    "other layers without rotation": (SMOL, SMOL | {"no_rope_layers": [1, 1, 1, 1]}, ("structure",)),
+    "other windows": (GEMMA | {"rope_local_base_freq": 1e4}, GEMMA | {"rope_local_base_freq": 2e4}, ("rope",)),
+    "another vocabulary": ({}, {"vocab_size": 384}, ("vocabulary",)),
+    "another hidden size": ({}, {"hidden_size": 256, "head_dim": 128}, ("sizes",)),
+}
+
+
+def merged(*folders: Path) -> Compatibility:
+    return compatibility([inspected(folder) for folder in folders])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_keeps_models_from_being_merged_and_its_repair(name: str, tmp_path: Path) -> None:
+    base, other, expected = CASES[name]
+    paths = [config(tmp_path / side, **PLAIN | changes) for side, changes in (("base", base), ("other", other))]
+    found = merged(*paths)
+    assert tuple(misfit.about for misfit in found.misfits) == expected
+    assert found.fits == (not expected)
+    for misfit in found.misfits:
+        if misfit.repair.startswith("ropeconv "):  # what it writes has no such difference any more
+            done = command(tmp_path, *shlex.split(misfit.repair)[1:], "-o", "repaired", "-q")
+            assert done.returncode == 0, done.stderr
+            repaired = tmp_path / "repaired" / "config.json"
+            pair = (repaired, paths[1]) if misfit.about == "context" else (paths[0], repaired)
+            assert merged(*pair).fits
+        else:
+            assert expected[0] in ("structure", "family", "sizes", "vocabulary") or name == "other windows"
+
+
+def tokenizer(folder: Path, vocab: object, added: list[dict[str, Any]]) -> Path:
+    text = json.dumps({"model": {"type": "BPE", "vocab": vocab}, "added_tokens": added})
+    (folder / "tokenizer.json").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("vocab", "added", "moved"),
+    [
+        ({"a": 0, "b": 1}, [{"id": 2, "content": "<s>"}], 0),
+        ([["a", -1.0], ["b", -2.0], ["<s>", 0.0]], [], 0),
+        ({"a": 1, "b": 0}, [{"id": 2, "content": "<s>"}], 2),
+        ({"a": 0, "b": 1}, [{"id": 2, "content": "<s>"}, {"id": 3, "content": "<tool>"}], 1),
+    ],
+)
+def test_tokens_with_other_ids(vocab: object, added: list[dict[str, Any]], moved: int, tmp_path: Path) -> None:
+    folders = [config(tmp_path / side, **PLAIN).parent for side in ("a", "b")]
+    tokenizer(folders[0], {"a": 0, "b": 1}, [{"id": 2, "content": "<s>"}])
+    found = merged(folders[0], tokenizer(folders[1], vocab, added))
+    assert [misfit.message.split(" of ")[0] for misfit in found.misfits] == (
+        [f"{moved} token{'s' if moved > 1 else ''}"] if moved else []
+    )
+
+
+def test_factors_in_the_weights_of_one_model(llama: Path, tmp_path: Path) -> None:
+    yarn = recipe_of("yarn", 4.0)
+    folded = apply(make_plan(llama, yarn, tmp_path / "folded", encoding="weights"))
+    native = apply(make_plan(llama, yarn, tmp_path / "native"))
+    assert [(misfit.about, misfit.name) for misfit in merged(native, folded).misfits] == [("folded", str(folded))]
+    assert merged(folded, folded).fits
+    assert [misfit.repair for misfit in merged(llama, native).misfits] == [f"ropeconv restore {native}"]
+
+
+MERGE = "merge_method: linear\n{base}models:\n  - model: {a}\n  - model: {b}\n"
+
+
+@pytest.mark.parametrize(("base", "noted"), [("", True), ("base_model: {a}\n", False)])
+def test_a_merge_without_a_base(base: str, noted: bool, tmp_path: Path) -> None:
+    places = {name: config(tmp_path / name, **PLAIN | {"rope_theta": theta}) for name, theta in (("a", 1e4), ("b", 1e6))}
+    file = tmp_path / "merge.yaml"
+    file.write_text(MERGE.format(base=base.format(**places), **places))
+    found = opened([str(file)]).compatibility()
+    assert [misfit.about for misfit in found.misfits] == ["rope"]
+    assert any("names no base_model" in note for note in found.notes) == noted
+
+
+@pytest.fixture
+def adapter(llama: Path, tmp_path: Path) -> Path:
+    """A LoRA adapter with random matrices, as PEFT saves it, over a Llama that was extended with YaRN by 4."""
+    return lora(apply(make_plan(llama, recipe_of("yarn", 4.0), tmp_path / "extended")), tmp_path / "adapter")
+
+
+def lora(base: Path, folder: Path) -> Path:
+    peft, torch, transformers = (pytest.importorskip(name) for name in ("peft", "torch", "transformers"))
+    torch.manual_seed(0)
+    chosen = peft.LoraConfig(r=4, target_modules=["q_proj", "k_proj", "v_proj"], init_lora_weights=False)
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    peft.get_peft_model(model, chosen).save_pretrained(folder)
+    return folder
+
+
+def logits(base: Path, adapter: Path) -> Any:
+    """Logits of PEFT's model beyond the trained context."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
+    tokens = torch.arange(2 * TRAINED)[None] % 97
+    with torch.no_grad():
+        return model(tokens).logits[0, TRAINED:]
+
+
+def test_an_adapter_over_a_base_without_its_scaling(llama: Path, adapter: Path, tmp_path: Path) -> None:
+    right = opened([str(tmp_path / "extended"), str(adapter)]).compatibility()
+    wrong = opened([str(llama), str(adapter)]).compatibility()
+    assert right.fits
+    assert [misfit.about for misfit in wrong.misfits] == ["rope"]
+    done = command(tmp_path, *shlex.split(wrong.misfits[0].repair)[1:], "-o", "repaired", "-q")
+    assert done.returncode == 0, done.stderr
+    expected = logits(tmp_path / "extended", adapter)
+    assert (logits(tmp_path / "repaired", adapter) - expected).abs().max() < 1e-5
+    assert (logits(llama, adapter) - expected).abs().max() > 1e-3
+
+
+def test_an_adapter_over_its_own_base_extended_later(llama: Path, tmp_path: Path) -> None:
+    folder = lora(llama, tmp_path / "adapter")
+    yarn = recipe_of("yarn", 4.0)
+    native = apply(make_plan(llama, yarn, tmp_path / "native"))
+    found = opened([str(native), str(folder)]).compatibility()
+    assert found.fits
+    assert "was trained before ropeconv extended its base" in found.notes[0]
+    folded = apply(make_plan(llama, yarn, tmp_path / "folded", encoding="weights"))
+    assert [misfit.about for misfit in opened([str(folded), str(folder)]).compatibility().misfits] == ["folded"]
+
+
+def test_an_adapter_for_other_shapes_and_one_of_an_unknown_base(adapter: Path, tmp_path: Path) -> None:
+    other = make("llama", tmp_path / "other", hidden_size=128, num_attention_heads=2, num_key_value_heads=2)
+    found = opened([str(other), str(adapter)]).compatibility()
+    assert [misfit.about for misfit in found.misfits] == ["tensors"]
+    path = adapter / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": "./nowhere"}))
+    unknown = opened([str(tmp_path / "extended"), str(adapter)]).compatibility()
+    assert unknown.fits
+    assert "its RoPE is not known" in unknown.notes[0]
+    with pytest.raises(BadSource, match="its base './nowhere' cannot be read"):
+        opened([str(adapter)])
+
+
+def test_a_config_beside_an_adapter_is_that_of_its_training(adapter: Path, tmp_path: Path, llama: Path) -> None:
+    path = adapter / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": "./nowhere"}))
+    (adapter / "config.json").write_bytes((tmp_path / "extended" / "config.json").read_bytes())
+    assert [misfit.about for misfit in opened([str(llama), str(adapter)]).compatibility().misfits] == ["rope"]
+    with pytest.raises(BadSource, match="is a PEFT adapter"):
+        inspected(adapter)
+    assert read_adapter(FolderSource(llama)) is None

@@ -12,7 +12,7 @@ EXTRAS = {
     "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",
     "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta", "lm_eval": "lm-eval",
     "datasets": "datasets", "ray": "ray", "grpc": "ray", "submitit": "slurm", "gradio": "ui",
-    "starlette": "ui", "fastapi": "ui", "uvicorn": "ui",
+    "starlette": "ui", "fastapi": "ui", "uvicorn": "ui", "onnx": "graphs", "openvino": "graphs",
 }  # fmt: skip
 """The extra that installs each package that is imported late."""
 

@@ -65,6 +65,31 @@ def read_text(path: Path, name: str) -> str:
         raise BadSource(f"{name} is not UTF-8 text; fix it or download it again") from None
 
 
+GRAPHS = (".onnx", ".xml")
+"""Ends of the names of compiled graphs that can be read and changed: ONNX, and OpenVINO with a .bin file."""
+FROZEN = {
+    ".pte": "an ExecuTorch program", ".tflite": "a LiteRT model", ".engine": "a TensorRT engine",
+    ".mlpackage": "a Core ML model",
+}  # fmt: skip
+"""Compiled graphs that cannot be changed, by the ends of their names."""
+CHECKPOINTS = (".safetensors", ".safetensors.index.json", ".gguf")
+
+
+def is_graph(reference: str) -> bool:
+    """Whether a path is that of a compiled graph, or of a folder that holds graphs and no other weights."""
+    path = expanded(reference)
+    return path.suffix in (*GRAPHS, *FROZEN) or (path.is_dir() and bool(graph_names(path)))
+
+
+def graph_names(folder: Path) -> list[str]:
+    """Names of the models in a folder of graphs, sorted; none where it also holds a checkpoint."""
+    names = {path.name for path in folder.iterdir()}
+    if any(name.endswith(CHECKPOINTS) or name.startswith("pytorch_model") for name in names):
+        return []
+    models = (name for name in names if name.endswith(GRAPHS) and "tokenizer" not in name)
+    return sorted(name for name in models if name.endswith(".onnx") or f"{name.removesuffix('.xml')}.bin" in names)
+
+
 BUSY = {errno.EWOULDBLOCK, errno.EACCES}
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 

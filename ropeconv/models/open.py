@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ..errors import BadSource, UsageError
-from ..formats.files import expanded
+from ..formats.files import FROZEN, GRAPHS, expanded
 from ..rope.errors import shown
 from .folder import ConfigSource, FolderSource
 from .gguf import GgufSource, HubGguf, HubShard
@@ -45,6 +45,10 @@ def _open(reference: str) -> Source | GgufSource:
     if path.is_dir():
         folder = FolderSource(path)
         return MetaSource(folder) if is_meta(name.name for name in path.iterdir()) else folder
+    if path.suffix in (*GRAPHS, *FROZEN):
+        raise BadSource(
+            f"{reference} is a compiled graph, which only `inspect`, `compare` and `apply` open; give its checkpoint"
+        )
     if path.is_file():
         return ConfigSource(path)
     match = re.fullmatch(HUB_ID, reference)

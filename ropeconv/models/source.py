@@ -145,9 +145,9 @@ class Origin:
     """Where a model is from.
 
     name: the first part of the default name of an output. reference: how the user named the source. kind: "folder",
-    "hub", "meta", "config" or "gguf". commit: on the Hub; None for others. treat_as: the name of the family that the
-    user says the model is of; empty to go by its model_type. modelfile: the Modelfile that the user named, None for
-    other sources. as_draft: whether a draft model is expected, which is refused as a model of its own.
+    "hub", "meta", "config", "gguf" or "graph". commit: on the Hub; None for others. treat_as: the name of the family
+    that the user says the model is of; empty to go by its model_type. modelfile: the Modelfile that the user named,
+    None for other sources. as_draft: whether a draft model is expected, which is refused as a model of its own.
     """
 
     name: str

@@ -15,6 +15,7 @@ EXTRAS = {
     "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",
     "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta", "ray": "ray",
     "submitit": "slurm", "sentence_transformers": "test", "gradio": "ui", "httpx": "ui", "joserfc": "ui",
+    "onnx": "graphs", "openvino": "graphs", "onnxruntime": "test", "onnxscript": "test",
 }  # fmt: skip
 """Packages by the extra that brings them."""
 MISSING = frozenset(name for name in EXTRAS if importlib.util.find_spec(name) is None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from ...formats.files import is_graph
 from ..command import LENGTH, OUTPUT, Positional, command, flag
 from ..options import SOURCE, ExplainOption, FamilyOption, JsonOption, SourceArgument
 from ..output import Output
@@ -13,6 +14,7 @@ INSPECT_EXAMPLES = """
 ropeconv inspect Qwen/Qwen3-8B
 ropeconv inspect ./Llama-2-7b-hf/config.json --json
 ropeconv inspect model-Q4_K_M.gguf
+ropeconv inspect ./Llama-3.2-1B-onnx/model.onnx
 ropeconv inspect ./DeepSeek-V3-renamed --family deepseek_v3
 """
 
@@ -22,6 +24,11 @@ def inspect_command(
     source: SourceArgument, family: FamilyOption = "", explain: ExplainOption = False, as_json: JsonOption = False
 ) -> None:
     """Show the RoPE of a model, the runtimes that support it, and problems with their fixes."""
+    if is_graph(source):
+        from ..graphs import inspect_graphs
+
+        inspect_graphs(source, family, explain, Output(as_json))
+        return
     from ...bake.warnings import repairs_of
     from ...inspection.adapter import read_adapter
     from ...inspection.inspection import inspect_source
@@ -84,6 +91,7 @@ def advise_command(
 COMPARE_EXAMPLES = """
 ropeconv compare Qwen/Qwen3-8B ./Qwen3-8B-yarn4
 ropeconv compare ./Qwen3-8B-yarn4 model-Q4_K_M.gguf
+ropeconv compare ./Llama-3.2-1B-onnx/model.onnx meta-llama/Llama-3.2-1B
 ropeconv compare a/config.json b/config.json --exit-code
 ropeconv compare merge.yaml
 ropeconv compare ./Qwen3-8B-yarn4 ./my-lora
@@ -106,6 +114,12 @@ def compare_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show how the RoPE of two models differs, or whether models can be merged and adapters applied."""
+    if any(map(is_graph, models)):
+        from ..graphs import compare_graphs
+
+        if not compare_graphs(models, family, {"--merge": merge, "--explain": explain}, Output(as_json)) and exit_code:
+            raise SystemExit(3)
+        return
     from ...inspection.compatibility import opened
     from ...inspection.side_by_side import side_by_side
     from ...views.inspection import show_comparison, show_compatibility

@@ -1,0 +1,213 @@
+"""Plans for compiled graphs: constants are replaced, and config.json and the files beside it change with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..convert.encoding import ENCODINGS
+from ..convert.target import Target
+from ..errors import BadSource, Disagreement, UnsupportedBake, UsageError
+from ..formats.disk import Advance
+from ..formats.jsontext import JsonObject
+from ..inspection.graph import PRECISION, GraphInspection, GraphRope, Part, inspect_graph, repeated
+from ..models.graph import Constant, Graph, GraphSource
+from ..options import options
+from ..rope.errors import RopeconvError
+from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
+from ..runtimes.verdict import describe
+from .checkpoint import CheckpointPlan, checkpoint_plan
+from .execution import ApplyOptions, execute_plan
+from .plan import FilePlan, PlannedFile
+
+ALLOWED = ("out", "replace")
+"""Options of an output that a compiled graph has."""
+ROWS = 1 << 14
+"""Rows of a table that are computed at a time."""
+EXPORT = "run `ropeconv apply` on the checkpoint, and export its output"
+
+
+@dataclass(frozen=True)
+class GraphPlan(FilePlan):
+    """The files of an extended graph. checkpoint: the plan of its config.json. edits: of the graphs, by name."""
+
+    source: GraphSource
+    checkpoint: CheckpointPlan
+    edits: dict[str, GraphEdit]
+
+    @property
+    def resume_key(self) -> str:
+        return self.checkpoint.resume_key
+
+    def origin(self, file: PlannedFile) -> Path | None:
+        """Return the local path of the file that a planned file is copied from; None where it is not copied."""
+        return self.source.path(file.origin or file.name) if file.action == "copy" else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the user."""
+        ropes = [rope for edit in self.edits.values() for rope in edit.ropes if rope.positions is None]
+        types = sorted({rope.constants[0].dtype for rope in ropes} & {"float16", "bfloat16"})
+        context = self.checkpoint.schedule.context
+        rounding = tuple(
+            f"the graph stores its frequencies in {dtype}, which rounds angles at position {context:,} by up to "
+            f"{context * PRECISION[dtype]:,.3g} radians; export the checkpoint with these constants in float32"
+            for dtype in types
+        )
+        return self.checkpoint.warnings + rounding
+
+    def to_dict(self) -> JsonObject:
+        """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
+        return {
+            "source": self.source.to_dict(),
+            "recipe": self.checkpoint.recipe.to_dict(),
+            "schedule": self.checkpoint.schedule.to_dict(),
+            "ropes": [rope.to_dict() for edit in self.edits.values() for rope in edit.ropes],
+            "out": str(self.out),
+            "files": [{"name": file.name, "action": file.action, "size": file.size} for file in self.files],
+            "warnings": list(self.warnings),
+        }
+
+    def check(self, folder: Path) -> None:
+        """Read the graphs that were written. Raises Disagreement where one does not hold the schedule."""
+        schedule = self.checkpoint.schedule
+        wanted = Part("", schedule.inv_freq, schedule.attention_factor)
+        for name, edit in self.edits.items():
+            written = {rope.name: rope for rope in inspect_graph(GraphSource(folder / name)).ropes}
+            for rope in (written.get(rope.name) for rope in edit.ropes):
+                if rope is None or not rope.matches(wanted):
+                    raise Disagreement(f"{name} does not hold the schedule when it is read again; nothing was kept")
+
+
+@dataclass(frozen=True, eq=False)
+class GraphEdit:
+    """The change of one graph. ropes: those that get the schedule."""
+
+    graph: Graph
+    ropes: tuple[GraphRope, ...]
+    schedule: Schedule
+
+    @cached_property
+    def changed(self) -> Graph:
+        """The graph with the new constants."""
+        for rope in self.ropes:
+            if rope.positions is None:
+                constant, vector = rope.constants[0], repeated(self.schedule.inv_freq, rope.repeat)
+                self.graph.set_attention_factor(rope.values[0], self.schedule.attention_factor)
+                self.graph.replace(constant, vector.reshape(constant.shape).astype(constant.array().dtype))
+            else:
+                for constant, function in zip(rope.constants, (np.cos, np.sin), strict=True):
+                    self.graph.replace(constant, self._table(rope, rope.positions, constant, function))
+        return self.graph
+
+    def _table(self, rope: GraphRope, positions: int, constant: Constant, function: np.ufunc) -> NDArray[Any]:
+        """A table for the context of the schedule, no shorter than the present one."""
+        rows = max(positions, self.schedule.context)
+        table = np.empty((rows, constant.shape[-1]), constant.array().dtype)
+        for start in range(0, rows, ROWS):
+            phases = np.outer(np.arange(start, min(start + ROWS, rows)), self.schedule.inv_freq)
+            table[start : start + ROWS] = repeated(self.schedule.attention_factor * function(phases), rope.repeat)
+        return table.reshape([*(rows if size == positions else size for size in constant.shape[:-1]), -1])
+
+    def write(self, target: Path, advance: Advance) -> None:
+        """Write one of the files of the graph: that with the ending of `target`."""
+        with TemporaryDirectory(dir=target.parent) as folder:
+            path = Path(folder, f"graph{self.graph.path.suffix}")
+            self.changed.save(path)
+            path.with_suffix(target.suffix).replace(target)
+        advance(target.stat().st_size)
+
+
+def apply_graph(plan: GraphPlan, fsync: bool = True, advance: Advance = lambda done: None) -> Path:
+    """Write the output of a plan, read its constants again, and return its folder.
+
+    Raises RopeconvError for an occupied place, and what `execute_plan` raises.
+    """
+    if plan.out.exists():
+        raise RopeconvError(f"{plan.out} exists; choose another place with -o, or remove it")
+    return execute_plan(plan, ApplyOptions(fsync=fsync), plan.check, advance)
+
+
+def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan:
+    """Plan the extension of compiled graphs. Writes nothing.
+
+    Raises UsageError for options that graphs do not have, BadSource for a graph without its config.json or with another
+    RoPE than that, UnsupportedBake for what constants of this graph cannot express, and what `checkpoint_plan` raises.
+    """
+    for option in options(Target):
+        if option.name not in ALLOWED and getattr(target, option.name) != option.default:
+            raise UsageError(f"{option.flag} does not go with a compiled graph; leave it out")
+    if target.out is not None and target.out.suffix in (".onnx", ".xml", ".gguf"):
+        raise UsageError(f"-o {target.out} is not a name for a folder, which is written; choose another name")
+    if not source.has_config:
+        raise BadSource(
+            f"{source.reference} has no config.json beside it, which says how long the model was trained; copy that of "
+            "the checkpoint there"
+        )
+    if recipe.log_n is not None:
+        raise UnsupportedBake("log-n", source.reference, "its operations do not scale queries by position", EXPORT)
+    seen, checkpoint = inspect_graph(source), checkpoint_plan(source, recipe, target)
+    for knob, reason in _obstacles(checkpoint, source):
+        raise UnsupportedBake(knob, source.reference, reason, EXPORT)
+    files, edits = {file.name: file for file in checkpoint.files}, dict[str, GraphEdit]()
+    ropes = _replaced(seen, checkpoint)
+    for name, graph in source.opened.items():
+        edit = GraphEdit(graph, tuple(rope for rope in ropes if rope.file == name), checkpoint.schedule)
+        if edit.ropes:
+            edits[name] = edit
+            for each in (name, *(source.data_of(name) if graph.saves_data else ())):
+                files[each] = PlannedFile("convert", each, files[each].size, make=edit.write, estimated=True)
+    return GraphPlan(source, checkpoint.out, tuple(files.values()), checkpoint.skipped, checkpoint, edits)
+
+
+def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str, str]]:
+    """What constants of cos and sin cannot express, each with the reason."""
+    schedule = plan.schedule
+    if schedule.short_inv_freq is not None:
+        yield "a pair of lists", "its operations do not choose between them"
+    if schedule.softmax_scale != plan.source_spec.softmax_scale:
+        yield "another softmax scale", "it is in other operations"
+    if not ENCODINGS[plan.result.encoding].config_only:
+        yield "this schedule", f"its config.json needs the encoding {plan.result.encoding}, which changes weights"
+    knob = f"a context of {schedule.context:,} tokens"
+    for graph in source.opened.values():
+        for name, length in graph.fixed_lengths.items():
+            if length < schedule.context:
+                yield knob, f"its input {name} has {length:,} tokens, without dynamic axes"
+        for constant in graph.constants.values():
+            *_, rows, columns = (0, 0, *constant.shape)
+            is_mask = rows == columns > 1 and (constant.dtype == "bool" or len(constant.shape) == 4)
+            if is_mask and rows < schedule.context:
+                yield knob, f"its constant {constant.name} is an attention mask of {rows:,} tokens"
+
+
+def _replaced(seen: GraphInspection, plan: CheckpointPlan) -> tuple[GraphRope, ...]:
+    """The RoPEs of graphs that a plan changes: those of config.json, of layers that an extension changes.
+
+    Others stay: those of window layers, and those of another width, as of a vision tower. Raises BadSource for a graph
+    that was exported with another config.json.
+    """
+    replaced, spec = list[GraphRope](), plan.source_spec
+    for rope, formula in zip(seen.ropes, seen.formulas, strict=True):
+        part = seen.part(rope)
+        if part is None and 2 * len(rope.inv_freq) == spec.rotary_dim:
+            raise BadSource(
+                f"{rope.name} in {rope.file} has {formula}, attention factor {rope.attention_factor:.6g}, and "
+                f"config.json has {describe(spec.form)}, attention factor {spec.attention_factor:.6g}; put the "
+                "config.json there that the graph was exported with"
+            )
+        if part is not None and part.changes:
+            replaced.append(rope)
+    if not replaced:
+        raise BadSource(
+            f"{seen.source.reference} holds no RoPE of {spec.rotary_dim} dimensions; name the decoder's graph"
+        )
+    return tuple(replaced)

@@ -1,0 +1,363 @@
+"""Compiled graphs, ONNX and OpenVINO: their constants, the operations that make cos and sin, and changes of both."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..environment import require
+from ..errors import BadSource
+from ..formats.files import FROZEN, expanded, graph_names
+from .folder import FolderSource
+
+CONFIG = "config.json"
+COMPANIONS = (".json", ".jsonl", ".txt", ".model", ".jinja", ".md")
+"""Ends of the names of files that belong to a graph, beside it: its config, its tokenizer, its card."""
+MOVES = frozenset(
+    "Broadcast Cast Concat Convert Einsum Expand Flatten Gather Gemm Identity MatMul Mul Multiply Reshape Slice Split "
+    "Squeeze StridedSlice Tile Transpose Unsqueeze VariadicSplit".split()
+)
+"""Operations of both formats that only multiply, repeat or move values."""
+LEAST_OPSET = 15
+"""The first opset of ONNX with CastLike, which gives a new factor the type of what it multiplies."""
+
+
+class Constant(NamedTuple):
+    """Floating point numbers or booleans in a graph. array: reads or maps them. handle: what the library calls it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    array: Callable[[], NDArray[Any]]
+    handle: Any
+
+
+class Operation(NamedTuple):
+    """An operation of a graph with the names of its values. handle: what the library calls it."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    handle: Any
+
+
+class Graph(ABC):
+    """A graph that a file describes.
+
+    path: of the file. described: its format. data_files: names of the files beside it that have its weights. constants:
+    by the names of their values. readers: the operations that read a value, by its name. fixed_lengths: the inputs of
+    two dimensions whose length is fixed, with that length. saves_data: whether the files with its weights are written
+    with it.
+    """
+
+    saves_data: ClassVar[bool] = False
+
+    def __init__(self, path: Path, described: str) -> None:
+        self.path, self.described = path, described
+        self.data_files: tuple[str, ...] = ()
+        self.constants: dict[str, Constant] = {}
+        self.readers: dict[str, list[Operation]] = {}
+        self.fixed_lengths: dict[str, int] = {}
+
+    @abstractmethod
+    def replace(self, constant: Constant, array: NDArray[Any]) -> None:
+        """Give a constant other values, and perhaps another shape."""
+
+    @abstractmethod
+    def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
+        """Multiply what a Cos or Sin computes. scaling: the operation that does so with a constant already."""
+
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Write the graph; where `saves_data`, also the file with its weights beside it."""
+
+    def _add(self, operation: Operation) -> None:
+        """Add an operation; a constant that it converts to another type counts as the same one."""
+        for name in operation.inputs:
+            self.readers.setdefault(name, []).append(operation)
+        if operation.kind in ("Cast", "CastLike", "Convert", "Identity") and operation.inputs[0] in self.constants:
+            self.constants[operation.outputs[0]] = self.constants[operation.inputs[0]]
+
+    def rotations(self, value: str) -> list[Operation]:
+        """The Cos and Sin operations of products of a value; none unless there are both."""
+        rotations, pending = dict[str, Operation](), [value]
+        met = {value}
+        while pending:
+            for reader in self.readers.get(pending.pop(), ()):
+                if reader.kind in ("Cos", "Sin"):
+                    rotations[reader.outputs[0]] = reader
+                elif reader.kind in MOVES:
+                    pending += [name for name in reader.outputs if name not in met]
+                    met.update(reader.outputs)
+        both = {operation.kind for operation in rotations.values()} == {"Cos", "Sin"}
+        return list(rotations.values()) if both else []
+
+    def _scaling(self, rotation: Operation) -> tuple[Operation | None, float]:
+        """The operation that multiplies a Cos or Sin by a constant number, None without one, and the number."""
+        for reader in self.readers.get(rotation.outputs[0], ()):
+            known = [self.constants[name] for name in reader.inputs if name in self.constants]
+            if reader.kind in ("Mul", "Multiply") and known and np.prod(known[0].shape) == 1:
+                return reader, float(known[0].array().ravel()[0])
+        return None, 1.0
+
+    def attention_factor(self, value: str) -> float:
+        """The number by which cos and sin of a value are multiplied. Raises BadSource where these differ."""
+        factors = {self._scaling(rotation)[1] for rotation in self.rotations(value)}
+        if len(factors) != 1:
+            raise BadSource(f"{self.path} multiplies cos and sin by different numbers; export it again")
+        return factors.pop()
+
+    def set_attention_factor(self, value: str, factor: float) -> None:
+        """Multiply cos and sin of a value by a number, in place of the present one."""
+        for rotation in self.rotations(value):
+            scaling, present = self._scaling(rotation)
+            if present != factor:
+                self._multiply(rotation, scaling, factor)
+
+
+class OnnxGraph(Graph):
+    """An ONNX model. Files with its weights are mapped where a constant is read, and never written."""
+
+    def __init__(self, path: Path) -> None:
+        require("onnx", path.name)
+        import onnx
+        from google.protobuf.message import DecodeError
+
+        try:
+            self.model = onnx.load(str(path), load_external_data=False)
+        except DecodeError:
+            self.model = onnx.ModelProto()
+        if not self.model.graph.node:
+            raise BadSource(f"{path} is not an ONNX model, or it is damaged; export it again")
+        self.opset = max(
+            (each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx")), default=0
+        )
+        super().__init__(path, f"ONNX, opset {self.opset}")
+        self.scopes = [*_scopes(self.model.graph), *self.model.functions]
+        for scope in self.scopes:
+            for tensor in getattr(scope, "initializer", ()):
+                self._add_constant(tensor.name, tensor)
+            for node in scope.node:
+                self._add(Operation(node.op_type, tuple(node.input), tuple(node.output), node))
+                if node.op_type == "Constant" and node.attribute[0].name == "value":
+                    self._add_constant(node.output[0], node.attribute[0].t)
+        shapes = {value.name: value.type.tensor_type.shape.dim for value in self.model.graph.input}
+        self.fixed_lengths = {
+            name: dims[1].dim_value for name, dims in shapes.items() if len(dims) == 2 and dims[1].dim_value > 1
+        }
+
+    def _add_constant(self, name: str, tensor: Any) -> None:
+        from onnx import TensorProto, helper
+        from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+        if uses_external_data(tensor):
+            self.data_files = tuple(dict.fromkeys((*self.data_files, ExternalDataInfo(tensor).location)))
+        if tensor.data_type in (
+            TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.BOOL
+        ):  # fmt: skip
+            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+            shape, key = tuple(tensor.dims), name
+            while key in self.constants:  # of another branch
+                key += "'"
+            self.constants[key] = Constant(name, dtype.name, shape, partial(self._array, tensor, dtype), tensor)
+
+    def _array(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+        from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+        from onnx.numpy_helper import to_array
+
+        try:
+            if not uses_external_data(tensor):
+                return np.asarray(to_array(tensor))
+            info = ExternalDataInfo(tensor)
+            path = FolderSource(self.path.parent).path(info.location)
+            return np.memmap(path, dtype, "r", int(info.offset or 0), tuple(tensor.dims))
+        except (OSError, ValueError, TypeError) as problem:
+            raise BadSource(f"{tensor.name} of {self.path} cannot be read ({problem}); export it again") from None
+
+    def replace(self, constant: Constant, array: NDArray[Any]) -> None:
+        from onnx.numpy_helper import from_array
+
+        constant.handle.CopyFrom(from_array(array, constant.handle.name))
+
+    def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
+        from onnx.helper import make_node
+        from onnx.numpy_helper import from_array
+
+        if self.opset < LEAST_OPSET:
+            raise BadSource(
+                f"{self.path} has opset {self.opset}, and a factor on cos and sin needs opset {LEAST_OPSET}; export it "
+                "again with that opset or a newer one"
+            )
+        name = rotation.outputs[0]
+        scope = next(each for each in self.scopes if any(name in node.output for node in each.node))
+        at = next(index for index, node in enumerate(scope.node) if name in node.output)
+        number, plain = f"{name}_attention_factor", name if scaling else f"{name}_unscaled"
+        while number in self.readers:  # of an earlier change
+            number += "_"
+        nodes = [
+            make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
+            make_node("CastLike", [number, plain], [f"{number}_like"]),
+        ]
+        if scaling:
+            scaling.handle.input[1 - scaling.inputs.index(name)] = f"{number}_like"
+        else:
+            rotation.handle.output[0] = plain
+            nodes.append(make_node("Mul", [plain, f"{number}_like"], [name]))
+        for index, node in enumerate(nodes, at + 1):
+            scope.node.insert(index, node)
+
+    def save(self, path: Path) -> None:
+        try:
+            path.write_bytes(self.model.SerializeToString())
+        except ValueError:
+            raise BadSource(
+                f"{self.path} would be larger than 2 GB, the limit of ONNX; export it with its weights in a file of "
+                "their own"
+            ) from None
+
+
+def _scopes(graph: Any) -> Iterator[Any]:
+    """A graph, and those inside its operations."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                yield from _scopes(inner)
+
+
+OPENVINO_TYPES = {"f16": "float16", "f32": "float32", "f64": "float64", "boolean": "bool"}
+"""Types of constants as numpy names them."""
+
+
+class OpenVinoGraph(Graph):
+    """A model in OpenVINO's IR: an .xml file, and its weights in a .bin file of the same name."""
+
+    saves_data = True
+
+    def __init__(self, path: Path) -> None:
+        require("openvino", path.name)
+        import openvino
+
+        super().__init__(path, "OpenVINO")
+        self.data_files = (path.with_suffix(".bin").name,)
+        try:
+            self.model = openvino.Core().read_model(path)
+        except RuntimeError:
+            raise BadSource(
+                f"{path} is not a model that OpenVINO can read, with its .bin file; export it again"
+            ) from None
+        for node in self.model.get_ordered_ops():
+            inputs = tuple(self._name(value) for value in node.input_values())
+            outputs = tuple(self._name(value) for value in node.outputs())
+            kind = node.get_type_name()
+            self._add(Operation(kind, inputs, outputs, node))
+            dtype = OPENVINO_TYPES.get(node.get_output_element_type(0).get_type_name()) if kind == "Constant" else None
+            if dtype:
+                shape, array = tuple(node.get_output_shape(0)), partial(getattr, node, "data")
+                self.constants[outputs[0]] = Constant(node.get_friendly_name(), dtype, shape, array, node)
+        for value in self.model.inputs:
+            shape = value.get_partial_shape()
+            if shape.rank.is_static and len(shape) == 2 and shape[1].is_static and shape[1].get_length() > 1:
+                self.fixed_lengths[value.get_any_name()] = shape[1].get_length()
+
+    @staticmethod
+    def _name(value: Any) -> str:
+        return f"{value.get_node().get_name()}:{value.get_index()}"
+
+    def replace(self, constant: Constant, array: NDArray[Any]) -> None:
+        from openvino import opset13
+
+        number = opset13.constant(array)
+        number.set_friendly_name(constant.name)
+        for target in constant.handle.output(0).get_target_inputs():
+            target.replace_source_output(number.output(0))
+
+    def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
+        from openvino import opset13
+
+        value = rotation.handle.output(0)
+        number = opset13.constant(factor, dtype=value.get_element_type())
+        if scaling:
+            scaling.handle.input(1 - scaling.inputs.index(rotation.outputs[0])).replace_source_output(number.output(0))
+            return
+        targets = value.get_target_inputs()
+        product = opset13.multiply(value, number)
+        for target in targets:
+            target.replace_source_output(product.output(0))
+
+    def save(self, path: Path) -> None:
+        import openvino
+
+        self.model.validate_nodes_and_infer_types()
+        openvino.serialize(self.model, str(path), str(path.with_suffix(".bin")))
+
+
+class GraphSource(FolderSource):
+    """Compiled graphs with the files beside them: all files of a folder, or one graph with those that belong to it.
+
+    path: of the folder, or of a graph, whose config.json may also be one folder above, as that of onnx/model.onnx.
+    graphs: their names, relative to `root`.
+    """
+
+    kind = "graph"
+
+    def __init__(self, path: Path) -> None:
+        self.whole, root = path.is_dir(), path if path.is_dir() else path.parent
+        if not self.whole and not (root / CONFIG).is_file() and (root.parent / CONFIG).is_file():
+            root = root.parent
+        super().__init__(root, str(path))
+        self.name = self.name if self.whole else path.stem
+        self.graphs = tuple(graph_names(path)) if self.whole else (path.relative_to(root).as_posix(),)
+
+    @cached_property
+    def opened(self) -> dict[str, Graph]:
+        """The graphs by name.
+
+        Raises BadSource for damaged ones, and where a file with weights is missing, RopeconvError without a library.
+        """
+        kinds: dict[str, type[OnnxGraph | OpenVinoGraph]] = {".onnx": OnnxGraph, ".xml": OpenVinoGraph}
+        graphs: dict[str, Graph] = {name: kinds[Path(name).suffix](self.path(name)) for name in self.graphs}
+        for name, graph in graphs.items():
+            absent = next((each for each in graph.data_files if not (graph.path.parent / each).is_file()), "")
+            if absent:
+                raise BadSource(f"{self.root / name} needs {absent}, which is missing; give the folder of the export")
+        return graphs
+
+    def data_of(self, graph: str) -> list[str]:
+        """Names of the files with the weights of a graph, relative to `root`."""
+        return [(Path(graph).parent / name).as_posix() for name in self.opened[graph].data_files]
+
+    @property
+    def has_config(self) -> bool:
+        """Whether there is a config.json."""
+        return (self.root / CONFIG).is_file()
+
+    def _names(self) -> Iterator[str]:
+        data = [name for graph in self.graphs for name in self.data_of(graph)]
+        if self.whole:
+            yield from super()._names()
+            return
+        yield from (*self.graphs, *data)
+        for folder in {self.root, (self.root / self.graphs[0]).parent} if self.has_config else ():
+            for path in folder.iterdir():
+                if path.suffix in COMPANIONS and path.is_file() and not path.name.startswith("."):
+                    yield path.relative_to(self.root).as_posix()
+
+
+def open_graph(reference: str) -> GraphSource:
+    """The graphs that a path names: a graph, or a folder with graphs. Raises BadSource for formats that are final."""
+    path = expanded(reference)
+    if path.suffix in FROZEN:
+        raise BadSource(
+            f"{reference} is {FROZEN[path.suffix]}, whose tables of cos and sin were compiled at export and cannot be "
+            "replaced; run `ropeconv apply` on the checkpoint, and export its output"
+        )
+    if not path.exists():
+        raise BadSource(f"{reference} does not exist; give the path of a graph, or of the folder of an export")
+    return GraphSource(path)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from .evaluate.tune.tuning import tune_model as tune_model
     from .inspection.inspection import Inspection as Inspection
     from .inspection.inspection import inspect_source as inspect_source
-    from .inspection.receipts.reader import read_receipt as read_receipt
     from .inspection.receipts.receipt import Receipt as Receipt
+    from .inspection.receipts.storage import read_receipt as read_receipt
     from .inspection.side_by_side import side_by_side as side_by_side
     from .models.open import open_source as open_source
     from .rope.bound.answer import bound as bound
@@ -80,7 +80,7 @@ _MODULES = {
     "evaluate.tune.result": "TuningResult",
     "evaluate.tune.tuning": "SearchSettings tune_model",
     "inspection.inspection": "Inspection inspect_source",
-    "inspection.receipts.reader": "read_receipt",
+    "inspection.receipts.storage": "read_receipt",
     "inspection.receipts.receipt": "Receipt",
     "inspection.side_by_side": "side_by_side",
     "models.open": "open_source",

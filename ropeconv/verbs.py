@@ -21,7 +21,7 @@ from .evaluate.result import Result
 from .evaluate.runners.runner import RunnerRequest
 from .hub.upload_set import with_card
 from .inspection.inspection import Inspection, inspect_source
-from .inspection.receipts.reader import read_receipt
+from .inspection.receipts.storage import read_receipt
 from .inspection.side_by_side import RopeDifference, side_by_side
 from .models.gguf import GgufSource
 from .models.open import open_source

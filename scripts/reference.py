@@ -32,8 +32,8 @@ from ropeconv.evaluate.tune.result import TuningResult
 from ropeconv.evaluate.tune.scorer import PassLine
 from ropeconv.formats.journal import Head
 from ropeconv.inspection.document import InspectionDocument
-from ropeconv.inspection.receipts.reader import Results
 from ropeconv.inspection.receipts.receipt import Receipt
+from ropeconv.inspection.receipts.storage import Results
 from ropeconv.run.jobs import RunLine
 
 ROOT = Path(__file__).parents[1]

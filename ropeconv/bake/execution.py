@@ -36,7 +36,7 @@ from ..formats.disk import (
     writing_back,
 )
 from ..inspection.receipts.receipt import CheckRecord, FileRecord
-from ..inspection.receipts.writer import clear_drafts, write_receipt
+from ..inspection.receipts.storage import clear_drafts, write_receipt
 from ..rope.errors import RopeconvError
 from ..version import __version__
 from .hidden import (

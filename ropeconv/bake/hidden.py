@@ -18,8 +18,7 @@ from ..formats.disk import TAKEN, FileIdentity, exchange, free_bytes, human, ren
 from ..formats.files import try_lock
 from ..formats.gguf.header import read_header
 from ..formats.journal import decoded, encoded
-from ..inspection.receipts.reader import read_receipt
-from ..inspection.receipts.writer import DRAFT
+from ..inspection.receipts.storage import DRAFT, read_receipt
 from ..models.source import RECEIPT
 from ..rope.errors import RopeconvError
 from .plan import FilePlan, PlannedFile

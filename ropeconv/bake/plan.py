@@ -24,7 +24,7 @@ from ..inspection.document import (
 from ..inspection.kv_cache import KvCache
 from ..inspection.receipts import receipt as records
 from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord
-from ..inspection.receipts.writer import embedded
+from ..inspection.receipts.storage import embedded
 from ..models.source import RECEIPT, Origin
 from ..options import copied
 from ..rope.bound.reach import effective_length, source_reach

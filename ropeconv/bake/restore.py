@@ -17,8 +17,8 @@ from ..formats.jsontext import JsonObject
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
 from ..inspection.receipts.gguf import earlier, layout_of
-from ..inspection.receipts.reader import parse_receipt
 from ..inspection.receipts.receipt import FileRecord, SourceRecord
+from ..inspection.receipts.storage import parse_receipt
 from ..models.gguf import GgufSource
 from ..models.source import CARD, RECEIPT, SOURCE_CARD, GeneratedFile, Source
 from ..rope.errors import shown

@@ -11,9 +11,8 @@ from ..convert.target import Target
 from ..errors import BadSource
 from ..formats.disk import Advance
 from ..formats.jsontext import JsonObject
-from ..inspection.receipts.reader import check_files, parse_receipt, read_receipt
 from ..inspection.receipts.receipt import FileRecord, Receipt
-from ..inspection.receipts.writer import embedded
+from ..inspection.receipts.storage import check_files, embedded, parse_receipt, read_receipt
 from ..models.gguf import GgufSource
 from ..options import copied
 from ..rope.errors import RopeconvError

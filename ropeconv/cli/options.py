@@ -149,7 +149,7 @@ def build_recipe(values: dict[str, Any]) -> Recipe:
     modifiers |= {name: parse_tokens(modifiers[name]) for name in LENGTHS if name in modifiers}
     extras = {name: values[name] for name in method_settings() if values.get(name) is not None}
     if chosen[0] == "recipe":
-        from ..inspection.receipts.reader import read_recipe
+        from ..inspection.receipts.storage import read_recipe
 
         if extras:
             raise UsageError(

@@ -15,9 +15,8 @@ from ..formats import jsontext
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import typed
-from ..inspection.receipts.reader import read_receipt
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
-from ..inspection.receipts.writer import add_evaluation
+from ..inspection.receipts.storage import add_evaluation, read_receipt
 from ..summary import Summary
 from ..version import SCHEMA, __version__
 from .cases import Metric, in_trained, metric_of

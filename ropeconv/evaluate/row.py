@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
-from ..inspection.receipts.reader import read_recipe
+from ..inspection.receipts.storage import read_recipe
 from ..rope.recipe import Recipe, parse_recipe
 
 BASE = "base"

@@ -27,9 +27,8 @@ from ..evaluate.result import GROWTH
 from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import package_data, render
-from ..inspection.receipts.reader import described_settings
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt
-from ..inspection.receipts.writer import commands
+from ..inspection.receipts.storage import commands, described_settings
 from ..models.source import CARD
 from ..rope.bound.reach import is_worse
 from ..rope.errors import RopeconvError, shown

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import BadSource
 from ..formats.disk import sha256
-from ..inspection.receipts.reader import parse_receipt
 from ..inspection.receipts.receipt import Receipt
+from ..inspection.receipts.storage import parse_receipt
 from ..models.source import RECEIPT
 from ..rope.errors import RopeconvError
 from .options import PublishOptions

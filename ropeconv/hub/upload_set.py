@@ -20,8 +20,8 @@ from ..formats.gguf.file import SHARD, GgufFile
 from ..formats.jsontext import JsonObject, parse
 from ..inspection.inspection import inspect_source
 from ..inspection.kv_cache import KvCache
-from ..inspection.receipts.reader import read_receipt
 from ..inspection.receipts.receipt import FileRecord, Receipt
+from ..inspection.receipts.storage import read_receipt
 from ..models.folder import FolderSource
 from ..models.gguf import GgufSource
 from ..models.open import open_source

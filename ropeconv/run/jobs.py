@@ -25,7 +25,7 @@ from ..formats.files import expanded
 from ..formats.journal import Journal, JournalKind, Line
 from ..formats.jsontext import JsonObject
 from ..hub.options import repository
-from ..inspection.receipts.reader import read_receipt
+from ..inspection.receipts.storage import read_receipt
 from ..models.gguf import GgufSource
 from ..models.hub import HubSource, answers
 from ..models.open import HUB_FILE, HUB_ID, open_source

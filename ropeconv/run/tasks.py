@@ -29,7 +29,7 @@ from ..hub.options import PublishOptions
 from ..hub.preview import staged
 from ..hub.publish import publish
 from ..hub.upload_set import UploadSet, from_folder, from_gguf, with_card
-from ..inspection.receipts.reader import check_files, read_receipt
+from ..inspection.receipts.storage import check_files, read_receipt
 from ..validate.checkpoint import validate_checkpoint
 from ..validate.checks import check_frequencies
 from ..validate.comparison import Comparison, Settings

@@ -17,8 +17,7 @@ from ..errors import UsageError
 from ..evaluate.row import parse_rows
 from ..formats.files import expanded
 from ..hub.options import PushOptions
-from ..inspection.receipts.reader import read_recipe
-from ..inspection.receipts.writer import apply_words
+from ..inspection.receipts.storage import apply_words, read_recipe
 from ..options import Format, TargetOptions, copied, options
 from ..rope.errors import shown
 from ..rope.lengths import is_length

@@ -24,8 +24,8 @@ from ..hub.options import PublishOptions, repository
 from ..hub.preview import show_publication
 from ..hub.upload_set import UploadSet, from_gguf, planned, with_card
 from ..inspection.inspection import inspect_source
-from ..inspection.receipts.reader import parse_receipt, receipt_of
 from ..inspection.receipts.receipt import Receipt
+from ..inspection.receipts.storage import parse_receipt, receipt_of
 from ..models.gguf import GgufSource
 from ..models.hub import answers
 from ..models.open import open_source

@@ -13,9 +13,8 @@ from ..engines.transformers.load import DeviceSpec, device_spec
 from ..errors import BadSource, UsageError
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.folder import first_source
-from ..inspection.receipts.reader import read_receipt
 from ..inspection.receipts.receipt import Receipt
-from ..inspection.receipts.writer import add_validation
+from ..inspection.receipts.storage import add_validation, read_receipt
 from ..models.gguf import GgufSource
 from ..models.open import HUB_FILE, open_source
 from ..models.source import Source

@@ -13,8 +13,8 @@ from ..engines.servers.protocol import ServedModel, Server
 from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.load import folder_of, load_stock, load_widened, placed, stored_dtype
 from ..errors import BadSource
-from ..inspection.receipts.reader import read_receipt
 from ..inspection.receipts.receipt import Receipt
+from ..inspection.receipts.storage import read_receipt
 from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.source import Source

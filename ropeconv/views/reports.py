@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadSource
 from ..evaluate.measures.measure import REGISTRY
 from ..evaluate.result import Result, tables
+from ..formats.gguf.header import GgufHeader
 from ..formats.package_data import render
 from ..inspection.kv_cache import described_size, now
-from ..inspection.receipts.reader import described, read_receipt
+from ..inspection.receipts.folder import OriginalSource
+from ..inspection.receipts.gguf import earlier
 from ..inspection.receipts.receipt import Receipt
-from ..inspection.receipts.writer import changed_keys, facts_of
+from ..inspection.receipts.storage import described, facts_of, read_receipt
+from ..models.gguf import GgufSource
+from ..models.open import open_source
+from ..models.source import RECEIPT
+from ..rope.errors import RopeconvError, counted
 from ..rope.lengths import format_tokens
 from ..rope.methods.method import Method
 from ..runtimes.groups import grouped
@@ -111,3 +120,56 @@ def _receipt(baked: Path) -> Receipt | None:
         return read_receipt(baked)
     except (BadSource, OSError):
         return None
+
+
+LONGEST = 100
+"""Characters of a value."""
+
+
+@dataclass(frozen=True)
+class ChangedKey:
+    """A key with its values as text. name: with dots between levels. before, after: empty if it is absent."""
+
+    name: str
+    before: str
+    after: str
+
+
+def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
+    """Return the keys that differ between an output and its first source; none if that had another format."""
+    before, after = dict[str, str](), dict[str, str]()
+    try:
+        source = open_source(str(baked))
+        if isinstance(source, GgufSource):
+            before, after = _header(earlier(source.file, receipt).header), _header(source.file.header)
+        elif receipt.original is not None and receipt.original.folder is not None:
+            first = OriginalSource(source, receipt, receipt.original.folder)
+            before, after = dict(_flat(first.config())), dict(_flat(source.config()))
+    except (RopeconvError, OSError):
+        return ()
+    names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
+    return tuple(ChangedKey(name, before.get(name, ""), after.get(name, "")) for name in names)
+
+
+def _header(header: GgufHeader) -> dict[str, str]:
+    """Return the keys of a GGUF file except the receipt; long arrays, such as vocabularies, by their length."""
+    return {
+        name: f"{value.count()} values" if value.count() > 8 else _shown(value.decode())
+        for name, value in header.values.items()
+        if name != RECEIPT
+    }
+
+
+def _flat(data: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in data.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield above + name, _shown(value)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list) and len(value) > 8:
+        return f"{counted(len(value), 'value')}, {json.dumps(value[0])} to {json.dumps(value[-1])}"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."

@@ -17,7 +17,7 @@ from ropeconv.bake.apply import OutputCheck, probe_query
 from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement
-from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.inspection.receipts.storage import read_receipt
 
 from ..support.baking import YARN, make_plan, recipe_of, write_config
 

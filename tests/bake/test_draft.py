@@ -18,7 +18,7 @@ from ropeconv.bake.plan import Plan
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.hub.card import companion
 from ropeconv.inspection.inspection import inspect_source
-from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.interpolation import YarnMethod

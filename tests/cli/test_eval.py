@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.inspection.receipts.storage import read_receipt
 
 from ..conftest import Run
 from ..support.in_process import Done, command

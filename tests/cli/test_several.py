@@ -11,7 +11,7 @@ from gguf import LlamaFileType
 
 from ropeconv.engines.probe import Probe
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.inspection.receipts.storage import read_receipt
 
 from ..conftest import Run, hashes
 from ..support.gguf_files import write

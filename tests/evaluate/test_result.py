@@ -11,8 +11,7 @@ import pytest
 
 from ropeconv.evaluate.result import headline, read_result, record, tables, write_result
 from ropeconv.evaluate.row import Row
-from ropeconv.inspection.receipts.reader import read_receipt
-from ropeconv.inspection.receipts.writer import write_receipt
+from ropeconv.inspection.receipts.storage import read_receipt, write_receipt
 from ropeconv.rope.errors import RopeconvError
 
 from ..inspection.receipts.test_folders import receipt

@@ -42,8 +42,7 @@ def command_line(arguments: list[str]) -> int:
 def record_validation(arguments: list[str]) -> int:
     """Writes the result of a validation into the receipt of an output, or beside it. arguments: the output."""
     from ropeconv.cli.process import run
-    from ropeconv.inspection.receipts.reader import read_receipt
-    from ropeconv.inspection.receipts.writer import add_validation
+    from ropeconv.inspection.receipts.storage import add_validation, read_receipt
 
     def record(**options: object) -> None:
         baked = Path(arguments[0])

@@ -11,8 +11,7 @@ from ropeconv.evaluate.result import Result, record
 from ropeconv.evaluate.row import Row
 from ropeconv.hub.card import BaseModel, card, drawn
 from ropeconv.hub.upload_set import UploadSet
-from ropeconv.inspection.receipts.reader import read_receipt
-from ropeconv.inspection.receipts.writer import write_receipt
+from ropeconv.inspection.receipts.storage import read_receipt, write_receipt
 
 from ..evaluate.results import LENGTHS, made
 from ..inspection.receipts.test_folders import receipt

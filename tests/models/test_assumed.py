@@ -17,7 +17,7 @@ from ropeconv.convert.target import Target
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import UnknownModelType
 from ropeconv.inspection.inspection import inspect_source
-from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.config import detect
 from ropeconv.models.open import open_source
 from ropeconv.models.suggest import best_family, suggestion

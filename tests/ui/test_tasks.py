@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 from ropeconv.ui.forms import BakeForm, CompareForm, ModelForm, PageForm, RuntimesForm, command_of

@@ -125,7 +125,7 @@ def push_command(
     The URL of the commit is printed last.
     """
     from ...hub.upload_set import from_folder, from_gguf, merged
-    from ...inspection.receipts.reader import check_files, read_receipt
+    from ...inspection.receipts.storage import check_files, read_receipt
 
     output, how = Output(as_json, quiet), replace(how, repo_id=repository(repo_id))
     folder = baked[0]

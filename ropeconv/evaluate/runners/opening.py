@@ -9,7 +9,7 @@ from ...engines.transformers.load import folder_of
 from ...environment import require
 from ...errors import UsageError
 from ...inspection.inspection import inspect_config
-from ...inspection.receipts.reader import has_receipt
+from ...inspection.receipts.storage import has_receipt
 from ...models.gguf import GgufSource
 from ...models.open import open_source
 from ...models.source import Source

@@ -17,8 +17,8 @@ from ...errors import BadSource
 from ...formats import jsontext
 from ...formats.disk import text_digest
 from ...formats.files import read_text, scratch
-from ...inspection.receipts.reader import read_receipt
 from ...inspection.receipts.receipt import Receipt
+from ...inspection.receipts.storage import read_receipt
 from ...models.folder import FolderSource
 from ...models.gguf import GgufSource
 from ...models.source import Source

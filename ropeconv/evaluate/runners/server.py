@@ -13,7 +13,7 @@ from ...engines.servers.protocol import ServedModel, Server
 from ...engines.transformers.load import folder_of
 from ...errors import BadSource, UsageError
 from ...inspection.inspection import Inspection, inspect_source
-from ...inspection.receipts.reader import has_receipt
+from ...inspection.receipts.storage import has_receipt
 from ...models.gguf import GgufSource
 from ...models.open import open_source
 from ...rope.errors import RopeconvError

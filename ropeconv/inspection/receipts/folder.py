@@ -17,8 +17,8 @@ from ...models.source import CARD, RECEIPT, SOURCE_CARD, GeneratedFile, Source, 
 from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import read_spec
-from .reader import parse_receipt
 from .receipt import FolderRecord, GgufRecord, OriginalRecord, Receipt, SourceRecord, TextRecord
+from .storage import parse_receipt
 
 WEIGHTS = ".safetensors"
 """The suffix of weights. Only these files and README.md are renamed."""

@@ -23,8 +23,8 @@ from ...rope.lazy import Vector
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp.archs import arch_of_header
 from ...runtimes.llamacpp.read_header import ROPE_TENSORS, read, rope_tensors
-from .reader import parse_receipt
 from .receipt import GgufRecord, Receipt, ValueRecord
+from .storage import parse_receipt
 
 ARCH = "general.architecture"
 SMALL = 1 << 16

@@ -13,7 +13,7 @@ from ropeconv.bake import execution
 from ropeconv.bake.plan import PlannedFile
 from ropeconv.errors import BadSource
 from ropeconv.formats.disk import FileIdentity, identity
-from ropeconv.inspection.receipts.reader import read_receipt
+from ropeconv.inspection.receipts.storage import read_receipt
 
 from ...support.extent import sample
 from .plans import SmallPlan, interrupted, small_plan, source_folder, tree, write

@@ -15,8 +15,7 @@ import torch
 from ropeconv.convert.to_gguf.write import encode
 from ropeconv.errors import UsageError
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.inspection.receipts.reader import read_receipt
-from ropeconv.inspection.receipts.writer import commands
+from ropeconv.inspection.receipts.storage import commands, read_receipt
 
 from ...support.baking import YARN, make_plan, recipe_of, stored_as
 from ...support.corruptions import verified

@@ -10,9 +10,14 @@ import msgspec
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection.receipts.reader import parse_receipt, read_receipt, validations
 from ropeconv.inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
-from ropeconv.inspection.receipts.writer import add_evaluation, add_validation
+from ropeconv.inspection.receipts.storage import (
+    add_evaluation,
+    add_validation,
+    parse_receipt,
+    read_receipt,
+    validations,
+)
 
 from .test_folders import receipt
 

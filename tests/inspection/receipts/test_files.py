@@ -13,8 +13,14 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats.files import try_lock
-from ropeconv.inspection.receipts.reader import check_files, read_receipt, validations
-from ropeconv.inspection.receipts.writer import add_validation, clear_drafts, write_receipt
+from ropeconv.inspection.receipts.storage import (
+    add_validation,
+    check_files,
+    clear_drafts,
+    read_receipt,
+    validations,
+    write_receipt,
+)
 from ropeconv.models.source import RECEIPT
 
 from .test_folders import receipt, written
@@ -79,7 +85,7 @@ def test_a_draft_that_took_the_place_of_an_earlier_one_stays(out: Path, monkeypa
         return try_lock(file)
 
     with monkeypatch.context() as patch:
-        patch.setattr("ropeconv.inspection.receipts.writer.try_lock", late)
+        patch.setattr("ropeconv.inspection.receipts.storage.try_lock", late)
         clear_drafts(out)
     assert draft.read_text() == "of a process that writes now"
     clear_drafts(out)

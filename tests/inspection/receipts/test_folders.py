@@ -24,7 +24,7 @@ from ropeconv.inspection.receipts.receipt import (
     TargetRecord,
     TextRecord,
 )
-from ropeconv.inspection.receipts.writer import write_receipt
+from ropeconv.inspection.receipts.storage import write_receipt
 from ropeconv.models.folder import FolderSource
 
 CONFIG = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,

@@ -25,7 +25,7 @@ from ropeconv.inspection.receipts.receipt import (
     TargetRecord,
     ValueRecord,
 )
-from ropeconv.inspection.receipts.writer import embedded
+from ropeconv.inspection.receipts.storage import embedded
 from ropeconv.rope.forms import InterpolatedForm
 from ropeconv.rope.spec import RopeSpec
 

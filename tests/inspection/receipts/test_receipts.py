@@ -10,10 +10,18 @@ import msgspec
 import pytest
 
 from ropeconv.errors import BadSource, UsageError
-from ropeconv.inspection.receipts.reader import described, described_settings, parse_receipt, read_receipt, read_recipe
 from ropeconv.inspection.receipts.receipt import OriginalRecord, Receipt, SourceRecord, StepRecord, TargetRecord
-from ropeconv.inspection.receipts.writer import ChangedKey, changed_keys, commands, write_receipt
+from ropeconv.inspection.receipts.storage import (
+    commands,
+    described,
+    described_settings,
+    parse_receipt,
+    read_receipt,
+    read_recipe,
+    write_receipt,
+)
 from ropeconv.rope.errors import RecipeError
+from ropeconv.views.reports import ChangedKey, changed_keys
 
 from ...support.baking import YARN, apply, make_plan, recipe_of
 from ...support.corruptions import edit

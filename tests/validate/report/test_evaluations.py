@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ropeconv.inspection.receipts.receipt import BeforeRecord, RuntimeRecord, ScheduleRecord
-from ropeconv.inspection.receipts.writer import write_receipt
+from ropeconv.inspection.receipts.storage import write_receipt
 from ropeconv.validate.validation import BucketResult, Validation
 from ropeconv.views.reports import write_validation_report
 

@@ -1,0 +1,366 @@
+"""Receipts on the disk: read and written, in folders and GGUF keys, with the validation results beside GGUF files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shlex
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from ...errors import BadSource, UsageError
+from ...formats import jsontext
+from ...formats.disk import sha256, sync_file, sync_folder
+from ...formats.files import read_text, try_lock
+from ...formats.jsontext import JsonObject
+from ...formats.package_data import typed
+from ...formats.safetensors import safe_name
+from ...models.gguf import GgufSource, HubGguf
+from ...models.source import RECEIPT, Source
+from ...options import options
+from ...rope.errors import RopeconvError, counted, shown
+from ...rope.methods.method import REGISTRY
+from ...rope.recipe import Recipe, flags
+from ...version import SCHEMA
+from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
+
+RESULTS = ("validation", "servers", "evaluations")
+MOST = 1 << 63
+
+
+class Results(msgspec.Struct, frozen=True):
+    """The validation results of a GGUF file of `size` bytes, with the fields of a receipt."""
+
+    size: int = -1
+    validation: JsonObject | None = None
+    servers: dict[str, JsonObject] | None = None
+    evaluations: tuple[EvaluationRecord, ...] = ()
+
+
+def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
+    """Return the receipt of an output: from ropeconv.json in a folder, or from the keys and results of a GGUF file.
+
+    Raises BadSource if there is no receipt, or it cannot be parsed.
+    """
+    baked = Path(baked)
+    if baked.suffix == ".gguf":
+        return _in_keys(GgufSource(baked), validations(baked))
+    path = baked / RECEIPT
+    if not path.is_file():
+        raise BadSource(f"{baked} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
+    return parse_receipt(read_text(path, str(path)), str(path))
+
+
+def receipt_of(source: Source | GgufSource) -> Receipt:
+    """Return the receipt of an opened model, also on the Hub. Raises as `read_receipt` does."""
+    if isinstance(source, GgufSource):
+        return _in_keys(source, {} if isinstance(source, HubGguf) else validations(source.path))
+    text = source.text(RECEIPT)
+    if text is None:
+        raise BadSource(f"{source.reference} has no {RECEIPT}, so it is not an output of ropeconv; give an output")
+    return parse_receipt(text, source.reference)
+
+
+def _in_keys(source: GgufSource, results: JsonObject) -> Receipt:
+    text = source.file.get(RECEIPT)
+    if not isinstance(text, str):
+        raise BadSource(f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv")
+    return parse_receipt(text, source.reference, results)
+
+
+def has_receipt(baked: str | os.PathLike[str]) -> bool:
+    """Whether `read_receipt` finds a receipt that it can read."""
+    with suppress(BadSource):
+        return bool(read_receipt(baked))
+    return False
+
+
+def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> Receipt:
+    """Return a receipt from its JSON. Raises BadSource for other text, and for another schema.
+
+    name: of the file, for messages. validated: the fields of RESULTS if they are in another file.
+    """
+    data = jsontext.parse(text, name)
+    _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
+    schema = data.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        version = shown(data.get("ropeconv", "unknown"))
+        raise BadSource(f"{name} is of a later ropeconv ({version}); upgrade this one")
+    try:
+        if schema != SCHEMA:
+            raise ValueError(f"its schema is {shown(schema)}")
+        return msgspec.convert(data | (validated or {}), Receipt)
+    except ValueError as problem:
+        raise BadSource(f"{name} is not a receipt of ropeconv ({problem}); run apply again") from None
+
+
+def validations_path(gguf: Path) -> Path:
+    """Return the path of the validation results of a GGUF file, a file beside it."""
+    return gguf.with_name(f"{gguf.name}.validation.json")
+
+
+def validations(gguf: Path) -> JsonObject:
+    """Return the fields of RESULTS of a GGUF file, as JSON-ready data; empty if its size has changed."""
+    path = validations_path(gguf)
+    data = jsontext.parse(read_text(path, path.name), path.name) if path.is_file() else {}
+    results = typed(data, Results, path.name)
+    if results.size != gguf.stat().st_size:
+        return {}
+    return {key: msgspec.to_builtins(value) for key in RESULTS if (value := getattr(results, key))}
+
+
+def _check_numbers(data: object, name: str) -> None:
+    """Raise BadSource for numbers that no receipt has, such as NaN, for which every comparison is False."""
+    level = [data]
+    while level:
+        for item in level:
+            if isinstance(item, float) and not math.isfinite(item):
+                raise BadSource(f"{name} is not a receipt of ropeconv (it has {item} as a number); run apply again")
+            if isinstance(item, int) and abs(item) > MOST:
+                raise BadSource(f"{name} is not a receipt of ropeconv (it has {shown(item)}); run apply again")
+        level = [
+            inner
+            for item in level
+            if isinstance(item, (dict, list))
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Return the recipe in a file: a saved or tuned one, or that of a receipt. path: the file, or a folder with one.
+
+    Raises UsageError for a file that cannot be read, RecipeError for one that is not a recipe.
+    """
+    if path.is_dir():
+        path = path / "ropeconv.json"
+    try:
+        text = read_text(path, str(path))
+        data = jsontext.loads(text, str(path))
+    except OSError:
+        raise UsageError(f"{path} cannot be read; give a recipe, or the ropeconv.json of an earlier output") from None
+    except BadSource as problem:
+        raise UsageError(str(problem)) from None
+    if isinstance(data, dict) and "ropeconv_tune" in data:
+        data = data.get("recipe")
+    elif isinstance(data, dict) and "ropeconv" in data:
+        data = parse_receipt(text, str(path)).recipe
+    return Recipe.from_dict(data)
+
+
+def described(recipe: JsonObject) -> str:
+    """Return a recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
+    return ": ".join(filter(None, (str(recipe.get("method", "")), described_settings(recipe))))
+
+
+def described_settings(recipe: JsonObject) -> str:
+    """Return the settings of a recipe for display, lists by their length."""
+    modifiers = {name: value for name, value in recipe.items() if name not in ("method", "parameters")}
+    settings = {**recipe.get("parameters", {}), **modifiers}
+    return ", ".join(f"{name.replace('_', '-')} {_short(value)}" for name, value in settings.items())
+
+
+def _short(value: object) -> str:
+    if isinstance(value, list):
+        return f"of {counted(len(value), 'value')}"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+CHECKED = (".json", ".py", ".safetensors")
+
+
+def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
+    """Raise BadSource if a file is missing, or differs from the receipt in size or (if known) sha256.
+
+    weights: whether the sha256 of weights is compared too, which is slow.
+    """
+    for file in receipt.files:
+        if not safe_name(file.name):
+            raise BadSource(f"the receipt of {baked} lists {shown(file.name)}, outside it; do not trust it")
+        path = baked / file.name
+        if path.suffix not in CHECKED:
+            continue
+        if not path.is_file():
+            raise BadSource(f"{path} no longer exists; run apply again")
+        digest = file.sha256 if weights or path.suffix != ".safetensors" else None
+        if path.stat().st_size != file.size or (digest and sha256(path) != digest):
+            raise BadSource(
+                f"{path} is not the file that ropeconv wrote; run apply again, or pass --ignore-receipt if it was "
+                "edited on purpose"
+            )
+
+
+DRAFT = f".{RECEIPT}.new"
+PAUSE = 0.01  # seconds between two attempts to write a draft
+MOST_EVALUATIONS = 8
+"""The most evaluations in a receipt: of different texts and runtimes, the newest last."""
+ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def write_receipt(folder: Path, receipt: Receipt, fsync: bool = True) -> None:
+    """Write ropeconv.json into a folder, replacing an earlier one atomically.
+
+    The draft is beside the folder, so that a kill leaves nothing new in it, or inside if that fails, as for a mounted
+    folder. fsync: wait until it is on the disk. Raises OSError.
+    """
+    folder, data = folder.resolve(), receipt.to_dict()
+    beside, inside = _drafts(folder)
+    try:
+        _replace(folder / RECEIPT, beside, data, fsync)
+    except OSError as problem:
+        if problem.errno not in ELSEWHERE:
+            raise
+        _replace(folder / RECEIPT, inside, data, fsync)
+    clear_drafts(folder)
+
+
+def embedded(receipt: Receipt) -> str:
+    """Return a receipt as JSON on one line, for a key of a GGUF file."""
+    return json.dumps(receipt.to_dict())
+
+
+def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: str = "") -> None:
+    """Write a validation result into the receipt of a folder, or into a file beside a GGUF file.
+
+    receipt: as read from the output. result: as `Validation.to_dict` has it. server: the runtime of a server, for the
+    field `servers`; empty for the field `validation`.
+    """
+    if server:
+        _add(baked, receipt, "servers", {**receipt.servers, server: result})
+    else:
+        _add(baked, receipt, "validation", result)
+
+
+def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> None:
+    """Write the headlines of an evaluation into the receipt of a folder, or into a file beside a GGUF file.
+
+    receipt: as read from the output. record: replaces an earlier one of the same measures and text in the same runtime.
+    """
+    others = [other for other in receipt.evaluations if other.of_what != record.of_what]
+    _add(baked, receipt, "evaluations", (*others[1 - MOST_EVALUATIONS :], record))
+
+
+def _add(baked: Path, receipt: Receipt, field: str, value: object) -> None:
+    if baked.suffix != ".gguf":
+        write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
+        return
+    results = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
+    _replace(validations_path(baked), _results_draft(baked), {**results, field: msgspec.to_builtins(value)})
+
+
+def clear_drafts(baked: Path) -> None:
+    """Remove the drafts that killed processes left of a receipt, or of the results beside a GGUF file.
+
+    baked: the folder or GGUF file, which need not exist. Drafts that another process is writing stay, and those that
+    cannot be removed.
+    """
+    for draft in (_results_draft(baked),) if baked.suffix == ".gguf" else _drafts(baked.resolve()):
+        with suppress(OSError):
+            if draft.is_file() and not draft.is_symlink():
+                with draft.open("r+b") as file:  # which may have been renamed, and the draft be another by now
+                    if try_lock(file) == "taken" and os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+                        draft.unlink()
+
+
+def _drafts(folder: Path) -> tuple[Path, Path]:
+    """Return the paths of drafts of a receipt: beside its folder, and inside if that fails."""
+    return folder.with_name(f".{folder.name}.{RECEIPT}.new"), folder / DRAFT
+
+
+def _results_draft(gguf: Path) -> Path:
+    path = validations_path(gguf)
+    return path.with_name(f".{path.name}.new")
+
+
+def _replace(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -> None:
+    with _opened(draft) as file:
+        try:
+            file.truncate(0)  # a kill may have left it
+            file.write(jsontext.dump(data).encode())
+            file.flush()
+            if fsync:
+                sync_file(draft)
+            draft.replace(path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink()
+            raise
+    if fsync:
+        for folder in {draft.parent, path.parent}:
+            sync_folder(folder)
+
+
+def _opened(draft: Path) -> BinaryIO:
+    """Open a draft that only this process writes, after others have renamed theirs. Raises OSError."""
+    while True:
+        file = draft.open("ab")
+        try:
+            if try_lock(file) != "busy" and os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+        time.sleep(PAUSE)
+
+
+def commands(receipt: Receipt) -> list[str]:
+    """Return the `ropeconv apply` of each bake from the first source to the output of a receipt, in order.
+
+    Local sources have their names in the receipts, without folders. A recipe with lists of numbers is read from the
+    receipt, `--recipe ropeconv.json`.
+    """
+    first, lines = receipt.first, list[str]()
+    is_gguf = first.kind == "gguf"
+    name = first.reference or f"{first.name}{'.gguf' * is_gguf}"
+    for number, step in enumerate(receipt.steps, 1):
+        words = apply_words(name, step, is_gguf, receipt.source.family or "")
+        if number < len(receipt.steps):
+            is_gguf = step.target.to == "gguf"
+            name = f"step{number}{'.gguf' * is_gguf}"
+            words += ["-o", name]
+        lines.append(shlex.join(words))
+    return lines
+
+
+def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") -> list[str]:
+    """Return the words of the `ropeconv apply` of a bake, without its output.
+
+    name: of the source. is_gguf: whether the source is a GGUF file. family: that the user gave.
+    """
+    recipe, target = None, step.target
+    with suppress(RopeconvError):  # of another version
+        recipe = flags(Recipe.from_dict(step.recipe))
+    words = ["ropeconv", "apply", name, *(["--family", family] if family else [])]
+    words += ["--recipe", RECEIPT] if recipe is None else recipe
+    words += ["--to", target.to] if is_gguf != (target.to == "gguf") else []
+    for option in options(TargetRecord):
+        value = getattr(target, option.name)
+        if option.many:
+            words += [word for item in value for word in (option.flag, item)]
+        elif value != option.default:
+            words += [option.flag] if value is True else [option.flag, value]
+    return words
+
+
+def facts_of(receipt: Receipt) -> dict[str, str]:
+    """Return the facts on the method in a receipt, for display."""
+    method, before, schedule = REGISTRY.get(receipt.method), receipt.before, receipt.schedule
+    facts = {
+        "Method": f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method,
+        "Settings": described_settings(receipt.recipe),
+        "Frequencies": f"{before.rope}, then {before.after}",
+        "Context": f"{before.context:,} tokens, then {schedule.context:,}",
+        "Attention factor": f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}",
+        "Encoding": receipt.encoding,
+    }
+    return {name: value for name, value in facts.items() if value}

@@ -31,8 +31,7 @@ from ..rope.lengths import format_tokens, is_length
 from ..rope.methods.bases import ThetaBound
 from ..rope.methods.method import REGISTRY, LengthMethod, Method, ScaledMethod
 from ..rope.methods.vectors import Piecewise
-from ..rope.on_top import total_factor
-from ..rope.recipe import Recipe, flags
+from ..rope.recipe import Recipe, flags, total_factor
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.groups import grouped

@@ -16,8 +16,7 @@ from ..rope.forms import Yarn
 from ..rope.lengths import format_tokens
 from ..rope.methods.interpolation import YarnMethod
 from ..rope.methods.vectors import AsIs
-from ..rope.on_top import total_factor
-from ..rope.recipe import Recipe
+from ..rope.recipe import Recipe, total_factor
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import arch_of

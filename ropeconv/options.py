@@ -140,8 +140,9 @@ class TargetOptions:
     """
 
     to: Format | None = option(
-        None, "safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a Modelfile.",
-        "Output", metavar="FORMAT", repeatable=True, choices=("safetensors", "gguf", "ollama"),
+        None, "safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a Modelfile. "
+        "overrides: print JSON for the command line of vLLM or SGLang, and write nothing.",
+        "Output", metavar="FORMAT", repeatable=True, choices=("safetensors", "gguf", "ollama", "overrides"),
     )  # fmt: skip
     encoding: str = option(
         "auto", f"How to write the method: {', '.join(encoding_names())}.", "Expert options", metavar="NAME",

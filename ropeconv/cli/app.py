@@ -9,9 +9,9 @@ from .command import GENERAL, Group, PanelOption
 
 LISTS = {"methods": "list", "families": "list", "archs": "list", "runtimes": "list"}
 MODULES = {
-    "inspect": "inspect", "advise": "inspect", "apply": "apply", "validate": "validate", "compare": "inspect",
-    "restore": "restore", "push": "push", "train-config": "push", "eval": "eval", "tune": "tune", "run": "run",
-    "ui": "ui", "plot": "plot", "bound": "bound",
+    "inspect": "inspect", "advise": "inspect", "apply": "apply", "profiles": "profiles", "validate": "validate",
+    "compare": "inspect", "restore": "restore", "push": "push", "train-config": "push", "eval": "eval", "tune": "tune",
+    "run": "run", "ui": "ui", "plot": "plot", "bound": "bound",
 }  # fmt: skip
 """The module in `commands` of each command, in the order of the help."""
 COMMANDS = (*MODULES, *(f"list {name}" for name in LISTS))

@@ -252,8 +252,9 @@ EVALUATION_PICTURE = "evaluation.png"
 
 
 def card(
-    what: UploadSet, repo_id: str, base: BaseModel, ggufs: Sequence[str] = (), pictures: Collection[str] = ()
-) -> str:
+    what: UploadSet, repo_id: str, base: BaseModel, ggufs: Sequence[str] = (), pictures: Collection[str] = (),
+    branch: str | None = None,
+) -> str:  # fmt: skip
     """Return the text of the card.
 
     Args:
@@ -262,6 +263,7 @@ def card(
         base: The base model.
         ggufs: Names of GGUF files in the repository.
         pictures: File names of those to show.
+        branch: Of the repository, None for the default one.
 
     Raises:
         BadSource: The receipt names an unknown method.
@@ -291,6 +293,7 @@ def card(
         mark=MARK,
         title=title,
         repo_id=repo_id,
+        revision=f', revision="{branch}"' if branch else "",
         base=base.name,
         commit=receipt.first.commit or "",
         license=base.known.get("license"),
@@ -309,7 +312,9 @@ def card(
             name: render(
                 "run.jinja", runtime=name, path=repo_id, context=what.context, modelfile=None, draft=None
             ).strip()
+            + (f" --revision {branch}" if branch else "")
             for name in COMMANDS
+            if not (branch and name == "mlx-lm")
         },
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,

@@ -83,7 +83,7 @@ def preview(what: UploadSet, how: PublishOptions) -> Preview:
         reason_kept = kept_card(api, what, how) if what.own_card else ""
         note = f"The Hub cannot be reached: {how.repo_id} is shown as new, and the base model was not checked."
     pictures = {} if reason_kept else drawn(what.receipt)
-    text = "" if reason_kept else card(what, how.repo_id, base, ggufs, pictures)
+    text = "" if reason_kept else card(what, how.repo_id, base, ggufs, pictures, how.revision)
     licences = base.missing_terms(what)
     copied, fetched = (licences, ()) if base.name == what.source else ((), licences)
     generated = {name: len(data) for name, data in pictures.items()} | ({CARD: len(text.encode())} if text else {})

@@ -148,7 +148,7 @@ def _card(api: HfApi, what: UploadSet, how: PublishOptions, base: BaseModel, not
         note(stays)
         return {}
     pictures = drawn(what.receipt)
-    text = card(what, how.repo_id, base, gguf_files(api, what, how), pictures)
+    text = card(what, how.repo_id, base, gguf_files(api, what, how), pictures, how.revision)
     return {CARD: text.encode(), **pictures}
 
 

@@ -24,7 +24,7 @@ LARGE = (".safetensors", ".bin", ".gguf", ".pth")
 
 
 class Hub:
-    """Repositories by id: a folder each, one commit. gated: ids that need a token.
+    """Repositories by id: a folder each, one commit; branches are `id@branch`. gated: ids that need a token.
 
     requests: how many came. kill_at: at which of them the process `victim` is killed, 0 for none, and kill_late: after
     the request had its effect, before it is answered. open: whole files of weights are sent while it is set.
@@ -55,6 +55,10 @@ class Hub:
 
     def commit(self, repo: str) -> str:
         return hashlib.sha1(repo.encode()).hexdigest()
+
+    def at(self, repo: str, revision: str) -> str:
+        """The key of a branch, or of its repository where that has one commit."""
+        return f"{repo}@{revision}" if f"{repo}@{revision}" in self.repos else repo
 
     def listing(self, repo: str) -> list[dict[str, Any]]:
         """The files of a repository, as the Hub lists them."""
@@ -151,19 +155,21 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def info(self, repo: str, revision: str, body: bool) -> None:
             if not self.known(repo, revision, body):
                 return
+            repo, name = hub.at(repo, revision), repo
             names = {"rfilename": "path", "size": "size", "blobId": "oid", "lfs": "lfs"}
             rows = [{name: file[key] for name, key in names.items() if key in file} for file in hub.listing(repo)]
-            data = {"id": repo, "modelId": repo, "sha": hub.commit(repo), "tags": [], "downloads": 0, "likes": 0}
+            data = {"id": name, "modelId": name, "sha": hub.commit(repo), "tags": [], "downloads": 0, "likes": 0}
             access = {"private": repo in hub.private, "gated": "manual" if repo in hub.gated else False}
             self.reply(200, json.dumps({**data, **access, "siblings": rows}).encode(), body)
 
         def tree(self, repo: str, revision: str, body: bool) -> None:
             if self.known(repo, revision, body):
-                self.reply(200, json.dumps(hub.listing(repo)).encode(), body)
+                self.reply(200, json.dumps(hub.listing(hub.at(repo, revision))).encode(), body)
 
         def file(self, repo: str, revision: str, name: str, body: bool) -> None:
             if not self.known(repo, revision, body):
                 return
+            repo = hub.at(repo, revision)
             path = hub.repos[repo] / name
             if not path.is_file():
                 self.reply(404, b"{}", body, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": hub.commit(repo)})

@@ -139,10 +139,9 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             elif parts[4:] == ["lfs-files", "duplicate"]:
                 self.duplicate(json.loads(data))
             elif parts[4] == "branch":
-                hub.branches.append(parts[5])
-                self.json(200, {})
+                self.branch("/".join(parts[2:4]), parts[5])
             elif parts[4] == "commit":
-                self.commit("/".join(parts[2:4]), data, "create_pr=1" in query)
+                self.commit(hub.at("/".join(parts[2:4]), parts[5]), data, "create_pr=1" in query)
             else:
                 self.json(404, {})
 
@@ -157,6 +156,15 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             if said.get("private") or said.get("visibility") == "private":
                 hub.private.add(repo)
             self.json(200, {"url": f"{hub.url}/{repo}"})
+
+        def branch(self, repo: str, name: str) -> None:
+            if name in hub.branches:
+                self.json(409, {"error": "Reference already exists"})
+                return
+            hub.branches.append(name)
+            hub.repos[f"{repo}@{name}"] = hub.root / f"{repo}@{name}"
+            shutil.copytree(hub.repos[repo], hub.repos[f"{repo}@{name}"])
+            self.json(200, {})
 
         def batch(self, repo: str, said: dict[str, Any]) -> None:
             found = []
@@ -197,7 +205,7 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 if line["key"] == "file":
                     contents[value["path"]] = base64.b64decode(value["content"])
                 elif line["key"] == "lfsFile":
-                    known = value["oid"] in hub.stored or value["oid"] in hub.allowed.get(repo, set())
+                    known = value["oid"] in hub.stored or value["oid"] in hub.allowed.get(repo.partition("@")[0], set())
                     content = hub.stored.get(value["oid"]) or (hub.by_sha(value["oid"]) if known else None)
                     if content is None:
                         self.json(400, {"error": f"LFS object {value['oid']} is not here"})

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from ...errors import UsageError
+from ...formats.files import is_graph
 from ...hub.options import PublishOptions, repository
 from ..command import Positional, command
 from ..options import SOURCES, JsonOption, QuietOption, RecipeValues, build_recipe, chosen_methods
 from ..output import Output
-from ..output_options import TargetValues, names_ollama
+from ..output_options import TargetValues, build_target, names_ollama, split
 from ..units import Flags, check_flags, refuse_push, units_of, with_draft
+
+if TYPE_CHECKING:
+    from ...rope.recipe import Recipe
 
 EXAMPLES = """
 ropeconv apply meta-llama/Llama-2-7b --yarn 16
@@ -22,6 +29,7 @@ ropeconv apply ./Llama-2-7b ./Llama-2-13b --yarn 4 -o ./extended/
 ropeconv apply model-Q4_K_M.gguf --yarn 4 --in-place
 ropeconv apply model-F16.gguf --yarn 4 --to safetensors
 ropeconv apply Qwen/Qwen3-8B --yarn 4 --push me/Qwen3-8B-128k
+ropeconv apply Qwen/Qwen3-8B --yarn 4 --to overrides --runtime sglang
 ropeconv apply ./Meta-Llama-3-8B-Instruct --yarn 4 --draft ./EAGLE3-LLaMA3-Instruct-8B -o ./llama3-32k
 """
 
@@ -48,6 +56,14 @@ def apply_command(
 
     output = Output(as_json, quiet)
     chosen = build_recipe(recipe)
+    if "overrides" in target["to"]:
+        print_overrides(sources, chosen, target, flags, output)
+        return
+    if any(is_graph(source) for source in sources):
+        from ..graphs import apply_graphs
+
+        apply_graphs(sources, chosen, target, flags, output)
+        return
     units = with_draft(units_of(sources, target), flags)
     if flags.push:
         refuse_push(units)
@@ -70,3 +86,45 @@ def apply_command(
             batch.run(plans, probe)
     if batch.code:
         raise SystemExit(batch.code)
+
+
+def print_overrides(
+    sources: Sequence[str], recipe: Recipe, target: dict[str, Any], flags: Flags, output: Output
+) -> None:
+    """Prints what `--to overrides` asks for: the JSON on stdout, and the command with it on stderr.
+
+    Raises UsageError for several sources, and for options of an output that is written.
+    """
+    from ...bake.apply import make_plan
+    from ...bake.overrides import kept_limits, override_commands, overrides
+    from ...models.open import open_source
+    from ...models.source import Source
+    from ...views.sheet import sentence
+
+    writing = {
+        "-o": target["out"], "--in-place": target["in_place"], "--push": flags.push, "--draft": flags.draft,
+        "--ollama": flags.ollama, "--link": flags.link, "--force": flags.force,
+        "--validate": flags.validate != "off",
+    }  # fmt: skip
+    given = next((name for name, value in writing.items() if value), "")
+    if given or len(sources) > 1 or len(target["to"]) > 1:
+        raise UsageError(
+            f"--to overrides prints JSON for one SOURCE and writes nothing; leave {given or 'the others'} out"
+        )
+    from_gguf = sources[0].endswith(".gguf")
+    runtimes = target["runtime"] or ([] if from_gguf else ["vllm"])
+    unit, *_ = split(target | {"to": (), "runtime": runtimes}, from_gguf)
+    source = open_source(sources[0], flags.family)
+    before = source.config() if isinstance(source, Source) else {}
+    plan = make_plan(source, recipe, build_target(unit))
+    values = overrides(plan, before)
+    text = json.dumps(values)
+    if output.as_json:
+        run = override_commands(plan, text)
+        output.data({"overrides": values, "context": plan.schedule.context, "run": run})
+        return
+    output.copyable(text)
+    for note in (*plan.warnings, *filter(None, [kept_limits(plan)])):
+        output.note(f"Note: {sentence(note)}")
+    for line in override_commands(plan, "JSON"):
+        output.note(f"Next: {line}")

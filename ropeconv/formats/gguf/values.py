@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...rope.errors import RopeconvError
 
-INT32, UINT32, FLOAT32, BOOL, STRING, ARRAY = 5, 4, 6, 7, 8, 9
+UINT16, INT32, UINT32, FLOAT32, BOOL, STRING, ARRAY = 2, 5, 4, 6, 7, 8, 9
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 NAMES = {
     0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 6: "f32", 7: "bool", 8: "str", 9: "array", 10: "u64",

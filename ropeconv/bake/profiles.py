@@ -1,0 +1,314 @@
+"""Profiles: one model for several contexts, as folders that share its weights.
+
+The weights of a checkpoint are hard links, which loaders and `hf upload` see as files. Other files are small copies, so
+that an edit of one profile changes neither the others nor the source.
+
+llama.cpp reads the keys of a model from its first shard. So the tensors of a GGUF file are put into further shards
+once, as `llama-gguf-split --no-tensor-first-split` does, and each profile has a first shard of its own, with the rope
+tensors, beside links to the others (src/llama-model-loader.cpp:599-660, 0c1e570).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from ..convert.target import Target
+from ..engines.probe import Probe, SharedProbe
+from ..errors import UsageError
+from ..formats.disk import Advance, copy_file, link_file, sha256
+from ..formats.gguf.edit import COUNT, AddedTensor, Edit, new_size, write_new
+from ..formats.gguf.file import GgufFile
+from ..formats.gguf.header import ALIGNMENT
+from ..formats.gguf.values import FORMATS, INT32, UINT16, GgufValue
+from ..inspection.receipts.receipt import CheckRecord, FileRecord
+from ..inspection.receipts.storage import write_receipt
+from ..models.gguf import GgufSource
+from ..models.source import OTHER_WEIGHTS, Source
+from ..rope.errors import RopeconvError
+from ..rope.methods.vectors import AsIs
+from ..rope.recipe import Recipe
+from ..runtimes.llamacpp.read_header import ROPE_TENSORS
+from .apply import OutputCheck, make_plan, probe_query
+from .checkpoint import CheckpointPlan
+from .execution import COPIED, ApplyOptions, execute_plan
+from .gguf import GgufPlan, gguf_plan, shard_names
+from .plan import FilePlan, Plan, PlannedFile
+
+BASE = "base"
+"""The name of the profile that has the RoPE of the source."""
+
+
+@dataclass(frozen=True)
+class ProfilesPlan(FilePlan):
+    """A folder with one output per profile, written as a whole or not at all.
+
+    plans: of the profiles, by name; their outputs are `out/NAME`, and for GGUF the first shards in it. copied: whether
+    the weights are a copy that the profiles share, and not links to the source as well. For GGUF, `files` are those of
+    `out/base`, the source in shards, which the profiles are made from.
+    """
+
+    plans: Mapping[str, Plan]
+    copied: bool
+
+    @property
+    def resume_key(self) -> str:
+        """The resume keys of all profiles."""
+        return "\n".join(f"{name} {plan.resume_key}" for name, plan in self.plans.items())
+
+    @property
+    def shared_bytes(self) -> int:
+        """The size in bytes of the weights, which all profiles have."""
+        return sum(file.size for file in self.files if is_weights(file.name) and not is_first_shard(file.name))
+
+    @property
+    def links_source(self) -> bool:
+        """Whether the weights are hard links to those of the source."""
+        return not self.copied and any(map(is_shared, self.files))
+
+    def own_bytes(self, name: str) -> int:
+        """The size in bytes of what a profile has for itself."""
+        plan = self.plans[name]
+        if isinstance(plan, GgufPlan):
+            return new_size(plan.source.file.header, first_shard(plan.source.file, plan.edit))
+        return sum(file.size for file in plan.files if not is_shared(file))
+
+    def origin(self, file: PlannedFile) -> Path | None:
+        """Return the local path of the file that a planned file is copied from or linked to; None for others."""
+        source = self.source
+        if file.action != "copy":
+            return None
+        if isinstance(source, GgufSource):
+            return next(shard.path() for shard in source.file.shards if shard.name == file.origin)
+        assert isinstance(source, Source)
+        return source.path(file.origin)
+
+
+def is_weights(name: str) -> bool:
+    """Return whether a file has weights, by its name."""
+    return name.endswith(".safetensors") or any(fnmatch(name, pattern) for pattern in OTHER_WEIGHTS)
+
+
+def is_shared(file: PlannedFile) -> bool:
+    """Return whether all profiles have the same file of weights."""
+    return file.action == "copy" and is_weights(file.name)
+
+
+def is_first_shard(name: str) -> bool:
+    """Return whether a file is the first shard of a GGUF model, which has no weights in a profile."""
+    return "-00001-of-" in name and name.endswith(".gguf")
+
+
+def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target: Target) -> dict[str, Plan]:
+    """Plan the output of each profile, by name: `base` for `AsIs`, else the label of its method.
+
+    Args:
+        source: From `open_source`.
+        recipes: One for each profile.
+        target: Format, runtimes, and `out`, the folder of all profiles.
+
+    Raises:
+        UsageError: For two profiles of one name.
+        RopeconvError: For a place that is taken, and a profile that changes weights; else as `make_plan`.
+    """
+    out = target.out or Path(f"{source.name}-profiles")
+    gguf = isinstance(source, GgufSource)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise RopeconvError(
+            f"{out} exists; choose another place with -o, or add one profile to it with `ropeconv apply "
+            f"{source.reference} METHOD --link -o {out}/NAME`"
+        )
+    if isinstance(source, Source) and (source.kind == "config" or source.generated_files()):
+        raise UsageError(
+            f"{source.reference} has no weights in the format of its profiles; make a checkpoint of it first, with "
+            "`ropeconv apply SOURCE --as-is -o FOLDER`"
+        )
+    plans: dict[str, Plan] = {}
+    for recipe in recipes:
+        name = BASE if isinstance(recipe.method, AsIs) else recipe.method.label
+        if name in plans:
+            raise UsageError(f"two profiles would be named {name}; leave one out, or write it with `ropeconv apply`")
+        if gguf and name == BASE:
+            continue  # it is always there
+        place = out / name / f"{source.name}-{name}.gguf" if gguf else out / name
+        plan = make_plan(source, recipe, replace(target, out=place))
+        refuse_changed_weights(plan, name)
+        plans[name] = plan
+    return plans
+
+
+def refuse_changed_weights(plan: Plan, name: str) -> None:
+    """Raise RopeconvError for a profile that does not leave the weights unchanged."""
+    what = ""
+    if isinstance(plan, GgufPlan) and (plan.edit.changes.keys() | plan.edit.removed) - {*ROPE_TENSORS}:
+        what = f"its encoding in GGUF, {plan.result.encoding}, changes tensors"
+    elif isinstance(plan, CheckpointPlan) and plan.result.fold is not None:
+        what = "its factor is multiplied into weights"
+    if what:
+        raise RopeconvError(
+            f"the profile {name} cannot share weights, since {what}; choose another method or --runtime, or write it "
+            "alone with `ropeconv apply`"
+        )
+
+
+def profiles_plan(source: Source | GgufSource, plans: Mapping[str, Plan], out: Path, copied: bool) -> ProfilesPlan:
+    """Plan the folder of several profiles.
+
+    Args:
+        source: As for `profile_plans`.
+        plans: From `profile_plans`, with their model cards where they get some.
+        out: The folder.
+        copied: Give it a copy of the weights, instead of links to those of the source.
+    """
+    if isinstance(source, GgufSource):
+        return ProfilesPlan(source, out, tuple(split_files(source)), (), plans, copied)
+    files, skipped, known = list[PlannedFile](), set[str](), set[str]()
+    for name, plan in plans.items():
+        skipped |= set(plan.skipped)
+        for file in plan.files:
+            origin = file.origin or file.name
+            if is_shared(file) and origin in known:
+                continue
+            known |= {origin} if is_shared(file) else set()
+            make = file.make
+            if file.action == "copy" and not is_shared(file):
+                make = partial(_copy, partial(source.path, origin))
+            files.append(replace(file, name=f"{name}/{file.name}", origin=origin, make=make))
+    return ProfilesPlan(source, out, tuple(files), tuple(sorted(skipped)), plans, copied)
+
+
+def _copy(origin: Callable[[], Path], target: Path, advance: Advance) -> None:
+    copy_file(origin(), target, advance)
+
+
+def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
+    """Return the edit to a first shard that has the keys, those of another edit too, and only the rope tensors."""
+    edit = edit or Edit()
+    elsewhere = [name for name in file.tensors if name in ROPE_TENSORS and name not in file.header.tensors]
+    return replace(
+        edit,
+        values={**edit.values, **split_keys(file, 0, len(file.tensors) - len(elsewhere))},
+        removed=edit.removed | {name for name in file.header.tensors if name not in ROPE_TENSORS},
+        added=(*(AddedTensor(name, file.read(name)) for name in elsewhere), *edit.added),
+    )
+
+
+def split_keys(file: GgufFile, number: int, tensors: int) -> dict[str, GgufValue]:
+    """Return the keys of one shard, from 0, of a model in shards. tensors: of all shards, before any are added."""
+    count = len(file.shards) + (not is_split(file))
+    return {"split.no": _number(UINT16, number), "split.count": _number(UINT16, count), COUNT: _number(INT32, tensors)}
+
+
+def _number(kind: int, value: int) -> GgufValue:
+    return GgufValue(kind, struct.pack("<" + FORMATS[kind], value))
+
+
+def is_split(file: GgufFile) -> bool:
+    """Return whether the first shard of a source has all rope tensors, and no others."""
+    return len(file.shards) > 1 and all(
+        (name in ROPE_TENSORS) == (number == 0) for number, header in enumerate(file.headers) for name in header.tensors
+    )
+
+
+def split_files(source: GgufSource) -> list[PlannedFile]:
+    """Return the files of `base`: the source in shards, of which the first has the keys and the rope tensors."""
+    file, edit = source.file, first_shard(source.file)
+    names = [f"{BASE}/{name}" for name in shard_names(Path(f"{source.name}.gguf"), len(file.shards) + 1)]
+    if is_split(file):
+        names = [f"{BASE}/{name}" for name in shard_names(Path(f"{source.name}.gguf"), len(file.shards))]
+        first = partial(_copy, file.shards[0].path)
+        return [
+            PlannedFile("copy", name, header.size, origin=shard.name, make=None if number else first)
+            for number, (name, header, shard) in enumerate(zip(names, file.headers, file.shards, strict=True))
+        ]
+    make = partial(write_new, file, 0, edit)
+    files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=make)]
+    for number, (shard, header) in enumerate(zip(file.shards, file.headers, strict=True), 1):
+        kept = {key: value for key, value in header.values.items() if key == ALIGNMENT}
+        removed = frozenset(header.tensors.keys() & {*ROPE_TENSORS})
+        rest = Edit(split_keys(file, number, len(file.tensors)), base=kept, removed=removed)
+        make = partial(write_new, GgufFile((shard,), (header,)), 0, rest)
+        files.append(PlannedFile("patch", names[number], new_size(header, rest), make=make))
+    return files
+
+
+@dataclass
+class Finish:
+    """What is left to do when the files of a plan are written: the links, GGUF headers and receipts of its profiles.
+
+    plan: the profiles. fsync: wait until receipts are on the disk. checks: by profile, what the installed transformers
+    computes from it, None where it was not asked. reasons: why it was not, or empty. paths: of the profiles, for GGUF
+    of their first shards.
+    """
+
+    plan: ProfilesPlan
+    fsync: bool
+    checks: dict[str, CheckRecord | None] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, Path] = field(default_factory=dict)
+
+    def __call__(self, folder: Path) -> None:
+        """Finish the hidden folder. Raises Disagreement as `OutputCheck`, RopeconvError where links are impossible."""
+        if isinstance(self.plan.source, GgufSource):
+            self._gguf(folder, self.plan.source)
+            return
+        probe = SharedProbe() if Probe.available() else None
+        places = {file.origin: folder / file.name for file in self.plan.files if is_shared(file)}
+        try:
+            for name, plan in self.plan.plans.items():
+                assert isinstance(plan, CheckpointPlan)
+                self.paths[name] = plan.out
+                for file in filter(is_shared, plan.files):
+                    self._link(places[file.origin or file.name], folder / name / file.name)
+                check = OutputCheck(plan, probe_query(plan, probe) if probe else None)
+                self.checks[name], self.reasons[name] = check(folder / name), check.reason
+                files = tuple(_record(file, folder / name) for file in plan.files)
+                receipt = msgspec.structs.replace(plan.receipt(), files=files, check=self.checks[name])
+                write_receipt(folder / name, receipt, self.fsync)
+        finally:
+            if probe is not None:
+                Probe.stop(probe)
+
+    def _gguf(self, folder: Path, source: GgufSource) -> None:
+        base = GgufSource(next((folder / BASE).glob("*-00001-of-*.gguf")))
+        for name, plan in self.plan.plans.items():
+            place = folder / name / plan.out.name
+            place.parent.mkdir()
+            planned = gguf_plan(base, plan.recipe, replace(plan.target, out=place))
+            first, *others = planned.files
+            assert first.make is not None
+            first.make(place.with_name(first.name), lambda done: None)
+            self.paths[name] = plan.out.with_name(first.name)
+            for file, shard in zip(others, base.file.shards[1:], strict=True):
+                self._link(shard.path(), place.with_name(file.name))
+
+    def _link(self, shared: Path, place: Path) -> None:
+        if not (place.exists() or link_file(shared, place)):
+            raise RopeconvError(
+                f"profiles share weights by hard links, which the disk of {self.plan.out} does not have; choose "
+                "another place with -o"
+            )
+
+
+def _record(file: PlannedFile, folder: Path) -> FileRecord:
+    """The record of a file for a receipt. Copies are not read, as in `Writer.record`."""
+    path = folder / file.name
+    digest = file.sha256 if file.action in COPIED else sha256(path)
+    return FileRecord(file.name, file.action, path.stat().st_size, digest, file.origin or None)
+
+
+def write_profiles(plan: ProfilesPlan, fsync: bool = True, advance: Advance = lambda done: None) -> Finish:
+    """Write all profiles, or none, and return what was checked.
+
+    Raises Disagreement where the installed transformers computes something else from one than its schedule, and what
+    `execute_plan` raises.
+    """
+    finish = Finish(plan, fsync)
+    execute_plan(plan, ApplyOptions(link=not plan.copied, fsync=fsync), finish, advance)
+    return finish

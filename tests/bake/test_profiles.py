@@ -1,0 +1,184 @@
+"""Profiles compute what separately written outputs do, and have their weights once, all of them or none."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from ropeconv.bake import profiles
+from ropeconv.bake.apply import OutputCheck
+from ropeconv.bake.findings import Options
+from ropeconv.bake.verify import verify_output
+from ropeconv.engines.llamacpp import LlamaCppEngine
+from ropeconv.engines.transformers.load import load_stock
+from ropeconv.errors import Disagreement
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.inspection.receipts.storage import read_receipt
+from ropeconv.validate.comparison import Comparison
+
+from ..conftest import hashes
+from ..support.baking import AS_IS, YARN, apply, make_plan, recipe_of
+from ..support.gguf_files import contents, plain_tensors, write
+from ..support.in_process import command
+from ..support.models import TRAINED, VOCABULARY
+
+WEIGHTS = "model.safetensors"
+LENGTH = 4 * TRAINED
+IDS = [int(token) for token in np.random.default_rng(0).integers(VOCABULARY, size=LENGTH)]
+
+
+def on_disk(folder: Path) -> int:
+    """Bytes of all files, as `du` counts them: those with several names once."""
+    files = {status.st_ino: status.st_size for path in folder.rglob("*") if path.is_file() for status in [path.stat()]}
+    return sum(files.values())
+
+
+def computed(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """The frequencies of the first rotary module in transformers, and the logits at four times the trained length."""
+    model = load_stock(folder, "cpu")
+    inv_freq = next(buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq"))
+    with torch.no_grad():
+        return inv_freq, model(torch.tensor([IDS])).logits[0]
+
+
+def test_transformers_computes_what_separate_outputs_do_from_one_copy_of_weights(llama: Path, tmp_path: Path) -> None:
+    source = hashes(llama)
+    done = command(tmp_path, "profiles", "model", "base", "yarn:2", "--yarn", 4, "-o", "out", code=0)
+    assert "yarn4: vllm serve out/yarn4 --max-model-len 256" in done.stdout
+    out, names = tmp_path / "out", ["base", "yarn2", "yarn4"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert {(out / name / WEIGHTS).stat().st_ino for name in names} == {(llama / WEIGHTS).stat().st_ino}
+    assert on_disk(out) < 1.2 * (llama / WEIGHTS).stat().st_size
+    others = [path for path in out.rglob("*") if path.is_file() and path.name != WEIGHTS]
+    assert len({path.stat().st_ino for path in others} | {path.stat().st_ino for path in llama.iterdir()}) == len(
+        others
+    ) + len(list(llama.iterdir())), "only weights are shared"
+    results = {name: computed(out / name) for name in names}
+    for name, recipe in {"base": AS_IS, "yarn2": recipe_of("yarn", 2.0), "yarn4": YARN}.items():
+        alone = apply(make_plan(llama, recipe, tmp_path / f"alone-{name}"))
+        for ours, theirs in zip(results[name], computed(alone), strict=True):
+            assert torch.equal(ours, theirs)
+        assert read_receipt(out / name).check is not None
+        verify_output(Comparison.open(out / name, str(llama)), Options())
+    assert float((results["yarn2"][1] - results["yarn4"][1]).abs().max()) > 0.1, "the profiles differ"
+    command(tmp_path, "restore", "out/yarn4", "-o", "back", "-q", code=0)
+    assert hashes(tmp_path / "back") == hashes(llama) == source
+
+
+def test_a_copy_is_shared_by_the_profiles_alone(llama: Path, tmp_path: Path) -> None:
+    command(tmp_path, "profiles", "model", "base", "yarn:4", "--copy", "-o", "out", "-q", code=0)
+    shared, alone = (tmp_path / "out/base" / WEIGHTS).stat(), (llama / WEIGHTS).stat()
+    assert (shared.st_nlink, alone.st_nlink) == (2, 1)
+
+
+def test_llama_cpp_computes_what_separate_files_do_from_one_copy_of_tensors(tmp_path: Path) -> None:
+    from ..support.llamacpp import bake, checkpoint
+
+    source, out = tmp_path / "tiny.gguf", tmp_path / "out"
+    bake(checkpoint("llama", tmp_path / "model"), AS_IS, source)
+    done = command(tmp_path, "profiles", "tiny.gguf", "yarn:4", "mixed:4", "-o", "out", code=0)
+    assert "yarn4: llama-server -m out/yarn4/tiny-yarn4-00001-of-00002.gguf -c 256" in done.stdout
+    logits: dict[str, Any] = {}
+    for name, recipe in {"base": AS_IS, "yarn4": YARN, "mixed4": recipe_of("mixed", 4.0)}.items():
+        (first,) = (out / name).glob("*-00001-of-00002.gguf")
+        shared = first.with_name(first.name.replace("00001", "00002", 1))
+        assert (first.stat().st_size < 70_000, shared.stat().st_nlink) == (True, 3)
+        alone = tmp_path / f"{name}.gguf"
+        apply(make_plan(source, recipe, alone))
+        logits[name] = LlamaCppEngine(first).logits(IDS, range(LENGTH))
+        assert np.array_equal(logits[name], LlamaCppEngine(alone).logits(IDS, range(LENGTH)))
+        if name != "base":
+            verify_output(Comparison.open(first, str(next((out / "base").glob("*-00001-*")))), Options())
+    assert np.abs(logits["yarn4"] - logits["mixed4"]).max() > 0.1, "the profiles differ"
+    assert on_disk(out) < 1.2 * source.stat().st_size
+
+
+@pytest.mark.parametrize("split", ["no", "tensors first", "metadata first"])
+def test_every_shape_of_a_gguf_file_keeps_its_tensors_and_moves_rope_tensors(split: str, tmp_path: Path) -> None:
+    """`metadata first` is what `llama-gguf-split --no-tensor-first-split` writes: its shards are linked as they are."""
+    tensors = plain_tensors() if split == "metadata first" else {
+        **plain_tensors(), "rope_freqs.weight": np.ones(32, np.float32),
+    }  # fmt: skip
+    write_split(tmp_path / "model.gguf", split, tensors)
+    (source,) = tmp_path.glob("model*.gguf") if split == "no" else tmp_path.glob("model-00001-*.gguf")
+    command(tmp_path, "profiles", source.name, "mixed:4", "-o", "out", "-q", code=0)
+    linked = split == "metadata first"
+    for folder in (tmp_path / "out/base", tmp_path / "out/mixed4"):
+        file = GgufFile.open(next(folder.glob("*-00001-of-*.gguf")))
+        rope = {"rope_freqs.weight"} & ({*tensors} if folder.name == "base" else {"rope_freqs.weight"})
+        assert set(file.header.tensors) == rope
+        found = {name: data for path in file.paths for name, data in contents(path).items()}
+        expected = {name: tensor.tobytes() for name, tensor in tensors.items()}
+        same = [name for name in expected if found[name] != expected[name]]
+        assert same == (["rope_freqs.weight"] if folder.name == "mixed4" and "rope_freqs.weight" in tensors else [])
+        assert file.get("split.tensors.count") == len(found) == len(expected.keys() | rope)
+        assert [path.stat().st_nlink for path in file.paths[1:]] == [3 if linked else 2] * (len(file.paths) - 1)
+
+
+def write_split(path: Path, split: str, tensors: dict[str, Any]) -> None:
+    """A GGUF file in one piece or in shards, as gguf-py writes them."""
+    original = gguf.GGUFWriter.__init__
+
+    def small_first(self: Any, *given: Any, **named: Any) -> None:
+        original(self, *given, **named, small_first_shard=split == "metadata first")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf.GGUFWriter, "__init__", small_first)
+        write(path, tensors=tensors, split=0 if split == "no" else 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("model yarn:4 --encoding weights", 1, "yarn4 cannot share weights, since its factor is multiplied into"),
+        ("model yarn:4 yarn:4:attention_factor=1", 2, "two profiles would be named yarn4; leave one out"),
+        ("model/config.json yarn:4", 2, "has no weights in the format of its profiles"),
+        ("model", 2, "name the profiles after MODEL, such as base yarn:2 yarn:4"),
+        ("model yarn:4 -o model", 1, "model exists; choose another place with -o, or add one profile to it with"),
+        ("model yarn:x", 2, "yarn"),
+        ("model yarn:4 --private", 2, "--private goes with --push OWNER/NAME"),
+        ("file.gguf yarn:4 --push me/x", 2, "--push is for checkpoints; write GGUF profiles with -o"),
+        ("q.gguf mixed:4", 1, "mixed4 cannot share weights, since its encoding in GGUF, carrier, changes tensors"),
+    ],
+)
+def test_a_refusal_is_a_sentence_and_nothing_is_written(
+    line: str, code: int, message: str, llama: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "file.gguf")
+    write(tmp_path / "q.gguf", "qwen2")
+    before = hashes(tmp_path)
+    assert message in command(tmp_path, "profiles", *line.split(), code=code).stderr
+    assert hashes(tmp_path) == before
+
+
+@pytest.mark.parametrize("fails", ["check", "links"])
+def test_all_profiles_are_written_or_none(
+    fails: str, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disagree(self: OutputCheck, folder: Path) -> None:
+        if folder.name == "yarn4":
+            raise Disagreement("it computes something else; nothing was kept")
+
+    if fails == "check":
+        monkeypatch.setattr(OutputCheck, "__call__", disagree)
+    else:
+        monkeypatch.setattr(profiles, "link_file", lambda source, target: False)
+    before = hashes(tmp_path)
+    done = command(tmp_path, "profiles", "model", "base", "yarn:4", "-o", "out", code=3 if fails == "check" else 1)
+    assert ("something else" if fails == "check" else "hard links, which the disk of out does not have") in done.stderr
+    assert (hashes(tmp_path), os.listdir(tmp_path)) == (before, ["model"])
+
+
+def test_the_plan_as_json_and_a_dry_run_write_nothing(llama: Path, tmp_path: Path) -> None:
+    data = json.loads(command(tmp_path, "profiles", "model", "base", "yarn:4", "--dry-run", "--json", code=0).stdout)
+    assert (data["out"], data["shared_bytes"]) == ("model-profiles", (llama / WEIGHTS).stat().st_size)
+    found = [(one["name"], one["schedule"]["context"], one["out"]) for one in data["profiles"]]
+    assert found == [("base", 64, "model-profiles/base"), ("yarn4", 256, "model-profiles/yarn4")]
+    assert os.listdir(tmp_path) == ["model"]

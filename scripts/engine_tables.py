@@ -21,9 +21,8 @@ from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
-from ropeconv.runtimes.groups import newest
 from ropeconv.runtimes.read_config import read_spec
-from ropeconv.runtimes.runtime import GOOD
+from ropeconv.runtimes.runtime import GOOD, newest
 from ropeconv.runtimes.verdict import Verdict
 
 from .laboratory.sources import published_configs

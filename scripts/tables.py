@@ -21,8 +21,7 @@ from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.models.registry import families as all_families
 from ropeconv.rope.methods.method import REGISTRY, Method
-from ropeconv.runtimes.groups import newest
-from ropeconv.runtimes.runtime import Runtime, runtimes
+from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
 from . import engine_tables
 

@@ -34,9 +34,7 @@ from ..rope.methods.vectors import Piecewise
 from ..rope.recipe import Recipe, flags, total_factor
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.groups import grouped
 from ..runtimes.read_config import read_spec
-from ..runtimes.runtime import WRONG
 from ..runtimes.verdict import Verdict
 from .apply import make_plan
 from .plan import Plan
@@ -169,11 +167,6 @@ class FormatAdvice:
     encoding: str
     verdicts: tuple[Verdict, ...]
     reason: str = ""
-
-    @property
-    def exceptions(self) -> str:
-        """For display: the runtimes that do not compute it exactly, by status; empty where all do."""
-        return "; ".join(f"{status}: {names}" for status, names in grouped(self.verdicts) if status in WRONG)
 
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""

@@ -27,7 +27,7 @@ from ..rope.errors import RecipeError
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.drafts import draft_verdicts, mtp_note
-from ..runtimes.groups import find
+from ..runtimes.runtime import find
 from ..runtimes.verdict import switching
 from .plan import Plan, PlannedFile, source_record
 from .start import begin, first_inspection

@@ -26,8 +26,7 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.groups import canonical, newest
-from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, WRONG, Runtime, runtimes
+from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, WRONG, Runtime, canonical, newest, runtimes
 from .plan import GgufOutput, Plan
 from .start import uncovered
 

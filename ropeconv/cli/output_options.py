@@ -39,8 +39,7 @@ def split(values: dict[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
 def _runtimes(names: Iterable[str], to_gguf: bool) -> list[str]:
     """The runtimes that read GGUF files, or those that do not. names: with or without a version."""
     from ..runtimes.gguf_readers import reader_names
-    from ..runtimes.groups import canonical
-    from ..runtimes.runtime import LLAMA_CPP
+    from ..runtimes.runtime import LLAMA_CPP, canonical
 
     known = (LLAMA_CPP, *reader_names())
     return [name for name in names if (canonical(name).partition("@")[0] in known) == to_gguf]
@@ -48,7 +47,7 @@ def _runtimes(names: Iterable[str], to_gguf: bool) -> list[str]:
 
 def names_ollama(values: dict[str, Any]) -> bool:
     """Whether the options of a target name Ollama, which needs a Modelfile. values: of options, by name."""
-    from ..runtimes.groups import canonical
+    from ..runtimes.runtime import canonical
 
     runtimes = (canonical(name).partition("@")[0] for name in values["runtime"])
     return "ollama" in runtimes or "ollama" in values["to"]

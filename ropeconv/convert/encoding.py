@@ -21,8 +21,7 @@ from ..rope.methods.interpolation import Ntk
 from ..rope.registry import Registry
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.groups import ALL, find, newest
-from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, SILENT, Runtime, runtimes
+from ..runtimes.runtime import ALL, GOOD, LLAMA_CPP, RUNS, SILENT, Runtime, find, newest, runtimes
 from ..runtimes.verdict import judge_all, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 from ..errors import UnsupportedBake, UsageError
-from ..options import Format, OutputPlace, TargetOptions, options
+from ..options import OutputPlace, TargetOptions, options
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import EXACT, QueryScaling, Schedule
 from ..runtimes.gguf_readers import find_any, reader_names
-from ..runtimes.groups import canonical
-from ..runtimes.runtime import GOOD, LLAMA_CPP, VersionRange
+from ..runtimes.runtime import GOOD, LLAMA_CPP, VersionRange, canonical
 from ..runtimes.verdict import Verdict
 
 
@@ -58,8 +56,6 @@ class Target(TargetOptions, OutputPlace):
             value = getattr(self, option.name)
             if option.choices and option.name != "encoding" and value is not None and value not in option.choices:
                 raise UsageError(f"{option.flag} {value} is not known; choose {', '.join(option.choices)}")
-        if self.to not in (None, *get_args(Format)):
-            raise UsageError(f"--to {self.to} is for the command line; choose safetensors or gguf")
         if isinstance(self.runtimes, str):
             raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
         for name in self.runtimes:

@@ -17,9 +17,8 @@ from ..models.gguf import GgufSource
 from ..models.registry import by_name
 from ..models.source import Source
 from ..rope.errors import RopeconvError, shown
-from ..runtimes.groups import newest
 from ..runtimes.read_config import rope_dict, rope_type
-from ..runtimes.runtime import RUNS, runtimes
+from ..runtimes.runtime import RUNS, newest, runtimes
 
 CONFIG = "config.json"
 TRANSFORMERS = "transformers"

@@ -24,9 +24,9 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
 from ..runtimes.drafts import DraftKind, draft_verdicts
-from ..runtimes.groups import newest
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
+from ..runtimes.runtime import newest
 from ..runtimes.verdict import Verdict, describe, difference, judge_all
 from ..summary import Summary
 from .document import (

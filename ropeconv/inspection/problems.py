@@ -28,10 +28,9 @@ from ..rope.lazy import Vector
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import DraftKind, draft_kind
 from ..runtimes.evidence import stated_key
-from ..runtimes.groups import find, newest
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
 from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
-from ..runtimes.runtime import runtimes
+from ..runtimes.runtime import find, newest, runtimes
 from ..runtimes.verdict import describe, without_config
 from .document import Problem
 

@@ -16,10 +16,9 @@ from ..rope.forms import DynamicNtk, LongRope
 from ..rope.lazy import Vector
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.groups import newest
 from ..runtimes.llamacpp.archs import arch_table, find_arch
 from ..runtimes.llamacpp.read_header import read_file
-from ..runtimes.runtime import runtimes
+from ..runtimes.runtime import newest, runtimes
 from ..runtimes.verdict import TOLERANCE, describe
 from ..summary import Summary
 from .inspection import Inspection

@@ -11,8 +11,7 @@ import msgspec
 
 from ..formats.package_data import package_data, package_files
 from .evidence import Evidence
-from .groups import canonical, find
-from .runtime import Status, VersionRange, choose, version_key
+from .runtime import Status, VersionRange, canonical, choose, find, version_key
 from .verdict import Verdict
 
 Feature = Literal[

@@ -31,8 +31,7 @@ from ..rope.forms import (
 )
 from ..rope.schedule import QueryScaling
 from ..rope.spec import ContextSource, Proportional, RopeSpec, rotating_share
-from .groups import newest
-from .runtime import RuleSet, Runtime, TypeRules
+from .runtime import RuleSet, Runtime, TypeRules, newest
 
 
 def number(rope: JsonObject, key: str, default: float | None = None) -> float:

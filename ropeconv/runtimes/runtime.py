@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Literal, TypeVar
 
@@ -322,3 +322,38 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
     families = [*base.get("families", []), *row.pop("families", [])]
     base.pop("through", None)
     return {**base, **row, "rules": rules, "families": families}
+
+
+ALL = "all"
+ALIASES = {
+    "llama.cpp": LLAMA_CPP, "gguf": LLAMA_CPP, "mlx": "mlx-lm", "lmstudio": "lm-studio", "exllama": "exllamav3",
+}  # fmt: skip
+
+
+def newest(name: str) -> Runtime:
+    """The newest row of a runtime."""
+    return [row for row in runtimes() if row.name == name][-1]
+
+
+def canonical(wanted: str) -> str:
+    """`name` or `name@version` in lower case, without aliases: llama.cpp and gguf are llama-cpp, mlx is mlx-lm."""
+    name, at, version = wanted.strip().partition("@")
+    return ALIASES.get(name.lower(), name.lower()) + at + version
+
+
+def find(wanted: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
+    """The rows for `name` (all current ones, the newest last), for `name@version` only that version, or for "all".
+
+    also: other names that the caller knows, for the message. Raises RecipeError for an unknown name, and for a version
+    that no row covers.
+    """
+    name, _, version = canonical(wanted).partition("@")
+    if name == ALL and not version:
+        return tuple(row for row in runtimes() if row.current)
+    rows = [row for row in runtimes() if row.name == name]
+    if not rows:
+        others = ", ".join(alias for alias, name in ALIASES.items() if name == LLAMA_CPP)
+        known = dict.fromkeys(row.name for row in runtimes())
+        names = ", ".join([*(f"{name} (or {others})" if name == LLAMA_CPP else name for name in known), *also])
+        raise RecipeError(f"--runtime {wanted}: unknown runtime; supported: {names}")
+    return choose(wanted, version, rows)

@@ -18,9 +18,8 @@ from ..rope.lazy import Vector
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
 from .evidence import Evidence, evidence, executed_types, stated_key, unknown_key
-from .groups import newest
 from .read_config import read_spec, rope_dict, rope_type
-from .runtime import RuleSet, Runtime, Status, TypeRules, VersionRange, before, runtimes, version_key, within
+from .runtime import RuleSet, Runtime, Status, TypeRules, VersionRange, before, newest, runtimes, version_key, within
 
 TOLERANCE = 1e-6
 Finding = tuple[Status, str]

@@ -9,10 +9,9 @@ from ..bake.advice import Advice, FormatAdvice, MatrixCell, counts, letters
 from ..evaluate.ranking import RankedMethods, Ranking
 from ..formats.jsontext import JsonObject
 from ..rope.lengths import format_tokens
-from ..runtimes.groups import UNREAD
-from ..runtimes.runtime import GOOD, Runtime
+from ..runtimes.runtime import GOOD, WRONG, Runtime
 from .sheet import RUNTIMES, Sheet, legend
-from .support import by_runtime
+from .support import UNREAD, by_runtime, grouped
 
 
 def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
@@ -70,8 +69,9 @@ def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
         for line in _evidence(row):
             sheet.say(f"    {line}")
         for name, writing in row.writings.items():
-            if writing.exceptions:
-                sheet.say(f"    {name} as {writing.encoding}: {writing.exceptions}")
+            wrong = [f"{status}: {names}" for status, names in grouped(writing.verdicts) if status in WRONG]
+            if wrong:
+                sheet.say(f"    {name} as {writing.encoding}: {'; '.join(wrong)}")
     sheet.say("")
     for reason, flags in _refusals(advice.methods).items():
         sheet.say(f"No {reason} ({'all of them' if len(flags) == len(advice.methods) else ', '.join(flags)}).")

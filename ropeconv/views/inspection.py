@@ -21,11 +21,10 @@ from ..rope.lengths import format_tokens
 from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import draft_sizes, mtp_note
-from ..runtimes.groups import grouped
 from ..runtimes.verdict import describe
 from .results import evaluation_table
 from .sheet import Sheet
-from .support import POPULAR, WORDS, others, statuses, support
+from .support import POPULAR, WORDS, grouped, others, statuses, support
 
 
 def show_inspection(

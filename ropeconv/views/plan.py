@@ -20,8 +20,7 @@ from ..rope.recipe import flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.gguf_readers import find_any
-from ..runtimes.groups import ALL, canonical
-from ..runtimes.runtime import GOOD
+from ..runtimes.runtime import ALL, GOOD, canonical
 from ..runtimes.verdict import Verdict, describe, frequencies
 from .sheet import PLAN, Sheet, legend, sentence
 from .support import others, statuses, support

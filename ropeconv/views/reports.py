@@ -26,11 +26,11 @@ from ..models.source import RECEIPT
 from ..rope.errors import RopeconvError, counted
 from ..rope.lengths import format_tokens
 from ..rope.methods.method import Method
-from ..runtimes.groups import grouped
 from ..validate.validation import Validation
 from ..version import __version__
 from .evaluation_plots import evaluation_pictures
 from .plot_style import drawn
+from .support import grouped
 from .validation_plots import validation_pictures
 
 OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequencies", "as-is": "the unchanged RoPE"}

@@ -12,8 +12,8 @@ import msgspec
 
 from ropeconv.models.config import detect, text_part
 from ropeconv.runtimes.evidence import LabModel, ModelRecord, Record
-from ropeconv.runtimes.groups import newest
 from ropeconv.runtimes.read_config import rope_dict, rope_type
+from ropeconv.runtimes.runtime import newest
 
 from .cells import Cell
 from .compare import Outcome

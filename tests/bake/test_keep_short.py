@@ -10,7 +10,7 @@ import pytest
 
 from ropeconv.bake.plan import Plan
 from ropeconv.rope.errors import RecipeError
-from ropeconv.runtimes.groups import find, newest
+from ropeconv.runtimes.runtime import find, newest
 
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan, recipe_of

@@ -19,7 +19,7 @@ from ropeconv.inspection.inspection import ConfigInspection, inspect_source
 from ropeconv.models.open import open_source
 from ropeconv.models.schema import DUAL_CHUNK
 from ropeconv.models.source import Source
-from ropeconv.runtimes.groups import find, newest
+from ropeconv.runtimes.runtime import find, newest
 
 from ..conftest import CONFIGS
 from ..support.baking import YARN, inspected, make_plan, recipe_of, write_config

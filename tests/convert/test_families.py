@@ -16,7 +16,7 @@ import pytest
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement, UnsupportedBake
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.groups import find
+from ropeconv.runtimes.runtime import find
 from ropeconv.validate.checks import compare, ulp_distance
 
 from ..support.baking import make_plan, recipe_of, replaced, write_config

@@ -12,8 +12,7 @@ from ropeconv.models.config import sample_config
 from ropeconv.models.registry import by_name
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
-from ropeconv.runtimes.groups import find
-from ropeconv.runtimes.runtime import GOOD, runtimes
+from ropeconv.runtimes.runtime import GOOD, find, runtimes
 from ropeconv.runtimes.verdict import Verdict, without_config
 
 from ..support.baking import MIXED, NTK, YARN, recipe_of

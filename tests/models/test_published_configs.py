@@ -11,8 +11,8 @@ from ropeconv.inspection.inspection import inspect_source
 from ropeconv.models.config import detect
 from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.runtimes.groups import find, newest
 from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.runtime import find, newest
 
 from ..conftest import CONFIGS
 from ..support.baking import YARN, inspected, make_plan, recipe_of

@@ -16,7 +16,7 @@ from ropeconv.runtimes.gguf_readers import (
     judge_readers,
     reader_names,
 )
-from ropeconv.runtimes.groups import find
+from ropeconv.runtimes.runtime import find
 
 IK_BEFORE, IK, OLLAMA_12, OLLAMA_30 = "ik-llama-cpp@2026.4", "ik-llama-cpp@2026.8", "ollama@0.12", "ollama@0.30"
 OLLAMA_13 = "ollama@0.13.4"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ropeconv.runtimes.evidence import ModelRecord, Record
-from ropeconv.runtimes.groups import newest
+from ropeconv.runtimes.runtime import newest
 from scripts.laboratory import draft as module
 from scripts.laboratory.draft import changes, draft, previous, row_of
 

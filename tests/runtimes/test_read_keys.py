@@ -13,9 +13,8 @@ from ropeconv.models.config import detect
 from ropeconv.models.registry import by_model_type, packaged
 from ropeconv.models.suggest import config_keys
 from ropeconv.runtimes.evidence import read_keys, understood, unknown_key
-from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.read_config import read_spec
-from ropeconv.runtimes.runtime import runtimes
+from ropeconv.runtimes.runtime import find, runtimes
 from ropeconv.runtimes.verdict import Verdict, judge, without_config
 from scripts.laboratory.key_files import model_of
 from scripts.laboratory.key_records import record

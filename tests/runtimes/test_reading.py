@@ -12,8 +12,8 @@ import pytest
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement
 from ropeconv.models.registry import by_model_type
-from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.runtime import find
 from ropeconv.validate.checks import compare
 
 from ..support.baking import make_plan, recipe_of, write_config

@@ -12,8 +12,7 @@ from ropeconv.rope.errors import RecipeError
 from ropeconv.runtimes import evidence as evidence_module
 from ropeconv.runtimes import verdict as verdict_module
 from ropeconv.runtimes.evidence import Evidence, ModelRecord, Record, evidence
-from ropeconv.runtimes.groups import find, newest
-from ropeconv.runtimes.runtime import Runtime, runtimes
+from ropeconv.runtimes.runtime import Runtime, find, newest, runtimes
 from ropeconv.runtimes.verdict import Verdict, judge, judge_code, rows_for, without_config
 
 from .test_verdicts import BEFORE, CONFIG, LLAMA, ROPE, SCHEDULE, runtime

@@ -14,9 +14,8 @@ from ropeconv.models.config import sample_config
 from ropeconv.models.family import Family
 from ropeconv.models.registry import by_name
 from ropeconv.rope.errors import RecipeError
-from ropeconv.runtimes.groups import find
 from ropeconv.runtimes.read_config import read_spec
-from ropeconv.runtimes.runtime import runtimes, version_key
+from ropeconv.runtimes.runtime import find, runtimes, version_key
 from ropeconv.runtimes.verdict import judge_all
 
 from ..conftest import CONFIGS

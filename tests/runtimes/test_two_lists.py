@@ -6,7 +6,7 @@ import pytest
 
 from ropeconv.models.registry import by_model_type
 from ropeconv.runtimes.evidence import Evidence
-from ropeconv.runtimes.groups import newest
+from ropeconv.runtimes.runtime import newest
 from ropeconv.runtimes.verdict import Verdict, switching
 
 LLAMA = by_model_type()["llama"]

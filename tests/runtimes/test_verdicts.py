@@ -13,9 +13,9 @@ from ropeconv.rope.forms import InterpolatedForm, LongRope, Plain
 from ropeconv.rope.schedule import QueryScaling, Schedule
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.evidence import Evidence
-from ropeconv.runtimes.groups import canonical, grouped
-from ropeconv.runtimes.runtime import Runtime, VersionRange, before, choose, row_from, version_key, within
+from ropeconv.runtimes.runtime import Runtime, VersionRange, before, canonical, choose, row_from, version_key, within
 from ropeconv.runtimes.verdict import Verdict, difference, judge
+from ropeconv.views.support import grouped
 
 LLAMA = by_model_type()["llama"]
 CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 256, "num_hidden_layers": 2,

@@ -172,8 +172,7 @@ def runtimes_command(
 ) -> None:
     """List the runtimes, and how many model families each was tested with."""
     from ...bake.advice import matrix as all_cells
-    from ...runtimes.groups import find
-    from ...runtimes.runtime import runtimes
+    from ...runtimes.runtime import find, runtimes
     from ...views.advice import newest_of, show_matrix, show_runtimes, summaries
 
     output, cells = Output(as_json), all_cells()

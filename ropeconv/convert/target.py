@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from ..errors import UnsupportedBake, UsageError
-from ..options import OutputPlace, TargetOptions, options
+from ..options import Format, OutputPlace, TargetOptions, options
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import EXACT, QueryScaling, Schedule
@@ -56,6 +57,8 @@ class Target(TargetOptions, OutputPlace):
             value = getattr(self, option.name)
             if option.choices and option.name != "encoding" and value is not None and value not in option.choices:
                 raise UsageError(f"{option.flag} {value} is not known; choose {', '.join(option.choices)}")
+        if self.to not in (None, *get_args(Format)):
+            raise UsageError(f"--to {self.to} is for the command line; choose safetensors or gguf")
         if isinstance(self.runtimes, str):
             raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
         for name in self.runtimes:

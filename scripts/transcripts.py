@@ -125,7 +125,10 @@ def output_of(command: str, folder: Path) -> str:
 
 
 def published(folder: Path) -> Path:
-    """Fills a folder with published configs, small models `tiny-qwen3` and GGUF, and a text; and returns it."""
+    """Fills a folder with published configs, small models `tiny-qwen3` and GGUF, a graph, and a text; returns it."""
+    from tests.support.graphs import small_graph
+
+    small_graph(folder / "onnx")
     for path in sorted((ROOT / "tests" / "data" / "configs").glob("*.json")):
         name = path.stem.split("--")[1]
         if not name.endswith((".first", ".params")):

@@ -55,13 +55,14 @@ def repeated(values: NDArray[Any], repeat: Repeat) -> NDArray[Any]:
 class Part:
     """A RoPE of a model. name: empty for that of the layers that an extension changes.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. attention_factor: multiplies cos and sin. changes: whether an
-    extension changes it.
+    inv_freq: radians per token, float64 [rotary_dim / 2]. attention_factor: multiplies cos and sin. formula: that gives
+    the frequencies, empty where it is not known. changes: whether an extension changes it.
     """
 
     name: str
     inv_freq: Vector
     attention_factor: float
+    formula: str = ""
     changes: bool = True
 
     @property
@@ -72,12 +73,12 @@ class Part:
 
 def parts_of(spec: RopeSpec) -> list[Part]:
     """Every RoPE of a model: first that of the layers that an extension changes, then other lists and layers."""
-    current = spec.current()
-    parts = [Part("", current.inv_freq, current.attention_factor)]
+    current, formula = spec.current(), describe(spec.form)
+    parts = [Part("", current.inv_freq, current.attention_factor, formula)]
     if current.short_inv_freq is not None:
-        parts.append(Part("as its short list", current.short_inv_freq, current.attention_factor))
+        parts.append(Part("as its short list", current.short_inv_freq, current.attention_factor, formula))
     if spec.local_inv_freq is not None:
-        parts.append(Part("in window layers", spec.local_inv_freq, 1.0, changes=False))
+        parts.append(Part("in window layers", spec.local_inv_freq, 1.0, describe(spec.local_form), changes=False))
     return parts
 
 
@@ -146,7 +147,7 @@ class GraphRope(Part):
             with suppress(RopeconvError, ArithmeticError, ValueError):
                 schedule = kind(factor).schedule(spec)
                 if self.holds(schedule.inv_freq):
-                    words = f"{kind.name}, theta {theta:.12g}, factor {factor:.12g}, original_context {length}"
+                    words = f"{kind.name}, theta {theta:.12g}, factor {factor:.12g}"
                     return frequencies(schedule) if schedule.form else words
         return ""
 
@@ -177,11 +178,11 @@ def rounded(value: float) -> list[float]:
 def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
     """Every RoPE in a graph: vectors that reach a Cos and a Sin, and pairs of tables."""
     ropes, cosines, sines = list[GraphRope](), list[str](), list[str]()
-    different = {id(constant): value for value, constant in reversed(graph.constants.items())}
-    for value in reversed(different.values()):
+    first_values = {id(constant): value for value, constant in reversed(graph.constants.items())}
+    for value in reversed(first_values.values()):  # the others are conversions to another type
         constant = graph.constants[value]
         sizes = [size for size in constant.shape if size != 1]
-        if constant.dtype == "bool" or not sizes or sizes[-1] > WIDEST_HEAD:
+        if constant.dtype == "bool" or not all(constant.shape) or not sizes or sizes[-1] > WIDEST_HEAD:
             continue
         if len(sizes) == 1 and sizes[0] > 1:
             ropes += _of_vector(graph, file, value)
@@ -209,7 +210,7 @@ def _of_vector(graph: Graph, file: str, value: str) -> Iterator[GraphRope]:
         return
     constant = graph.constants[value]
     vector, repeat = single(np.asarray(constant.array(), dtype=np.float64).ravel())
-    if np.isfinite(vector).all() and (vector >= 0).all() and vector.any():
+    if np.isfinite(vector).all() and (vector >= 0).all() and vector[0] > 0:
         error = max(TOLERANCE, 2 * PRECISION[constant.dtype]) * vector + SMALLEST.get(constant.dtype, 0.0)
         yield GraphRope(
             constant.name, vector, graph.attention_factor(value), file=file, graph=graph, values=(value,),
@@ -265,14 +266,11 @@ class GraphInspection:
     @cached_property
     def formulas(self) -> tuple[str, ...]:
         """The formula of each RoPE, by config.json where it is the one there."""
-        spec, formulas = self.spec, list[str]()
-        for rope in self.ropes:
-            if spec and rope.holds(spec.current().inv_freq):
-                formulas.append(describe(spec.form))
-            else:
-                known = ((spec.rope_theta,), (spec.original_context,)) if spec else ((), ())
-                formulas.append(rope.recognised(*known))
-        return tuple(formulas)
+        known = ((self.spec.rope_theta,), (self.spec.original_context,)) if self.spec else ((), ())
+        parts = (next((part for part in self.parts if rope.holds(part.inv_freq)), None) for rope in self.ropes)
+        return tuple(
+            part.formula if part else rope.recognised(*known) for rope, part in zip(self.ropes, parts, strict=True)
+        )
 
     def to_dict(self) -> JsonObject:
         """Return the inspection as JSON-ready data; keys stay within a schema."""
@@ -324,12 +322,19 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
     context = 0 if isinstance(other, GraphInspection) else other.spec.context
     rows, problems = list[tuple[str, str]](), list[str]()
     for rope in graph.ropes:
-        part = next((part for part in parts if rope.matches(part)), None)
+        part = next((each for each in parts if rope.matches(each) or _within(each, rope)), None)
         rows.append((rope.name, part.words if part else _differs(rope, parts[0])))
         problems += [f"{rope.name} has {rows[-1][1]}"] if part is None else []
         if rope.positions is not None and rope.positions < context:
             problems.append(f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}")
+    if not (problems or any(row[1] == parts[0].words for row in rows)):
+        problems.append("the graph has only the RoPE of other layers")
     return GraphComparison(graph.source.reference, other.source.reference, tuple(rows), tuple(problems))
+
+
+def _within(part: Part, rope: GraphRope) -> bool:
+    """Whether a RoPE of another graph, which rounds more, computes the same."""
+    return isinstance(part, GraphRope) and part.matches(rope)
 
 
 def _differs(rope: GraphRope, part: Part) -> str:

@@ -51,9 +51,9 @@ class Graph(ABC):
     """A graph that a file describes.
 
     path: of the file. described: its format. data_files: names of the files beside it that have its weights. constants:
-    by the names of their values. readers: the operations that read a value, by its name. fixed_lengths: the inputs of
-    two dimensions whose length is fixed, with that length. saves_data: whether the files with its weights are written
-    with it.
+    by the names of their values. readers: the operations that read a value, by its name. fixed_lengths: inputs, [batch,
+    length] or [batch, length, width], whose length is fixed, with that length. saves_data: whether the files with its
+    weights are written with it.
     """
 
     saves_data: ClassVar[bool] = False
@@ -149,7 +149,7 @@ class OnnxGraph(Graph):
                     self._add_constant(node.output[0], node.attribute[0].t)
         shapes = {value.name: value.type.tensor_type.shape.dim for value in self.model.graph.input}
         self.fixed_lengths = {
-            name: dims[1].dim_value for name, dims in shapes.items() if len(dims) == 2 and dims[1].dim_value > 1
+            name: dims[1].dim_value for name, dims in shapes.items() if len(dims) in (2, 3) and dims[1].dim_value > 1
         }
 
     def _add_constant(self, name: str, tensor: Any) -> None:
@@ -263,7 +263,7 @@ class OpenVinoGraph(Graph):
                 self.constants[outputs[0]] = Constant(node.get_friendly_name(), dtype, shape, array, node)
         for value in self.model.inputs:
             shape = value.get_partial_shape()
-            if shape.rank.is_static and len(shape) == 2 and shape[1].is_static and shape[1].get_length() > 1:
+            if shape.rank.is_static and len(shape) in (2, 3) and shape[1].is_static and shape[1].get_length() > 1:
                 self.fixed_lengths[value.get_any_name()] = shape[1].get_length()
 
     @staticmethod

@@ -47,7 +47,7 @@ FORMULAS = {
     "yarn": "yarn, theta 10000, factor 4, original_context 4096, beta_fast 32, beta_slow 1",
     "linear": "linear, theta 10000, factor 4",
     "llama3": "llama3, theta 10000, factor 4, original_context 4096, low_freq_factor 1, high_freq_factor 4",
-    "mixed": "mixed, theta 10000, factor 4, original_context 512",
+    "mixed": "mixed, theta 10000, factor 4",
 }
 
 
@@ -151,7 +151,11 @@ def test_openvino_computes_the_extended_graph(run: Run, tmp_path: Path) -> None:
 def test_tables_get_the_rows_of_the_new_context(external: bool, run: Run, tmp_path: Path) -> None:
     source = graphs.with_tables(tmp_path / "m/model.onnx", *tables(BASE, TRAINED), external=external)
     graphs.write_config(tmp_path / "m")
+    limits = {"model": {"context_length": TRAINED}, "search": {"max_length": TRAINED}}
+    (tmp_path / "m/genai_config.json").write_text(json.dumps(limits))
     assert run("apply", source, "--yarn", 4, "-o", "out").returncode == 0
+    raised = json.loads((tmp_path / "out/genai_config.json").read_text())
+    assert raised == {"model": {"context_length": 4 * TRAINED}, "search": {"max_length": 4 * TRAINED}}
     schedule, position = make_plan(tmp_path / "m/config.json", YARN).schedule, 4 * TRAINED - 1
     x = np.random.default_rng(0).standard_normal((1, 1, 1, 64)).astype(np.float32)
     inputs = {graphs.X: x, graphs.POSITIONS: np.array([[position]])}
@@ -177,11 +181,17 @@ def test_window_layers_and_other_widths_stay(tiny: Callable[[str], Path], run: R
     graphs.rotating(tmp_path / "m/model.onnx", *(vector.astype(np.float32) for vector in vectors if vector is not None))
     shown = run("inspect", "m").stdout
     assert ("the same, in window layers" in shown, "another RoPE" in shown) == (True, True)
+    compared = run("compare", "m/model.onnx", tiny("gemma3_text"))
+    assert "inv_freq2 has 32 dimensions, not 64" in compared.stdout
     assert run("apply", "m", "--linear", 4, "-o", "out").returncode == 0
     extended = [rope.inv_freq for rope in ropes(tmp_path / "out")]
     for before, after, factor in zip(vectors, extended, (4, 1, 1), strict=True):
         assert before is not None
         assert after == pytest.approx(before / factor, rel=1e-6)
+    graphs.rotating(tmp_path / "m/model.onnx", vectors[1].astype(np.float32))
+    assert "has only the RoPE of other layers" in run("compare", "m/model.onnx", tiny("gemma3_text")).stdout
+    graphs.rotating(tmp_path / "m/half.onnx", vectors[1].astype(np.float16))
+    assert "They have the same RoPE" in run("compare", "m/model.onnx", "m/half.onnx").stdout
 
 
 def test_both_lists_in_branches_are_told_apart(run: Run, tmp_path: Path) -> None:
@@ -194,6 +204,7 @@ def test_both_lists_in_branches_are_told_apart(run: Run, tmp_path: Path) -> None
     )  # fmt: skip
     rows = json.loads(run("inspect", "m", "--json").stdout)["ropes"]
     assert {row["positions"]: row["config"] for row in rows} == {256: "the same", 64: "the same, as its short list"}
+    assert {row["formula"] for row in rows} == {"longrope, theta 10000, original_context 64"}
     assert run("apply", "m", "--yarn", 8, "--replace", "-o", "out").returncode == 0
     rows = json.loads(run("inspect", "out", "--json").stdout)["ropes"]
     assert [(row["positions"], row["config"], row["formula"][:4]) for row in rows] == [(512, "the same", "yarn")] * 2

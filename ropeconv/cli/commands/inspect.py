@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ...formats.files import is_graph
 from ..command import LENGTH, OUTPUT, Positional, command, flag
-from ..options import SOURCE, ExplainOption, FamilyOption, JsonOption, SourceArgument
+from ..options import OR_GRAPH, ExplainOption, FamilyOption, JsonOption, SourceArgument
 from ..output import Output
 
 INSPECT_EXAMPLES = """
@@ -21,7 +21,10 @@ ropeconv inspect ./DeepSeek-V3-renamed --family deepseek_v3
 
 @command(INSPECT_EXAMPLES)
 def inspect_command(
-    source: SourceArgument, family: FamilyOption = "", explain: ExplainOption = False, as_json: JsonOption = False
+    source: Annotated[str, Positional("SOURCE", OR_GRAPH)],
+    family: FamilyOption = "",
+    explain: ExplainOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the RoPE of a model, the runtimes that support it, and problems with their fixes."""
     if is_graph(source):
@@ -106,7 +109,7 @@ ropeconv compare ./Qwen3-8B-yarn4 ./my-lora
     ),
 )
 def compare_command(
-    models: Annotated[list[str], Positional("A B...", f"{SOURCE} Also a PEFT adapter, or a YAML file of mergekit.")],
+    models: Annotated[list[str], Positional("A B...", f"{OR_GRAPH} Or a PEFT adapter, or a YAML file of mergekit.")],
     family: FamilyOption = "",
     merge: Annotated[bool, flag("Say whether mergekit can merge A and B, as of three models.", "--merge")] = False,
     explain: ExplainOption = False,

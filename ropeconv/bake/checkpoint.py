@@ -19,6 +19,7 @@ from ..formats.disk import Advance, Splice, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard
 from ..inspection.receipts.folder import folder_record, original_record, stated
 from ..inspection.receipts.receipt import OriginalRecord, Receipt
+from ..models.config import modality_note
 from ..models.family import Family
 from ..models.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
 from ..models.schema import DUAL_CHUNK
@@ -140,20 +141,27 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             *source.conversion_notes(),
             *([DTYPE_NOTE] if target.fold_dtype == "f32" else []),
         ),
-        notes=(*start.notes, *_notes(source, result, schedule, target, limits)),
+        notes=(*start.notes, *_notes(source, result, schedule, target, limits, spec.mrope_section)),
         kv_cache=seen.kv_cache,
         draft=first.draft,
     )
 
 
 def _notes(
-    source: Source, result: CheckpointResult, schedule: Schedule, target: Target, limits: list[LengthLimit]
+    source: Source,
+    result: CheckpointResult,
+    schedule: Schedule,
+    target: Target,
+    limits: list[LengthLimit],
+    sections: tuple[int, ...],
 ) -> Iterator[str]:
-    """Yield what the files of an output do beyond the schedule. limits: those of the length that it raises."""
+    """Yield what the files of an output do beyond the schedule.
+
+    limits: those of the length that it raises. sections: the mrope_section of the source.
+    """
     if schedule.short_inv_freq is not None:
         yield from switching(result.family, schedule.original_context, result.verdicts)
-    if note := mtp_note(source.config()):
-        yield note
+    yield from filter(None, (mtp_note(source.config()), modality_note(source.config(), sections)))
     if target.dual_chunk == "drop":
         yield f"the config is written without {DUAL_CHUNK}"
     if limits:

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +89,7 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
                 )
         return family
     name = names[-1]
-    if name is None and "_class_name" in config:
+    if "_class_name" in config:  # beside a model_type such as t2v in the repositories of Wan
         raise BadSource(f"config.json is of {shown(config['_class_name'])} in diffusers; {DIFFUSION}")
     if name is None:
         raise BadSource("config.json has no model_type, so its architecture is unknown; add model_type")
@@ -231,6 +232,24 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
     if rotary_dim > head_dim:
         raise BadSource(f"config.json rotates {rotary_dim} dimensions of heads that have {head_dim}; correct it")
     return rotary_dim
+
+
+TOWER = re.compile(r"(vision|visual|image|video|audio|speech)\w*_config")
+"""Keys with the settings of the parts that turn images and sounds into embeddings."""
+
+
+def modality_note(config: Config, sections: Sequence[int]) -> str:
+    """A sentence on the parts of a multimodal model that no method changes, and on M-RoPE; empty for a text model.
+
+    Towers have position embeddings of their own, over patches or frames (the two-dimensional RoPE of Qwen2.5-VL:
+    transformers models/qwen2_5_vl/modeling_qwen2_5_vl.py, Qwen2_5_VisionRotaryEmbedding). sections: the mrope_section.
+    """
+    thinker = config.get("thinker_config")
+    whole = thinker if isinstance(thinker, dict) else config
+    towers = [key for key, value in whole.items() if isinstance(value, dict) and TOWER.fullmatch(key)]
+    kept = f"methods leave {' and '.join(towers)} as {'they are' if len(towers) > 1 else 'it is'}" if towers else ""
+    shared = f"time, height and width (mrope_section {', '.join(map(str, sections))}) share the scaled frequencies"
+    return "; ".join(filter(None, (kept, shared if sections else "")))
 
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")

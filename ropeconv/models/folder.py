@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,25 @@ from typing import Generic, Protocol, TypeVar
 from ..errors import BadSource
 from ..formats.disk import FileIdentity, identity, write_blocks
 from ..formats.files import check_regular
-from ..formats.safetensors import Header, header_bytes, index_text, parse_header, safe_name, tensor_bytes
+from ..formats.safetensors import (
+    Header,
+    header_bytes,
+    index_text,
+    parse_header,
+    read_header,
+    safe_name,
+    tensor_bytes,
+)
 from ..rope.errors import shown
+from .schema import DIFFUSION
 from .source import MOST_FILES, GeneratedFile, Source, SourceFile
 
 FOLLOW = "ROPECONV_FOLLOW_LINKS"
+DENOISER = re.compile(
+    r"(model\.diffusion_model\.)?((double|single)_(stream_)?blocks|transformer_blocks|joint_blocks|input_blocks)\.0\."
+    r"|(model\.diffusion_model\.)?(patch_embedding|img_in|patch_embed)\."
+)
+"""Tensors of Flux, HunyuanVideo, Wan, CogVideoX and Stable Diffusion in single files, as ComfyUI loads them."""
 
 
 def check_link(path: Path, root: Path) -> None:
@@ -113,6 +128,8 @@ class ConfigSource(Source):
         self.file = file
         self.reference = str(file)
         self.name = file.stem if file.name != "config.json" else file.resolve().parent.name
+        if file.suffix == ".safetensors" and any(map(DENOISER.match, read_header(file).tensors)):
+            raise BadSource(f"{file} has the weights of an image or video model; {DIFFUSION}")
         if file.suffix != ".json":
             raise BadSource(f"{file} is not a config.json; give a checkpoint folder or a Hub id")
         self._seen = {file: identity(file)}

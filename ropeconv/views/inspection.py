@@ -13,6 +13,7 @@ from ..inspection.inspection import Inspection
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import commands, facts_of
 from ..inspection.side_by_side import FrequencyDifference, RopeDifference, Side
+from ..models.config import modality_note
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..pretrained import CodeFile
@@ -67,6 +68,7 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
         ("RoPE", f"{describe(spec.form)}{factor}"),
         ("rotates", f"{rotating_dims} of {spec.head_dim} dimensions; layers: {describe_layers(spec)}"),
         ("context", f"{spec.context:,} tokens, trained: {spec.original_context:,}{_assumed(spec)}{cache}"),
+        *_parts(inspection),
     ]
     if inspection.encoder:
         rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
@@ -80,13 +82,19 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
 
 
 def _draft(inspection: Inspection) -> list[tuple[str, str]]:
-    """The row of a draft model, and that of layers that predict further tokens."""
+    """The row of a draft model."""
+    if inspection.draft is None or not isinstance(inspection.source, Source):
+        return []
+    sizes = draft_sizes(inspection.source.config())
+    words = " and ".join(f"{name} {size}" for name, size in sizes.items() if size)
+    return [("draft", f"{inspection.draft.says}, not a whole model; for a model with {words}")]
+
+
+def _parts(inspection: Inspection) -> list[tuple[str, str]]:
+    """The rows of layers that predict further tokens, and of the parts for images and sounds."""
     config = inspection.source.config() if isinstance(inspection.source, Source) else {}
-    if inspection.draft:
-        sizes = draft_sizes(config)
-        words = " and ".join(f"{name} {size}" for name, size in sizes.items() if size)
-        return [("draft", f"{inspection.draft.says}, not a whole model; for a model with {words}")]
-    return [("MTP", note) for note in (mtp_note(config),) if note]
+    notes = {"MTP": mtp_note(config), "modalities": modality_note(config, inspection.spec.mrope_section)}
+    return [(name, note) for name, note in notes.items() if note and not inspection.draft]
 
 
 def _assumed(spec: RopeSpec) -> str:
@@ -94,9 +102,8 @@ def _assumed(spec: RopeSpec) -> str:
 
 
 def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
-    rows = [
-        *_draft(inspection), ("family", f"{inspection.name} ({inspection.display_name})"), *_rows(inspection.spec)
-    ]  # fmt: skip
+    family = ("family", f"{inspection.name} ({inspection.display_name})")
+    rows = [*_draft(inspection), family, *_rows(inspection.spec), *_parts(inspection)]
     if inspection.encoder:
         rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
     if inspection.kv_cache:

@@ -26,6 +26,7 @@ from ..support.gguf_files import plain_tensors, write
 KINDS: dict[str, tuple[str, dict[str, Any], str]] = {
     "lora": ("llama", {"general.type": "adapter"}, "is a LoRA adapter, which has no RoPE of its own"),
     "clip": ("clip", {}, r"is a multimodal projector \(mmproj\)"),
+    "video": ("wan", {}, "has the architecture wan; image and video models compute their RoPE from the size"),
     "draft": ("eagle3", {}, r"draft model \(EAGLE-3\), which proposes tokens for another model"),
     "dflash": ("dflash", {}, r"draft model \(DFlash\)"),
     "assistant": ("gemma4-assistant", {}, r"draft model \(Gemma 4 assistant\)"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from ropeconv.errors import BadSource
 from ropeconv.models.open import open_source
@@ -83,6 +84,7 @@ def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
             '{"_class_name": "FluxTransformer2DModel"}',
             "'FluxTransformer2DModel' in diffusers; image and",
         ),
+        ("config.json", '{"_class_name": "WanModel", "model_type": "t2v"}', "'WanModel' in diffusers; image and"),
         ("config.json", "{}", "has no model_type"),
     ],
 )
@@ -92,6 +94,17 @@ def test_a_model_of_images_is_told_from_a_config_that_lacks_a_key(
     (tmp_path / name).write_text(text)
     with pytest.raises(BadSource, match=words):
         open_source(str(tmp_path)).family()
+
+
+@pytest.mark.parametrize("tensor", ["model.diffusion_model.double_blocks.0.img_mod.weight", "patch_embedding.weight"])
+def test_a_video_model_in_a_single_file(tensor: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({tensor: torch.zeros(2)}, file)
+    with pytest.raises(BadSource, match="has the weights of an image or video model"):
+        open_source(str(file))
+    save_file({"model.layers.0.self_attn.q_proj.weight": torch.zeros(2)}, file)
+    with pytest.raises(BadSource, match="give a checkpoint folder"):
+        open_source(str(file))
 
 
 def test_pickled_weights_are_copied_where_only_the_config_changes(llama: Path, tmp_path: Path) -> None:

@@ -15,8 +15,14 @@ import msgspec
 from ...errors import BadSource
 from ...formats.gguf.file import GgufFile
 from ...formats.package_data import package_data
+from ...models.schema import DIFFUSION
 from ...rope.errors import shown
 from ...rope.schedule import QueryScaling
+
+DENOISERS = {
+    "aura", "cosmos", "flux", "hidream", "hyvid", "ltxv", "lumina2", "qwen_image", "sd1", "sd3", "sdxl", "wan",
+}  # fmt: skip
+"""Architectures of image and video models in GGUF: IMG_ARCH_LIST of loader.py, https://github.com/city96/ComfyUI-GGUF."""
 
 
 class HeaderKeys(Protocol):
@@ -177,6 +183,8 @@ def other_kind(file: GgufFile) -> str:
         return (
             "is a multimodal projector (mmproj), which is not extended; give the file of the language model beside it"
         )
+    if arch in DENOISERS:
+        return f"has the architecture {arch}; {DIFFUSION}"
     if kind == "imatrix" or any(name.endswith(".in_sum2") for name in file.tensors):
         return "is an importance matrix and no model; give the model itself"
     if arch is None:

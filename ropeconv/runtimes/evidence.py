@@ -83,10 +83,12 @@ def lab_models() -> dict[str, LabModel]:
 
 @cache
 def results_by_type(runtime: str, version: str) -> dict[str, dict[str, tuple[ModelRecord, ...]]]:
-    """Return the results of one record by family and model type."""
+    """Return the results of one record by family and model type, without models of which the lab saw nothing."""
     (record,) = (record for record in records() if (record.runtime, record.version) == (runtime, version))
     results: dict[str, dict[str, tuple[ModelRecord, ...]]] = {}
     for name, result in record.models.items():
+        if result.most == "unknown" and not result.others:
+            continue
         model = lab_models().get(name, LabModel(name, name))
         by_type = results.setdefault(model.family, {})
         by_type[model.model_type] = (*by_type.get(model.model_type, ()), result)

@@ -35,6 +35,8 @@ def predicted(cell: Cell, runtime: Runtime) -> Verdict:
 def disagreements(runtime: Runtime, cells: Iterable[Cell], seen: dict[str, str]) -> Iterator[Disagreement]:
     """Yield the cells for which the table disagrees with the lab.
 
+    What the lab could not see may be stated from reading the source.
+
     Args:
         runtime: The row, cut to one version.
         cells: The cells of one model.
@@ -42,5 +44,6 @@ def disagreements(runtime: Runtime, cells: Iterable[Cell], seen: dict[str, str])
     """
     for cell in cells:
         stated = predicted(cell, runtime)
-        if stated.status != seen[cell.name]:
+        unseen = seen[cell.name] == "unknown" and stated.grade == "read"
+        if stated.status != seen[cell.name] and not unseen:
             yield Disagreement(cell, seen[cell.name], stated)

@@ -20,6 +20,13 @@ FACTORS = 2e-6
 PERMUTED = ("llama4",)
 """Families whose weights vLLM reorders while it loads them (models/llama4.py, permute_qk_weight_for_rotary)."""
 
+LACKING = (
+    "for argument tokenizer", "'convert_tokens_to_ids'", "image processor for", "HuggingFace processor",
+    "KeyError: 'None'", "No model architectures are specified", "failed to be inspected", "'vit_config'",
+    "'use_qk_norm'", "'image_size'", "'downsample_factor'", "Model Runner V1",
+)  # fmt: skip
+"""Parts of messages on what the lab's configs, folders or stubs lack."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -36,6 +43,8 @@ def outcome(cell: Cell, answer: dict[str, Any]) -> Outcome:
         return Outcome("unknown" if backend else "unsupported", answer["absent"])
     if "unseen" in answer:
         return Outcome("unknown", answer["unseen"])
+    if "error" in answer and any(words in answer["error"] for words in LACKING):
+        return Outcome("unknown", "untested: it requires what the lab does not have")
     if "error" in answer:
         return Outcome("refused", f"{answer['error']} ({answer['stage']})")
     if not any(kind == "global" for kind, _ in _layers(cell, answer)):

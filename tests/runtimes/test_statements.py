@@ -107,7 +107,7 @@ def test_a_wrapper_that_was_not_executed_is_unknown() -> None:
 
 @pytest.mark.parametrize(
     ("model", "exact"),
-    [("moonshotai--Kimi-K2-Instruct", {"mlx-lm"}), ("moonshotai--Kimi-K2.5", {"vllm", "sglang", "mlx-lm"})],
+    [("moonshotai--Kimi-K2-Instruct", {"vllm", "mlx-lm"}), ("moonshotai--Kimi-K2.5", {"vllm", "sglang", "mlx-lm"})],
 )
 def test_kimi_k2_as_published(model: str, exact: set[str]) -> None:
     """What their sources say: vLLM and SGLang have a config class for K2.5, and mlx-lm reads K2 as DeepSeek V3."""

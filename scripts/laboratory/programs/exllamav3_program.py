@@ -70,6 +70,9 @@ from exllamav3.util import rope as exllamav3_rope  # noqa: E402
 STYLES = {"NEOX": "half", "GPTJ": "interleaved"}
 PROCESSORS = {
     "Gemma3": "Gemma3ImageProcessor",
+    "Gemma4": "Gemma4ImageProcessor",
+    "Glm4v": "Glm4vImageProcessor",
+    "Lfm2Vl": "Lfm2VlImageProcessorFast",
     "Mistral3": "PixtralImageProcessorFast",
     "Qwen": "Qwen2VLImageProcessorFast",
 }
@@ -77,9 +80,16 @@ PROCESSORS = {
 PROCESSOR: dict[str, Any] = {
     "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 3, "rescale_factor": 1 / 255, "patch_size": 14,
     "temporal_patch_size": 2, "merge_size": 2, "min_pixels": 3136, "max_pixels": 12845056,
-    "size": {"shortest_edge": 3136, "longest_edge": 12845056},
+    "size": {"shortest_edge": 3136, "longest_edge": 12845056}, "do_convert_rgb": True, "do_rescale": True,
+    "do_normalize": False, "max_soft_tokens": 280, "pooling_kernel_size": 3, "encoder_patch_size": 16,
+    "downsample_factor": 2, "min_image_tokens": 64, "max_image_tokens": 256, "min_tiles": 2, "max_tiles": 10,
+    "tile_size": 512,
 }  # fmt: skip
-UNSEEN = {"DeepseekV4ForCausalLM": "untested: its attention rotates in its own kernel"}
+UNSEEN = {
+    "DeepseekV4ForCausalLM": "untested: its attention rotates in its own kernel",
+    "Gemma4UnifiedForConditionalGeneration": "untested: it requires keys that the test config does not have",
+    "Step3p7ForConditionalGeneration": "untested: it requires keys that the test config does not have",
+}
 """Architectures whose rotation cannot be watched here."""
 PROBED: dict[str, tuple[protocol.Answer, float]] = {}
 
@@ -109,13 +119,14 @@ def complete(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_beside(folder: Path, config: dict[str, Any]) -> None:
-    """Writes the description of the image processor, without which a model with vision is not read."""
+    """Writes the descriptions of the image processor, without which a model with vision is not read."""
     name = (config.get("architectures") or [""])[0]
     for start, kind in PROCESSORS.items():
         vision = config.get("vision_config")
         if name.startswith(start) and vision:
             settings = {**PROCESSOR, "image_processor_type": kind, "patch_size": vision.get("patch_size", 14)}
             (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+            (folder / "processor_config.json").write_text(json.dumps({"image_processor": settings}), encoding="utf-8")
 
 
 def load(config: dict[str, Any]) -> Any:

@@ -58,6 +58,8 @@ def complete(config: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     added = {key: value for key, value in PUBLISHED.get(model_type, {}).items() if key not in inner}
     if model_type == "exaone4" and kinds and not isinstance(config.get("sliding_window_pattern"), str):
         added["sliding_window_pattern"] = "".join("L" if kind == "sliding_attention" else "G" for kind in kinds)
+    if model_type == "granitemoehybrid" and kinds:
+        added["layer_types"] = ["mamba" if kind == "linear_attention" else "attention" for kind in kinds]
     key, period = PERIODS.get(model_type, ("", 0))
     if key and kinds and key not in config:
         full = [kind == "full_attention" for kind in kinds]
@@ -68,10 +70,14 @@ def complete(config: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
 @dataclass
 class Watch:
-    """What a forward pass did. calls: per layer the owners of rope calls and the size of the vectors they got."""
+    """What a forward pass did. calls: per layer the owners of rope calls and the size of the vectors they got.
+
+    indexers: the ropes, by id, of modules that only choose tokens.
+    """
 
     layers: dict[int, int]
     layer: int | None = None
+    indexers: set[int] = field(default_factory=set)
     calls: dict[int, list[tuple[Any, int]]] = field(default_factory=dict)
     scales: dict[int, list[float]] = field(default_factory=dict)
     query_scale: Callable[[int], float] | None = None
@@ -83,7 +89,8 @@ class Watch:
             kwargs["offset"] = self.position
         elif self.layer is not None:
             owner = sys._getframe(1).f_locals.get("self")
-            self.calls.setdefault(self.layer, []).append((owner, x.shape[-1]))
+            if id(owner) not in self.indexers:
+                self.calls.setdefault(self.layer, []).append((owner, x.shape[-1]))
         return REAL_ROPE(x, *args, **kwargs)
 
     def attention(self, *args: Any, **kwargs: Any) -> mx.array:
@@ -150,7 +157,11 @@ def read(matrix: np.ndarray) -> tuple[list[float], float, str]:
     beside = matrix - np.diag(np.diag(matrix))
     turned = [i for i in range(size) if beside[i].any() or matrix[i, i] != 1.0]
     dims = len(turned)
-    assert turned == list(range(dims)), f"rotates dimensions {turned}"
+    low = list(range(dims // 2))
+    if dims < size and turned == [*low, *(i + size // 2 for i in low)]:  # the other pairs of the head stand still
+        dims = size
+    else:
+        assert turned == list(range(dims)), f"rotates dimensions {turned}"
     assert dims > 0, "rotates nothing"
     assert dims % 2 == 0, f"rotates {dims} dimensions"
     partner = int(np.abs(beside[0]).argmax())
@@ -170,9 +181,12 @@ def read(matrix: np.ndarray) -> tuple[list[float], float, str]:
 
 
 def rope_of(watch: Watch, calls: list[tuple[Any, int]], trained: int, context: int) -> protocol.Answer:
-    """The rope of one layer from the calls it made. Raises AssertionError unless queries and keys share one."""
+    """The rope of one layer from the calls it made; one call where it takes the keys of another layer.
+
+    Raises AssertionError unless queries and keys share one.
+    """
     owner, size = calls[0]
-    assert len(calls) == 2, f"{len(calls)} calls"
+    assert len(calls) <= 2, f"{len(calls)} calls"
     assert all(one is owner and dim == size for one, dim in calls), f"calls {calls}"
     assert owner is not None, "the rope belongs to no module"
     assert not owner.children(), f"{type(owner).__name__} rotates by itself"
@@ -237,6 +251,8 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     model = build(config)
     layers = decoder_layers(model)
     watch = Watch({id(layer): number for number, layer in enumerate(layers)})
+    modules = (module for layer in layers for module in layer.modules())
+    watch.indexers = {id(getattr(module, "rope", None)) for module in modules if "Indexer" in type(module).__name__}
     with watching(watch, layers):
         try:
             logits = model(mx.array([TOKENS]))

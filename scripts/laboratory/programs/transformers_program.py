@@ -268,6 +268,7 @@ def shrunk(text: Any) -> Any:
     text = copy.deepcopy(text)
     if text.num_hidden_layers <= 8 and text.hidden_size <= 1024:
         return text
+    text.allow_global_per_layer_attribute_access = True  # of heads, in Gemma 4
     kinds = getattr(text, "layer_types", None) or getattr(text, "no_rope_layers", None)
     pattern = getattr(text, "sliding_window_pattern", None)
     some = pattern if isinstance(pattern, int) else 2
@@ -307,6 +308,7 @@ def shrunk(text: Any) -> Any:
     if (getattr(text, "num_experts_per_tok", None) or 0) > 2:
         text.num_experts_per_tok = 2
     text.pad_token_id = None
+    text.allow_global_per_layer_attribute_access = False
     return text
 
 

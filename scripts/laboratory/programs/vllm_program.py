@@ -55,7 +55,7 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     config.pop("quantization_config", None)
     for part in (config, config.get("text_config", {})):
         for key, value in EXPECTED.get(part.get("model_type"), {}).items():
-            part.setdefault(key, value)
+            part[key] = value if part.get(key) is None else part[key]
         if part.get("model_type") in TIED:
             part["tie_word_embeddings"] = True
     _forget()

@@ -18,12 +18,17 @@ DATA = Path(__file__).parents[2] / "ropeconv" / "runtimes" / "data"
 
 
 def row_of(name: str, version: str) -> tuple[Runtime, bool]:
-    """Return the row of a version, and whether it covers the version; otherwise it is the last row before it."""
+    """Return the row of a version, cut to it, and whether it covers the version; otherwise it is the nearest row."""
+    row = _nearest(name, version)
+    return msgspec.structs.replace(row, version=version, through=version), row.covers(version)
+
+
+def _nearest(name: str, version: str) -> Runtime:
+    """The row that covers a version, else the last one before it, else the first."""
     rows = [row for row in runtimes() if row.name == name]
     covering = [row for row in rows if row.covers(version)]
     earlier = [row for row in rows if version_key(row.version) <= version_key(version)]
-    row = (covering or earlier or rows)[-1]
-    return msgspec.structs.replace(row, version=version, through=version), bool(covering)
+    return (covering or earlier or rows[:1])[-1]
 
 
 def previous(name: str, version: str) -> Record | None:
@@ -54,16 +59,16 @@ def changes(before: Record, models: Mapping[str, ModelRecord]) -> Iterator[str]:
 def draft(name: str, version: str, problems: Iterable[Disagreement]) -> str:
     """Write the row of a version that no row covers. Return a sentence on what was written.
 
-    Where nothing disagrees, the last row before it is extended to this version. Otherwise a new row inherits from that
-    row, with the disagreements by family as comments.
+    Where nothing disagrees, the last row before it is extended to this version. Otherwise, and before the first row, a
+    new row inherits from the nearest one, with the disagreements by family as comments.
     """
-    row = [one for one in runtimes() if one.name == name and version_key(one.version) <= version_key(version)][-1]
+    row = _nearest(name, version)
     path = DATA / f"{name}-{row.version}.toml"
     by_family: dict[str, list[str]] = defaultdict(list)
     for problem in problems:
         by_family[problem.cell.family.name].append(f"{problem.cell.model}, {problem.cell.name}: {problem.seen}")
     minor = ".".join(version.split(".")[:2])
-    if not by_family:
+    if not by_family and version_key(row.version) <= version_key(version):
         text = re.sub(r"^through = .*\n", "", path.read_text(), count=1, flags=re.MULTILINE)
         path.write_text(re.sub(r"^(version = .*\n)", rf'\g<1>through = "{minor}"\n', text, count=1, flags=re.MULTILINE))
         return f"{path.name} now goes through {minor}; nothing disagrees with it"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ropeconv.runtimes.evidence import ModelRecord, Record
-from ropeconv.runtimes.runtime import newest
+from ropeconv.runtimes.runtime import newest, runtimes
 from scripts.laboratory import draft as module
 from scripts.laboratory.draft import changes, draft, previous, row_of
 
@@ -40,6 +40,15 @@ def test_a_new_version_is_judged_by_the_last_row() -> None:
     assert earlier is not None
     assert LAST.covers(earlier.version)
     assert previous(NAME, "0.1") is None
+
+
+def test_a_version_before_the_first_row_gets_a_row_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = next(row for row in runtimes() if row.name == NAME)
+    monkeypatch.setattr(module, "DATA", tmp_path)
+    assert row_of(NAME, "0.1.2")[1] is False
+    assert draft(NAME, "0.1.2", []).startswith(f"{NAME}-0.1.toml is a draft; 0 families disagree with ")
+    written = tomllib.loads((tmp_path / f"{NAME}-0.1.toml").read_text())
+    assert written["inherits"] == f"{NAME}-{first.version}"
 
 
 def test_without_disagreements_the_last_row_is_extended(folder: Path) -> None:

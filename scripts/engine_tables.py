@@ -14,8 +14,8 @@ from ropeconv.convert.gguf_selection import select_gguf
 from ropeconv.convert.target import Target
 from ropeconv.convert.to_gguf.hparams import gguf_rules, hparams, sizes_of
 from ropeconv.formats.gguf.header import GgufHeader
-from ropeconv.formats.gguf.values import string
-from ropeconv.models.config import detect
+from ropeconv.formats.gguf.values import INT32, GgufValue, array, f32, string, u32
+from ropeconv.models.config import detect, text_part
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -41,6 +41,9 @@ POPULAR = (
     "ibm-granite--granite-3.3-8b-instruct", "allenai--OLMo-2-1124-7B-Instruct",
 )  # fmt: skip
 """Models of the table of engines."""
+
+CONVERTED = {"llama4": "llama4", "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
+"""GGUF architectures of families that llama.cpp converts and ropeconv only patches."""
 
 
 @cache
@@ -70,14 +73,33 @@ def obstacles(model: str, method: str) -> dict[str, str]:
     failing = [_failing(result) for result in results]
     nothing = dict.fromkeys((newest(name).title for name in ENGINES), "no encoding of the config can hold it")
     found = min(failing, key=len, default=nothing)
-    family = detect(configs()[model])
     try:
-        header = {**hparams(sizes_of(configs()[model], family, base), family, base, vocabulary=1)}
-        header["general.architecture"] = string(gguf_rules(family).arch)
-        select_gguf(schedule, GgufModel(GgufHeader(3, header, {}, 32, 0, 0), {}, {}), Target(to="gguf"))
+        header = GgufHeader(3, _gguf_keys(model, base), {}, 32, 0, 0)
+        select_gguf(schedule, GgufModel(header, {}, {}), Target(to="gguf"))
     except RopeconvError as problem:
         found["llama.cpp"] = str(problem).partition("; ")[0].rpartition(": ")[2].replace("by keys, ", "in its keys ")
     return {engine: reason.partition(" (")[0] for engine, reason in found.items()}
+
+
+def _gguf_keys(model: str, base: RopeSpec) -> dict[str, GgufValue]:
+    """Return the keys of a GGUF file of a model: ropeconv's, or those of a file that llama.cpp converted."""
+    config = configs()[model]
+    family = detect(config)
+    arch = CONVERTED.get(family.name)
+    if arch is None:
+        keys = dict(hparams(sizes_of(config, family, base), family, base, vocabulary=1))
+        return {**keys, "general.architecture": string(gguf_rules(family).arch)}
+    part = text_part(config, family)
+    sizes = {
+        "context_length": base.original_context, "block_count": len(base.layers),
+        "embedding_length": part["hidden_size"], "attention.head_count": part["num_attention_heads"],
+        "attention.key_length": base.head_dim, "rope.dimension_count": base.rotary_dim,
+    }  # fmt: skip
+    keys = {f"{arch}.{name}": u32(value) for name, value in sizes.items()}
+    keys[f"{arch}.rope.freq_base"] = f32(base.rope_theta)
+    if base.mrope_section:
+        keys[f"{arch}.rope.dimension_sections"] = array(INT32, [*base.mrope_section, 0])
+    return {**keys, "general.architecture": string(arch)}
 
 
 def _failing(result: CheckpointResult) -> dict[str, str]:

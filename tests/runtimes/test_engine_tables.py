@@ -9,6 +9,7 @@ from scripts import engine_tables
 from scripts.engine_tables import ENGINES, MAIN, POPULAR, configs, obstacles, written
 
 LLAMA, QWEN = "meta-llama--Llama-2-7b-hf", "Qwen--Qwen3-8B"
+SCOUT, VISION = "meta-llama--Llama-4-Scout-17B-16E-Instruct", "Qwen--Qwen3-VL-8B-Instruct"
 
 
 def test_the_models_are_published_ones() -> None:
@@ -23,11 +24,12 @@ def test_the_models_are_published_ones() -> None:
     [
         (LLAMA, "mixed", set()), (QWEN, "yarn", set()), (QWEN, "llama3", {"llama.cpp"}),
         ("google--gemma-2-9b", "linear", {"SGLang"}), ("openai--gpt-oss-20b", "ntk", {"vLLM"}),
-        ("Qwen--Qwen3.5-27B", "linear", {"vLLM", "SGLang"}),
+        ("Qwen--Qwen3.5-27B", "linear", {"vLLM", "SGLang"}), (SCOUT, "mixed", set()), (SCOUT, "yarn", {"llama.cpp"}),
+        (VISION, "yarn", set()), (VISION, "llama3", {"vLLM", "SGLang", "llama.cpp"}),
     ],
 )  # fmt: skip
 def test_known_cells(model: str, method: str, engines: set[str]) -> None:
-    """llama.cpp has keys for linear and yarn, and loads rope_freqs for llama, not for qwen3."""
+    """llama.cpp has keys for linear and yarn, and loads rope_freqs for llama and llama4, not for qwen3 and qwen3vl."""
     found = obstacles(model, method)
     assert set(found) == engines
     assert all(found.values())

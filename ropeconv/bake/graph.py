@@ -81,10 +81,10 @@ class GraphPlan(FilePlan):
         schedule = self.checkpoint.schedule
         wanted = Part("", schedule.inv_freq, schedule.attention_factor)
         for name, edit in self.edits.items():
-            written = {rope.name: rope for rope in inspect_graph(GraphSource(folder / name)).ropes}
-            for rope in (written.get(rope.name) for rope in edit.ropes):
-                if rope is None or not rope.matches(wanted):
-                    raise Disagreement(f"{name} does not hold the schedule when it is read again; nothing was kept")
+            names = {rope.name for rope in edit.ropes}
+            written = [rope for rope in inspect_graph(GraphSource(folder / name)).ropes if rope.name in names]
+            if len(written) < len(edit.ropes) or not all(rope.matches(wanted) for rope in written):
+                raise Disagreement(f"{name} does not hold the schedule when it is read again; nothing was kept")
 
 
 @dataclass(frozen=True, eq=False)

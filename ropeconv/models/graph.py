@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -139,20 +139,41 @@ class OnnxGraph(Graph):
             (each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx")), default=0
         )
         super().__init__(path, f"ONNX, opset {self.opset}")
-        self.scopes = [*_scopes(self.model.graph), *self.model.functions]
-        for scope in self.scopes:
-            for tensor in getattr(scope, "initializer", ()):
-                self._add_constant(tensor.name, tensor)
-            for node in scope.node:
-                self._add(Operation(node.op_type, tuple(node.input), tuple(node.output), node))
-                if node.op_type == "Constant" and node.attribute[0].name == "value":
-                    self._add_constant(node.output[0], node.attribute[0].t)
+        self._keys = set[str]()
+        for scope in (self.model.graph, *self.model.functions):
+            self._read(scope, {})
         shapes = {value.name: value.type.tensor_type.shape.dim for value in self.model.graph.input}
         self.fixed_lengths = {
             name: dims[1].dim_value for name, dims in shapes.items() if len(dims) in (2, 3) and dims[1].dim_value > 1
         }
 
-    def _add_constant(self, name: str, tensor: Any) -> None:
+    def _read(self, scope: Any, around: Mapping[str, str]) -> None:
+        """Add the operations of a graph, and of graphs inside them: two branches may have values of the same name.
+
+        around: the names here of the values around it, by their names in the file.
+        """
+        names = dict(around)
+        for tensor in getattr(scope, "initializer", ()):
+            self._add_constant(self._new(names, tensor.name), tensor.name, tensor)
+        for node in scope.node:
+            for attribute in node.attribute:
+                for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                    self._read(inner, names)
+            inputs = tuple(names.get(name, name) for name in node.input)
+            outputs = tuple(self._new(names, name) for name in node.output)
+            self._add(Operation(node.op_type, inputs, outputs, (scope, node)))
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
+
+    def _new(self, names: dict[str, str], name: str) -> str:
+        """A name here, which no other value has, for a name in the file. names: those known so far."""
+        names[name] = name
+        while names[name] in self._keys:
+            names[name] += "_"
+        self._keys.add(names[name])
+        return names[name]
+
+    def _add_constant(self, value: str, name: str, tensor: Any) -> None:
         from onnx import TensorProto, helper
         from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
@@ -162,10 +183,8 @@ class OnnxGraph(Graph):
             TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.BOOL
         ):  # fmt: skip
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
-            shape, key = tuple(tensor.dims), name
-            while key in self.constants:  # of another branch
-                key += "'"
-            self.constants[key] = Constant(name, dtype.name, shape, partial(self._array, tensor, dtype), tensor)
+            array = partial(self._array, tensor, dtype)
+            self.constants[value] = Constant(name, dtype.name, tuple(tensor.dims), array, tensor)
 
     def _array(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         from onnx.external_data_helper import ExternalDataInfo, uses_external_data
@@ -194,21 +213,20 @@ class OnnxGraph(Graph):
                 f"{self.path} has opset {self.opset}, and a factor on cos and sin needs opset {LEAST_OPSET}; export it "
                 "again with that opset or a newer one"
             )
-        name = rotation.outputs[0]
-        scope = next(each for each in self.scopes if any(name in node.output for node in each.node))
+        scope, cosine = rotation.handle
+        name = cosine.output[0]
         at = next(index for index, node in enumerate(scope.node) if name in node.output)
-        number, plain = f"{name}_attention_factor", name if scaling else f"{name}_unscaled"
-        while number in self.readers:  # of an earlier change
-            number += "_"
+        number, like = (self._new({}, f"{name}_attention_factor{end}") for end in ("", "_like"))
+        plain = name if scaling else self._new({}, f"{name}_unscaled")
         nodes = [
             make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
-            make_node("CastLike", [number, plain], [f"{number}_like"]),
+            make_node("CastLike", [number, plain], [like]),
         ]
         if scaling:
-            scaling.handle.input[1 - scaling.inputs.index(name)] = f"{number}_like"
+            scaling.handle[1].input[1 - scaling.inputs.index(rotation.outputs[0])] = like
         else:
-            rotation.handle.output[0] = plain
-            nodes.append(make_node("Mul", [plain, f"{number}_like"], [name]))
+            cosine.output[0] = plain
+            nodes.append(make_node("Mul", [plain, like], [name]))
         for index, node in enumerate(nodes, at + 1):
             scope.node.insert(index, node)
 
@@ -220,15 +238,6 @@ class OnnxGraph(Graph):
                 f"{self.path} would be larger than 2 GB, the limit of ONNX; export it with its weights in a file of "
                 "their own"
             ) from None
-
-
-def _scopes(graph: Any) -> Iterator[Any]:
-    """A graph, and those inside its operations."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                yield from _scopes(inner)
 
 
 OPENVINO_TYPES = {"f16": "float16", "f32": "float32", "f64": "float64", "boolean": "bool"}

@@ -210,6 +210,27 @@ def test_both_lists_in_branches_are_told_apart(run: Run, tmp_path: Path) -> None
     assert [(row["positions"], row["config"], row["formula"][:4]) for row in rows] == [(512, "the same", "yarn")] * 2
 
 
+def test_both_branches_of_a_merged_decoder_change(run: Run, tmp_path: Path) -> None:
+    graphs.in_branches(tmp_path / "m/model.onnx", VECTOR)
+    graphs.write_config(tmp_path / "m")
+    assert run("apply", "m", "--yarn", 4, "-o", "out").returncode == 0
+    schedule, positions = make_plan(tmp_path / "m/config.json", YARN).schedule, np.arange(200)[None]
+    expected = schedule.attention_factor * np.cos(np.outer(positions, schedule.inv_freq))
+    for first in (True, False):
+        cos, _ = graphs.run(tmp_path / "out/model.onnx", first=np.array(first), position_ids=positions)
+        assert np.abs(cos[0] - expected).max() < 1e-4
+
+
+def test_a_graph_that_does_not_hold_the_schedule_is_not_kept(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector(graphs.write_config(tmp_path))
+    monkeypatch.setattr("ropeconv.models.graph.OnnxGraph.replace", lambda *given: None)
+    done = run("apply", "model.onnx", "--yarn", 4, "-o", "out")
+    assert (done.returncode, "does not hold the schedule" in done.stderr) == (3, True)
+    assert not (tmp_path / "out").exists()
+
+
 def vector(m: Path, **settings: Any) -> None:
     graphs.rotating(m / "model.onnx", VECTOR, **settings)
 

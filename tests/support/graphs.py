@@ -109,7 +109,7 @@ def with_two_lists(path: Path, short: tuple[np.ndarray, ...], long: tuple[np.nda
     from onnx import TensorProto, helper
 
     def branch(name: str, tables: tuple[np.ndarray, ...]) -> Any:
-        names = [f"cos_cache_{name}", f"sin_cache_{name}"]
+        names = ["cos_cache", "sin_cache"]
         nodes = [helper.make_node("Constant", [], [each], value=constant(each, table))
                  for each, table in zip(names, tables, strict=True)]  # fmt: skip
         outputs = [helper.make_tensor_value_info(each, TensorProto.FLOAT, None) for each in names]
@@ -119,6 +119,18 @@ def with_two_lists(path: Path, short: tuple[np.ndarray, ...], long: tuple[np.nda
         "If", ["longer"], ["cos", "sin"], then_branch=branch("large", long), else_branch=branch("small", short)
     )
     return save(path, [choice], [], {"longer": (TensorProto.BOOL, [])}, ["cos", "sin"], 17)
+
+
+def in_branches(path: Path, inv_freq: np.ndarray) -> Path:
+    """The same as `rotating` in both branches of a choice, with the same names, as optimum merges decoders."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    inner = onnx.load(rotating(path, inv_freq)).graph
+    branch = helper.make_graph(inner.node, "branch", [], inner.output, inner.initializer)
+    choice = helper.make_node("If", ["first"], ["cos", "sin"], then_branch=branch, else_branch=branch)
+    inputs = {"first": (TensorProto.BOOL, []), POSITIONS: (TensorProto.INT64, [1, "length"])}
+    return save(path, [choice], [], inputs, ["cos", "sin"], 17)
 
 
 def constant(name: str, array: np.ndarray) -> Any:

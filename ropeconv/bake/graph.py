@@ -183,8 +183,9 @@ def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str,
             if length < schedule.context:
                 yield knob, f"its input {name} has {length:,} tokens, without dynamic axes"
         for constant in graph.constants.values():
-            *_, rows, columns = (0, 0, *constant.shape)
-            is_mask = rows == columns > 1 and (constant.dtype == "bool" or len(constant.shape) == 4)
+            *around, rows, columns = (1, 1, *constant.shape)
+            square = rows == columns > 1 and all(size == 1 for size in around)
+            is_mask = square and (constant.dtype == "bool" or len(constant.shape) == 4)
             if is_mask and rows < schedule.context:
                 yield knob, f"its constant {constant.name} is an attention mask of {rows:,} tokens"
 

@@ -56,9 +56,12 @@ def compare_graphs(models: Sequence[str], family: str, others: dict[str, bool], 
 
     models: two, at least one of them a graph. family: of the other. others: options that have no effect here.
     """
+    others = others | {"--family": bool(family) and all(map(is_graph, models))}
     given = next((name for name, value in others.items() if value), "")
-    if given or len(models) != 2:
-        raise UsageError(f"{given or 'a comparison of several models'} does not go with a compiled graph; leave it out")
+    if given:
+        raise UsageError(f"{given} does not go with a compiled graph; leave it out")
+    if len(models) != 2:
+        raise UsageError("a compiled graph is compared with one other model; give two")
     graph, other = models if is_graph(models[0]) else reversed(models)
     source = open_graph(other) if is_graph(other) else open_source(other, family)
     inspection = inspect_graph(source) if isinstance(source, GraphSource) else inspect_source(source)

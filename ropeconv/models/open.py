@@ -47,7 +47,8 @@ def _open(reference: str) -> Source | GgufSource:
         return MetaSource(folder) if is_meta(name.name for name in path.iterdir()) else folder
     if path.suffix in (*GRAPHS, *FROZEN):
         raise BadSource(
-            f"{reference} is a compiled graph, which only `inspect`, `compare` and `apply` open; give its checkpoint"
+            f"{reference} is a compiled graph, which only the commands inspect, compare and apply open; give its "
+            "checkpoint"
         )
     if path.is_file():
         return ConfigSource(path)

@@ -292,6 +292,8 @@ def test_what_is_not_refused_is_written(run: Run, tmp_path: Path) -> None:
     planned = json.loads(run("apply", "m/model.onnx", "--yarn", 4, "--dry-run", "--json").stdout)
     assert [file["name"] for file in planned["files"]] == ["config.json", "model.onnx"]
     assert run("apply", "m/model.onnx", "--yarn", 4, "-q").stdout == "model-yarn4\n"
+    vector(tmp_path / "m", mask=np.zeros((8, 3, 14, 14), np.float32))  # of a convolution
+    assert run("apply", "m/model.onnx", "--yarn", 4, "--dry-run").returncode == 0
     graphs.rotating(tmp_path / "m/model.onnx", VECTOR, opset=14)
     assert run("apply", "m/model.onnx", "--linear", 4, "-o", "linear").returncode == 0
     graphs.rotating(tmp_path / "m/model.onnx", VECTOR, factor=1.25)
@@ -306,7 +308,15 @@ def test_formats_that_are_final_say_what_to_do_at_export(run: Run, tmp_path: Pat
             1,
             True,
         )
-    assert "only `inspect`, `compare` and `apply` open" in run("advise", "a.onnx", "--context", "4k").stderr
+    assert "only the commands inspect, compare and apply open" in run("advise", "a.onnx", "--context", "4k").stderr
+
+
+def test_options_of_a_comparison_without_effect_are_refused(run: Run, tmp_path: Path) -> None:
+    vector(tmp_path)
+    for options in (("--explain",), ("--family", "llama"), ("model.onnx",)):
+        done = run("compare", "model.onnx", "model.onnx", *options)
+        assert (done.returncode, done.stdout) == (2, ""), options
+    assert run("compare", "model.onnx", "model.onnx").returncode == 0
 
 
 def test_a_missing_library_is_named_with_its_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

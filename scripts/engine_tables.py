@@ -13,8 +13,7 @@ from ropeconv.convert.gguf_encoding import GgufModel
 from ropeconv.convert.gguf_selection import select_gguf
 from ropeconv.convert.target import Target
 from ropeconv.convert.to_gguf.hparams import gguf_rules, hparams, sizes_of
-from ropeconv.formats.gguf.header import GgufHeader
-from ropeconv.formats.gguf.values import INT32, GgufValue, array, f32, string, u32
+from ropeconv.formats.gguf.header import INT32, GgufHeader, GgufValue, array, f32, string, u32
 from ropeconv.models.config import detect, text_part
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY

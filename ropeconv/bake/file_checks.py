@@ -19,9 +19,8 @@ from ..formats.disk import Advance, sha256
 from ..formats.files import LONGEST, read_bytes, scratch
 from ..formats.gguf.edit import RESERVED, Change, RewrittenHeader, rewrite
 from ..formats.gguf.file import GgufFile
-from ..formats.gguf.header import GgufHeader, TensorInfo
+from ..formats.gguf.header import GgufHeader, GgufValue, TensorInfo
 from ..formats.gguf.header import read_header as read_gguf
-from ..formats.gguf.values import GgufValue
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import read_header
 from ..models.source import OTHER_WEIGHTS, RECEIPT

@@ -14,7 +14,7 @@ from ..convert.gguf_encoding import GgufResult
 from ..convert.target import ConsideredEncoding, EncodeResult, Target
 from ..formats.disk import Advance, FileIdentity, Splice
 from ..formats.gguf.edit import Edit
-from ..formats.gguf.values import string
+from ..formats.gguf.header import string
 from ..formats.jsontext import JsonObject
 from ..inspection.document import (
     Document,

@@ -25,8 +25,7 @@ from ..errors import UsageError
 from ..formats.disk import Advance, copy_file, link_file, sha256
 from ..formats.gguf.edit import COUNT, AddedTensor, Edit, new_size, write_new
 from ..formats.gguf.file import GgufFile
-from ..formats.gguf.header import ALIGNMENT
-from ..formats.gguf.values import FORMATS, INT32, UINT16, GgufValue
+from ..formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
 from ..inspection.receipts.receipt import CheckRecord, FileRecord
 from ..inspection.receipts.storage import write_receipt
 from ..models.gguf import GgufSource

@@ -16,8 +16,7 @@ import numpy as np
 from ..errors import UnsupportedBake
 from ..formats.gguf.edit import AddedTensor, Change, Edit, interleave, rewrite
 from ..formats.gguf.file import GgufFile
-from ..formats.gguf.header import GgufHeader, TensorInfo
-from ..formats.gguf.values import F32, f32, u32
+from ..formats.gguf.header import F32, GgufHeader, TensorInfo, f32, u32
 from ..inspection.problems import refused_tensors
 from ..rope.lazy import Vector
 from ..rope.registry import Registry

@@ -16,7 +16,7 @@ from functools import partial
 
 from ..errors import UnsupportedBake, UsageError
 from ..formats.gguf.edit import AddedTensor, Edit
-from ..formats.gguf.values import F32, f32, u32
+from ..formats.gguf.header import F32, f32, u32
 from ..rope.schedule import QueryScaling, Schedule, approximate_log_n, deviation
 from ..runtimes.gguf_readers import Reader, find_readers
 from ..runtimes.llamacpp.archs import arch_of_header

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import UNSET
 
-from ..formats.gguf.values import TYPES, TensorType
+from ..formats.gguf.header import TYPES, TensorType
 from ..formats.jsontext import JsonObject
 from ..models.config import CachedLayers, cached_layers, text_part
 from ..models.family import Family

@@ -25,7 +25,7 @@ from ..formats.disk import human
 from ..formats.files import scratch
 from ..formats.gguf.edit import AddedTensor, Edit, write_new
 from ..formats.gguf.file import GgufFile
-from ..formats.gguf.values import F32, TYPES
+from ..formats.gguf.header import F32, TYPES
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..rope.forms import Plain

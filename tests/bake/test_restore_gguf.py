@@ -20,8 +20,7 @@ from ropeconv.formats.gguf import edit as gguf_write
 from ropeconv.formats.gguf import inplace as room
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.header import read_header
-from ropeconv.formats.gguf.values import string, u32
+from ropeconv.formats.gguf.header import read_header, string, u32
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 

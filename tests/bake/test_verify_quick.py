@@ -10,7 +10,7 @@ import pytest
 from ropeconv.errors import Disagreement
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.values import f32, string
+from ropeconv.formats.gguf.header import f32, string
 
 from ..support.baking import MIXED, apply, make_plan, recipe_of
 from ..support.corruptions import data, scale, tensor, verified

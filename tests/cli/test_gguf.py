@@ -9,7 +9,7 @@ import pytest
 
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.values import f32, string, u32
+from ropeconv.formats.gguf.header import f32, string, u32
 
 from ..conftest import Run
 from ..support.gguf_files import contents, write

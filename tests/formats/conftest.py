@@ -11,8 +11,8 @@ import pytest
 
 from ropeconv.formats.gguf.edit import AddedTensor, Change, Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.header import u32
 from ropeconv.formats.gguf.inplace import phases
-from ropeconv.formats.gguf.values import u32
 
 from ..support.gguf_files import write
 

@@ -14,7 +14,7 @@ from ropeconv.engines.engine import Progress
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.values import f32
+from ropeconv.formats.gguf.header import f32
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.validate.gguf import check_gguf, validate_gguf

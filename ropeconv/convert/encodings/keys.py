@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...errors import UnsupportedBake
 from ...formats.gguf.edit import Edit
-from ...formats.gguf.values import GgufValue, boolean, f32, string, u32
+from ...formats.gguf.header import GgufValue, boolean, f32, string, u32
 from ...rope.forms import InterpolatedForm, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import ASSUMED_KEY, arch_of_header

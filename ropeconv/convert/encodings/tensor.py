@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import UnsupportedBake
 from ...formats.gguf.edit import Edit
-from ...formats.gguf.values import string, u32
+from ...formats.gguf.header import string, u32
 from ...rope.forms import Plain, divisors
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import arch_of_header

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...errors import UnsupportedBake, UsageError
 from ...formats import jsontext
 from ...formats.disk import FileIdentity, text_digest
-from ...formats.gguf.values import F32, TYPES
+from ...formats.gguf.header import F32, TYPES
 from ...formats.jsontext import JsonObject
 from ...formats.safetensors import grouped, shard_names
 from ...inspection.inspection import Inspection, inspect_gguf

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...errors import BadSource, UnsupportedBake
 from ...formats.disk import threads
 from ...formats.gguf.file import GgufFile
-from ...formats.gguf.values import BF16, F16, F32, TYPES
+from ...formats.gguf.header import BF16, F16, F32, TYPES
 from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widened
 from ...models.family import Gguf
 from ..to_gguf.conversions import LAYER_NUMBER, ModelSizes

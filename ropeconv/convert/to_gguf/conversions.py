@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import BadSource
-from ...formats.gguf.values import FLOAT32, GgufValue, array
+from ...formats.gguf.header import FLOAT32, GgufValue, array
 from ...formats.safetensors import STORED, Header, widened
 from ...models.family import Convert, Gguf
 from ...models.schema import Config

@@ -12,8 +12,7 @@ import numpy as np
 
 from ...errors import BadSource, UsageError
 from ...formats.files import read_bytes, scratch
-from ...formats.gguf.header import GgufHeader
-from ...formats.gguf.values import BF16, F16, F32, Q8_0, TYPES, GgufValue, string, u32
+from ...formats.gguf.header import BF16, F16, F32, Q8_0, TYPES, GgufHeader, GgufValue, string, u32
 from ...models.family import Family
 from ...models.source import Source
 from ...options import TargetOptions

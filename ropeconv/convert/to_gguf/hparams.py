@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import Any
 
 from ...errors import BadSource, UnsupportedBake
-from ...formats.gguf.values import BOOL, FLOAT32, INT32, UINT32, GgufValue, array, boolean, f32, string, u32
+from ...formats.gguf.header import BOOL, FLOAT32, INT32, UINT32, GgufValue, array, boolean, f32, string, u32
 from ...models.config import STATES, kv_heads, text_part
 from ...models.family import Family, Gguf
 from ...models.layers import layer_kinds, layer_names, own_settings

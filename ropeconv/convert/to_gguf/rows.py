@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import BadSource
-from ...formats.gguf.values import BF16, F16, F32, MXFP4, TYPES
+from ...formats.gguf.header import BF16, F16, F32, MXFP4, TYPES
 from ...models.source import Source
 
 DTYPES = {"F32": F32, "F16": F16, "BF16": BF16, "MXFP4": MXFP4}

@@ -10,8 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...errors import BadSource, UnsupportedBake
-from ...formats.gguf.header import TensorInfo, padded
-from ...formats.gguf.values import F16, F32, MXFP4, Q8_0, TYPES
+from ...formats.gguf.header import F16, F32, MXFP4, Q8_0, TYPES, TensorInfo, padded
 from ...formats.safetensors import Header, Tensor
 from ...models.family import Gguf
 from .conversions import ModelSizes, as_layer, convert, gguf_name, predicts

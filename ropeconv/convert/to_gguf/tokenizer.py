@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...errors import BadSource, UsageError
-from ...formats.gguf.values import ARRAY, FLOAT32, FORMATS, INT32, STRING, GgufValue, array, boolean, string, strings
+from ...formats.gguf.header import ARRAY, FLOAT32, FORMATS, INT32, STRING, GgufValue, array, boolean, string, strings
 from ...formats.package_data import package_data
 from ...rope.errors import shown
 from .vocabulary import (

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from ...environment import require, without_secrets
 from ...formats.disk import Advance, copy_part, threads, write_at
-from ...formats.gguf.header import TensorInfo
-from ...formats.gguf.values import MXFP4, TYPES
+from ...formats.gguf.header import MXFP4, TYPES, TensorInfo
 from ...formats.safetensors import STORED, widened
 from ...rope.errors import RopeconvError
 from .rows import DTYPES, NIBBLES, VALUES, OutTensor, Rows

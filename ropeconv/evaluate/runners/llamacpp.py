@@ -17,7 +17,7 @@ from ...errors import UnsupportedBake, UsageError
 from ...formats.disk import free_bytes, human, same_blocks
 from ...formats.files import scratch
 from ...formats.gguf.edit import Edit
-from ...formats.gguf.values import TYPES
+from ...formats.gguf.header import TYPES
 from ...inspection.inspection import inspect_gguf
 from ...models.gguf import GgufSource
 from ...models.source import RECEIPT

@@ -20,8 +20,7 @@ from ...errors import BadSource
 from ...rope.errors import shown
 from ..disk import Advance, copy_file, copy_part, pieces_of
 from .file import GgufFile
-from .header import GgufHeader, TensorInfo, padded
-from .values import F32, GgufValue, string
+from .header import F32, GgufHeader, GgufValue, TensorInfo, padded, string
 
 RESERVED = "ropeconv.reserved"
 ROOM = 4096

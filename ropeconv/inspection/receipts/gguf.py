@@ -15,8 +15,17 @@ import numpy as np
 from ...errors import BadSource
 from ...formats.gguf.edit import Change, Edit, Layout, RewrittenHeader, deinterleave, rewrite
 from ...formats.gguf.file import GgufFile
-from ...formats.gguf.header import ALIGNMENT, DEFAULT_ALIGNMENT, GgufHeader, TensorInfo
-from ...formats.gguf.values import ARRAY, SIZES, STRING, GgufValue, string
+from ...formats.gguf.header import (
+    ALIGNMENT,
+    ARRAY,
+    DEFAULT_ALIGNMENT,
+    SIZES,
+    STRING,
+    GgufHeader,
+    GgufValue,
+    TensorInfo,
+    string,
+)
 from ...models.source import RECEIPT
 from ...rope.errors import RopeconvError
 from ...rope.lazy import Vector

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import BadSource
 from ...formats.gguf.file import GgufFile
-from ...formats.gguf.values import F32, TYPES
+from ...formats.gguf.header import F32, TYPES
 from ...models.registry import by_name
 from ...rope.errors import ImpossibleSize, RecipeError, counted, shown
 from ...rope.forms import LEAST, NO_ROTATION, Form, InterpolatedForm, Llama3, LongRope, Plain, Yarn, divided

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ropeconv.convert.gguf_encoding import GgufModel, gguf_features
-from ropeconv.formats.gguf.header import GgufHeader
-from ropeconv.formats.gguf.values import INT32, GgufValue, array, f32, string, u32
+from ropeconv.formats.gguf.header import INT32, GgufHeader, GgufValue, array, f32, string, u32
 
 from .edits import FREQS, LONG, SHORT
 

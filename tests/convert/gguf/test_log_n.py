@@ -12,7 +12,7 @@ from ropeconv.engines.transformers.load import load_stock
 from ropeconv.engines.transformers.patch import patch, scale_queries
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.values import f32
+from ropeconv.formats.gguf.header import f32
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import LogN, QueryScaling
 from ropeconv.validate.comparison import Comparison, Settings

@@ -11,7 +11,7 @@ import pytest
 from ropeconv.convert.gguf_encoding import judge_edit
 from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.gguf.edit import AddedTensor, Edit
-from ropeconv.formats.gguf.values import f32, u32
+from ropeconv.formats.gguf.header import f32, u32
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 

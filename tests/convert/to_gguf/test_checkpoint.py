@@ -17,7 +17,7 @@ from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.values import string, u32
+from ropeconv.formats.gguf.header import string, u32
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RopeconvError
 

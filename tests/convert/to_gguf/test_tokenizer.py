@@ -21,7 +21,7 @@ from ropeconv.convert.to_gguf.vocabulary import TokenizerJson, decoded
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.values import GgufValue, boolean, string, u32
+from ropeconv.formats.gguf.header import GgufValue, boolean, string, u32
 from ropeconv.models.registry import by_name
 
 from ...support.gguf_files import write

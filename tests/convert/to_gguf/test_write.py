@@ -16,8 +16,7 @@ from ropeconv.convert.to_gguf import write
 from ropeconv.convert.to_gguf.rows import OutTensor, Rows, ShardWeights
 from ropeconv.convert.to_gguf.write import write_tensors
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf.header import TensorInfo
-from ropeconv.formats.gguf.values import BF16, F16, F32, Q8_0
+from ropeconv.formats.gguf.header import BF16, F16, F32, Q8_0, TensorInfo
 from ropeconv.models.folder import FolderSource
 
 WIDTH = 64

@@ -17,7 +17,7 @@ import gguf
 
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.values import GgufValue
+from ropeconv.formats.gguf.header import GgufValue
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import MODIFIERS, Recipe
 from tests.support.baking import apply, make_plan

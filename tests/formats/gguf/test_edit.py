@@ -25,8 +25,7 @@ from ropeconv.formats.gguf.edit import (
     write_new,
 )
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.header import GgufHeader, TensorInfo, read_header
-from ropeconv.formats.gguf.values import GgufValue, f32, string, u32
+from ropeconv.formats.gguf.header import GgufHeader, GgufValue, TensorInfo, f32, read_header, string, u32
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.gguf_files import contents, write

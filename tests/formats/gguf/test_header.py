@@ -20,11 +20,11 @@ from ropeconv.formats.gguf.header import (
     MAX_KEYS,
     MAX_TENSORS,
     MAX_VALUES,
+    TYPES,
     GgufHeader,
     parse_header,
     read_header,
 )
-from ropeconv.formats.gguf.values import TYPES
 
 from ...support.extent import ALL
 from ...support.gguf_files import contents, plain_tensors, write

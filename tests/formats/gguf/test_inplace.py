@@ -22,9 +22,8 @@ from ropeconv.errors import BadSource, Interrupted
 from ropeconv.formats.gguf import inplace
 from ropeconv.formats.gguf.edit import PAGE, RESERVED, AddedTensor, Change, Edit, Layout, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.header import read_header
+from ropeconv.formats.gguf.header import f32, read_header, string, u32
 from ropeconv.formats.gguf.inplace import can_insert, journal_of, move_data, phases, recover
-from ropeconv.formats.gguf.values import f32, string, u32
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.extent import ALL, sample

@@ -14,9 +14,8 @@ import ropeconv
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.edit import Edit
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.header import read_header
+from ropeconv.formats.gguf.header import read_header, u32
 from ropeconv.formats.gguf.inplace import journal_of, phases, recover
-from ropeconv.formats.gguf.values import u32
 from ropeconv.rope.errors import RopeconvError
 
 from ..conftest import stopped

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf.header import GgufHeader, TensorInfo
-from ropeconv.formats.gguf.values import GgufValue, array, string, strings
+from ropeconv.formats.gguf.header import GgufHeader, GgufValue, TensorInfo, array, string, strings
 from ropeconv.inspection.receipts.folder import check_folder
 from ropeconv.inspection.receipts.gguf import check_gguf, value_of
 from ropeconv.inspection.receipts.receipt import (

@@ -14,7 +14,7 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.edit import AddedTensor, Change, Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.values import f32, string, u32
+from ropeconv.formats.gguf.header import f32, string, u32
 from ropeconv.inspection.receipts.gguf import earlier, gguf_stated, layout_of, record_of_file
 from ropeconv.inspection.receipts.receipt import (
     GgufRecord,

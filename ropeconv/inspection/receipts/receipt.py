@@ -110,11 +110,12 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
     measured: tuple[MeasuredRecord, ...]
     ropeconv: str = ""
 
-    @property
-    def of_what(self) -> tuple[str, ...]:
-        """The text, runtime, precision and measures: a newer evaluation of the same replaces this one."""
-        measures = sorted({cell.measure for cell in self.measured})
-        return self.runtime, self.dtype, self.tokens_sha256, self.against, *measures
+    def replaces(self, older: EvaluationRecord) -> bool:
+        """Whether an older evaluation has a measure of this one, of the same text, runtime and precision."""
+        same = all(
+            getattr(self, name) == getattr(older, name) for name in ("runtime", "dtype", "tokens_sha256", "against")
+        )
+        return same and not {cell.measure for cell in self.measured}.isdisjoint(cell.measure for cell in older.measured)
 
     @property
     def described_texts(self) -> str:

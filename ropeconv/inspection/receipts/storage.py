@@ -241,9 +241,9 @@ def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: st
 def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> None:
     """Write the headlines of an evaluation into the receipt of a folder, or into a file beside a GGUF file.
 
-    receipt: as read from the output. record: replaces an earlier one of the same measures and text in the same runtime.
+    receipt: as read from the output. record: takes the place of those that it `replaces`.
     """
-    others = [other for other in receipt.evaluations if other.of_what != record.of_what]
+    others = [older for older in receipt.evaluations if not record.replaces(older)]
     _add(baked, receipt, "evaluations", (*others[1 - MOST_EVALUATIONS :], record))
 
 

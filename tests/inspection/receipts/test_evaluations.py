@@ -56,8 +56,8 @@ def test_one_of_another_runtime_precision_text_or_base_is_another(tmp_path: Path
 
 
 def test_one_of_other_measures_stays_beside_it(tmp_path: Path) -> None:
-    other = changed(measured=measured(growth=1.0, niah=2.0))
-    add_evaluation(tmp_path, receipt(evaluations=(other,)), ONE)
+    other, both = changed(measured=measured(niah=2.0)), changed(measured=measured(growth=1.0, niah=2.0))
+    add_evaluation(tmp_path, receipt(evaluations=(other, both)), ONE)
     assert read_receipt(tmp_path).evaluations == (other, ONE)
 
 

@@ -151,24 +151,18 @@ class OriginalSource(Source):
         # the Hub copies files under the names it has
         self.kind = "folder" if any(name in sizes for name in record.renamed) else inner.kind
         check_folder(record, sizes, inner.reference)
-        large = [text for text in record.texts if sizes.get(text.name, 0) > SMALL]
-        self._spliced = {text.name: (text.splice(sizes[text.name]), text.sha256) for text in large}
-        self._texts = dict[str, str]()
-        for text in record.texts:
-            if text not in large:
-                content = (inner.text(text.name) or "").encode() if text.prefix or text.suffix else b""
-                original = b"".join(text.splice(len(content)).applied((content,)))
-                if hashlib.sha256(original).hexdigest() != text.sha256:
-                    raise self._lost(text.name)
-                self._texts[text.name] = original.decode()
+        self._splices = {text.name: (text.splice(sizes.get(text.name, 0)), text.sha256) for text in record.texts}
+        self._large = [name for name in self._splices if sizes.get(name, 0) > SMALL]
+        small = (name for name in self._splices if name not in self._large)
+        self._texts = {name: b"".join(self.stream(name)).decode() for name in small}
         self._inner_names = {original: now for now, original in record.renamed.items()}
 
     def files(self) -> tuple[SourceFile, ...]:
         omitted = {RECEIPT, *self.record.added, *self._texts}
         files = []
         for file in self.inner.files():
-            if file.name in self._spliced:
-                splice, digest = self._spliced[file.name]
+            if file.name in self._large:
+                splice, digest = self._splices[file.name]
                 files.append(SourceFile(file.name, splice.size(file.size), digest))
             elif file.name not in omitted:
                 files.append(SourceFile(self.record.renamed.get(file.name, file.name), file.size, file.sha256))
@@ -178,7 +172,7 @@ class OriginalSource(Source):
     def path(self, name: str) -> Path:
         """Return the local path of a file. Raises BadSource for a missing one, and one that must be written first."""
         inner_name = self._inner_names.get(name, name)
-        if name in self._texts or name in self._spliced:
+        if name in self._splices:
             raise BadSource(
                 f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore` first, and start "
                 "from the folder that it writes"
@@ -195,18 +189,19 @@ class OriginalSource(Source):
         return self.inner.seen(unread)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        if name not in self._spliced:
+        if name not in self._splices:
             return super().read(name, start, stop)
-        splice, _ = self._spliced[name]
+        splice, _ = self._splices[name]
         return splice.read(partial(self.inner.read, name), start, stop)
 
     def stream(self, name: str) -> Iterator[bytes]:
-        if name not in self._spliced:
+        if name not in self._splices:
             yield from super().stream(name)
             return
-        splice, digest = self._spliced[name]
+        splice, digest = self._splices[name]
         sha = hashlib.sha256()
-        for block in splice.applied(self.inner.stream(name)):
+        is_there = any(file.name == name for file in self.inner.files())
+        for block in splice.applied(self.inner.stream(name) if is_there else ()):
             sha.update(block)
             yield block
         if sha.hexdigest() != digest:
@@ -224,8 +219,7 @@ class OriginalSource(Source):
         """Return the large text files."""
         sizes = {file.name: file.size for file in self.files()}
         return tuple(
-            GeneratedFile(name, sizes[name], partial(write_blocks, partial(self.stream, name)))
-            for name in self._spliced
+            GeneratedFile(name, sizes[name], partial(write_blocks, partial(self.stream, name))) for name in self._large
         )
 
     @property

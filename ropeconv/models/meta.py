@@ -39,12 +39,6 @@ TOKENIZER = "tokenizer.model"
 LEFT = {"params.json", "checklist.chk", "tokenizer_checklist.chk"}
 
 
-def is_meta(names: Iterable[str]) -> bool:
-    """Whether file names are those of Meta's layout: params.json and consolidated.NN.pth, without config.json."""
-    found = set(names)
-    return "params.json" in found and "config.json" not in found and any(PART.fullmatch(name) for name in found)
-
-
 class MetaSource(ConvertedSource[TensorTarget]):
     """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are made from its files.
 

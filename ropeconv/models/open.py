@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import BadSource, UsageError
@@ -11,7 +12,7 @@ from ..rope.errors import shown
 from .folder import ConfigSource, FolderSource
 from .gguf import GgufSource, HubGguf, HubShard
 from .hub import HubSource
-from .meta import MetaSource, is_meta
+from .meta import PART, MetaSource
 from .source import Source, modelfile_in, resolved
 
 REPOSITORY = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)"
@@ -44,7 +45,7 @@ def _open(reference: str) -> Source | GgufSource:
         return GgufSource(path)
     if path.is_dir():
         folder = FolderSource(path)
-        return MetaSource(folder) if is_meta(name.name for name in path.iterdir()) else folder
+        return MetaSource(folder) if _is_meta(name.name for name in path.iterdir()) else folder
     if path.suffix in (*GRAPHS, *FROZEN):
         raise BadSource(
             f"{reference} is a compiled graph, which only the commands inspect, compare and apply open; give its "
@@ -56,8 +57,14 @@ def _open(reference: str) -> Source | GgufSource:
     if match and not reference.startswith((".", "/", "~")):
         _check_address(reference, match[1], match[2])
         source = HubSource(match[1], match[2])
-        return MetaSource(source) if is_meta(file.name for file in source.files()) else source
+        return MetaSource(source) if _is_meta(file.name for file in source.files()) else source
     raise BadSource(f"{reference} is neither a folder nor a Hub id; give a path, or owner/name[@revision]")
+
+
+def _is_meta(names: Iterable[str]) -> bool:
+    """Whether file names are those of Meta's layout: params.json and consolidated.NN.pth, without config.json."""
+    found = set(names)
+    return "params.json" in found and "config.json" not in found and any(PART.fullmatch(name) for name in found)
 
 
 def _check_address(reference: str, repository: str, *paths: str | None) -> None:

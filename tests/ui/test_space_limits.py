@@ -15,7 +15,7 @@ from .space_program import Caller, Space, space
 from .test_stopping import workers
 
 pytestmark = pytest.mark.nightly
-READ = "Who reads it right as it is"
+READ = "supported"
 SLOW = "/them/slow/resolve/main/config.json"
 
 
@@ -31,12 +31,12 @@ def test_a_visitor_with_many_slow_pages_leaves_room_for_others(heavy: Space, hub
     network = "2001:db8:1:2"
     pages = [Caller(heavy, network=f"{network}::{number}") for number in range(SPACE.of_visitor or 0)]
     slow = {"source": "them/slow"}
-    assert [one.press("", "ask", **slow).status_code for one in pages] == [200] * len(pages)
-    refused = Caller(heavy, network=f"{network}::99").press("", "ask", **slow)
+    assert [one.press("inspect", "ask", **slow).status_code for one in pages] == [200] * len(pages)
+    refused = Caller(heavy, network=f"{network}::99").press("inspect", "ask", **slow)
     assert (refused.status_code, refused.json()["detail"]) == (503, BUSY % len(pages))
     another = Caller(heavy, network="2001:db8:1:3::1")
-    assert another.press("", "ask", source="them/llama").status_code == 200
+    assert another.press("inspect", "ask", source="them/llama").status_code == 200
     hub.drips.clear()
     assert READ in another.last()
     until(lambda: not workers(heavy.process.pid), "the end of the requests")
-    assert Caller(heavy, network=f"{network}::99").press("", "ask", source="them/llama").status_code == 200
+    assert Caller(heavy, network=f"{network}::99").press("inspect", "ask", source="them/llama").status_code == 200

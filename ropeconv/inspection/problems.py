@@ -50,7 +50,7 @@ ROPE_KEY = re.compile(r"(^|_)(rope|yarn|ntk)(_|$)|rotary_|theta|original_max_pos
 def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
     """Yield problems in config.json, the most important first. spec: the RoPE that the newest transformers reads."""
     part = text_part(config, family)
-    rope, _ = rope_dict(part, family)
+    rope, defaults = rope_dict(part, family)
     form = spec.form
     yield from _schemas(config, family)
     new = part.get("rope_parameters")
@@ -85,7 +85,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
             "--as-is",
         )
     yield from _doubtful(family, spec, part)
-    if spec.notes and any("scaling" in note and "class default" in note for note in spec.notes):
+    if defaults:
         yield Problem("default-scaling", "the scaling is only in the class, not in a file", "--as-is")
 
 

@@ -6,7 +6,7 @@ import platform
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -153,19 +153,9 @@ def _evaluated(table: RunTable) -> list[EvaluationSection]:
             result = read_result(Path(row.results["eval"]["path"]))
         except RopeconvError:
             continue
-        pictures = drawn(evaluation_pictures(result)) if installed("matplotlib") else []
-        sections.append(
-            EvaluationSection(
-                row.source, result, tables(result), [_of(picture, f"eval-{number}") for picture in pictures]
-            )
-        )
+        pictures = drawn(evaluation_pictures(result), f"eval-{number}") if installed("matplotlib") else []
+        sections.append(EvaluationSection(row.source, result, tables(result), pictures))
     return sections
-
-
-def _of(picture: Drawn, prefix: str) -> Drawn:
-    """A picture whose names are those of its evaluation, since a page has several."""
-    old, new = picture.name, f"{prefix}-{picture.name}"
-    return replace(picture, name=new, svg=picture.svg.replace(f'"{old}', f'"{new}').replace(f"#{old}", f"#{new}"))
 
 
 @dataclass(frozen=True)

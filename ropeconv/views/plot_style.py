@@ -150,9 +150,9 @@ def write_pictures(pictures: Iterable[Picture], path: Path) -> None:
     write(figure(*(picture.draw for picture in pictures)), path)
 
 
-def drawn(pictures: Iterable[Picture]) -> list[Drawn]:
-    """Pictures for a page, in its colours. Raises RopeconvError without matplotlib."""
-    return [_drawn(f"picture-{number}", picture) for number, picture in enumerate(pictures, 1)]
+def drawn(pictures: Iterable[Picture], name: str = "picture") -> list[Drawn]:
+    """Pictures for a page, in its colours. name: begins their names. Raises RopeconvError without matplotlib."""
+    return [_drawn(f"{name}-{number}", picture) for number, picture in enumerate(pictures, 1)]
 
 
 def _drawn(name: str, picture: Picture) -> Drawn:

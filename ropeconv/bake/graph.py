@@ -169,7 +169,7 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
 
 
 def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str, str]]:
-    """What constants of cos and sin cannot express, each with the reason."""
+    """Yield the parts of a plan that constants of cos and sin cannot express, each with the reason."""
     schedule = plan.schedule
     if schedule.short_inv_freq is not None:
         yield "a pair of lists", "its operations do not choose between them"

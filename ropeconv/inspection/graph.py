@@ -30,6 +30,8 @@ PRECISION = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfl
 """By what a number may be rounded, relatively, in each type of a constant."""
 SMALLEST = {"float16": 2.0**-24}
 """The smallest number above 0 of types in which a frequency may be one of the smallest."""
+LEAST_FACTOR = 1.01
+"""The smallest scale factor that is taken for one: a smaller change may be rounding."""
 TRAINED = tuple(1 << power for power in range(9, 21))
 """Trained lengths in tokens that are tried for methods that depend on them."""
 
@@ -131,7 +133,7 @@ class GraphRope(Part):
             if proportional or self.holds(base):
                 return describe(proportional or Plain(theta))
             for factor in rounded(1 / vector[0]):
-                if factor > 1 and self.holds(base / factor):
+                if factor > LEAST_FACTOR and self.holds(base / factor):
                     return describe(InterpolatedForm(theta, factor))
             if theta in known or np.all(np.abs(base[:2] - vector[:2]) <= self.error[:2]):
                 formula = self._scaled(theta, rounded(base[slowest] / vector[slowest]), (*lengths, *TRAINED))
@@ -142,7 +144,8 @@ class GraphRope(Part):
     def _scaled(self, theta: float, factors: Iterable[float], lengths: Iterable[int]) -> str:
         """The formula of a method with a factor, over a base; empty where none gives these frequencies."""
         kinds = [kind for kind in REGISTRY.values() if issubclass(kind, ScaledMethod)]
-        for length, kind, factor in product(dict.fromkeys(lengths), kinds, [each for each in factors if each > 1]):
+        larger = [factor for factor in factors if factor > LEAST_FACTOR]
+        for length, kind, factor in product(dict.fromkeys(lengths), kinds, larger):
             spec = RopeSpec(2 * len(self.inv_freq), 2 * len(self.inv_freq), Plain(theta), length, length)
             with suppress(RopeconvError, ArithmeticError, ValueError):
                 schedule = kind(factor).schedule(spec)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..environment import require
 from ..errors import BadSource
-from ..formats.files import FROZEN, expanded, graph_names
+from ..formats.files import FROZEN, check_regular, expanded, graph_names
 from .folder import FolderSource
 
 CONFIG = "config.json"
@@ -129,19 +129,19 @@ class OnnxGraph(Graph):
         import onnx
         from google.protobuf.message import DecodeError
 
+        super().__init__(path, "ONNX")
+        self._keys = set[str]()
         try:
             self.model = onnx.load(str(path), load_external_data=False)
-        except DecodeError:
+            for scope in (self.model.graph, *self.model.functions):
+                self._read(scope, {})
+        except (DecodeError, ValueError, TypeError, LookupError):
             self.model = onnx.ModelProto()
         if not self.model.graph.node:
             raise BadSource(f"{path} is not an ONNX model, or it is damaged; export it again")
-        self.opset = max(
-            (each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx")), default=0
-        )
-        super().__init__(path, f"ONNX, opset {self.opset}")
-        self._keys = set[str]()
-        for scope in (self.model.graph, *self.model.functions):
-            self._read(scope, {})
+        versions = (each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx"))
+        self.opset = max(versions, default=0)
+        self.described = f"ONNX, opset {self.opset}"
         shapes = {value.name: value.type.tensor_type.shape.dim for value in self.model.graph.input}
         self.fixed_lengths = {
             name: dims[1].dim_value for name, dims in shapes.items() if len(dims) in (2, 3) and dims[1].dim_value > 1
@@ -165,11 +165,14 @@ class OnnxGraph(Graph):
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
 
-    def _new(self, names: dict[str, str], name: str) -> str:
-        """A name here, which no other value has, for a name in the file. names: those known so far."""
-        names[name] = name
-        while names[name] in self._keys:
-            names[name] += "_"
+    def _new(self, names: dict[str, str], name: Any) -> str:
+        """A name here, which no other value has, for a name in the file. names: those known so far.
+
+        Raises ValueError for a name that is not text.
+        """
+        if not isinstance(name, str):
+            raise ValueError(name)
+        names[name] = f"{name}_{len(self._keys)}" if name in self._keys else name
         self._keys.add(names[name])
         return names[name]
 
@@ -178,7 +181,8 @@ class OnnxGraph(Graph):
         from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
         if uses_external_data(tensor):
-            self.data_files = tuple(dict.fromkeys((*self.data_files, ExternalDataInfo(tensor).location)))
+            location = str(ExternalDataInfo(tensor).location)
+            self.data_files += (location,) if location not in self.data_files else ()
         if tensor.data_type in (
             TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.BOOL
         ):  # fmt: skip
@@ -331,6 +335,8 @@ class GraphSource(FolderSource):
         Raises BadSource for damaged ones, and where a file with weights is missing, RopeconvError without a library.
         """
         kinds: dict[str, type[OnnxGraph | OpenVinoGraph]] = {".onnx": OnnxGraph, ".xml": OpenVinoGraph}
+        for name in self.graphs:
+            check_regular(self.path(name).stat().st_mode, self.root / name)
         graphs: dict[str, Graph] = {name: kinds[Path(name).suffix](self.path(name)) for name in self.graphs}
         for name, graph in graphs.items():
             absent = next((each for each in graph.data_files if not (graph.path.parent / each).is_file()), "")

@@ -30,7 +30,6 @@ ropeconv apply model-Q4_K_M.gguf --yarn 4 --in-place
 ropeconv apply model-F16.gguf --yarn 4 --to safetensors
 ropeconv apply Qwen/Qwen3-8B --yarn 4 --push me/Qwen3-8B-128k
 ropeconv apply Qwen/Qwen3-8B --yarn 4 --to overrides --runtime sglang
-ropeconv apply ./Llama-3.2-1B-onnx/model.onnx --yarn 4 -o ./Llama-3.2-1B-onnx-yarn4
 ropeconv apply ./Meta-Llama-3-8B-Instruct --yarn 4 --draft ./EAGLE3-LLaMA3-Instruct-8B -o ./llama3-32k
 """
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bake.adapter import adapter_out, check_adapter, write_adapter
 from ..bake.apply import make_plan
 from ..bake.draft import draft_plan, paired
 from ..bake.execution import refuse_early
@@ -15,6 +16,7 @@ from ..bake.verify import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
 from ..errors import Interrupted, UsageError
 from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned, with_card
+from ..inspection.adapter import Adapter
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
@@ -49,6 +51,7 @@ class Batch:
         self.several = len(units) > 1
         self.pair = any(unit.is_draft for unit in units)
         self.failed: list[tuple[OutputUnit, str, int]] = []
+        self.adapter: Adapter | None = None
 
     @property
     def code(self) -> int:
@@ -95,6 +98,8 @@ class Batch:
                     modelfile_of(plan)
                 plans.append((unit, plan))
         refuse_collisions(plans, self.units)
+        if self.flags.adapter:
+            self.adapter = check_adapter(self.flags.adapter, plans[0][1], self.flags.force)
         return [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
@@ -118,6 +123,8 @@ class Batch:
                 self._gap(unit, plans)
                 show_plan(plan, output, flags.explain)
                 output.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
+                if self.adapter:
+                    output.copyable(f"Would write {adapter_out(plan.out)}")
         publication = {}
         if flags.how and plans and len(plans) == len(self.units):
             shown = output.as_json or not output.quiet
@@ -149,6 +156,9 @@ class Batch:
                     done.run = self._run_commands(plan, done.path, plans)
                 self._gap(unit, plans)
                 self._show(plan, done)
+                if self.adapter and done.path and not unit.is_draft:
+                    place = write_adapter(self.adapter, done.path)
+                    self.output.note(f"The adapter with this base is in {place}.")
         if self.failed and self.several:
             without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
             self.output.note(f"{len(outcomes)} of {len(self.units)} outputs were made; failed: {without}.")

@@ -189,6 +189,9 @@ class Flags(WriteOptions):
         "", "Also extend a draft model (an EAGLE head, or a smaller model) to the same context, as OUT-draft.", OUTPUT,
         metavar="SOURCE",
     )  # fmt: skip
+    adapter: str = option(
+        "", "Also write this PEFT adapter with the output as its base, as OUT-adapter.", EXPERT, metavar="SOURCE"
+    )
 
 
 def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
@@ -202,6 +205,12 @@ def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
     flag = next((name for name, value in typed.items() if value), "")
     if units[0].given["in_place"] and flag:
         raise UsageError(f"{flag} does not go with --in-place; leave one out")
+    if flags.adapter and gguf:
+        raise UsageError(
+            "--adapter goes with checkpoints; leave it out, and convert it with llama.cpp's convert_lora_to_gguf.py"
+        )
+    if flags.adapter and (len(units) > 1 + bool(flags.draft) or units[0].given["in_place"] or flags.push):
+        raise UsageError("--adapter goes with one SOURCE and one output on this disk; run apply once for each with -o")
     if flags.link and not folder:
         raise UsageError("--link is for folders, whose unchanged files it links; leave it out")
     if flags.ollama and not gguf:

@@ -1,0 +1,64 @@
+"""`apply --adapter`, by what PEFT's own loader computes with the adapter alone."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.bake.adapter import adapter_out
+
+from ..inspection.test_compatibility import logits, lora
+from ..support.in_process import command
+from ..support.models import TRAINED, make
+
+
+def of_adapter_alone(folder: Path) -> Any:
+    """Logits beyond the trained context of the base that adapter_config.json names, with the adapter."""
+    import torch
+    from peft import AutoPeftModelForCausalLM
+
+    with torch.no_grad():
+        tokens = torch.arange(2 * TRAINED)[None] % 97
+        return AutoPeftModelForCausalLM.from_pretrained(folder)(tokens).logits[0, TRAINED:]
+
+
+def test_the_adapter_brings_its_extended_base(llama: Path, tmp_path: Path) -> None:
+    adapter, out = lora(llama, tmp_path / "lora"), tmp_path / "extended"
+    done = command(tmp_path, "apply", llama, "--yarn", "4", "-o", out, "--adapter", adapter)
+    assert done.returncode == 0, done.stderr
+    assert f"The adapter with this base is in {adapter_out(out)}." in done.stderr
+    expected = logits(out, adapter)
+    assert (of_adapter_alone(adapter_out(out)) - expected).abs().max() < 1e-5
+    assert (of_adapter_alone(adapter) - expected).abs().max() > 1e-3
+    before, after = (json.loads((path / "adapter_config.json").read_text()) for path in (adapter, adapter_out(out)))
+    assert {key for key in before if before[key] != after[key]} == {"base_model_name_or_path"}
+    same = [path.name for path in adapter.iterdir() if path.name != "adapter_config.json"]
+    assert all((adapter_out(out) / name).read_bytes() == (adapter / name).read_bytes() for name in same)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        ("--adapter lora --to gguf --outtype f32 -o o.gguf", 2, "convert_lora_to_gguf.py"),
+        ("--adapter lora --encoding weights -o o", 2, "choose another encoding"),
+        ("--adapter model -o o", 2, "is not a PEFT adapter"),
+        ("--adapter lora -o there", 1, "there-adapter exists already; replace it with --force"),
+        ("--adapter lora --push me/x -o o", 2, "goes with one SOURCE and one output on this disk"),
+        ("--adapter other -o o", 1, "give the adapter of this model"),
+    ],
+)
+def test_what_is_refused_before_anything_is_written(
+    options: str, code: int, words: str, llama: Path, tmp_path: Path
+) -> None:
+    lora(llama, tmp_path / "lora")
+    (tmp_path / "there-adapter").mkdir()
+    if "other" in options:
+        lora(make("llama", tmp_path / "wide", hidden_size=64), tmp_path / "other")
+    before = sorted(tmp_path.iterdir())
+    done = command(tmp_path, "apply", "model", "--yarn", "4", *shlex.split(options))
+    assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+    assert sorted(tmp_path.iterdir()) == before

@@ -21,6 +21,7 @@ from ..inspection.graph import PRECISION, GraphInspection, GraphRope, Part, insp
 from ..models.graph import Constant, Graph, GraphSource
 from ..options import options
 from ..rope.errors import RopeconvError
+from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.verdict import describe
@@ -193,12 +194,20 @@ def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str,
 def _replaced(seen: GraphInspection, plan: CheckpointPlan) -> tuple[GraphRope, ...]:
     """The RoPEs of graphs that a plan changes: those of config.json, of layers that an extension changes.
 
-    Others stay: those of window layers, and those of another width, as of a vision tower. Raises BadSource for a graph
-    that was exported with another config.json.
+    Others stay: those of window layers, and those of another width, as of a vision tower. With as-is, a graph that was
+    exported without the scaling gets it. Raises BadSource for a graph that was exported with another config.json.
     """
     replaced, spec = list[GraphRope](), plan.source_spec
+    unscaled = Part("", spec.unscaled().current().inv_freq, 1.0)
     for rope, formula in zip(seen.ropes, seen.formulas, strict=True):
         part = seen.part(rope)
+        if part is None and rope.matches(unscaled):
+            if not isinstance(plan.recipe.method, AsIs):
+                raise BadSource(
+                    f"{rope.file} was exported without the scaling of config.json ({describe(spec.form)}); pass "
+                    "--as-is to write that into the graph"
+                )
+            part = unscaled
         if part is None and 2 * len(rope.inv_freq) == spec.rotary_dim:
             raise BadSource(
                 f"{rope.name} in {rope.file} has {formula}, attention factor {rope.attention_factor:.6g}, and "

@@ -210,6 +210,17 @@ def test_both_lists_in_branches_are_told_apart(run: Run, tmp_path: Path) -> None
     assert [(row["positions"], row["config"], row["formula"][:4]) for row in rows] == [(512, "the same", "yarn")] * 2
 
 
+def test_a_graph_that_was_exported_without_the_scaling_gets_it(run: Run, tmp_path: Path) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED}
+    vector(graphs.write_config(tmp_path, rope_scaling=scaling, max_position_embeddings=4 * TRAINED))
+    assert "another RoPE" in run("inspect", "model.onnx").stdout
+    done = run("apply", "model.onnx", "--yarn", 8, "--replace", "-o", "out")
+    assert (done.returncode, "pass --as-is to write that into the graph" in done.stderr) == (1, True)
+    assert run("apply", "model.onnx", "--as-is", "-o", "out").returncode == 0
+    assert "They have the same RoPE" in run("compare", "out", "config.json").stdout
+    assert "They differ" in run("compare", "model.onnx", "config.json").stdout
+
+
 def test_both_branches_of_a_merged_decoder_change(run: Run, tmp_path: Path) -> None:
     graphs.in_branches(tmp_path / "m/model.onnx", VECTOR)
     graphs.write_config(tmp_path / "m")

@@ -23,7 +23,9 @@ PERMUTED = ("llama4",)
 LACKING = (
     "for argument tokenizer", "'convert_tokens_to_ids'", "image processor for", "HuggingFace processor",
     "KeyError: 'None'", "No model architectures are specified", "failed to be inspected", "'vit_config'",
-    "'use_qk_norm'", "'image_size'", "'downsample_factor'", "Model Runner V1",
+    "'use_qk_norm'", "'image_size'", "'downsample_factor'", "Model Runner V1", "'compress_ratios'",
+    "no list of 6 decoder layers", "'num_shared_expert'", "num_query_groups", "embed_dim must be divisible", "StubType",
+    "Unrecognized configuration class",
 )  # fmt: skip
 """Parts of messages on what the lab's configs, folders or stubs lack."""
 

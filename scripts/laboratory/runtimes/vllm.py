@@ -51,7 +51,7 @@ def install(version: str, folder: Path) -> Environment:
 RUNTIME = LabRuntime(
     name="vllm",
     program="vllm_program.py",
-    versions=("0.11.0", "0.11.2", "0.20.2", "0.29.0", "0.30.0", "0.33.0"),
+    versions=("0.11.0", "0.11.2", "0.20.2", "0.29.0", "0.30.0", "0.32.0", "0.33.0"),
     quick=("0.33.0",),
     install=install,
     how="the model classes of the wheel, built on a meta device from its own reading of the config, and their rotary "

@@ -34,7 +34,6 @@ class WriteOptions:
 
 SOURCE = "A folder, a GGUF file, a config.json, or owner/name@revision (or owner/name/file.gguf) on the Hub."
 OR_GRAPH = SOURCE.replace("a GGUF file", "a GGUF file, a graph (.onnx, .xml)")
-SOURCES = f"{OR_GRAPH} Several are made one after another."
 SourceArgument = Annotated[str, Positional("SOURCE", SOURCE)]
 
 FAMILY = "Treat the model as one of this family, whatever its model_type (`ropeconv list families`)."

@@ -12,7 +12,7 @@ from ...errors import UsageError
 from ...formats.files import is_graph
 from ...hub.options import PublishOptions, repository
 from ..command import Positional, command
-from ..options import SOURCES, JsonOption, QuietOption, RecipeValues, build_recipe, chosen_methods
+from ..options import OR_GRAPH, JsonOption, QuietOption, RecipeValues, build_recipe, chosen_methods
 from ..output import Output
 from ..output_options import TargetValues, build_target, names_ollama, split
 from ..units import Flags, check_flags, refuse_push, units_of, with_draft
@@ -40,7 +40,7 @@ ropeconv apply ./Meta-Llama-3-8B-Instruct --yarn 4 --draft ./EAGLE3-LLaMA3-Instr
     create_pr=(lambda given: given["push"], "goes with --push OWNER/NAME; add it, or leave --create-pr out"),
 )
 def apply_command(
-    sources: Annotated[list[str], Positional("SOURCE...", SOURCES)],
+    sources: Annotated[list[str], Positional("SOURCE...", OR_GRAPH)],
     recipe: RecipeValues,
     target: TargetValues,
     flags: Flags,

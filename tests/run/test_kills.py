@@ -62,14 +62,14 @@ def test_a_run_that_is_ended_goes_on_where_it_was(place: Path, ending: signal.Si
     words = [sys.executable, "-m", "ropeconv", "run", "plan.toml", "-q"]
     running = subprocess.Popen(words, cwd=place, stderr=subprocess.PIPE, text=True, start_new_session=True)
     journal = place / "plan" / "journal.jsonl"
-    until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, "two lines of the journal")
+    until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 2, "a unit in the journal")
     os.kill(running.pid, ending)
     _, said = running.communicate(timeout=60)  # its worker has the pipe too, and ends when it sees that it is alone
     if ending == signal.SIGINT:
         sentence = "ropeconv: stopped before its end; the same command continues\n"
         assert (running.returncode, said) == (130, sentence)
     before = lines(place)
-    assert 2 <= len(before) < 6
+    assert 1 <= len(before) < 6
     command(place, "run", "plan.toml", code=0)
     after = lines(place)
     assert after[: len(before)] == before

@@ -141,7 +141,7 @@ class TargetOptions:
 
     to: Format | None = option(
         None, "safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a Modelfile. "
-        "overrides: print JSON for the command line of vLLM or SGLang, and write nothing.",
+        "overrides: only print JSON for vLLM or SGLang.",
         "Output", metavar="FORMAT", repeatable=True, choices=("safetensors", "gguf", "ollama", "overrides"),
     )  # fmt: skip
     encoding: str = option(

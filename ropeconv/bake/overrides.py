@@ -57,6 +57,10 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
     if not found:
         raise UsageError(f"{source} needs no override: its config stays as it is")
     flat = before.get("model_type") in FLAT and "text_config" not in before
+    if flat and any(name.startswith("sglang") for name in plan.target.runtimes):
+        raise RopeconvError(
+            f"SGLang ignores an override of the RoPE of {source}; write the output with `ropeconv apply`"
+        )
     return {"text_config": found} if flat else found
 
 

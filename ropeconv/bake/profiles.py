@@ -26,7 +26,7 @@ from ..formats.disk import Advance, copy_file, link_file, sha256
 from ..formats.gguf.edit import COUNT, AddedTensor, Edit, new_size, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
-from ..inspection.receipts.receipt import CheckRecord, FileRecord
+from ..inspection.receipts.receipt import FileRecord
 from ..inspection.receipts.storage import write_receipt
 from ..models.gguf import GgufSource
 from ..models.source import OTHER_WEIGHTS, Source
@@ -34,7 +34,7 @@ from ..rope.errors import RopeconvError
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..runtimes.llamacpp.read_header import ROPE_TENSORS
-from .apply import OutputCheck, make_plan, probe_query
+from .apply import AppliedPlan, OutputCheck, make_plan, probe_query
 from .checkpoint import CheckpointPlan
 from .execution import COPIED, ApplyOptions, execute_plan
 from .gguf import GgufPlan, gguf_plan, shard_names
@@ -62,14 +62,14 @@ class ProfilesPlan(FilePlan):
         return "\n".join(f"{name} {plan.resume_key}" for name, plan in self.plans.items())
 
     @property
-    def shared_bytes(self) -> int:
-        """The size in bytes of the weights, which all profiles have."""
-        return sum(file.size for file in self.files if is_weights(file.name) and not is_first_shard(file.name))
+    def shared(self) -> list[PlannedFile]:
+        """The files of weights, which all profiles have."""
+        return list(self.files[1:]) if isinstance(self.source, GgufSource) else list(filter(is_shared, self.files))
 
     @property
     def links_source(self) -> bool:
         """Whether the weights are hard links to those of the source."""
-        return not self.copied and any(map(is_shared, self.files))
+        return not self.copied and any(map(is_shared, self.shared))
 
     def own_bytes(self, name: str) -> int:
         """The size in bytes of what a profile has for itself."""
@@ -89,19 +89,10 @@ class ProfilesPlan(FilePlan):
         return source.path(file.origin)
 
 
-def is_weights(name: str) -> bool:
-    """Return whether a file has weights, by its name."""
-    return name.endswith(".safetensors") or any(fnmatch(name, pattern) for pattern in OTHER_WEIGHTS)
-
-
 def is_shared(file: PlannedFile) -> bool:
-    """Return whether all profiles have the same file of weights."""
-    return file.action == "copy" and is_weights(file.name)
-
-
-def is_first_shard(name: str) -> bool:
-    """Return whether a file is the first shard of a GGUF model, which has no weights in a profile."""
-    return "-00001-of-" in name and name.endswith(".gguf")
+    """Return whether all profiles have the same file: unchanged weights, by its name."""
+    names = ("*.safetensors", *OTHER_WEIGHTS)
+    return file.action == "copy" and any(fnmatch(file.name, pattern) for pattern in names)
 
 
 def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target: Target) -> dict[str, Plan]:
@@ -167,18 +158,15 @@ def profiles_plan(source: Source | GgufSource, plans: Mapping[str, Plan], out: P
     """
     if isinstance(source, GgufSource):
         return ProfilesPlan(source, out, tuple(split_files(source)), (), plans, copied)
-    files, skipped, known = list[PlannedFile](), set[str](), set[str]()
-    for name, plan in plans.items():
-        skipped |= set(plan.skipped)
+    files = []
+    for number, (name, plan) in enumerate(plans.items()):
         for file in plan.files:
-            origin = file.origin or file.name
-            if is_shared(file) and origin in known:
-                continue
-            known |= {origin} if is_shared(file) else set()
-            make = file.make
+            origin, make = file.origin or file.name, file.make
             if file.action == "copy" and not is_shared(file):
                 make = partial(_copy, partial(source.path, origin))
-            files.append(replace(file, name=f"{name}/{file.name}", origin=origin, make=make))
+            if not (number and is_shared(file)):
+                files.append(replace(file, name=f"{name}/{file.name}", origin=origin, make=make))
+    skipped = {name for plan in plans.values() for name in plan.skipped}
     return ProfilesPlan(source, out, tuple(files), tuple(sorted(skipped)), plans, copied)
 
 
@@ -218,16 +206,13 @@ def is_split(file: GgufFile) -> bool:
 def split_files(source: GgufSource) -> list[PlannedFile]:
     """Return the files of `base`: the source in shards, of which the first has the keys and the rope tensors."""
     file, edit = source.file, first_shard(source.file)
-    names = [f"{BASE}/{name}" for name in shard_names(Path(f"{source.name}.gguf"), len(file.shards) + 1)]
-    if is_split(file):
-        names = [f"{BASE}/{name}" for name in shard_names(Path(f"{source.name}.gguf"), len(file.shards))]
-        first = partial(_copy, file.shards[0].path)
-        return [
-            PlannedFile("copy", name, header.size, origin=shard.name, make=None if number else first)
-            for number, (name, header, shard) in enumerate(zip(names, file.headers, file.shards, strict=True))
-        ]
-    make = partial(write_new, file, 0, edit)
-    files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=make)]
+    count = edit.values["split.count"].decode()
+    names = [f"{BASE}/{name}" for name in shard_names(Path(f"{source.name}.gguf"), count)]
+    if count == len(file.shards):
+        parts = zip(names, file.headers, file.shards, strict=True)
+        first, *others = (PlannedFile("copy", name, header.size, origin=shard.name) for name, header, shard in parts)
+        return [replace(first, make=partial(_copy, file.shards[0].path)), *others]
+    files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=partial(write_new, file, 0, edit))]
     for number, (shard, header) in enumerate(zip(file.shards, file.headers, strict=True), 1):
         kept = {key: value for key, value in header.values.items() if key == ALIGNMENT}
         removed = frozenset(header.tensors.keys() & {*ROPE_TENSORS})
@@ -241,51 +226,46 @@ def split_files(source: GgufSource) -> list[PlannedFile]:
 class Finish:
     """What is left to do when the files of a plan are written: the links, GGUF headers and receipts of its profiles.
 
-    plan: the profiles. fsync: wait until receipts are on the disk. checks: by profile, what the installed transformers
-    computes from it, None where it was not asked. reasons: why it was not, or empty. paths: of the profiles, for GGUF
-    of their first shards.
+    plan: the profiles. fsync: wait until receipts are on the disk. outputs: those that are finished, by name.
     """
 
     plan: ProfilesPlan
     fsync: bool
-    checks: dict[str, CheckRecord | None] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    paths: dict[str, Path] = field(default_factory=dict)
+    outputs: dict[str, AppliedPlan] = field(default_factory=dict)
 
     def __call__(self, folder: Path) -> None:
         """Finish the hidden folder. Raises Disagreement as `OutputCheck`, RopeconvError where links are impossible."""
         if isinstance(self.plan.source, GgufSource):
-            self._gguf(folder, self.plan.source)
+            self._gguf(folder)
             return
         probe = SharedProbe() if Probe.available() else None
-        places = {file.origin: folder / file.name for file in self.plan.files if is_shared(file)}
+        places = {file.origin: folder / file.name for file in self.plan.shared}
         try:
             for name, plan in self.plan.plans.items():
                 assert isinstance(plan, CheckpointPlan)
-                self.paths[name] = plan.out
                 for file in filter(is_shared, plan.files):
                     self._link(places[file.origin or file.name], folder / name / file.name)
                 check = OutputCheck(plan, probe_query(plan, probe) if probe else None)
-                self.checks[name], self.reasons[name] = check(folder / name), check.reason
+                record = check(folder / name)
                 files = tuple(_record(file, folder / name) for file in plan.files)
-                receipt = msgspec.structs.replace(plan.receipt(), files=files, check=self.checks[name])
+                receipt = msgspec.structs.replace(plan.receipt(), files=files, check=record)
                 write_receipt(folder / name, receipt, self.fsync)
+                self.outputs[name] = AppliedPlan(plan.out, record, check.reason)
         finally:
             if probe is not None:
                 Probe.stop(probe)
 
-    def _gguf(self, folder: Path, source: GgufSource) -> None:
-        base = GgufSource(next((folder / BASE).glob("*-00001-of-*.gguf")))
+    def _gguf(self, folder: Path) -> None:
+        base = GgufSource(folder / self.plan.files[0].name)
         for name, plan in self.plan.plans.items():
             place = folder / name / plan.out.name
             place.parent.mkdir()
-            planned = gguf_plan(base, plan.recipe, replace(plan.target, out=place))
-            first, *others = planned.files
+            first, *others = gguf_plan(base, plan.recipe, replace(plan.target, out=place)).files
             assert first.make is not None
             first.make(place.with_name(first.name), lambda done: None)
-            self.paths[name] = plan.out.with_name(first.name)
             for file, shard in zip(others, base.file.shards[1:], strict=True):
                 self._link(shard.path(), place.with_name(file.name))
+            self.outputs[name] = AppliedPlan(plan.out.with_name(first.name))
 
     def _link(self, shared: Path, place: Path) -> None:
         if not (place.exists() or link_file(shared, place)):
@@ -302,12 +282,14 @@ def _record(file: PlannedFile, folder: Path) -> FileRecord:
     return FileRecord(file.name, file.action, path.stat().st_size, digest, file.origin or None)
 
 
-def write_profiles(plan: ProfilesPlan, fsync: bool = True, advance: Advance = lambda done: None) -> Finish:
-    """Write all profiles, or none, and return what was checked.
+def write_profiles(
+    plan: ProfilesPlan, fsync: bool = True, advance: Advance = lambda done: None
+) -> dict[str, AppliedPlan]:
+    """Write all profiles, or none, and return their outputs by name.
 
     Raises Disagreement where the installed transformers computes something else from one than its schedule, and what
     `execute_plan` raises.
     """
     finish = Finish(plan, fsync)
     execute_plan(plan, ApplyOptions(link=not plan.copied, fsync=fsync), finish, advance)
-    return finish
+    return finish.outputs

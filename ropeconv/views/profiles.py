@@ -25,9 +25,8 @@ def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, writt
     first = next(iter(plan.plans.values()))
     if not first.is_folder:
         rows.insert(0, (BASE, f"{first.source_spec.context:,}", "unchanged", human(plan.files[0].size), ""))
-    title = (
-        f"{plan.source.reference}: {counted(len(rows), 'profile')}, which share {human(plan.shared_bytes)} of weights"
-    )
+    weights = human(sum(file.size for file in plan.shared))
+    title = f"{plan.source.reference}: {counted(len(rows), 'profile')}, which share {weights} of weights"
     sheet.table(title, ("profile", "context", "method", "own files", "runtimes"), rows, right=("context", "own files"))
     whose = f"the profiles and {plan.source.reference}" if plan.links_source else "the profiles"
     if written:

@@ -33,6 +33,8 @@ CASES = {
     "Qwen--Qwen2.5-VL-7B-Instruct": ("ntk:4",),
 }
 """Recipes by published config; gemma 3 and Qwen2.5-VL have theirs in a text_config."""
+REFUSED = ("Qwen--Qwen2.5-VL-7B-Instruct", "sglang")
+"""SGLang 0.5.23 computes the RoPE of the unchanged config, with the overrides at the top and in the text_config."""
 
 
 def asked(name: str, runtime: str) -> list[dict[str, Any]]:
@@ -42,7 +44,7 @@ def asked(name: str, runtime: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(config))
-        for text in CASES[name]:
+        for text in CASES[name] if (name, runtime) != REFUSED else ():
             source = open_source(str(path))
             plan = make_plan(
                 source, parse_recipe(text), Target(out=Path(folder) / "out", replace=True, runtimes=(runtime,))

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from ropeconv.bake.overrides import overrides
+from ropeconv.rope.errors import RopeconvError
 
 from ..conftest import CONFIGS, hashes
 from ..support.baking import NTK, YARN, make_plan, recipe_of, write_config
@@ -73,6 +74,14 @@ def test_keys_of_a_flat_multimodal_config_reach_its_text_config(tmp_path: Path) 
         ]
         assert (texts[0] == texts[1]) is expected
         overridden(config, overrides(plan, json.loads(published.read_text())))
+
+
+def test_a_flat_multimodal_config_is_refused_for_sglang() -> None:
+    """SGLang 0.5.23 computes its RoPE as before: `python -m scripts.laboratory.overrides` with such a JSON."""
+    published = CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json"
+    plan = make_plan(published, NTK, runtimes=("sglang",))
+    with pytest.raises(RopeconvError, match="SGLang ignores an override of the RoPE of"):
+        overrides(plan, json.loads(published.read_text()))
 
 
 def test_stdout_is_the_json_and_the_commands_follow_on_stderr(llama: Path, tmp_path: Path) -> None:

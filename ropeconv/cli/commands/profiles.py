@@ -11,7 +11,6 @@ from msgspec import to_builtins
 from ...errors import Interrupted, UsageError
 from ...hub.options import PublishOptions, repository
 from ...options import Option, OutputPlace, TargetOptions, options
-from ...rope.errors import counted
 from ..command import HUB, METHOD, OUTPUT, OptionGroup, Positional, command, flag
 from ..options import (
     SOURCE,
@@ -86,32 +85,35 @@ def profiles_command(
     from ...views.profiles import show_profiles
 
     output, recipes = Output(as_json, quiet), recipes_of(named or [], methods)
-    how = PublishOptions(private, repo_id=repository(push)) if push else None
+    how = PublishOptions(private, repo_id=repository(push) if push else "")
     source, chosen = open_source(model, family), build_target(target)
-    plans = profile_plans(source, recipes, chosen)
-    if how and source.kind == "gguf":
+    if push and source.kind == "gguf":
         raise UsageError(
-            f"--push is for checkpoints; write GGUF profiles with -o, and publish each with `ropeconv push FILE {push}`"
+            "--push is for checkpoints; write GGUF profiles with -o, and publish each with `ropeconv push FILE "
+            f"{push} --exist-ok`"
         )
-    keeps = how is None or chosen.out is not None
+    plans, keeps = profile_plans(source, recipes, chosen), not push or chosen.out is not None
     plans = {name: with_card(plan) if keeps else plan for name, plan in plans.items()}
     plan = profiles_plan(source, plans, chosen.out or Path(f"{source.name}-profiles"), copy)
+    branches = {name: name if number else "main" for number, name in enumerate(plans)} if push else {}
     if not (quiet or as_json):
         show_profiles(plan, output, explain, keeps)
-    document: dict[str, Any] = {"out": str(plan.out), "shared_bytes": plan.shared_bytes}
-    more: dict[str, dict[str, Any]] = {name: {"own_bytes": plan.own_bytes(name)} for name in plans}
-    for name in plans if how else ():
-        more[name]["branch"] = "main" if name == next(iter(plans)) else name
+    documents = {
+        name: {"name": name, "own_bytes": plan.own_bytes(name), **made.to_dict()} for name, made in plans.items()
+    }
     if dry_run and not as_json:
-        branches = ", ".join(str(one["branch"]) for one in more.values()) if how else ""
-        output.copyable(f"Would publish {push}: {branches}" if how else f"Would write {plan.out}")
+        output.copyable(f"Would publish {push}: {', '.join(branches.values())}" if push else f"Would write {plan.out}")
     if keeps and not dry_run:
-        _write(plan, more, output)
-    if how and not dry_run:
-        _publish(plan, how, keeps, more, output)
+        _write(plan, documents, output)
+    for name, branch in branches.items() if not dry_run else ():
+        here = replace(how, revision=branch, exist_ok=True) if branch == name else how
+        url = _publish(cast("CheckpointPlan", plans[name]), here, keeps, output)
+        documents[name] |= {"branch": branch, "published": url}
+        if not as_json:
+            output.copyable(url if quiet else f"{name}: {url}")
     if as_json:
-        profiles = [{"name": name, **more[name], **made.to_dict()} for name, made in plans.items()]
-        output.data(document | {"profiles": profiles})
+        shared = sum(file.size for file in plan.shared)
+        output.data({"out": str(plan.out), "shared_bytes": shared, "profiles": list(documents.values())})
 
 
 def recipes_of(named: list[str], methods: dict[str, Any]) -> list[Recipe]:
@@ -128,49 +130,35 @@ def recipes_of(named: list[str], methods: dict[str, Any]) -> list[Recipe]:
     return [row.recipe or Recipe(AsIs()) for text in texts for row in parse_rows(text)]
 
 
-def _write(plan: ProfilesPlan, more: dict[str, dict[str, Any]], output: Output) -> None:
-    """Writes the folder, and prints the command of each profile. more: what the document says of each, by name."""
+def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], output: Output) -> None:
+    """Writes the folder, and prints the command of each profile. documents: by profile, which get the outcome."""
     from ...bake.profiles import write_profiles
     from ...bake.warnings import run_commands
 
     try:
         with output.progress("Writing", plan.bytes) as advance:
-            done = write_profiles(plan, advance=advance)
+            outputs = write_profiles(plan, advance=advance)
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"interrupted; {plan.out} does not exist yet, and the same command continues with the finished files"
-        ) from None
-    for reason in dict.fromkeys(filter(None, done.reasons.values())):
-        output.note(f"Not checked: {reason}.")
-    checks = [check for check in done.checks.values() if check]
-    if checks and not (output.as_json or output.quiet):
-        ulp = max(check.max_ulp for check in checks)
-        output.say(
-            f"Checked: transformers {checks[0].transformers} computes the frequencies of "
-            f"{counted(len(checks), 'profile')} within {ulp} ulp of float32."
-        )
+        raise Interrupted(f"interrupted; {plan.out} does not exist yet, and the same command continues") from None
+    checked = [name for name, done in outputs.items() if done.check]
+    for reason in dict.fromkeys(done.reason for done in outputs.values()):
+        output.note(reason and f"Not checked: {reason}.")
     if not output.as_json:
         output.copyable(str(plan.out) if output.quiet else f"Wrote {plan.out}")
-    for name, made in plan.plans.items():
-        commands = run_commands(made, path := done.paths[name])
-        more[name] |= {"check": to_builtins(done.checks.get(name)), "path": str(path), "run": commands}
-        for line in commands if not (output.as_json or output.quiet) else ():
+        if checked and not output.quiet:
+            output.say(f"Checked: the installed transformers computes the frequencies of {', '.join(checked)}.")
+    for name, done in outputs.items():
+        commands = run_commands(plan.plans[name], done.path)
+        documents[name] |= {"path": str(done.path), "check": to_builtins(done.check), "run": commands}
+        for line in [] if output.as_json or output.quiet else commands:
             output.copyable(f"{name}: {line}")
 
 
-def _publish(
-    plan: ProfilesPlan, how: PublishOptions, written: bool, more: dict[str, dict[str, Any]], output: Output
-) -> None:
-    """Publishes each profile, the first one as main. written: whether they are on this disk."""
+def _publish(plan: CheckpointPlan, how: PublishOptions, written: bool, output: Output) -> str:
+    """Publishes a profile, and returns the URL of the commit. written: whether it is on this disk."""
     from ...hub.upload_set import from_plan
     from .push import publish_staged, send
 
-    for name, made in plan.plans.items():
-        here = replace(how, revision=name, exist_ok=True) if more[name]["branch"] == name else how
-        if written:
-            url = send(from_plan(made, made.out), here, output)
-        else:
-            url = publish_staged(cast("CheckpointPlan", made), None, here, output, checksum=False)[1]
-        more[name] |= {"published": url}
-        if not output.as_json:
-            output.copyable(url if output.quiet else f"{name}: {url}")
+    if written:
+        return send(from_plan(plan, plan.out), how, output)
+    return publish_staged(plan, None, how, output, checksum=False)[1]

@@ -54,7 +54,8 @@ SCHEMAS: dict[str, tuple[type, ...]] = {
 """Types of documents by the names of their schemas."""
 TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Write a longer context, and undo it": (
-        "Start here. The [tutorial](tutorial.md) uses these commands on a small model.", ("apply", "restore"),
+        "Start here. The [tutorial](tutorial.md) uses these commands on a small model.",
+        ("apply", "profiles", "restore"),
     ),
     "Look at a model": (
         "These commands read no weights, except `bound --weights`, and write nothing, except a picture of `plot`.",

@@ -122,6 +122,9 @@ def opened(given: Sequence[str], family: str = "") -> Named:
     read = [(source, read_adapter(source)) for source in sources]
     adapters = [adapter for _, adapter in read if adapter is not None]
     models = [inspect_source(source) for source, adapter in read if adapter is None]
+    if adapters and merge:
+        place = adapters[0].source.reference
+        raise BadSource(f"{place} in {given[0]} is an adapter; write it as MODEL+{place}")
     if adapters and not models:
         own = adapters[0].trained_on
         if own is None:
@@ -194,11 +197,9 @@ def _rope(base: Inspection, other: Inspection) -> Iterator[Misfit]:
         yield Misfit(name, "structure", message, LEAVE_OUT)
         return
     if compared.differs:
-        bases = [side.inspection.first_spec.rope_theta for side in (compared.first, compared.second)]
-        trained = (
-            "; its weights were trained with another rope_theta, so evaluate the merge" if bases[0] != bases[1] else ""
-        )
-        yield Misfit(name, "rope", message + trained, command_to(base, other) or LEAVE_OUT)
+        if base.first_spec.rope_theta != other.first_spec.rope_theta:
+            message += "; its weights were trained with another rope_theta"
+        yield Misfit(name, "rope", message, command_to(base, other) or LEAVE_OUT)
     if compared.first.folded != compared.second.folded:
         folded = compared.first if compared.first.folded else compared.second
         place = folded.inspection.source.reference
@@ -264,6 +265,12 @@ def token_ids(source: Source) -> dict[str, int]:
     return ids
 
 
+def _folded(model: Inspection) -> set[str]:
+    """The tensors into which an output of ropeconv has factors folded."""
+    receipt = stated(model.source) if isinstance(model.source, Source) else None
+    return set(receipt.fold.tensors) if receipt and receipt.fold else set()
+
+
 def _applied(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
     """Return what keeps an adapter from being applied over a base, and a sentence on it."""
     name, over, trained = adapter.source.reference, base.source.reference, adapter.trained_on
@@ -271,11 +278,11 @@ def _applied(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
     if misplaced:
         return [Misfit(name, "tensors", misplaced, f"apply it over {adapter.base or 'its own base'}")], ""
     misfits = []
-    receipt = stated(base.source) if isinstance(base.source, Source) else None
-    folded = receipt.fold.tensors if receipt and receipt.fold else ()
-    if set(folded) & (set(adapter.sizes) or set(folded)):
-        message = f"adds to weights of {over} in which factors of the attention are folded"
-        misfits.append(Misfit(name, "folded", message, f"ropeconv restore {shlex.quote(over)}"))
+    folded = _folded(base) ^ (_folded(trained) if trained else set())
+    if adapter.base != over and folded & (set(adapter.sizes) or folded):
+        place = over if trained is None or _folded(base) else trained.source.reference
+        message = f"changes weights that have factors of the attention in {place} only"
+        misfits.append(Misfit(name, "folded", message, f"ropeconv restore {shlex.quote(place)}"))
     from_base = base.first is not None and extended_from(base, adapter.base)
     if trained is None and not from_base:
         place = adapter.base or "its base, which it does not name"

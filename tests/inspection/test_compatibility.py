@@ -100,7 +100,9 @@ MERGE = "merge_method: linear\n{base}models:\n  - model: {a}\n  - model: {b}\n"
 
 @pytest.mark.parametrize(("base", "noted"), [("", True), ("base_model: {a}\n", False)])
 def test_a_merge_without_a_base(base: str, noted: bool, tmp_path: Path) -> None:
-    places = {name: config(tmp_path / name, **PLAIN | {"rope_theta": theta}) for name, theta in (("a", 1e4), ("b", 1e6))}
+    places = {
+        name: config(tmp_path / name, **PLAIN | {"rope_theta": theta}) for name, theta in (("a", 1e4), ("b", 1e6))
+    }
     file = tmp_path / "merge.yaml"
     file.write_text(MERGE.format(base=base.format(**places), **places))
     found = opened([str(file)]).compatibility()
@@ -156,6 +158,9 @@ def test_an_adapter_over_its_own_base_extended_later(llama: Path, tmp_path: Path
     assert "was trained before ropeconv extended its base" in found.notes[0]
     folded = apply(make_plan(llama, yarn, tmp_path / "folded", encoding="weights"))
     assert [misfit.about for misfit in opened([str(folded), str(folder)]).compatibility().misfits] == ["folded"]
+    later = lora(folded, tmp_path / "later")  # was trained on the scaled weights
+    assert opened([str(folded), str(later)]).compatibility().fits
+    assert [misfit.about for misfit in opened([str(native), str(later)]).compatibility().misfits] == ["folded"]
 
 
 def test_an_adapter_for_other_shapes_and_one_of_an_unknown_base(adapter: Path, tmp_path: Path) -> None:
@@ -169,6 +174,21 @@ def test_an_adapter_for_other_shapes_and_one_of_an_unknown_base(adapter: Path, t
     assert "its RoPE is not known" in unknown.notes[0]
     with pytest.raises(BadSource, match="its base './nowhere' cannot be read"):
         opened([str(adapter)])
+
+
+def test_adapters_in_a_file_of_mergekit(llama: Path, adapter: Path, tmp_path: Path) -> None:
+    file = tmp_path / "merge.yaml"
+    file.write_text(f"models: [{{model: {llama}}}, {{model: {tmp_path / 'extended'}+{adapter}}}]")
+    found = opened([str(file)]).compatibility()
+    assert [over.source.reference for _, over in found.adapters] == [str(tmp_path / "extended")]
+    assert {misfit.name for misfit in found.misfits} == {str(tmp_path / "extended")}
+    for text, words in (
+        (f"models: [{{model: {llama}+{llama}}}]", "is not a PEFT adapter"),
+        (f"models: [{{model: {llama}}}, {{model: {adapter}}}]", "write it as MODEL"),
+    ):
+        file.write_text(text)
+        with pytest.raises(BadSource, match=words):
+            opened([str(file)])
 
 
 def test_a_config_beside_an_adapter_is_that_of_its_training(adapter: Path, tmp_path: Path, llama: Path) -> None:

@@ -1,4 +1,7 @@
-"""Files of mergekit: every form in which they name models; the expected ones are those of mergekit 0.1.5 itself."""
+"""Files of mergekit: every form in which they name models.
+
+The expected ones are `referenced_models()` of mergekit 0.1.5 itself, but for the last form, which it refuses.
+"""
 
 from __future__ import annotations
 

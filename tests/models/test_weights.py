@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ropeconv.formats.safetensors import read_header
-from ropeconv.models.registry import by_model_type, families
 from ropeconv.models.layers import layer_prefixes
+from ropeconv.models.registry import by_model_type, families
 
 from ..support.families import some
 from ..support.models import TINY, make

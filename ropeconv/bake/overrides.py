@@ -103,7 +103,7 @@ def override_commands(plan: Plan, values: str) -> list[str]:
     starts = {
         "vllm": "vllm serve {} --max-model-len {}", "sglang": "sglang serve --model-path {} --context-length {}",
     }  # fmt: skip
-    model = shlex.quote(plan.source.reference)
+    model = "MODEL" if plan.source.kind == "config" else shlex.quote(plan.source.reference)
     return [f"{starts[name].format(model, plan.schedule.context)} {FLAGS[name]} '{values}'" for name in names]
 
 

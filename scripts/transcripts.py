@@ -126,9 +126,6 @@ def output_of(command: str, folder: Path) -> str:
 
 def published(folder: Path) -> Path:
     """Fills a folder with published configs, small models `tiny-qwen3` and GGUF, a graph, and a text; returns it."""
-    from tests.support.graphs import small_graph
-
-    small_graph(folder / "onnx")
     for path in sorted((ROOT / "tests" / "data" / "configs").glob("*.json")):
         name = path.stem.split("--")[1]
         if not name.endswith((".first", ".params")):
@@ -137,6 +134,7 @@ def published(folder: Path) -> Path:
     small = small_models(folder / ".small")
     (small / "Qwen3-8B-Q8_0.gguf").rename(folder / "Qwen3-8B-Q8_0.gguf")
     (small / "Qwen3-8B").rename(folder / "tiny-qwen3")
+    (small / "onnx").rename(folder / "onnx")
     shutil.copyfile(ROOT / "LICENSE", folder / "book.txt")
     return folder
 
@@ -152,10 +150,12 @@ def tutorial(folder: Path) -> Path:
 
 
 def small_models(folder: Path) -> Path:
-    """Makes `Qwen3-8B`, a checkpoint of two layers, and `Qwen3-8B-Q8_0.gguf` in a new folder, and returns that."""
+    """Makes a new folder with `Qwen3-8B` of two layers, `Qwen3-8B-Q8_0.gguf` and `onnx`, a graph; and returns it."""
+    from tests.support.graphs import small_graph
     from tests.support.llamacpp import checkpoint
 
     folder.mkdir()
+    small_graph(folder / "onnx")
     checkpoint("qwen3", folder / "Qwen3-8B")
     command = ["apply", "Qwen3-8B", "--as-is", "--to", "gguf", "--outtype", "q8_0", "-q", "-o", "Qwen3-8B-Q8_0.gguf"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

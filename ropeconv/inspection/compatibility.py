@@ -74,7 +74,7 @@ class Compatibility(Summary):
         what = "merged" if self.models else "applied"
         if self.fits:
             return f"They can be {what}."
-        return f"They cannot be {what} as they are: {counted(len(self.misfits), 'difference')}."
+        return f"They cannot be {what} unchanged: {counted(len(self.misfits), 'difference')}."
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
@@ -95,7 +95,7 @@ class Compatibility(Summary):
 
 @dataclass(frozen=True)
 class Named:
-    """What a command line names. models: the base first. adapters: each with the model that it goes over."""
+    """The models and adapters of a command line. models: the base first. adapters: each with the model that it goes over."""
 
     models: tuple[Inspection, ...]
     adapters: tuple[tuple[Adapter, Inspection], ...]
@@ -115,7 +115,7 @@ def opened(given: Sequence[str], family: str = "") -> Named:
     merge, names = None, given
     if any(map(is_merge, given)):
         if len(given) > 1:
-            raise UsageError("a YAML file names all models of a merge; give it alone")
+            raise UsageError("a YAML file names all models of a merge; leave the others out")
         merge = read_merge(expanded(given[0]))
         names = merge.models
     sources = [open_source(name, "" if name.endswith(".gguf") else family) for name in names]
@@ -135,7 +135,7 @@ def opened(given: Sequence[str], family: str = "") -> Named:
     for name, lora in merge.adapters if merge else ():
         adapter = read_adapter(open_source(lora))
         if adapter is None:
-            raise BadSource(f"{lora} in {given[0]} is not a PEFT adapter; write the model alone")
+            raise BadSource(f"{lora} in {given[0]} is not a PEFT adapter; write only the model")
         pairs.append((adapter, models[names.index(name)]))
     if len(models) + len(pairs) < 2 and merge is None:
         raise UsageError("compare needs two models, an adapter, or a YAML file of mergekit; name another one")

@@ -156,7 +156,7 @@ class RopeDifference(Summary):
 
     @property
     def differences(self) -> str:
-        """What differs, in words; empty where nothing does."""
+        """The differences in words; empty where there are none."""
         *others, last = [self._phrase(name) for name in self.differs] or [""]
         return f"{', '.join(others)}{' and ' if others else ''}{last}"
 

@@ -44,7 +44,7 @@ def test_a_merge(run: Run, tmp_path: Path) -> None:
     found = run("compare", "merge.yaml", "--exit-code")
     assert found.returncode == 3
     assert f"-> ropeconv apply {DISTILLED} --theta 1000000 --context 40960 --replace" in found.stdout
-    assert found.stdout.endswith("They cannot be merged as they are: 1 difference.\n")
+    assert found.stdout.endswith("They cannot be merged unchanged: 1 difference.\n")
     data = json.loads(run("compare", STOCK, DISTILLED, "--merge", "--json").stdout)
     assert (data["fits"], [misfit["about"] for misfit in data["misfits"]]) == (False, ["rope"])
     same = run("compare", STOCK, STOCK, STOCK, "--exit-code")

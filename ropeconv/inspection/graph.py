@@ -168,7 +168,8 @@ def _bases(vector: Vector, slowest: int) -> Iterator[float]:
     """Bases that a vector suggests by its slowest pair and by its second one, the roundest first."""
     for index in (slowest, 1):
         if 0 < index <= slowest and vector[index] < vector[0]:
-            yield from rounded(float(vector[0] / vector[index]) ** (len(vector) / index))
+            with suppress(OverflowError):
+                yield from rounded(float(vector[0] / vector[index]) ** (len(vector) / index))
 
 
 def rounded(value: float) -> list[float]:

@@ -70,6 +70,8 @@ def test_bases_are_recognised_and_other_vectors_are_not(tmp_path: Path) -> None:
     vectors += [np.sort(generator.uniform(1e-4, 1, 64))[::-1], np.append(BASE[:16], np.zeros(16))]
     names = [rope.recognised() for rope in ropes(graphs.rotating(tmp_path / "a.onnx", *vectors))]
     plain = [f"default, theta {theta}" for theta in (10_000, 500_000, 1_000_000, 8_000_000)]
+    (steep,) = ropes(graphs.rotating(tmp_path / "b.onnx", np.append(1.0, np.linspace(1e-20, 1e-21, 63))))
+    assert steep.recognised() == "custom inv_freq"
     assert names == [*plain, "custom inv_freq", "proportional, theta 10000, factor 1, partial_rotary_factor 0.5"]
 
 

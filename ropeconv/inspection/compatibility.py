@@ -95,7 +95,7 @@ class Compatibility(Summary):
 
 @dataclass(frozen=True)
 class Named:
-    """The models and adapters of a command line. models: the base first. adapters: each with the model that it goes over."""
+    """The models and adapters of a command line. models: base first. adapters: each with its model."""
 
     models: tuple[Inspection, ...]
     adapters: tuple[tuple[Adapter, Inspection], ...]

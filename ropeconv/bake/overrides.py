@@ -33,7 +33,7 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
     """Return the keys of config.json that a plan changes, those of a nested config below its name.
 
     Args:
-        plan: What is to be computed.
+        plan: The output that the overrides stand for.
         before: The config.json that the server reads.
 
     Raises:
@@ -55,7 +55,7 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
         )
     found = changed(before, after)
     if not found:
-        raise UsageError(f"{source} needs no override: its config stays as it is")
+        raise UsageError(f"{source} needs no override: its config does not change")
     flat = before.get("model_type") in FLAT and "text_config" not in before
     if flat and any(name.startswith("sglang") for name in plan.target.runtimes):
         raise RopeconvError(

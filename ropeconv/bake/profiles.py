@@ -143,7 +143,7 @@ def refuse_changed_weights(plan: Plan, name: str) -> None:
     if what:
         raise RopeconvError(
             f"the profile {name} cannot share weights, since {what}; choose another method or --runtime, or write it "
-            "alone with `ropeconv apply`"
+            "with `ropeconv apply`"
         )
 
 
@@ -224,7 +224,7 @@ def split_files(source: GgufSource) -> list[PlannedFile]:
 
 @dataclass
 class Finish:
-    """What is left to do when the files of a plan are written: the links, GGUF headers and receipts of its profiles.
+    """The last step, after the files of a plan are written: links, GGUF headers and receipts of its profiles.
 
     plan: the profiles. fsync: wait until receipts are on the disk. outputs: those that are finished, by name.
     """

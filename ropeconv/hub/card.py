@@ -263,7 +263,7 @@ def card(
         base: The base model.
         ggufs: Names of GGUF files in the repository.
         pictures: File names of those to show.
-        branch: Of the repository, None for the default one.
+        branch: The branch of the repository, None for the default one.
 
     Raises:
         BadSource: The receipt names an unknown method.

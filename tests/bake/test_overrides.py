@@ -108,7 +108,7 @@ def test_stdout_is_the_json_and_the_commands_follow_on_stderr(llama: Path, tmp_p
         ("model model --yarn 4", 2, "leave the others out"),
         ("file.gguf --yarn 4", 2, "file.gguf is a GGUF file; write it with -o"),
         ("scaled --linear 4 --replace", 1, "an override cannot remove rope_parameters."),
-        ("scaled --as-is", 2, "scaled needs no override: its config stays as it is"),
+        ("scaled --as-is", 2, "scaled needs no override: its config does not change"),
     ],
 )  # fmt: skip
 def test_a_refusal_is_a_sentence(line: str, code: int, message: str, llama: Path, tmp_path: Path) -> None:

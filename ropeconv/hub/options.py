@@ -31,13 +31,9 @@ class PushOptions:
 
 @dataclass(frozen=True)
 class PublishOptions(PushOptions):
-    """How and where an output is published.
-
-    through_here: whether files that the Hub cannot copy itself are fetched and uploaded. repo_id: owner/name.
-    """
+    """How and where an output is published. repo_id: owner/name."""
 
     token: str | None = option(None, "Use this token instead of HF_TOKEN and the stored login.", EXPERT)
-    through_here: bool = True
     repo_id: str = ""
 
 

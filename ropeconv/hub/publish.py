@@ -188,11 +188,6 @@ def _commit(
     except Exception as problem:
         if not _no_copy(problem):
             raise
-        if not how.through_here:
-            raise RopeconvError(
-                f"the Hub cannot copy these files ({_first_line(problem)}), and they may not be fetched here; publish "
-                "with `ropeconv apply --push` on a machine that may fetch them"
-            ) from None
         note(f"The Hub cannot copy these files ({_first_line(problem)}); fetching and uploading them.")
     fetched = [
         CommitOperationAdd(name, api.hf_hub_download(what.source, origin, revision=what.commit))

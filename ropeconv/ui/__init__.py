@@ -1,1 +1,1 @@
-"""The page of `ropeconv ui`, which is a Space as well. `serve` and `serve_space` import Gradio when they run."""
+"""The page of `ropeconv ui`. `serve` imports Gradio when it runs."""

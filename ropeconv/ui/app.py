@@ -10,9 +10,8 @@ from gradio.components import Navbar
 
 from ..formats.package_data import render
 from ..version import __version__
-from .access import visitor_of
+from .desk import KEPT
 from .pages import build_bake, build_compare, build_inspect, build_results, build_runtimes
-from .rules import KEPT
 from .server import Front
 
 PAGES = {
@@ -21,7 +20,6 @@ PAGES = {
 QUIET, QUIET_DARK = "#59636e", "#a3abb3"
 """Small type, with a contrast of at least 4.5 to what is behind it."""
 HEAD = '<link rel="icon" href="favicon.ico"><style>%s</style><script>%s</script>'
-BUSY = "you have %d requests that are not answered yet; wait for them, or cancel them"
 
 
 def application(front: Front) -> gr.Blocks:
@@ -36,10 +34,8 @@ def application(front: Front) -> gr.Blocks:
     for name, build in PAGES.items():
         with demo.route(name) as page:
             _page(front, page, build)
-    demo.queue(max_size=front.rules.waiting, api_open=False)
+    demo.queue(api_open=False)
     demo._queue.sleep_when_free = 0.02  # seconds; with the 0.001 of Gradio an idle page takes 7 % of a core
-    if front.rules.of_visitor is not None:
-        _bound(demo._queue, front.rules.of_visitor)
     return demo  # type: ignore[no-any-return]
 
 
@@ -58,21 +54,6 @@ def looks() -> dict[str, Any]:
         "footer_links": [],
         "run_history": False,
     }
-
-
-def _bound(queue: Any, most: int) -> None:
-    """Refuse requests of a visitor who has as many that run or wait, as Gradio does where there are too many of all."""
-    push = queue.push
-
-    async def bounded(body: Any, request: Any, username: str | None) -> Any:
-        events = [event for job in queue.active_jobs for event in job or ()]
-        events += [event for group in queue.event_queue_per_concurrency_id.values() for event in group.queue]
-        visitor = visitor_of(request.scope)
-        if sum(visitor_of(event.request.scope) == visitor for event in events) >= most:
-            return False, BUSY % most, "queue_full"
-        return await push(body=body, request=request, username=username)
-
-    queue.push = bounded
 
 
 def _page(front: Front, page: gr.Blocks, build: Callable[[Front, gr.Blocks], None]) -> None:

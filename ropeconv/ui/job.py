@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import re
-import resource
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
 from ..environment import redacted
 from ..errors import Stopped, reason
-from ..formats.files import scratch
 from ..views.sheet import sentence
+from .desk import Desk, Message, PageAnswer, PageProgress, PageRequest, decode, encode
 from .forms import UPLOADS, PageForm, refuse_long
-from .rules import Desk, Message, PageAnswer, PageProgress, PageRequest, decode, encode
 from .sheet import HtmlSheet
 
 CANCELLED = "cancelled: nothing was kept"
-LOGIN = (
-    "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_STORED_TOKENS_PATH", "HF_HUB_CACHE",
-    "HUGGINGFACE_HUB_CACHE", "HF_XET_CACHE", "HF_ASSETS_CACHE", "HUGGINGFACE_ASSETS_CACHE",
-)  # fmt: skip
-"""Variables that huggingface_hub takes a login or a cache of this machine from."""
-
-
-COMMAND_LINE_LOGIN = re.compile(r"(?:log in with )?`hf auth login`[^.;]*")
-SIGN_IN = "sign in on the first page with a login that may do it"
-"""Its replacement in messages to visitors of a Space."""
 
 
 def work(connection: Connection, request: PageRequest) -> None:
@@ -58,17 +44,9 @@ def _answer(connection: Connection, request: PageRequest) -> PageAnswer:
     """The answer of a task, also where it fails."""
     try:
         threading.Thread(target=_watch, args=(connection,), daemon=True).start()
-        with scratch() if request.rules.public else nullcontext() as folder:
-            _limit(resource.RLIMIT_DATA, request.rules.memory)
-            _limit(resource.RLIMIT_FSIZE, request.rules.fetched)
-            if folder is not None:
-                _separate(folder, request.token)
-            return _done(connection, request)
+        return _done(connection, request)
     except Exception as problem:
-        if request.rules.memory is not None:  # so that the message fits in memory
-            _limit(resource.RLIMIT_DATA, resource.RLIM_INFINITY)
-        words = without_places(redacted(reason(problem)), request.form)
-        return failure(COMMAND_LINE_LOGIN.sub(SIGN_IN, words) if request.rules.public else words)
+        return failure(without_places(redacted(reason(problem)), request.form))
 
 
 def _done(connection: Connection, request: PageRequest) -> PageAnswer:
@@ -82,7 +60,7 @@ def _done(connection: Connection, request: PageRequest) -> PageAnswer:
 
     refuse_long(request.form)
     sheet = HtmlSheet()
-    TASKS[request.task](request.form, Desk(request.rules, tell, request.token, finish), sheet)
+    TASKS[request.task](request.form, Desk(tell, finish), sheet)
     return PageAnswer(without_places(sheet.html(), request.form))
 
 
@@ -100,26 +78,6 @@ def failure(message: str) -> PageAnswer:
     sheet = HtmlSheet()
     sheet.problem(sentence(message))
     return PageAnswer(sheet.html(), failed=True)
-
-
-def _separate(folder: Path, token: str) -> None:
-    """Takes login, cache and working folder of this machine away from a stranger's process; `folder` is its own."""
-    for name in LOGIN:
-        os.environ.pop(name, None)
-    os.environ |= {"HF_HOME": str(folder / "hub"), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TMPDIR": str(folder)}
-    if token:
-        os.environ["HF_TOKEN"] = token
-    tempfile.tempdir = str(folder)
-    (folder / "work").mkdir()
-    os.chdir(folder / "work")
-
-
-def _limit(what: int, most: int | None) -> None:
-    """Sets a limit of this process, within what the system allows. what: of `resource`. most: None leaves it."""
-    if most is not None:
-        _, hard = resource.getrlimit(what)
-        within = hard == resource.RLIM_INFINITY or 0 <= most <= hard
-        resource.setrlimit(what, (most if within else hard, hard))
 
 
 def _watch(connection: Connection) -> None:

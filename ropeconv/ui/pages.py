@@ -18,6 +18,7 @@ from ..options import Format, Option, TargetOptions, options
 from ..rope.methods.method import REGISTRY
 from ..runtimes.gguf_readers import reader_names
 from ..views.reports import method_title
+from .desk import AT_ONCE
 from .forms import (
     METHODS,
     BakeForm,
@@ -30,12 +31,12 @@ from .forms import (
     kept,
     to_page,
 )
-from .rules import Rules
 from .server import Front
 from .tasks import WRITINGS, family_names, runtime_names, shown
 
-SOURCE = "owner/name on the Hub, with @revision or /file.gguf if needed"
-LOCAL_SOURCE = f"{SOURCE}; or the path of a folder, config.json or GGUF file"
+SOURCE = (
+    "owner/name on the Hub, with @revision or /file.gguf if needed; or the path of a folder, config.json or GGUF file"
+)
 WORDS = "Extend the context of a language model, in a form that your runtime computes correctly."
 EXAMPLES = (
     ("Qwen/Qwen3-8B", "128k"), ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "32k"), ("microsoft/phi-4", "64k"),
@@ -48,18 +49,15 @@ def heading(title: str, words: str) -> None:
     gr.HTML(f"<h1>{title}</h1><p>{words}</p>", elem_classes=["head"], apply_default_css=False)
 
 
-def model(
-    rules: Rules, dropped: str = "config.json or GGUF file", kinds: tuple[str, ...] = (".json", ".gguf")
-) -> dict[str, Any]:
-    """The two ways to name a model: its name, and a dropped file. dropped: what it may be. kinds: its suffixes."""
-    source = gr.Textbox(label="Model", info=SOURCE if rules.public else LOCAL_SOURCE, max_lines=1, elem_id="source")
-    return {"source": source} | upload(dropped, kinds)
+def model(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
+    """The two ways to name a model: its name, and a dropped file. dropped: what it may be."""
+    return {"source": gr.Textbox(label="Model", info=SOURCE, max_lines=1, elem_id="source")} | upload(dropped)
 
 
-def upload(dropped: str = "config.json or GGUF file", kinds: tuple[str, ...] = (".json", ".gguf")) -> dict[str, Any]:
-    """The place for a dropped file. Parameters are those of `model`."""
+def upload(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
+    """The place for a dropped file. dropped: what it may be."""
     with gr.Accordion(f"Or drop a {dropped}", open=False):
-        return {"upload": gr.File(label=dropped, file_types=list(kinds), height=140, elem_id="upload")}
+        return {"upload": gr.File(label=dropped, file_types=[".json", ".gguf"], height=140, elem_id="upload")}
 
 
 def control(option: Option, choices: Sequence[str] = ()) -> gr.components.Component:
@@ -96,7 +94,7 @@ ADDRESS = """(...values) => {
   window.history.replaceState(null, "", address);
 }"""
 """Keeps the values of components in the address. %s: their names, as a list."""
-Answers = Callable[[PageForm, gr.Request, str], Iterator[str]]
+Answers = Callable[[Any, gr.Request], Iterator[str]]
 
 
 @dataclass(frozen=True)
@@ -109,17 +107,14 @@ class Page:
     answer: gr.HTML
 
     def ask(self, task: str, triggers: list[Any], baking: bool = False) -> None:
-        """Runs a task when one of `triggers` comes. baking: whether it may take as long as a bake."""
+        """Runs a task when one of `triggers` comes. baking: whether it may take any time."""
 
         def begin(request: gr.Request) -> None:
             self.front.begin(request.session_hash or "")
 
-        def answers(form: PageForm, request: gr.Request, token: str) -> Iterator[str]:
-            yield from self.front.answers(task, form, request.session_hash or "", token, baking)
-
         if baking:  # at once, while the bake itself may have to wait
             gr.on(triggers, begin, None, None, queue=False, api_visibility="private", show_progress="hidden")
-        self.on(triggers, answers)
+        self.on(triggers, self.task(task, baking))
 
     def on(self, triggers: list[Any], answers: Answers, last: bool = False, place: Component | None = None) -> None:
         """Shows answers when one of `triggers` comes, and keeps what was typed in the address.
@@ -128,9 +123,9 @@ class Page:
         where they are shown, by default the place of the answer.
         """
 
-        def answer_form(typed: dict[Component, object], request: gr.Request, token: str) -> Iterator[str]:
+        def answer_form(typed: dict[Component, object], request: gr.Request) -> Iterator[str]:
             values = {name: typed.get(component) for name, component in self.fields.items()}
-            yield from answers(filled(self.kind, values), request, token)
+            yield from answers(filled(self.kind, values), request)
 
         names = kept(self.kind)
         gr.on(
@@ -138,16 +133,16 @@ class Page:
             api_visibility="private", show_progress="hidden",
         )  # fmt: skip
         gr.on(
-            triggers, self._with_login(answer_form), set(self.fields.values()), place or self.answer,
-            api_visibility="private", concurrency_limit=self.front.rules.at_once, concurrency_id="requests",
-            show_progress="hidden", trigger_mode="always_last" if last else "once",
+            triggers, answer_form, set(self.fields.values()), place or self.answer, api_visibility="private",
+            concurrency_limit=AT_ONCE, concurrency_id="requests", show_progress="hidden",
+            trigger_mode="always_last" if last else "once",
         )  # fmt: skip
 
     def from_address(self, page: gr.Blocks, answers: Answers, complete: Callable[[Any], bool]) -> None:
         """Fills the components from the address when a page is opened, and answers where it is `complete`."""
         names = kept(self.kind)
 
-        def opened(request: gr.Request, token: str) -> Iterator[list[object]]:
+        def load(request: gr.Request) -> Iterator[list[object]]:
             form = from_address(self.kind, dict(request.query_params))
             untouched = [gr.skip() for _ in names]
             values = [list(value) if isinstance(value := getattr(form, name), tuple) else value for name in names]
@@ -156,41 +151,22 @@ class Page:
             filling = form != self.kind()  # what is typed meanwhile stays
             yield [*(known if filling else untouched), ""]
             if complete(form):
-                for html in answers(form, request, token):
+                for html in answers(form, request):
                     yield [*untouched, html]
 
         outputs = [*(self.fields[name] for name in names), self.answer]
-        if self.front.rules.public:
-
-            def load(request: gr.Request, token: gr.OAuthToken | None) -> Iterator[list[object]]:
-                yield from opened(request, token.token if token else "")
-        else:
-
-            def load(request: gr.Request) -> Iterator[list[object]]:  # type: ignore[misc]
-                yield from opened(request, "")
-
         page.load(
-            load, None, outputs, api_visibility="private", show_progress="hidden",
-            concurrency_limit=self.front.rules.at_once, concurrency_id="requests",
+            load, None, outputs, api_visibility="private", show_progress="hidden", concurrency_limit=AT_ONCE,
+            concurrency_id="requests",
         )  # fmt: skip
 
-    def task(self, name: str) -> Answers:
-        """The answers of a task. name: of it."""
-        return lambda form, request, token: self.front.answers(name, form, request.session_hash or "", token)
+    def task(self, name: str, baking: bool = False) -> Answers:
+        """The answers of a task. name: of it. baking: as in `ask`."""
 
-    def _with_login(self, answer: Callable[[dict[Component, object], gr.Request, str], Iterator[str]]) -> Any:
-        """A function of Gradio: with the login of the visitor in a Space, without it on one's own machine."""
-        if not self.front.rules.public:
+        def answers(form: PageForm, request: gr.Request) -> Iterator[str]:
+            yield from self.front.answers(name, form, request.session_hash or "", baking)
 
-            def local(values: dict[Component, object], request: gr.Request) -> Iterator[str]:
-                yield from answer(values, request, "")
-
-            return local
-
-        def public(values: dict[Component, object], request: gr.Request, token: gr.OAuthToken | None) -> Iterator[str]:
-            yield from answer(values, request, token.token if token else "")
-
-        return public
+        return answers
 
 
 def _known(component: Component, value: object) -> object:
@@ -207,7 +183,7 @@ def _known(component: Component, value: object) -> object:
 def build_compare(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
     heading("Compare", "The methods that reach a length, side by side, compared without running the model.")
-    fields = model(front.rules)
+    fields = model()
     context = gr.Textbox(
         label="Target length", info="Tokens such as 128k, or a factor such as 4", max_lines=1, elem_id="context"
     )
@@ -223,13 +199,13 @@ def build_compare(front: Front, page: gr.Blocks) -> None:
 def build_inspect(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
     heading("Inspect", "The RoPE of a model, problems in its config, and the runtimes that support it.")
-    _about_a_model(front, page, "inspect", "Inspect", model(front.rules))
+    _about_a_model(front, page, "inspect", "Inspect", model())
 
 
 def build_results(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
     heading("Results", "How an output was made, whether it was validated, and how well it works.")
-    _about_a_model(front, page, "results", "Show", model(front.rules, "receipt, result or GGUF file"))
+    _about_a_model(front, page, "results", "Show", model("receipt, result or GGUF file"))
 
 
 def _about_a_model(front: Front, page: gr.Blocks, task: str, words: str, fields: dict[str, Any]) -> None:
@@ -251,63 +227,26 @@ def build_runtimes(front: Front, page: gr.Blocks) -> None:
     fields = {"family": family, "runtime": runtime, "writing": writing}
     table_page = Page(front, RuntimesForm, fields, answer())
 
-    def answers(form: Any, request: gr.Request, token: str) -> Iterator[str]:
+    def answers(form: Any, request: gr.Request) -> Iterator[str]:
         yield shown(form)
 
     table_page.on([field.change for field in fields.values()], answers, last=True)
     table_page.from_address(page, answers, lambda form: True)
 
 
-SIGN_IN = "Sign in with Hugging Face"
-LONGEST = 1500
-"""Characters of an address that comes back: it is kept in a cookie meanwhile."""
-AWAY = """(words, ...values) => {
-  (%s)(...values);
-  const typed = window.location.search.length < %d ? window.location.search : "";
-  const way = words === %s ? "/login/huggingface" : "/logout";
-  window.parent?.postMessage({ type: "SET_SCROLLING", enabled: true }, "*");
-  setTimeout(() => {
-    window.location.assign(`${way}?_target_url=${encodeURIComponent(window.location.pathname + typed)}`);
-  }, 500);
-}"""
-"""The script of Gradio's own button, but with the whole address; Gradio keeps only its first field."""
-
-
-def login() -> gr.Button:
-    """The button for signing in and out."""
-    gr.LoginButton(visible=False)  # without one, Gradio does not serve the addresses of a login
-    return gr.Button(SIGN_IN, elem_id="login")
-
-
-def lead_back(button: gr.Button, page_fields: Page, page: gr.Blocks) -> None:
-    """Signs in and out, and leads back to the page with what was typed. button: of `login`. made: the page's fields."""
-    names = kept(page_fields.kind)
-    script = AWAY % (ADDRESS % json.dumps(names), LONGEST, json.dumps(SIGN_IN))
-    typed = [page_fields.fields[name] for name in names]
-    button.click(None, [button, *typed], None, js=script, queue=False, api_visibility="private")
-
-    def named(profile: gr.OAuthProfile | None) -> str:
-        return f"Sign out ({profile.username})" if profile else SIGN_IN
-
-    page.load(named, None, button, queue=False, api_visibility="private", show_progress="hidden")
-
-
 CHOICES = {"to": get_args(Format), "outtype": tuple(dict.fromkeys(("auto", *export.OUTTYPES, *FTYPES)))}
 """Values of options that do not list them all."""
-LOGIN = "Publishing needs a login. Hugging Face then asks whether this page may create repositories for you."
 
 
 def build_bake(front: Front, page: gr.Blocks) -> None:
     """The components of the page."""
-    public = front.rules.public
     examples = " ".join(
         f'<a href="{escape(to_page("", BakeForm(source=name, context=length)))}">{name} to {length}</a>'
         for name, length in EXAMPLES
     )
     heading("ropeconv", f'{WORDS}</p><p class="examples">For example: {examples}')
     with gr.Row():
-        info = SOURCE if public else LOCAL_SOURCE
-        source = gr.Textbox(label="Model", info=info, max_lines=1, elem_id="source", scale=5, min_width=260)
+        source = gr.Textbox(label="Model", info=SOURCE, max_lines=1, elem_id="source", scale=5, min_width=260)
         searching = gr.Button("Search the Hub", elem_id="search", scale=1, min_width=130)
     matches = gr.HTML(elem_id="found", apply_default_css=False)
     fields = upload()
@@ -335,7 +274,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         fields |= controls(TargetOptions, CHOICES, without=("runtimes",))
     planning = gr.Button("Plan", variant="primary", elem_id="plan")
     place = answer()
-    with gr.Row(visible=not public):
+    with gr.Row():
         info = "A folder or GGUF file. By default it is named after model and method"
         out = gr.Textbox(label="Write to", info=info, max_lines=1, elem_id="out", scale=5, min_width=260)
         writing = gr.Button("Write", elem_id="write", scale=1, min_width=130)
@@ -343,20 +282,14 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         info = "owner/name on the Hub"
         repo_id = gr.Textbox(label="Publish to", info=info, max_lines=1, elem_id="repo_id", scale=5, min_width=260)
         publishing = gr.Button("Publish", elem_id="publish", scale=1, min_width=130)
-    if public:
-        gr.Markdown(LOGIN)
-        button = login()
     with gr.Accordion("Options of publishing", open=False):
         fields |= {"repo_id": repo_id} | controls(PushOptions, {})
     cancel = gr.Button("Cancel", size="sm", elem_id="cancel")
-    fields["out"] = gr.State("") if public else out
+    fields["out"] = out
     bake_page = Page(front, BakeForm, fields, place)
-    if public:
-        lead_back(button, bake_page, page)
     bake_page.on([searching.click], bake_page.task("search"), place=matches)
     bake_page.ask("plan", [planning.click, *(fields[name].submit for name in ("source", "context", "value"))])
-    if not public:
-        bake_page.ask("write", [writing.click], baking=True)
+    bake_page.ask("write", [writing.click], baking=True)
     bake_page.ask("publish", [publishing.click], baking=True)
 
     def stop(request: gr.Request) -> None:

@@ -1,36 +1,28 @@
-"""Serves the pages, on one's own machine and as a Space."""
+"""Serves the pages on this machine."""
 
 from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import PackageNotFoundError, metadata, version
 from typing import TYPE_CHECKING
 
 from ..environment import require
 from ..formats.files import scratch
 from ..formats.package_data import render
-from ..hub.options import PublishOptions, repository
-from ..models.hub import answers
 from ..rope.errors import RopeconvError
-from ..version import __version__
-from .access import LOOPBACK, PARAMETER, BodyMiddleware, KeyMiddleware, OriginMiddleware, Uploads, new_key
+from .access import PARAMETER, KeyMiddleware, OriginMiddleware, new_key
+from .desk import SECONDS, PageAnswer, PageProgress, PageRequest
 from .forms import PageForm
 from .job import CANCELLED, PageJob, failure, prepare
-from .rules import KEPT, LOCAL, SPACE, UPLOADS_OF_ALL, UPLOADS_OF_ONE, PageAnswer, PageProgress, PageRequest, Rules
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
     from starlette.types import ASGIApp
 
 BUSY = "a bake is running on this page; cancel it, or wait for it"
@@ -39,22 +31,19 @@ MOST_CANCELLED = 10_000
 
 
 class Front:
-    """Runs requests. rules: for all of them."""
+    """Runs requests."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
+    def __init__(self) -> None:
         self._jobs: dict[str, PageJob] = {}
         self._cancelled: dict[str, None] = {}
         self._lock = threading.Lock()
 
-    def answers(self, task: str, form: PageForm, session: str, token: str = "", baking: bool = False) -> Iterator[str]:
+    def answers(self, task: str, form: PageForm, session: str, baking: bool = False) -> Iterator[str]:
         """Yield the HTML that a page shows while a task runs; the last is its answer.
 
-        task: its name. form: what was typed. session: of the visitor's page. token: of the visitor's login. baking:
-        whether it may take as long as a bake.
+        task: its name. form: what was typed. session: of the visitor's page. baking: whether it may take any time.
         """
-        seconds = self.rules.baking_seconds if baking else self.rules.seconds
-        page_request = PageRequest(task, form, self.rules, token)
+        page_request, seconds = PageRequest(task, form), None if baking else SECONDS
         job: PageJob | None = None
         with self._lock:  # and nothing is yielded here: whoever leaves then would keep it
             before = self._jobs.get(session)
@@ -105,11 +94,10 @@ Ready = Callable[[str], None]
 
 
 @contextmanager
-def serving(rules: Rules, port: int | None = None, renewed: Ready = lambda address: None) -> Iterator[str]:
+def serving(port: int | None = None, renewed: Ready = lambda address: None) -> Iterator[str]:
     """Serve the pages while it is entered, only on this machine.
 
     Args:
-        rules: Those for visitors.
         port: To listen on, None for the first free one.
         renewed: Called with the next address when one was used, since each works once.
 
@@ -129,9 +117,9 @@ def serving(rules: Rules, port: int | None = None, renewed: Ready = lambda addre
 
         def closed(app: ASGIApp) -> ASGIApp:
             cookie = f"ropeconv-{number}"
-            return OriginMiddleware(KeyMiddleware(app, path, key, cookie, lambda key: renewed(address(key))), LOOPBACK)
+            return OriginMiddleware(KeyMiddleware(app, path, key, cookie, lambda key: renewed(address(key))))
 
-        with _served(rules, listener, f"/{path}", closed):
+        with _served(listener, f"/{path}", closed):
             yield address(key)
 
 
@@ -146,28 +134,9 @@ def serve(
         port: As in `serving`.
         renewed: As in `serving`.
     """
-    with serving(LOCAL, port, renewed) as address:
+    with serving(port, renewed) as address:
         ready(address)
         wait()
-
-
-def serve_space(weights: bool = False, minutes: float = 5.0, memory: int = 4 << 30, upload: int = 64 << 20) -> None:
-    """Serves the pages as a Space, for strangers, until the process ends.
-
-    weights: whether what moves weights is done, which takes the disk and the time of the Space. minutes: that a bake
-    may take. memory: bytes that a request may have. upload: bytes that a dropped file may have.
-    """
-    rules = replace(SPACE, weights=weights, baking_seconds=60 * minutes, memory=memory, upload=upload)
-    name, port = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0"), int(os.environ.get("GRADIO_SERVER_PORT", PORT))
-    uploads = Uploads(upload * UPLOADS_OF_ONE, upload * UPLOADS_OF_ALL, sum(KEPT))
-
-    def bounded(app: ASGIApp) -> ASGIApp:
-        return OriginMiddleware(BodyMiddleware(app, upload, uploads), hosts=None)
-
-    with _listening(name, port) as listener, _served(rules, listener, "/", bounded) as thread:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a Space that is stopped removes its files
-        with suppress(KeyboardInterrupt):
-            thread.join()
 
 
 @contextmanager
@@ -192,11 +161,8 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _served(
-    rules: Rules, listener: socket.socket, path: str, guarded: Callable[[ASGIApp], ASGIApp]
-) -> Iterator[threading.Thread]:
+def _served(listener: socket.socket, path: str, guarded: Callable[[ASGIApp], ASGIApp]) -> Iterator[None]:
     """Serve the pages in a thread. path: below which they are. guarded: what stands before all that Gradio answers."""
-    require("gradio", "the page")
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     with scratch() as folder:
         os.environ["GRADIO_TEMP_DIR"] = str(folder)
@@ -207,14 +173,14 @@ def _served(
 
         from .app import application, looks
 
-        front = Front(rules)
+        front = Front()
         demo = application(front)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="SSR mode")  # which is off
             # not `launch`, which puts Gradio's own CORS before every middleware
             app = mount_gradio_app(
-                FastAPI(openapi_url=None), demo, path, max_file_size=rules.upload, show_error=False, ssr_mode=False,
-                mcp_server=False, enable_monitoring=False, **looks(),
+                FastAPI(openapi_url=None), demo, path, show_error=False, ssr_mode=False, mcp_server=False,
+                enable_monitoring=False, **looks(),
             )  # fmt: skip
         demo.has_launched = True  # else a mounted application reads every file that a request names as dropped
         config = uvicorn.Config(
@@ -228,74 +194,10 @@ def _served(
                 time.sleep(POLL)
             if not server.started:
                 raise RopeconvError("the page did not start; see the messages above")
-            yield thread
+            yield
         finally:
             front.stop()
             demo.close(verbose=False)
             app.routes[-1].app.stop_event.set()  # which ends the streams of pages that are open
             server.should_exit = True
             thread.join(2 * GRACE)
-
-
-MARK = "from ropeconv.ui.server import serve_space"
-"""A line that only the program of such a Space has."""
-EMPTY = {".gitattributes"}
-"""Files of a new Space, which a run that was stopped leaves."""
-PROGRAM = "app.py"
-FILES = ("README.md", "requirements.txt", PROGRAM)
-
-
-def files() -> dict[str, str]:
-    """The files of a Space, by name."""
-    values = {
-        "version": __version__,
-        "gradio": version("gradio"),
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "homepage": _homepage(),
-    }
-    return {name: render(f"space/{name}.jinja", **values) for name in FILES}
-
-
-def publish_space(name: str, private: bool = False) -> str:
-    """Publishes a Space, or the newer version of one that is there, and returns its address.
-
-    name: owner/name. private: of a new one. Raises UsageError where the name is none, RopeconvError for a Space with
-    another program, and what huggingface_hub raises.
-    """
-    require("gradio", "the page")
-    from huggingface_hub import CommitOperationAdd
-
-    from ..hub.publish import client
-
-    repo_id = repository(name)
-    api = client(PublishOptions())
-    with answers(repo_id):
-        if api.repo_exists(repo_id, repo_type="space"):
-            _refuse_other(api, repo_id)
-            if private and not api.space_info(repo_id).private:
-                raise RopeconvError(f"{repo_id} exists and is public; leave --private out, or change it on the Hub")
-        else:
-            api.create_repo(repo_id, repo_type="space", space_sdk="gradio", private=private)
-        operations = [CommitOperationAdd(path, text.encode()) for path, text in files().items()]
-        api.create_commit(repo_id, operations, commit_message=f"ropeconv {__version__}", repo_type="space")
-    return f"{api.endpoint}/spaces/{repo_id}"
-
-
-def _refuse_other(api: HfApi, repo_id: str) -> None:
-    """Raises RopeconvError for a Space that is not one of these."""
-    if api.file_exists(repo_id, PROGRAM, repo_type="space"):
-        with open(api.hf_hub_download(repo_id, PROGRAM, repo_type="space"), encoding="utf-8", errors="replace") as file:
-            if MARK in file.read():
-                return
-    elif set(api.list_repo_files(repo_id, repo_type="space")) <= EMPTY:
-        return
-    raise RopeconvError(f"{repo_id} is a Space with another program; choose another name")
-
-
-def _homepage() -> str:
-    """The page of the project, as its metadata has it."""
-    try:
-        urls = metadata("ropeconv").get_all("Project-URL") or []
-    except PackageNotFoundError:
-        urls = []
-    return next((url.partition(", ")[2] for url in urls if url.startswith("Homepage, ")), "")

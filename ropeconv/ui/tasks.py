@@ -18,7 +18,6 @@ from ..errors import BadSource, UsageError
 from ..evaluate.ranking import advised
 from ..evaluate.result import read_result
 from ..formats import jsontext
-from ..formats.disk import human
 from ..formats.files import read_text, scratch
 from ..hub.options import PublishOptions, repository
 from ..hub.preview import show_publication
@@ -44,6 +43,7 @@ from ..views.results import show_result, show_validation
 from ..views.schedule_plots import pictures_of
 from ..views.support import POPULAR, WORDS, title_of
 from ..views.validation_plots import validation_pictures
+from .desk import Desk, PageProgress, dropped, named, opened
 from .forms import (
     BakeForm,
     CompareForm,
@@ -56,10 +56,8 @@ from .forms import (
     to_bake,
     to_page,
 )
-from .rules import Desk, PageProgress, dropped, named, opened
 from .sheet import HtmlSheet
 
-WEIGHTS = (".safetensors", ".gguf", ".bin", ".pth", ".pt")
 CONFIG = "config.json"
 
 
@@ -67,8 +65,7 @@ def plan(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Shows a plan as `ropeconv apply --dry-run` does, with the rest folded, and what a publication would do."""
     output_plan = _planned(form, desk)
     show_plan(output_plan, sheet)
-    if not desk.rules.public:
-        sheet.say(f"It will be written to {output_plan.out}")
+    sheet.say(f"It will be written to {output_plan.out}")
     with sheet.folded("Details: frequencies, every runtime, files"):
         show_plan(output_plan, sheet, explain=True)
     config = next((file.text for file in output_plan.files if file.name == CONFIG), None)
@@ -77,7 +74,7 @@ def plan(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     if form.repo_id:
         from ..hub.preview import preview
 
-        publication = preview(planned(output_plan), _publication(form, desk))
+        publication = preview(planned(output_plan), _publication(form))
         sheet.note(publication.note)
         show_publication(publication, sheet)
     _same(output_plan, form, bool(form.repo_id), sheet)
@@ -85,8 +82,6 @@ def plan(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
 
 def write(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Writes and checks an output. Where that is stopped, or fails, nothing is kept that was not there before."""
-    if desk.rules.public:
-        raise UsageError("this page does not write to its disk; publish the output, or run the command on your machine")
     output_plan = _planned(form, desk)
     earlier = HiddenFolder(output_plan.out).root.exists()  # of a run that goes on from it
     try:
@@ -106,11 +101,8 @@ def write(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
 
 def publish(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Publishes an output. Nothing of it stays on this disk."""
-    how = _publication(form, desk)
-    if desk.rules.public and not desk.token:
-        raise UsageError("you are not signed in; sign in with Hugging Face first")
+    how = _publication(form)
     output_plan = _planned(form, desk)
-    _refuse_weights(output_plan, desk)
     from ..hub.preview import staged
 
     if isinstance(output_plan, CheckpointPlan):
@@ -135,35 +127,19 @@ def _same(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> Non
 
 
 def _planned(form: BakeForm, desk: Desk) -> Plan:
-    out = None if desk.rules.public else place_of(form)  # no place of a machine of others
-    recipe, target = recipe_of(form), target_of(form, out)
+    recipe, target = recipe_of(form), target_of(form, place_of(form))
     if recipe.method.slow_note:
         desk.tell(PageProgress(recipe.method.slow_note))
-    source = opened(form, desk.rules)
+    source = opened(form)
     target.check(recipe, source.kind == "gguf")
     output_plan = make_plan(source, recipe, target)
-    return output_plan if desk.rules.public else replace(output_plan, out=output_plan.out.absolute())
+    return replace(output_plan, out=output_plan.out.absolute())
 
 
-def _publication(form: BakeForm, desk: Desk) -> PublishOptions:
+def _publication(form: BakeForm) -> PublishOptions:
     if not form.repo_id:
         raise UsageError("no repository is given; write owner/name of the one to publish to")
-    rules = {"token": desk.token or None, "through_here": desk.rules.weights, "repo_id": repository(form.repo_id)}
-    return copied(PublishOptions, form, **rules)
-
-
-def _refuse_weights(plan: Plan, desk: Desk) -> None:
-    """Raises RopeconvError where weights would go through a page that moves none."""
-    if desk.rules.weights:
-        return
-    on_hub = plan.source.kind == "hub"
-    moved = [file for file in plan.files if file.name.endswith(WEIGHTS) and not (file.action == "copy" and on_hub)]
-    if moved:
-        size = human(sum(file.size for file in moved))
-        raise RopeconvError(
-            f"{size} of weights would go through this page, which does not move weights; choose an encoding that only "
-            "changes the config, or run the command of the plan on your machine"
-        )
+    return copied(PublishOptions, form, repo_id=repository(form.repo_id))
 
 
 def _sent(what: UploadSet, how: PublishOptions, desk: Desk, sheet: HtmlSheet) -> str:
@@ -177,7 +153,7 @@ def _sent(what: UploadSet, how: PublishOptions, desk: Desk, sheet: HtmlSheet) ->
 
 def inspect(form: ModelForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Shows a model as `ropeconv inspect` does, with the rest folded, and draws its frequencies."""
-    source = opened(form, desk.rules)
+    source = opened(form)
     inspection = inspect_source(source)
     sheet.note(inspection.assumption)
     show_inspection(inspection, sheet)
@@ -206,7 +182,7 @@ def search(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     if not form.source:
         raise UsageError("no name is given to search for; write a part of one, such as qwen3")
     with answers(form.source):
-        api = HfApi(token=desk.token or (False if desk.rules.public else None), library_name="ropeconv")
+        api = HfApi(library_name="ropeconv")
         matches = [match.id for match in api.list_models(search=form.source, sort="downloads", limit=SEARCHED)]
     if matches:
         sheet.ways("On the Hub", [(name, to_page("", replace(form, source=name))) for name in matches])
@@ -222,7 +198,7 @@ DRAWN = 5
 
 def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Shows the methods as `ropeconv advise` does, and draws the first of them."""
-    source = opened(form, desk.rules)
+    source = opened(form)
     measured = Path(form.measured) if form.measured else None
     large = isinstance(source, Source) and len(source.weights()) > MOST_SHARDS
     outputs: tuple[Format, ...] | None = ("safetensors",) if large else None
@@ -264,7 +240,7 @@ def results(form: ModelForm, desk: Desk, sheet: HtmlSheet) -> None:
     if form.upload:
         _dropped(Path(form.upload), sheet)
     else:
-        _receipt(receipt_of(open_source(named(form.source, desk.rules))), sheet)
+        _receipt(receipt_of(open_source(named(form.source))), sheet)
 
 
 def _dropped(path: Path, sheet: HtmlSheet) -> None:

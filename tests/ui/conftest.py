@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,10 +18,6 @@ from ..support.hub_server import Hub, handler
 from ..support.hub_server import running as running_server
 from ..support.hub_writing import WritingHub, serving_writes
 from .visitor import Visitor, served
-
-if TYPE_CHECKING:
-    from .space_hub import SpaceHub
-    from .space_program import Space
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,24 +62,6 @@ def site(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) 
         environment = hub.environment(folder / "home") | {"HF_TOKEN": "hf_of_this_user"}
         with served(folder, environment) as (address, process):
             yield Site(folder, address, process, hub)
-
-
-@pytest.fixture(scope="session")
-def hub(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Iterator[SpaceHub]:
-    """The Hub of Spaces."""
-    from .space_hub import serving_models
-
-    with serving_models(tmp_path_factory.mktemp("models"), tiny("llama")) as found:
-        yield found
-
-
-@pytest.fixture(scope="session")
-def running(hub: SpaceHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Space]:
-    """A Space, with limits that tests can reach."""
-    from .space_program import space
-
-    with space(hub, tmp_path_factory.mktemp("space"), "minutes=0.5, memory=1 << 30, upload=2 << 20") as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.ui.desk import is_on_hub
 from ropeconv.ui.forms import BakeForm, CompareForm, filled, from_address, kept, recipe_of, target_of, to_page
-from ropeconv.ui.rules import is_on_hub
 
 FILLED = BakeForm(
     source="a/b@c", method="yarn", value="4", settings="beta_fast=16", to="gguf", outtype="q8_0", encoding="keys",

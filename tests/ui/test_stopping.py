@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.ui.desk import PageAnswer, PageRequest
 from ropeconv.ui.forms import BakeForm, ModelForm
 from ropeconv.ui.job import PageJob
-from ropeconv.ui.rules import LOCAL, PageAnswer, PageRequest, Rules
 from ropeconv.ui.server import Front, _listening
 
 from ..support.hub_writing import WritingHub
@@ -90,8 +90,8 @@ def test_ctrl_c_ends_the_page_and_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ui.log"]
 
 
-def ask(task: str, form: ModelForm | BakeForm, rules: Rules = LOCAL, seconds: float | None = 60) -> PageAnswer:
-    *_, last = PageJob(PageRequest(task, form, rules), seconds).messages()
+def ask(task: str, form: ModelForm | BakeForm, seconds: float | None = 60) -> PageAnswer:
+    *_, last = PageJob(PageRequest(task, form), seconds).messages()
     assert isinstance(last, PageAnswer)
     return last
 
@@ -107,14 +107,8 @@ def test_a_request_that_takes_too_long_is_stopped_and_leaves_what_others_keep(fo
     assert (kept / "journal").exists()
 
 
-def test_a_request_that_takes_too_much_memory_says_so(llama: Path) -> None:
-    small = Rules(memory=1 << 20)
-    assert "not enough memory" in ask("inspect", ModelForm(source=str(llama)), small).html
-    assert not ask("inspect", ModelForm(source=str(llama)), Rules(memory=4 << 30)).failed
-
-
 def test_a_process_that_is_killed_is_an_answer(llama: Path) -> None:
-    job = PageJob(PageRequest("inspect", ModelForm(source=str(llama)), LOCAL), 60)
+    job = PageJob(PageRequest("inspect", ModelForm(source=str(llama))), 60)
     job._process.kill()
     (answer,) = [one for one in job.messages() if isinstance(one, PageAnswer)]
     assert answer.failed
@@ -122,7 +116,7 @@ def test_a_process_that_is_killed_is_an_answer(llama: Path) -> None:
 
 
 def test_a_stopped_request_does_not_answer_in_place_of_the_next(form: BakeForm, llama: Path) -> None:
-    front = Front(LOCAL)
+    front = Front()
     first = front.answers("inspect", ModelForm(source=str(llama)), "page")
     assert (
         "model-yarn4" in list(front.answers("plan", BakeForm(source=str(llama), method="yarn", value="4"), "page"))[-1]
@@ -143,12 +137,11 @@ def test_ports_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     refused = pytest.raises(RopeconvError, match=r"^port 7 cannot be used \(.*\); choose another one with --port$")
     with refused, _listening("203.0.113.1", 7):  # an address that this machine does not have
         pass
-    for wrong in (("--private",), ("--port", "0")):
-        command(tmp_path, "ui", *wrong, code=2)
+    command(tmp_path, "ui", "--port", "0", code=2)
 
 
 def test_a_second_bake_on_a_page_is_refused_and_keeps_nobody_else_waiting(form: BakeForm) -> None:
-    front = Front(LOCAL)
+    front = Front()
     running = front.answers("write", form, "page", baking=True)
     next(running)
     held = workers(os.getpid())

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import pydoc_data.topics
 import shlex
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +14,12 @@ import pytest
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
+from ropeconv.ui.desk import Desk
 from ropeconv.ui.forms import BakeForm, CompareForm, ModelForm, PageForm, RuntimesForm, command_of
-from ropeconv.ui.rules import LOCAL, SPACE, Desk, Rules
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS, shown
 
 from ..support.baking import make_plan
-from ..support.extent import sample
 from ..support.in_process import command
 from ..support.llamacpp import checkpoint
 from .test_sheet import Elements
@@ -49,9 +45,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(task: str, form: PageForm, rules: Rules = LOCAL) -> Elements:
+def asked(task: str, form: PageForm) -> Elements:
     sheet = HtmlSheet()
-    TASKS[task](form, Desk(rules, lambda message: None), sheet)
+    TASKS[task](form, Desk(lambda message: None), sheet)
     return Elements(sheet.html())
 
 
@@ -112,18 +108,6 @@ def test_a_gguf_file_is_inspected_compared_and_baked(models: Path, tmp_path: Pat
     assert len((tmp_path / "out.gguf").read_bytes()) == len((tmp_path / "by-command.gguf").read_bytes())
 
 
-def test_strangers_name_no_paths(models: Path) -> None:
-    source, bake = str(models / "source"), BakeForm(source=str(models / "baked.gguf"), method="yarn", value="4")
-    for task, form in (
-        ("inspect", ModelForm(source=source)), ("compare", CompareForm(source=source, context="4")), ("plan", bake),
-        ("publish", replace(bake, repo_id="me/x")), ("results", ModelForm(source=source)),
-    ):  # fmt: skip
-        with pytest.raises(RopeconvError, match=r"not a repository on the Hub|you are not signed in"):
-            asked(task, form, SPACE)
-    dropped = ModelForm(upload=str(models / "source" / "config.json"))
-    assert asked("inspect", dropped, SPACE).words.strip().startswith("config.json")
-
-
 def shown_command(page: Elements) -> list[str]:
     """The command below an answer, without the model."""
     return shlex.split(page.words.rpartition("The same on the command line")[2].replace("Copy", ""))[3:]
@@ -142,23 +126,6 @@ def test_the_command_does_what_was_done_and_nothing_more(form: BakeForm, models:
     assert pushed[3:] == ["--yarn", "4", "--push", "me/x", "--private"]
     home = replace(form, out="~/out")
     assert shown_command(asked("plan", home))[-1] == str(Path("~/out").expanduser())
-
-
-@pytest.mark.parametrize("name", sample(["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "HF_TOKEN_PATH"], 1))
-def test_no_cache_and_no_login_of_the_machine_is_left(name: str, tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom ropeconv.ui.job import _separate\n"
-        "if 'as it is' not in sys.argv: _separate(Path('own').absolute(), '')\n"
-        "from huggingface_hub import constants as c\nprint(c.HF_HUB_CACHE, c.HF_TOKEN_PATH, c.HF_ASSETS_CACHE)"
-    )
-    env = {**os.environ, name: "/shared/place"}
-
-    def places(*given: str) -> str:
-        return subprocess.check_output([sys.executable, "-c", code, *given], cwd=tmp_path, env=env, text=True)
-
-    assert "/shared/place" in places("as it is")
-    assert [one for one in places().split() if not one.startswith(str(tmp_path / "own"))] == []
 
 
 def test_a_path_that_does_not_exist_is_no_matter_of_the_hub(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rules, the limits for visitors of the page, and Desk, the context of a task."""
+"""Desk, the context of a task: its limits, the model that it is about, and what it tells the page."""
 
 from __future__ import annotations
 
@@ -21,55 +21,22 @@ from ..models.source import PAGE, Source
 from ..rope.errors import shown
 from .forms import ModelForm, PageForm
 
-
-@dataclass(frozen=True)
-class Rules:
-    """The limits for visitors.
-
-    public: whether visitors are strangers, as in a Space: models are named by repository or dropped, nothing is written
-    to the disk, and the Hub is used with the login of the visitor, or without one. weights: whether what moves weights
-    is done. seconds, baking_seconds: that an answer and a bake may take, None for no limit. memory: bytes of a request,
-    None for no limit. at_once, waiting: requests that run, and that wait. of_visitor: requests of one visitor that run
-    or wait, None for no limit. upload: bytes of a dropped file, None for no limit.
-    """
-
-    public: bool = False
-    weights: bool = True
-    seconds: float | None = 300.0
-    baking_seconds: float | None = None
-    memory: int | None = None
-    at_once: int = 8
-    waiting: int | None = None
-    of_visitor: int | None = None
-    upload: int | None = None
-
-    @property
-    def fetched(self) -> int | None:
-        """Bytes of a file that is fetched or written: as of an upload where no weights move, else None for no limit."""
-        return None if self.weights else self.upload
-
-
+SECONDS = 300.0
+"""That an answer may take; a bake may take any time."""
+AT_ONCE = 8
+"""Requests that run."""
 KEPT = (600, 7200)
 """Seconds between two looks at dropped files, and after which they are removed."""
-UPLOADS_OF_ONE, UPLOADS_OF_ALL = 4, 32
-"""Number of dropped files of the largest size that are kept, of one visitor and of all."""
-LOCAL = Rules()
-"""The rules of a page on one's own machine."""
-SPACE = Rules(
-    public=True, weights=False, seconds=60.0, baking_seconds=300.0, memory=4 << 30, at_once=4, waiting=40,
-    of_visitor=8, upload=64 << 20,
-)  # fmt: skip
-"""The rules of a Space."""
 
 
 ON_HUB = tuple(map(re.compile, (HUB_ID, HUB_FILE, PAGE.pattern)))
 
 
-def opened(form: ModelForm, rules: Rules) -> Source | GgufSource:
+def opened(form: ModelForm) -> Source | GgufSource:
     """The model of a form: the dropped file, else what is named. Raises UsageError and what `open_source` raises."""
     if form.upload:
         return dropped(Path(form.upload))
-    return open_source(named(form.source, rules))
+    return open_source(named(form.source))
 
 
 def dropped(path: Path) -> Source | GgufSource:
@@ -83,21 +50,15 @@ def dropped(path: Path) -> Source | GgufSource:
     return source
 
 
-def named(reference: str, rules: Rules) -> str:
+def named(reference: str) -> str:
     """Return the name of a model.
 
     Raises:
-        UsageError: Nothing is named; in public, what is named is not on the Hub; else, there is no such file.
+        UsageError: Nothing is named, or there is no such file.
     """
     if not reference:
         raise UsageError("no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file")
-    on_hub = is_on_hub(reference)
-    if rules.public and not on_hub:
-        raise UsageError(
-            f"{shown(reference)} is not a repository on the Hub; write owner/name, owner/name@revision or "
-            "owner/name/file.gguf"
-        )
-    if not on_hub and ":" not in reference and not expanded(reference).exists():
+    if not is_on_hub(reference) and ":" not in reference and not expanded(reference).exists():
         place = shown(str(expanded(reference).absolute()))
         raise UsageError(f"no such file or folder: {place}; write its full path, or owner/name as on the Hub")
     return reference
@@ -134,20 +95,18 @@ def decode(data: bytes) -> Message:
     return _decoder.decode(data)
 
 
-SECONDS = 0.25
-"""Between two messages about progress."""
+PAUSE = 0.25
+"""Seconds between two messages about progress."""
 
 
 @dataclass(frozen=True)
 class Desk:
-    """The context of a task. rules: for visitors. tell: called with progress. token: of the visitor, or empty.
+    """The context of a task.
 
-    finish: called when what is asked for is done, after which nothing stops it any more.
+    tell: called with progress. finish: called when what is asked for is done, after which nothing stops it any more.
     """
 
-    rules: Rules
     tell: Callable[[PageProgress], None]
-    token: str = ""
     finish: Callable[[], None] = lambda: None
 
     @contextmanager
@@ -159,7 +118,7 @@ class Desk:
         def advance(more: int) -> None:
             nonlocal done, last
             done += more
-            if time.monotonic() - last > SECONDS:
+            if time.monotonic() - last > PAUSE:
                 last = time.monotonic()
                 self.tell(PageProgress(title, done, total))
 
@@ -168,12 +127,7 @@ class Desk:
 
 @dataclass(frozen=True)
 class PageRequest:
-    """A task for a process.
-
-    task: its name in the registry. form: what was typed. rules: for visitors. token: of the visitor's login.
-    """
+    """A task for a process. task: its name in the registry. form: what was typed."""
 
     task: str
     form: PageForm
-    rules: Rules
-    token: str = ""

@@ -45,7 +45,16 @@ def check_adapter(reference: str, plan: Plan, force: bool) -> Adapter:
         raise UsageError("--adapter adds to weights that --encoding weights scales; choose another encoding")
     if place.exists() and not force:
         raise RopeconvError(f"{place} exists already; replace it with --force, or choose another place with -o")
+    if place.exists() and not is_earlier(place, adapter, plan.out):
+        raise RopeconvError(f"{place} is not an earlier output; move it away, or choose another place with -o")
     return adapter
+
+
+def is_earlier(place: Path, adapter: Adapter, out: Path) -> bool:
+    """Whether a place holds nothing but an adapter for `out`, as `write_adapter` writes it."""
+    earlier = read_adapter(open_source(str(place))) if (place / ADAPTER).is_file() else None
+    names = {file.name for file in adapter.source.files()}
+    return earlier is not None and earlier.base == str(out) and {file.name for file in earlier.source.files()} <= names
 
 
 def write_adapter(adapter: Adapter, out: Path) -> Path:

@@ -38,6 +38,7 @@ def test_the_adapter_brings_its_extended_base(llama: Path, tmp_path: Path) -> No
     assert {key for key in before if before[key] != after[key]} == {"base_model_name_or_path"}
     same = [path.name for path in adapter.iterdir() if path.name != "adapter_config.json"]
     assert all((adapter_out(out) / name).read_bytes() == (adapter / name).read_bytes() for name in same)
+    command(tmp_path, "apply", llama, "--yarn", "8", "-o", out, "--adapter", adapter, "--force", code=0)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,7 @@ def test_the_adapter_brings_its_extended_base(llama: Path, tmp_path: Path) -> No
         ("--adapter lora --encoding weights -o o", 2, "choose another encoding"),
         ("--adapter model -o o", 2, "is not a PEFT adapter"),
         ("--adapter lora -o there", 1, "there-adapter exists already; replace it with --force"),
+        ("--adapter lora -o there --force", 1, "there-adapter is not an earlier output"),
         ("--adapter lora --push me/x -o o", 2, "goes with one SOURCE and one output on this disk"),
         ("--adapter other -o o", 1, "give the adapter of this model"),
     ],

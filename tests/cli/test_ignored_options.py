@@ -23,7 +23,7 @@ from .conftest import Refuses
 
 TIMES = re.compile(rb"[\d.]+ (s|min|h)\b|\"seconds\": [\d.]+")
 VALUES: dict[str, str | tuple[str, ...]] = {
-    "--alpha": "2", "--at": "512", "--attention-factor": "1.3", "--beta": "16",
+    "--adapter": "lora", "--alpha": "2", "--at": "512", "--attention-factor": "1.3", "--beta": "16",
     "--beta-fast": "4", "--beta-slow": "2", "--by-parts": "4", "--carrier": "llama", "--certificate": "proof.txt",
     "--context": "512", "--draft": "draft", "--dual-chunk": "drop", "--dynamic": ("yarn:4", "--at", "512"),
     "--encoding": "factors", "--family": "mistral", "--fold-dtype": "f32", "--fold-into": "q", "--head-dim": "64",
@@ -112,6 +112,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("model", "draft"):
         make("llama", folder / name)
     write(folder / "model.gguf")
+    (folder / "lora").mkdir()
+    (folder / "lora" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     text = " ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split())
     (folder / "text.txt").write_text(text)
     (folder / "other.txt").write_text(text[::-1])

@@ -63,7 +63,7 @@ WORKS = {
     "what would be published": ("push done me/x --dry-run", "Repository me/x (new, public)"),
     "publish at once, only look": ("apply model --yarn 4 --push me/x --dry-run", "Repository me/x (new, public)"),
     "a mixture of experts": ("apply mixtral.json --yarn 4 --dry-run", "32,768 -> 131,072 tokens"),
-    "a vision model": ("inspect qwen-vl.json", "family     qwen2_5_vl"),
+    "a vision model": ("inspect qwen-vl.json", "family      qwen2_5_vl"),
     "a quantised model": ("apply gptq.json --yarn 4 --dry-run", "supported    transformers 4.56 or newer, vLLM"),
     "a model of mlx": ("apply mlx.json --yarn 4 --dry-run --runtime mlx", "supported  mlx-lm"),
     "windows": ("apply mistral.json --yarn 4 --dry-run", "(sliding window)"),

@@ -241,7 +241,7 @@ def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: st
 def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> None:
     """Write the headlines of an evaluation into the receipt of a folder, or into a file beside a GGUF file.
 
-    receipt: as read from the output. record: takes the place of those that it `replaces`.
+    receipt: as read from the output. record: of one check, in place of those that it `replaces`.
     """
     others = [older for older in receipt.evaluations if not record.replaces(older)]
     _add(baked, receipt, "evaluations", (*others[1 - MOST_EVALUATIONS :], record))

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from ropeconv.bake.advice import METHODS, MatrixCell, Study, counts, evidence, letters, matrix
+from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters, matrix
 from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.models.registry import families as all_families
@@ -159,19 +159,6 @@ def choice_table() -> str:
     return "\n".join([*lines, *(f"| {' | '.join((', '.join(names), *row))} |" for row, names in models.items())])
 
 
-def evidence_table() -> str:
-    """The table of studies in docs/methods.md: methods beyond the trained context, the best first."""
-
-    def line(study: Study) -> str:
-        ordered = sorted(study.beyond.items(), key=lambda item: item[1], reverse=study.higher)
-        values = ", ".join(f"{name} {value:g}" for name, value in ordered)
-        how = " fine-tuned" if study.fine_tuned else f" on top of {study.on_top}" if study.on_top else ""
-        return f"| {study.model} | {study.factor:g}{how} | {values} ({study.unit}) | {study.n} | {study.source} |"
-
-    lines = ["| model | factor | beyond the trained context, the best first | n | source |", "|---|---|---|---|---|"]
-    return "\n".join([*lines, *map(line, evidence().studies)])
-
-
 def kept(found: Mapping[str, str], names: Iterable[str], made: Callable[[str], str]) -> str:
     """Rows or sections in the order of `names`. found: those that a page has. made: makes one that it lacks."""
     return "\n".join(found[name] if name in found else made(name) for name in names)
@@ -233,10 +220,7 @@ def encoding_rows(rows: str, names: Iterable[str]) -> str:
 
 
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
-    "docs/methods.md": (
-        (r"\| models \| 2 times \|.*?(?=\n\n)", choice_table),
-        (r"\| model \| factor \|.*?(?=\n\n)", evidence_table),
-    ),
+    "docs/methods.md": ((r"\| models \| 2 times \|.*?(?=\n\n)", choice_table),),
     "README.md": (
         (r"\| runtime \| supported.*?(?=\n\n)", newest_versions),
         (r"Number of model families \(of \d+\)", families_counted),
@@ -246,12 +230,12 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
         (r"\| model \| `--ntk 4` \|.*?(?=\n\n)", engine_tables.engines),
         (r"That holds in\s+\d+\s+of\s+\d+\s+cells\.", engine_tables.engines_counted),
-        (r"(?<=\n\n)- SGLang: .*?(?=\n\n)", engine_tables.reasons),
         (r"For \d+ published models in .*?unknown\.", engine_tables.shares),
         (r"There are [\d,]+\s+cells\s[^.]*?\sunknown\.", sentence),
     ),
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),
     "docs/tables/runtimes.txt": ((r"^.*$", lambda: f"{families()}\n"),),
+    "docs/tables/engines.txt": ((r"^.*$", lambda: f"{engine_tables.reasons()}\n"),),
 }
 """What is written in each page: a pattern that finds it, and a function that makes it."""
 COMPLETED: dict[str, tuple[tuple[str, Callable[[str], str]], ...]] = {

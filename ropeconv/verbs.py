@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
 from .bake import apply as baking
 from .bake import restore as restoring
 from .bake.apply import AppliedPlan
-from .bake.draft import draft_plan, paired
+from .bake.companions import draft_plan, paired
 from .bake.plan import FilePlan, Plan
 from .errors import UsageError
 from .evaluate.evaluation import Sizes, evaluate_model

@@ -71,10 +71,6 @@ class CheckpointPlan(Plan):
     source: Source
     result: CheckpointResult
 
-    def origin(self, file: PlannedFile) -> Path | None:
-        """Return the local path of the file that a planned file is copied from; None where it is not copied."""
-        return self.source.path(file.origin or file.name) if file.action == "copy" else None
-
     @cached_property
     def original(self) -> OriginalRecord:
         source, fold = self.source, self.result.fold

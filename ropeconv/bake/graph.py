@@ -48,10 +48,6 @@ class GraphPlan(FilePlan):
     def resume_key(self) -> str:
         return self.checkpoint.resume_key
 
-    def origin(self, file: PlannedFile) -> Path | None:
-        """Return the local path of the file that a planned file is copied from; None where it is not copied."""
-        return self.source.path(file.origin or file.name) if file.action == "copy" else None
-
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the user."""

@@ -25,7 +25,7 @@ from ..inspection.kv_cache import KvCache
 from ..inspection.receipts import receipt as records
 from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord
 from ..inspection.receipts.storage import embedded
-from ..models.source import RECEIPT, Origin
+from ..models.source import RECEIPT, Origin, Source
 from ..options import copied
 from ..rope.bound.reach import effective_length, source_reach
 from ..rope.errors import counted
@@ -109,7 +109,9 @@ class FilePlan(Summary):
 
     def origin(self, file: PlannedFile) -> Path | None:
         """Return the local path of the file that a planned file is copied from; None where it is not copied."""
-        return None
+        if file.action != "copy" or not isinstance(self.source, Source):
+            return None
+        return self.source.path(file.origin or file.name)
 
     def receipt(self) -> Receipt | None:
         """Return the receipt of the output, without the files and the check; None where it gets none."""

@@ -53,12 +53,9 @@ class RestorePlan(FilePlan):
         return "restore"
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """Return the local path of the file that a planned file is copied from; None where it is not copied."""
-        if file.action != "copy":
-            return None
-        if isinstance(self.source, GgufSource):
+        if file.action == "copy" and isinstance(self.source, GgufSource):
             return self.source.file.shards[self.files.index(file)].path()
-        return self.source.path(file.name)
+        return super().origin(file)
 
     def to_dict(self) -> JsonObject:
         """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""

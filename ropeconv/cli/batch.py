@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bake.adapter import adapter_out, check_adapter, write_adapter
 from ..bake.apply import make_plan
-from ..bake.draft import draft_plan, paired
+from ..bake.companions import adapter_plan, draft_plan, paired, write_adapter
 from ..bake.execution import refuse_early
-from ..bake.plan import Plan
+from ..bake.plan import FilePlan, Plan
 from ..bake.verify import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
 from ..errors import Interrupted, UsageError
 from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned, with_card
-from ..inspection.adapter import Adapter
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
@@ -51,7 +49,7 @@ class Batch:
         self.several = len(units) > 1
         self.pair = any(unit.is_draft for unit in units)
         self.failed: list[tuple[OutputUnit, str, int]] = []
-        self.adapter: Adapter | None = None
+        self.adapter: FilePlan | None = None
 
     @property
     def code(self) -> int:
@@ -99,7 +97,7 @@ class Batch:
                 plans.append((unit, plan))
         refuse_collisions(plans, self.units)
         if self.flags.adapter:
-            self.adapter = check_adapter(self.flags.adapter, plans[0][1], self.flags.force)
+            self.adapter = adapter_plan(self.flags.adapter, plans[0][1])
         return [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
@@ -124,7 +122,7 @@ class Batch:
                 show_plan(plan, output, flags.explain)
                 output.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
                 if self.adapter:
-                    output.copyable(f"Would write {adapter_out(plan.out)}")
+                    output.copyable(f"Would write {self.adapter.out}")
         publication = {}
         if flags.how and plans and len(plans) == len(self.units):
             shown = output.as_json or not output.quiet
@@ -143,7 +141,8 @@ class Batch:
         for number, (unit, plan) in enumerate(plans, 1):
             with self._failing(unit, len(outcomes)):
                 title = f"Writing {number} of {len(plans)}" if self.several else "Writing"
-                done = execute(plan, probe, self.flags, self.output, title, again=self.several)
+                again = self.several or self.adapter is not None
+                done = execute(plan, probe, self.flags, self.output, title, again)
                 if probe is not None and plan.is_folder:
                     probe.stop()
                     probe = None
@@ -157,8 +156,8 @@ class Batch:
                 self._gap(unit, plans)
                 self._show(plan, done)
                 if self.adapter and done.path and not unit.is_draft:
-                    place = write_adapter(self.adapter, done.path)
-                    self.output.note(f"The adapter with this base is in {place}.")
+                    write_adapter(self.adapter, not self.flags.no_fsync)
+                    self.output.note(f"The adapter with this base is in {self.adapter.out}.")
         if self.failed and self.several:
             without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
             self.output.note(f"{len(outcomes)} of {len(self.units)} outputs were made; failed: {without}.")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..bake.draft import SUFFIX
+from ..bake.companions import SUFFIX
 from ..errors import BadSource
 from ..evaluate.cases import metric_of
 from ..evaluate.result import GROWTH

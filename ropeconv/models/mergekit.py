@@ -14,7 +14,6 @@ import msgspec
 
 from ..errors import BadSource
 from ..formats.files import expanded, read_text
-from ..formats.jsontext import JsonObject
 from ..rope.errors import shown
 
 SUFFIXES = (".yaml", ".yml")
@@ -46,17 +45,17 @@ def read_merge(path: Path) -> Merge:
     """Read a mergekit file. Raises BadSource for a file that is not YAML, or names no models."""
     try:
         data = msgspec.yaml.decode(read_text(path, path.name))
-    except (msgspec.DecodeError, RecursionError) as problem:
+    except (msgspec.DecodeError, ValueError, RecursionError) as problem:  # ValueError: of a date or number
         raise BadSource(f"{path} is not one YAML document ({str(problem).splitlines()[0]}); correct it") from None
     data = data if isinstance(data, dict) else {}
     pairs = list(dict.fromkeys(_named(value, path) for value in _references(data, set())))
     if not pairs:
         raise BadSource(f"{path} names no models, so it is not a file of mergekit; give its models, slices or experts")
-    base = _named(data["base_model"], path)[0] if data.get("base_model") else ""
+    first = [_named(data["base_model"], path)] if data.get("base_model") else []
     return Merge(
-        models=tuple(dict.fromkeys(filter(None, (base, *(model for model, _ in pairs))))),
+        models=tuple(dict.fromkeys(model for model, _ in [*first, *pairs])),
         adapters=tuple((model, lora) for model, lora in pairs if lora),
-        base=base,
+        base=first[0][0] if first else "",
         sliced=bool(data.get("slices") or data.get("modules")),
         aligned=bool(data.get("tokenizer") or data.get("tokenizer_source")),
     )
@@ -76,16 +75,16 @@ def _references(node: object, visited: set[int]) -> Iterator[object]:
 
 def _named(value: object, path: Path) -> tuple[str, str]:
     """The model and the adapter of a reference, empty without one. Raises BadSource for anything else."""
-    if isinstance(value, str) and value.count("+") <= 1:
-        model, _, lora = value.partition("+")
-        return model, lora
-    if isinstance(value, dict) and isinstance(value.get("model"), (str, dict)):
-        return _place(value["model"]), _place(value.get("lora") or "")
-    raise BadSource(f"{path} names the model {shown(value)}; write it as PATH, or as PATH+ADAPTER")
+    parts = value if isinstance(value, dict) else {}
+    places = [_place(parts.get(key)) for key in ("model", "lora") if key == "model" or parts.get(key)]
+    names = value.split("+") if isinstance(value, str) else places
+    if len(names) > 2 or not all(names):
+        raise BadSource(f"{path} names the model {shown(value)}; write it as PATH, or as PATH+ADAPTER")
+    return names[0], names[1] if len(names) > 1 else ""
 
 
-def _place(value: JsonObject | str) -> str:
-    """The path with the revision of a ModelPath."""
-    if isinstance(value, str):
-        return value
-    return f"{value.get('path', '')}{f'@{revision}' if (revision := value.get('revision')) else ''}"
+def _place(value: object) -> str:
+    """The path with the revision of a ModelPath; empty for anything else."""
+    if isinstance(value, dict) and value.get("path"):
+        return f"{value['path']}{f'@{revision}' if (revision := value.get('revision')) else ''}"
+    return value if isinstance(value, str) else ""

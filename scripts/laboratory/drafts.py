@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ropeconv.bake.apply import make_plan
-from ropeconv.bake.draft import draft_plan, paired
+from ropeconv.bake.companions import draft_plan, paired
 from ropeconv.bake.plan import Plan
 from ropeconv.convert.target import Target
 from ropeconv.models.open import open_source

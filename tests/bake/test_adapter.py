@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from ropeconv.bake.adapter import adapter_out
+from ropeconv.bake import companions
 
+from ..conftest import hashes
 from ..inspection.test_compatibility import logits, lora
 from ..support.in_process import command
 from ..support.models import TRAINED, make
@@ -27,18 +28,39 @@ def of_adapter_alone(folder: Path) -> Any:
 
 
 def test_the_adapter_brings_its_extended_base(llama: Path, tmp_path: Path) -> None:
-    adapter, out = lora(llama, tmp_path / "lora"), tmp_path / "extended"
+    adapter, out, place = lora(llama, tmp_path / "lora"), tmp_path / "extended", tmp_path / "extended-adapter"
     done = command(tmp_path, "apply", llama, "--yarn", "4", "-o", out, "--adapter", adapter)
     assert done.returncode == 0, done.stderr
-    assert f"The adapter with this base is in {adapter_out(out)}." in done.stderr
+    assert f"The adapter with this base is in {place}." in done.stderr
     expected = logits(out, adapter)
-    assert (of_adapter_alone(adapter_out(out)) - expected).abs().max() < 1e-5
+    assert (of_adapter_alone(place) - expected).abs().max() < 1e-5
     assert (of_adapter_alone(adapter) - expected).abs().max() > 1e-3
-    before, after = (json.loads((path / "adapter_config.json").read_text()) for path in (adapter, adapter_out(out)))
+    before, after = (json.loads((path / "adapter_config.json").read_text()) for path in (adapter, place))
     assert {key for key in before if before[key] != after[key]} == {"base_model_name_or_path"}
     same = [path.name for path in adapter.iterdir() if path.name != "adapter_config.json"]
-    assert all((adapter_out(out) / name).read_bytes() == (adapter / name).read_bytes() for name in same)
+    assert all((place / name).read_bytes() == (adapter / name).read_bytes() for name in same)
     command(tmp_path, "apply", llama, "--yarn", "8", "-o", out, "--adapter", adapter, "--force", code=0)
+
+
+def test_the_same_command_continues_after_it_was_stopped_between_the_two(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lora(llama, tmp_path / "lora")
+    line = ("apply", "model", "--yarn", "4", "-o", "out", "--adapter", "lora")
+
+    def stop(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(companions, "execute_plan", stop)
+        command(tmp_path, *line, code=130)
+    assert ((tmp_path / "out").is_dir(), (tmp_path / "out-adapter").exists()) == (True, False)
+    command(tmp_path, *line, code=0)
+    written = hashes(tmp_path)
+    (tmp_path / "lora/README.md").write_text("another training")
+    for options in ((), ("--force",)):
+        assert "out-adapter exists; remove it" in command(tmp_path, *line, *options, code=1).stderr
+    assert {name for name, digest in hashes(tmp_path).items() if written[name] != digest} == {"lora/README.md"}
 
 
 @pytest.mark.parametrize(
@@ -47,8 +69,9 @@ def test_the_adapter_brings_its_extended_base(llama: Path, tmp_path: Path) -> No
         ("--adapter lora --to gguf --outtype f32 -o o.gguf", 2, "convert_lora_to_gguf.py"),
         ("--adapter lora --encoding weights -o o", 2, "choose another encoding"),
         ("--adapter model -o o", 2, "is not a PEFT adapter"),
-        ("--adapter lora -o there", 1, "there-adapter exists already; replace it with --force"),
-        ("--adapter lora -o there --force", 1, "there-adapter is not an earlier output"),
+        ("--adapter lora -o there", 1, "there-adapter exists; remove it, or choose another place with -o"),
+        ("--adapter lora -o there --force", 1, "there-adapter exists; remove it, or choose another place with -o"),
+        ("--adapter lora -o linked", 1, "linked-adapter exists; remove it"),
         ("--adapter lora --push me/x -o o", 2, "goes with one SOURCE and one output on this disk"),
         ("--adapter other -o o", 1, "give the adapter of this model"),
     ],
@@ -58,6 +81,8 @@ def test_what_is_refused_before_anything_is_written(
 ) -> None:
     lora(llama, tmp_path / "lora")
     (tmp_path / "there-adapter").mkdir()
+    (tmp_path / "there-adapter/notes.txt").write_text("mine")
+    (tmp_path / "linked-adapter").symlink_to(tmp_path / "nowhere")
     if "other" in options:
         lora(make("llama", tmp_path / "wide", hidden_size=64), tmp_path / "other")
     before = sorted(tmp_path.iterdir())

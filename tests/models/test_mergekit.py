@@ -43,7 +43,9 @@ def test_every_form(form: str, tmp_path: Path) -> None:
         ("- a", "names no models"), ("models: []", "names no models"), ("a: [", "not one YAML document"),
         ("models: [{model: a}]\n---\nmodels: [{model: b}]", "not one YAML document"),
         ("models: [{model: a+b+c}]", "write it as PATH, or as PATH.ADAPTER"), ("[" * 5000, "not one YAML document"),
-        ("models: [{model: 3}]", "names the model 3"),
+        ("models: [{model: 3}]", "names the model 3"), ("models: 2024-99-99", "not one YAML document"),
+        ("models: [{model: {model: {path: ''}}}]", "names the model"), ("models: [{model: +x}]", "names the model"),
+        ("models: [{model: {model: a, lora: 3}}]", "names the model"),
     ],
 )  # fmt: skip
 def test_what_is_refused(text: str, words: str, tmp_path: Path) -> None:

@@ -1,28 +1,41 @@
-"""The draft model of a target, extended with it: to the same context, by the same method, from its own trained length.
+"""What is written beside an output: its draft model, or a PEFT adapter.
 
-A draft runs at the positions of its target. It was trained on fewer, often 2,048 (`max_len` in
+A draft is extended with its target: to the same context, by the same method, from its own trained length. It runs at
+the positions of its target. It was trained on fewer, often 2,048 (`max_len` in
 https://github.com/SafeAILab/EAGLE/blob/main/eagle/train/main.py), with a base of its own; so the factor is the context
 of the target over the trained length of the draft. Runtimes size its table by its config: vLLM fails beyond it
 (https://github.com/vllm-project/vllm/issues/48894), or serves only its length (vllm/config/vllm.py:3027-3051, 0.33.0),
 and SGLang refuses to start (sglang/srt/configs/model_config.py:1292-1316, 0.5.23).
+
+An adapter is copied, with the output as the base in adapter_config.json. `PeftModel.from_pretrained(base, adapter)`
+takes any base, but `AutoPeftModel` and transformers load the one that the adapter names, which has the RoPE of before
+(peft 0.21.2, peft/auto.py:114; transformers 5.23.0, models/auto/auto_factory.py:317).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from ..errors import BadSource, UsageError
+from ..formats import jsontext
+from ..formats.disk import sampled
+from ..inspection.adapter import misplaced_tensor, read_adapter
 from ..inspection.inspection import Inspection, inspect_source
 from ..models.gguf import GgufSource
 from ..models.open import open_source
-from ..models.source import Origin, Source
+from ..models.source import ADAPTER, Origin, Source
+from ..rope.errors import RopeconvError
 from ..rope.methods.method import LengthMethod, ScaledMethod
 from ..rope.recipe import Recipe
 from ..runtimes.drafts import draft_sizes
 from ..runtimes.verdict import difference
 from .apply import make_plan
-from .plan import Plan
+from .checkpoint import CheckpointPlan
+from .execution import ApplyOptions, execute_plan, refuse_early
+from .hidden import is_empty
+from .plan import FilePlan, Plan, PlannedFile
 
 SUFFIX = "-draft"
 
@@ -120,3 +133,55 @@ def misfit(draft: Source | GgufSource, seen: Inspection, target: Origin) -> str:
             f"{found}; give the draft of this target"
         )
     return f"{draft.reference} has {words[0]} {own[words[0]]}, and its target {found}; vLLM refuses such a pair"
+
+
+def adapter_plan(reference: str, plan: Plan) -> FilePlan:
+    """Plan a copy of an adapter beside an output, `OUT-adapter`, with the output as its base.
+
+    Args:
+        reference: Path or Hub id of the adapter.
+        plan: The plan of the output.
+
+    Raises:
+        UsageError: For another folder, and for factors in weights.
+        BadSource: For an adapter that has no place in the source.
+        RopeconvError: Where its place is taken, but for the same adapter.
+    """
+    source, out = open_source(reference), plan.out.with_name(f"{plan.out.name}-adapter")
+    assert isinstance(plan, CheckpointPlan)
+    adapter = read_adapter(source)
+    if adapter is None:
+        raise UsageError(f"--adapter {reference} has no {ADAPTER}, so it is not a PEFT adapter; give its folder")
+    if misplaced := misplaced_tensor(adapter, inspect_source(plan.source)):
+        raise BadSource(f"--adapter {reference} {misplaced}; give the adapter of this model")
+    if plan.result.fold is not None:
+        raise UsageError("--adapter adds to weights that --encoding weights scales; choose another encoding")
+    base = {"base_model_name_or_path": str(plan.out)} | ({"revision": None} if "revision" in adapter.config else {})
+    text = jsontext.dump(adapter.config | base, adapter.source.text(ADAPTER) or "")
+    copies, _ = adapter.source.copied_files()
+    files = [PlannedFile("copy", file.name, file.size, file.sha256) for file in copies if file.name != ADAPTER]
+    config = PlannedFile("write", ADAPTER, len(text.encode()), text=text)
+    made = FilePlan(adapter.source, out, (config, *files), ())
+    if not is_written(made):
+        if os.path.lexists(out) and not is_empty(out):
+            raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
+        refuse_early(made, force=False)
+    return made
+
+
+def is_written(plan: FilePlan) -> bool:
+    """Whether the place of an adapter has it already, by the content of its config and samples of other files."""
+    return plan.out.is_dir() and all(_is_same(plan, file) for file in plan.files)
+
+
+def _is_same(plan: FilePlan, file: PlannedFile) -> bool:
+    place, origin = plan.out / file.name, plan.origin(file)
+    if not place.is_file():
+        return False
+    return sampled(place) == sampled(origin) if origin else place.read_bytes() == (file.text or "").encode()
+
+
+def write_adapter(plan: FilePlan, fsync: bool = True) -> None:
+    """Write the files of `adapter_plan`, where they are not there already. Raises what `execute_plan` raises."""
+    if not is_written(plan):
+        execute_plan(plan, ApplyOptions(fsync=fsync))

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import ropeconv
-from ropeconv.bake.draft import draft_plan, draft_recipe, paired
+from ropeconv.bake.companions import draft_plan, draft_recipe, paired
 from ropeconv.bake.plan import Plan
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.hub.card import companion

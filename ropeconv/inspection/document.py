@@ -1,4 +1,4 @@
-"""Types of the JSON document of an inspection and of its parts, which plans have too. docs/json.md describes them."""
+"""Types of the JSON document of an inspection and of its parts, which plans have too. docs/python.md describes them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_every_command_and_its_every_option_are_there() -> None:
 
 
 def test_every_schema_is_linked_and_no_other_file_is_there() -> None:
-    linked = re.findall(r"\(schemas/([\w-]+)\.json\)", (DOCS / "json.md").read_text("utf-8"))
+    linked = re.findall(r"\(schemas/([\w-]+)\.json\)", (DOCS / "python.md").read_text("utf-8"))
     assert sorted(linked) == sorted(SCHEMAS) == sorted(path.stem for path in (DOCS / "schemas").iterdir())
 
 

@@ -66,7 +66,7 @@ def test_the_site_has_every_page_and_docstring_and_asks_no_other_host(tmp_path: 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["\n[x](nowhere.md)\n", "\n[x](json.md#no-such-heading)\n"])
+@pytest.mark.parametrize("change", ["\n[x](nowhere.md)\n", "\n[x](python.md#no-such-heading)\n"])
 def test_a_broken_link_stops_the_build(tmp_path: Path, change: str) -> None:
     done = build(tmp_path, change)
     assert done.returncode != 0

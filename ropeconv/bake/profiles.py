@@ -11,7 +11,7 @@ tensors, beside links to the others (src/llama-model-loader.cpp:599-660, 0c1e570
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
@@ -22,7 +22,7 @@ import msgspec
 from ..convert.target import Target
 from ..engines.probe import Probe, SharedProbe
 from ..errors import UsageError
-from ..formats.disk import Advance, copy_file, link_file, sha256
+from ..formats.disk import Advance, link_file, sha256
 from ..formats.gguf.edit import COUNT, AddedTensor, Edit, new_size, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
@@ -66,11 +66,6 @@ class ProfilesPlan(FilePlan):
         """The files of weights, which all profiles have."""
         return list(self.files[1:]) if isinstance(self.source, GgufSource) else list(filter(is_shared, self.files))
 
-    @property
-    def links_source(self) -> bool:
-        """Whether the weights are hard links to those of the source."""
-        return not self.copied and any(map(is_shared, self.shared))
-
     def own_bytes(self, name: str) -> int:
         """The size in bytes of what a profile has for itself."""
         plan = self.plans[name]
@@ -79,14 +74,9 @@ class ProfilesPlan(FilePlan):
         return sum(file.size for file in plan.files if not is_shared(file))
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """Return the local path of the file that a planned file is copied from or linked to; None for others."""
-        source = self.source
-        if file.action != "copy":
-            return None
-        if isinstance(source, GgufSource):
-            return next(shard.path() for shard in source.file.shards if shard.name == file.origin)
-        assert isinstance(source, Source)
-        return source.path(file.origin)
+        if file.action == "copy" and isinstance(self.source, GgufSource):
+            return next(shard.path() for shard in self.source.file.shards if shard.name == file.origin)
+        return super().origin(file)
 
 
 def is_shared(file: PlannedFile) -> bool:
@@ -104,7 +94,7 @@ def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target
         target: Format, runtimes, and `out`, the folder of all profiles.
 
     Raises:
-        UsageError: For two profiles of one name.
+        UsageError: For two profiles of one name, and where only `base` of a GGUF file is left.
         RopeconvError: For a place that is taken, and a profile that changes weights; else as `make_plan`.
     """
     out = target.out or Path(f"{source.name}-profiles")
@@ -127,24 +117,23 @@ def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target
         if gguf and name == BASE:
             continue  # it is always there
         place = out / name / f"{source.name}-{name}.gguf" if gguf else out / name
-        plan = make_plan(source, recipe, replace(target, out=place))
-        refuse_changed_weights(plan, name)
-        plans[name] = plan
+        plans[name] = make_plan(source, recipe, replace(target, out=place))
+        if change := changed_weights(plans[name]):
+            raise RopeconvError(
+                f"the profile {name} cannot share weights, since {change}; choose another method or --runtime, or "
+                "write it with `ropeconv apply`"
+            )
+    if not plans:
+        raise UsageError("base of a GGUF file is always written; name a profile beside it, such as yarn:4")
     return plans
 
 
-def refuse_changed_weights(plan: Plan, name: str) -> None:
-    """Raise RopeconvError for a profile that does not leave the weights unchanged."""
-    what = ""
+def changed_weights(plan: Plan) -> str:
+    """Return in words how a plan changes weights; empty where it leaves them as they are."""
     if isinstance(plan, GgufPlan) and (plan.edit.changes.keys() | plan.edit.removed) - {*ROPE_TENSORS}:
-        what = f"its encoding in GGUF, {plan.result.encoding}, changes tensors"
-    elif isinstance(plan, CheckpointPlan) and plan.result.fold is not None:
-        what = "its factor is multiplied into weights"
-    if what:
-        raise RopeconvError(
-            f"the profile {name} cannot share weights, since {what}; choose another method or --runtime, or write it "
-            "with `ropeconv apply`"
-        )
+        return f"its encoding in GGUF, {plan.result.encoding}, changes tensors"
+    folded = isinstance(plan, CheckpointPlan) and plan.result.fold is not None
+    return "its factor is multiplied into weights" if folded else ""
 
 
 def profiles_plan(source: Source | GgufSource, plans: Mapping[str, Plan], out: Path, copied: bool) -> ProfilesPlan:
@@ -163,15 +152,11 @@ def profiles_plan(source: Source | GgufSource, plans: Mapping[str, Plan], out: P
         for file in plan.files:
             origin, make = file.origin or file.name, file.make
             if file.action == "copy" and not is_shared(file):
-                make = partial(_copy, partial(source.path, origin))
+                make = partial(source.copy, origin)
             if not (number and is_shared(file)):
                 files.append(replace(file, name=f"{name}/{file.name}", origin=origin, make=make))
     skipped = {name for plan in plans.values() for name in plan.skipped}
     return ProfilesPlan(source, out, tuple(files), tuple(sorted(skipped)), plans, copied)
-
-
-def _copy(origin: Callable[[], Path], target: Path, advance: Advance) -> None:
-    copy_file(origin(), target, advance)
 
 
 def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
@@ -206,13 +191,11 @@ def is_split(file: GgufFile) -> bool:
 def split_files(source: GgufSource) -> list[PlannedFile]:
     """Return the files of `base`: the source in shards, of which the first has the keys and the rope tensors."""
     file, edit = source.file, first_shard(source.file)
-    count = edit.values["split.count"].decode()
-    names = [f"{BASE}/{name}" for name in shard_names(Path(f"{source.name}.gguf"), count)]
-    if count == len(file.shards):
-        parts = zip(names, file.headers, file.shards, strict=True)
-        first, *others = (PlannedFile("copy", name, header.size, origin=shard.name) for name, header, shard in parts)
-        return [replace(first, make=partial(_copy, file.shards[0].path)), *others]
+    names = [f"{BASE}/{name}" for name in shard_names(Path(f"{source.name}.gguf"), edit.values["split.count"].decode())]
     files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=partial(write_new, file, 0, edit))]
+    if is_split(file):
+        parts = [*zip(names, file.headers, file.shards, strict=True)][1:]
+        return files + [PlannedFile("copy", name, header.size, origin=shard.name) for name, header, shard in parts]
     for number, (shard, header) in enumerate(zip(file.shards, file.headers, strict=True), 1):
         kept = {key: value for key, value in header.values.items() if key == ALIGNMENT}
         removed = frozenset(header.tensors.keys() & {*ROPE_TENSORS})
@@ -259,7 +242,7 @@ class Finish:
         base = GgufSource(folder / self.plan.files[0].name)
         for name, plan in self.plan.plans.items():
             place = folder / name / plan.out.name
-            place.parent.mkdir()
+            place.parent.mkdir(exist_ok=True)  # from an interrupted run
             first, *others = gguf_plan(base, plan.recipe, replace(plan.target, out=place)).files
             assert first.make is not None
             first.make(place.with_name(first.name), lambda done: None)

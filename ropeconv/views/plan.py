@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..bake.plan import Plan
 from ..convert.encoding import CheckpointResult
 from ..convert.fold import Fold
+from ..formats.disk import human
 from ..formats.jsontext import JsonObject
 from ..inspection.document import describe_layers
 from ..rope.bound.reach import effective_length
@@ -26,6 +27,7 @@ from .sheet import PLAN, Sheet, legend, sentence
 from .support import others, statuses, support
 
 if TYPE_CHECKING:
+    from ..bake.profiles import ProfilesPlan
     from ..inspection.receipts.receipt import CheckRecord
     from ..validate.validation import Validation
 
@@ -40,6 +42,37 @@ def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
     else:
         _show_summary(plan, sheet)
     for warning in plan.warnings:
+        sheet.note(f"Note: {sentence(warning)}")
+
+
+def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, written: bool = True) -> None:
+    """Shows each profile in a line, and where their weights are.
+
+    explain: with the whole plan of each. written: on this disk, and not only on the Hub.
+    """
+    from ..bake.profiles import BASE
+
+    rows = [
+        (
+            name, f"{made.schedule.context:,}", " ".join(flags(made.recipe) or [made.recipe.method.flag()]),
+            human(plan.own_bytes(name)), made.result.exact_share,
+        )
+        for name, made in plan.plans.items()
+    ]  # fmt: skip
+    first = next(iter(plan.plans.values()))
+    if not first.is_folder:
+        rows.insert(0, (BASE, f"{first.source_spec.context:,}", "unchanged", human(plan.files[0].size), ""))
+    weights, links = human(sum(file.size for file in plan.shared)), any(file.action == "copy" for file in plan.shared)
+    heading = f"{plan.source.reference}: {counted(len(rows), 'profile')}, which share {weights} of weights"
+    sheet.table(
+        heading, ("profile", "context", "method", "own files", "runtimes"), rows, right=("context", "own files")
+    )
+    whose = f"the profiles and {plan.source.reference}" if links and not plan.copied else "the profiles"
+    if written:
+        sheet.say(f"The weights of {whose} are the same blocks of the disk: a program that writes to them changes all.")
+    for made in plan.plans.values() if explain else ():
+        show_plan(made, sheet, explain)
+    for warning in dict.fromkeys(warning for made in plan.plans.values() for warning in made.warnings):
         sheet.note(f"Note: {sentence(warning)}")
 
 

@@ -144,6 +144,7 @@ def write_split(path: Path, split: str, tensors: dict[str, Any]) -> None:
         ("model yarn:x", 2, "yarn"),
         ("model yarn:4 --private", 2, "--private goes with --push OWNER/NAME"),
         ("file.gguf yarn:4 --push me/x", 2, "--push is for checkpoints; write GGUF profiles with -o"),
+        ("file.gguf base", 2, "base of a GGUF file is always written; name a profile beside it"),
         ("q.gguf mixed:4", 1, "mixed4 cannot share weights, since its encoding in GGUF, carrier, changes tensors"),
     ],
 )
@@ -173,6 +174,29 @@ def test_all_profiles_are_written_or_none(
     done = command(tmp_path, "profiles", "model", "base", "yarn:4", "-o", "out", code=3 if fails == "check" else 1)
     assert ("something else" if fails == "check" else "hard links, which the disk of out does not have") in done.stderr
     assert (hashes(tmp_path), os.listdir(tmp_path)) == (before, ["model"])
+
+
+def test_gguf_profiles_continue_after_a_kill_between_their_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(source: Path, target: Path) -> bool:
+        raise KeyboardInterrupt
+
+    write(tmp_path / "model.gguf")
+    with monkeypatch.context() as patch:
+        patch.setattr(profiles, "link_file", killed)
+        command(tmp_path, "profiles", "model.gguf", "yarn:4", "-o", "out", code=130)
+    command(tmp_path, "profiles", "model.gguf", "yarn:4", "-o", "out", "-q", code=0)
+    assert sorted(os.listdir(tmp_path)) == ["model.gguf", "out"]
+    assert len(GgufFile.open(next((tmp_path / "out/yarn4").glob("*-00001-of-*.gguf"))).shards) == 2
+
+
+def test_frequencies_from_a_file_are_a_profile(llama: Path, tmp_path: Path) -> None:
+    inv_freq = [1 / (7 * 10_000 ** (pair / 32)) for pair in range(32)]
+    (tmp_path / "v.json").write_text(json.dumps({"inv_freq": inv_freq}))
+    line = ("profiles", "model", "--inv-freq", "v.json", "--yarn", 4, "--dry-run", "--json")
+    schedules = [one["schedule"] for one in json.loads(command(tmp_path, *line, code=0).stdout)["profiles"]]
+    assert schedules[1]["inv_freq"] == pytest.approx(inv_freq)
 
 
 def test_the_plan_as_json_and_a_dry_run_write_nothing(llama: Path, tmp_path: Path) -> None:

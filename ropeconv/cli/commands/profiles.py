@@ -19,6 +19,7 @@ from ..options import (
     FamilyOption,
     JsonOption,
     QuietOption,
+    build_recipe,
     recipe_options,
     variable,
 )
@@ -82,7 +83,7 @@ def profiles_command(
     from ...bake.profiles import profile_plans, profiles_plan
     from ...hub.upload_set import with_card
     from ...models.open import open_source
-    from ...views.profiles import show_profiles
+    from ...views.plan import show_profiles
 
     output, recipes = Output(as_json, quiet), recipes_of(named or [], methods)
     how = PublishOptions(private, repo_id=repository(push) if push else "")
@@ -117,17 +118,20 @@ def profiles_command(
 
 
 def recipes_of(named: list[str], methods: dict[str, Any]) -> list[Recipe]:
-    """The recipes of the profiles, those after MODEL first. Raises UsageError where there is none."""
+    """The recipes of the profiles: those after MODEL, of options, and in files. Raises UsageError without any."""
     from ...evaluate.row import parse_rows
-    from ...rope.methods.method import REGISTRY
+    from ...rope.methods.method import REGISTRY, Value
     from ...rope.methods.vectors import AsIs
     from ...rope.recipe import Recipe
 
-    spelled = {variable(name): name for name in (*REGISTRY, "recipe")}
-    texts = [*named, *(f"{spelled[name]}:{value}" for name, values in methods.items() for value in values or ())]
-    if not texts:
+    kinds = {variable(name): kind for name, kind in REGISTRY.items() if kind.value is not Value.FILE}
+    given = [(name, value) for name, values in methods.items() for value in values or ()]
+    texts = [*named, *(f"{kinds[name].name}:{value}" for name, value in given if name in kinds)]
+    recipes = [row.recipe or Recipe(AsIs()) for text in texts for row in parse_rows(text)]
+    recipes += [build_recipe({name: value}) for name, value in given if name not in kinds]
+    if not recipes:
         raise UsageError("name the profiles after MODEL, such as base yarn:2 yarn:4")
-    return [row.recipe or Recipe(AsIs()) for text in texts for row in parse_rows(text)]
+    return recipes
 
 
 def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], output: Output) -> None:

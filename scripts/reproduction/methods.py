@@ -119,7 +119,7 @@ def _cells(numbers: Numbers) -> list[str]:
 
 
 def _published(value: float | None) -> str:
-    return "not at hand" if value is None else f"{value:.2f}"
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _bars(found: dict[str, Numbers], column: int) -> tuple[Sequence[str], list[float], list[float]]:

@@ -16,7 +16,6 @@ from ..models.open import open_source
 from ..models.source import ADAPTER, Source
 from ..rope.errors import RopeconvError
 from .inspection import Inspection, inspect_source
-from .receipts.folder import stated
 
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -105,12 +104,3 @@ def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
             wanted = " x ".join(f"{size:,}" for _, size in sorted(sizes.items(), reverse=True))
             return f"is for a {name} of {wanted}, and that of {base.source.reference} is {shape[0]:,} x {shape[-1]:,}"
     return ""
-
-
-def extended_from(base: Inspection, name: str) -> bool:
-    """Whether a model is an output of ropeconv that was made from another one. name: of the other one."""
-    receipt = stated(base.source) if isinstance(base.source, Source) else None
-    if receipt is None or not name:
-        return False
-    sources = [receipt.first] if receipt.first == receipt.source else [receipt.first, receipt.source]
-    return any(name.partition("@")[0] in (one.reference, one.repository, one.name) for one in sources)

@@ -21,23 +21,26 @@ from ..models.mergekit import Merge, is_merge, read_merge
 from ..models.open import open_source
 from ..models.source import Source
 from ..rope.errors import RopeconvError, counted, shown
-from ..rope.forms import Form, Plain
+from ..rope.forms import Plain
 from ..rope.methods.bases import Theta
 from ..rope.methods.interpolation import Linear, Llama3Method, YarnMethod
-from ..rope.methods.method import Method
 from ..rope.recipe import Recipe, flags
 from ..runtimes.drafts import draft_sizes
 from ..runtimes.verdict import difference
-from ..summary import Summary
-from .adapter import Adapter, extended_from, misplaced_tensor, read_adapter
+from .adapter import Adapter, misplaced_tensor, read_adapter
 from .inspection import Inspection, inspect_source
 from .receipts.folder import stated
+from .receipts.receipt import Receipt
 from .side_by_side import side_by_side
 
 TOKENIZER = "tokenizer.json"
 STRUCTURE = {"rotary_dim", "mla", "layout", "layers"}
 LEAVE_OUT = "leave it out"
 ALIGN = "add `tokenizer: {source: union}` to the YAML"
+
+
+Pairs = Sequence[tuple[Adapter, Inspection]]
+"""Adapters, each with the model that it goes over."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,12 @@ class Misfit:
 
 
 @dataclass(frozen=True)
-class Compatibility(Summary):
-    """Models beside the base of a merge, and adapters over it. merge: the file of mergekit, None without one."""
+class Compatibility:
+    """Models beside the base of a merge, and adapters, each with the model that it goes over."""
 
     base: Inspection
     models: tuple[Inspection, ...]
-    adapters: tuple[tuple[Adapter, Inspection], ...]
+    adapters: Pairs
     misfits: tuple[Misfit, ...]
     notes: tuple[str, ...]
 
@@ -71,14 +74,10 @@ class Compatibility(Summary):
     @property
     def sentence(self) -> str:
         """The conclusion, for display."""
-        what = "merged" if self.models else "applied"
+        what = "applied" if self.adapters and not self.models else "merged"
         if self.fits:
             return f"They can be {what}."
         return f"They cannot be {what} unchanged: {counted(len(self.misfits), 'difference')}."
-
-    def summary(self) -> dict[str, str]:
-        """Return what is shown, by name."""
-        return {"base": self.base.source.reference, "result": self.sentence}
 
     def to_dict(self) -> JsonObject:
         """Return the result as JSON-ready data; keys stay within a schema."""
@@ -93,21 +92,8 @@ class Compatibility(Summary):
         }
 
 
-@dataclass(frozen=True)
-class Named:
-    """The models and adapters of a command line. models: base first. adapters: each with its model."""
-
-    models: tuple[Inspection, ...]
-    adapters: tuple[tuple[Adapter, Inspection], ...]
-    merge: Merge | None
-
-    def compatibility(self) -> Compatibility:
-        """Return whether they can be merged and applied."""
-        return compatibility(self.models, self.adapters, self.merge)
-
-
-def opened(given: Sequence[str], family: str = "") -> Named:
-    """Open the models and adapters that a command line names, or those of a file of mergekit.
+def opened(given: Sequence[str], family: str = "") -> tuple[list[Inspection], Pairs, Merge | None]:
+    """Open what a command line names, or a file of mergekit: the models, the adapters, and that file.
 
     Adapters go over the first model, without one over their own base, and in a file of mergekit over theirs. family: of
     the checkpoints. Raises UsageError for a single model, and BadSource as `inspect_source` does.
@@ -139,15 +125,18 @@ def opened(given: Sequence[str], family: str = "") -> Named:
         pairs.append((adapter, models[names.index(name)]))
     if len(models) + len(pairs) < 2 and merge is None:
         raise UsageError("compare needs two models, an adapter, or a YAML file of mergekit; name another one")
-    return Named(tuple(models), tuple(pairs), merge)
+    return models, pairs, merge
 
 
-def compatibility(
-    models: Sequence[Inspection], adapters: Sequence[tuple[Adapter, Inspection]] = (), merge: Merge | None = None
-) -> Compatibility:
+def compatibility(models: Sequence[Inspection], adapters: Pairs = (), merge: Merge | None = None) -> Compatibility:
     """Compare models with the first one, the base of a merge, and adapters each with the model that it goes over."""
     base, *others = models
-    misfits = [misfit for model in models for misfit in _format(model) if others]
+    ggufs = [model.source.reference for model in models if others and isinstance(model.source, GgufSource)]
+    misfits = [
+        Misfit(name, "format", "is a GGUF file, and mergekit loads checkpoints",
+               f"ropeconv apply {shlex.quote(name)} --as-is --to safetensors")
+        for name in ggufs
+    ]  # fmt: skip
     misfits += [misfit for other in others for misfit in _merged(base, other, merge)]
     notes = []
     if merge is not None and not merge.base and any(misfit.about in ("rope", "context") for misfit in misfits):
@@ -160,13 +149,6 @@ def compatibility(
         misfits += more
         notes += filter(None, (note,))
     return Compatibility(base, tuple(others), tuple(adapters), tuple(misfits), tuple(notes))
-
-
-def _format(model: Inspection) -> Iterator[Misfit]:
-    name = model.source.reference
-    if isinstance(model.source, GgufSource):
-        repair = f"ropeconv apply {shlex.quote(name)} --as-is --to safetensors"
-        yield Misfit(name, "format", "is a GGUF file, and mergekit loads checkpoints", repair)
 
 
 def _merged(base: Inspection, other: Inspection, merge: Merge | None) -> Iterator[Misfit]:
@@ -212,26 +194,18 @@ def command_to(base: Inspection, other: Inspection) -> str:
     source, spec = shlex.quote(other.source.reference), base.spec
     if other.first is not None and not difference(other.first.current(), other.first, spec):
         return f"ropeconv restore {source}"
-    method, trained = method_of(spec.form), other.first_spec.original_context
+    kinds = () if isinstance(spec.form, Plain) else (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0))
+    method = next(filter(None, (kind.widened(spec.form, 1.0) for kind in kinds)), Theta(spec.rope_theta))
+    trained = other.first_spec.original_context
     original = getattr(spec.form, "original_context", spec.original_context)
     for factor in (None, spec.attention_factor):
         with suppress(RopeconvError):
-            recipe = Recipe(
-                method or Theta(spec.rope_theta), spec.context, None if original == trained else original, factor
-            )
+            recipe = Recipe(method, spec.context, None if original == trained else original, factor)
             start = recipe.start(other.first_spec)
             if not difference(recipe.schedule(start), start, spec):
                 replaced = ["--replace"] if other.extended else []
                 return " ".join(["ropeconv apply", source, *(flags(recipe) or ()), *replaced])
     return ""
-
-
-def method_of(form: Form) -> Method | None:
-    """Return the method that gives a formula; None where none of those with few numbers does."""
-    if isinstance(form, Plain):
-        return Theta(form.theta)
-    kinds = (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0))
-    return next((method for kind in kinds if (method := kind.widened(form, 1.0))), None)
 
 
 def _sizes(base: Source, other: Source, aligned: bool) -> Iterator[Misfit]:
@@ -265,10 +239,22 @@ def token_ids(source: Source) -> dict[str, int]:
     return ids
 
 
-def _folded(model: Inspection) -> set[str]:
+def _receipt(model: Inspection) -> Receipt | None:
+    """The receipt of an output of ropeconv; None for other models."""
+    return stated(model.source) if isinstance(model.source, Source) else None
+
+
+def _folded(model: Inspection | None) -> set[str]:
     """The tensors into which an output of ropeconv has factors folded."""
-    receipt = stated(model.source) if isinstance(model.source, Source) else None
+    receipt = _receipt(model) if model else None
     return set(receipt.fold.tensors) if receipt and receipt.fold else set()
+
+
+def extended_from(base: Inspection, name: str) -> bool:
+    """Whether a model is an output of ropeconv that was made from another one. name: of the other one."""
+    receipt = _receipt(base)
+    sources = (receipt.first, receipt.source) if receipt and name else ()
+    return any(name.partition("@")[0] in (one.reference, one.repository, one.name) for one in sources)
 
 
 def _applied(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
@@ -278,7 +264,7 @@ def _applied(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
     if misplaced:
         return [Misfit(name, "tensors", misplaced, f"apply it over {adapter.base or 'its own base'}")], ""
     misfits = []
-    folded = _folded(base) ^ (_folded(trained) if trained else set())
+    folded = _folded(base) ^ _folded(trained)
     if adapter.base != over and folded & (set(adapter.sizes) or folded):
         place = over if trained is None or _folded(base) else trained.source.reference
         message = f"changes weights that have factors of the attention in {place} only"

@@ -105,9 +105,11 @@ def test_a_merge_without_a_base(base: str, noted: bool, tmp_path: Path) -> None:
     }
     file = tmp_path / "merge.yaml"
     file.write_text(MERGE.format(base=base.format(**places), **places))
-    found = opened([str(file)]).compatibility()
+    found = compatibility(*opened([str(file)]))
     assert [misfit.about for misfit in found.misfits] == ["rope"]
     assert any("names no base_model" in note for note in found.notes) == noted
+    file.write_text(f"models: [{{model: {places['a']}}}]")
+    assert compatibility(*opened([str(file)])).sentence == "They can be merged."
 
 
 @pytest.fixture
@@ -138,8 +140,8 @@ def logits(base: Path, adapter: Path) -> Any:
 
 
 def test_an_adapter_over_a_base_without_its_scaling(llama: Path, adapter: Path, tmp_path: Path) -> None:
-    right = opened([str(tmp_path / "extended"), str(adapter)]).compatibility()
-    wrong = opened([str(llama), str(adapter)]).compatibility()
+    right = compatibility(*opened([str(tmp_path / "extended"), str(adapter)]))
+    wrong = compatibility(*opened([str(llama), str(adapter)]))
     assert right.fits
     assert [misfit.about for misfit in wrong.misfits] == ["rope"]
     done = command(tmp_path, *shlex.split(wrong.misfits[0].repair)[1:], "-o", "repaired", "-q")
@@ -153,23 +155,23 @@ def test_an_adapter_over_its_own_base_extended_later(llama: Path, tmp_path: Path
     folder = lora(llama, tmp_path / "adapter")
     yarn = recipe_of("yarn", 4.0)
     native = apply(make_plan(llama, yarn, tmp_path / "native"))
-    found = opened([str(native), str(folder)]).compatibility()
+    found = compatibility(*opened([str(native), str(folder)]))
     assert found.fits
     assert "was trained before ropeconv extended its base" in found.notes[0]
     folded = apply(make_plan(llama, yarn, tmp_path / "folded", encoding="weights"))
-    assert [misfit.about for misfit in opened([str(folded), str(folder)]).compatibility().misfits] == ["folded"]
+    assert [misfit.about for misfit in compatibility(*opened([str(folded), str(folder)])).misfits] == ["folded"]
     later = lora(folded, tmp_path / "later")  # was trained on the scaled weights
-    assert opened([str(folded), str(later)]).compatibility().fits
-    assert [misfit.about for misfit in opened([str(native), str(later)]).compatibility().misfits] == ["folded"]
+    assert compatibility(*opened([str(folded), str(later)])).fits
+    assert [misfit.about for misfit in compatibility(*opened([str(native), str(later)])).misfits] == ["folded"]
 
 
 def test_an_adapter_for_other_shapes_and_one_of_an_unknown_base(adapter: Path, tmp_path: Path) -> None:
     other = make("llama", tmp_path / "other", hidden_size=128, num_attention_heads=2, num_key_value_heads=2)
-    found = opened([str(other), str(adapter)]).compatibility()
+    found = compatibility(*opened([str(other), str(adapter)]))
     assert [misfit.about for misfit in found.misfits] == ["tensors"]
     path = adapter / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": "./nowhere"}))
-    unknown = opened([str(tmp_path / "extended"), str(adapter)]).compatibility()
+    unknown = compatibility(*opened([str(tmp_path / "extended"), str(adapter)]))
     assert unknown.fits
     assert "its RoPE is not known" in unknown.notes[0]
     with pytest.raises(BadSource, match="its base './nowhere' cannot be read"):
@@ -179,7 +181,7 @@ def test_an_adapter_for_other_shapes_and_one_of_an_unknown_base(adapter: Path, t
 def test_adapters_in_a_file_of_mergekit(llama: Path, adapter: Path, tmp_path: Path) -> None:
     file = tmp_path / "merge.yaml"
     file.write_text(f"models: [{{model: {llama}}}, {{model: {tmp_path / 'extended'}+{adapter}}}]")
-    found = opened([str(file)]).compatibility()
+    found = compatibility(*opened([str(file)]))
     assert [over.source.reference for _, over in found.adapters] == [str(tmp_path / "extended")]
     assert {misfit.name for misfit in found.misfits} == {str(tmp_path / "extended")}
     for text, words in (
@@ -195,7 +197,7 @@ def test_a_config_beside_an_adapter_is_that_of_its_training(adapter: Path, tmp_p
     path = adapter / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": "./nowhere"}))
     (adapter / "config.json").write_bytes((tmp_path / "extended" / "config.json").read_bytes())
-    assert [misfit.about for misfit in opened([str(llama), str(adapter)]).compatibility().misfits] == ["rope"]
+    assert [misfit.about for misfit in compatibility(*opened([str(llama), str(adapter)])).misfits] == ["rope"]
     with pytest.raises(BadSource, match="is a PEFT adapter"):
         inspected(adapter)
     assert read_adapter(FolderSource(llama)) is None

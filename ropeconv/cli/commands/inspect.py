@@ -123,18 +123,18 @@ def compare_command(
         if not compare_graphs(models, family, {"--merge": merge, "--explain": explain}, Output(as_json)) and exit_code:
             raise SystemExit(3)
         return
-    from ...inspection.compatibility import opened
+    from ...inspection.compatibility import compatibility, opened
     from ...inspection.side_by_side import side_by_side
     from ...views.inspection import show_comparison, show_compatibility
 
-    output, found = Output(as_json), opened(models, family)
-    if merge or found.merge or found.adapters or len(found.models) > 2:
-        compared = found.compatibility()
+    output, (found, adapters, file) = Output(as_json), opened(models, family)
+    if merge or file or adapters or len(found) > 2:
+        compared = compatibility(found, adapters, file)
         output.data(compared.to_dict()) if as_json else show_compatibility(compared, output)
         if exit_code and not compared.fits:
             raise SystemExit(3)
         return
-    difference = side_by_side(*found.models)
+    difference = side_by_side(*found)
     for side in (difference.first, difference.second):
         output.note(side.inspection.assumption)
     if as_json:

@@ -24,6 +24,9 @@ MOVES = frozenset(
     "Squeeze StridedSlice Tile Transpose Unsqueeze VariadicSplit".split()
 )
 """Operations of both formats that only multiply, repeat or move values."""
+LARGEST = (1 << 31) - 1
+"""Bytes of an ONNX file, by protobuf."""
+TOO_LARGE = "larger than 2 GB, the limit of ONNX; export it with its weights in a file of their own"
 LEAST_OPSET = 15
 """The first opset of ONNX with CastLike, which gives a new factor the type of what it multiplies."""
 
@@ -131,6 +134,8 @@ class OnnxGraph(Graph):
 
         super().__init__(path, "ONNX")
         self._keys = set[str]()
+        if path.stat().st_size > LARGEST:
+            raise BadSource(f"{path} is {TOO_LARGE}")
         try:
             self.model = onnx.load(str(path), load_external_data=False)
             for scope in (self.model.graph, *self.model.functions):
@@ -238,10 +243,7 @@ class OnnxGraph(Graph):
         try:
             path.write_bytes(self.model.SerializeToString())
         except ValueError:
-            raise BadSource(
-                f"{self.path} would be larger than 2 GB, the limit of ONNX; export it with its weights in a file of "
-                "their own"
-            ) from None
+            raise BadSource(f"{self.path} would be {TOO_LARGE}") from None
 
 
 OPENVINO_TYPES = {"f16": "float16", "f32": "float32", "f64": "float64", "boolean": "bool"}
@@ -339,7 +341,8 @@ class GraphSource(FolderSource):
             check_regular(self.path(name).stat().st_mode, self.root / name)
         graphs: dict[str, Graph] = {name: kinds[Path(name).suffix](self.path(name)) for name in self.graphs}
         for name, graph in graphs.items():
-            absent = next((each for each in graph.data_files if not (graph.path.parent / each).is_file()), "")
+            beside = ((each, self.path((Path(name).parent / each).as_posix())) for each in graph.data_files)
+            absent = next((each for each, path in beside if not path.is_file()), "")
             if absent:
                 raise BadSource(f"{self.root / name} needs {absent}, which is missing; give the folder of the export")
         return graphs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,13 @@ def cut_tables(m: Path, data: bytes | None) -> None:
         (m / "model.onnx.data").write_bytes(data)
 
 
+def linked_data(m: Path) -> None:
+    """The weights of a graph as a link that leads outside its folder."""
+    cut_tables(m, None)
+    (m.parent / "other").write_bytes(b"1")
+    (m / "model.onnx.data").symlink_to(m.parent / "other")
+
+
 def nothing(m: Path) -> None:
     pass
 
@@ -269,6 +277,8 @@ GRAPHS: dict[str, tuple[Callable[[Path], object], str]] = {
     "old opset": (lambda m: vector(m, opset=14), "needs opset 15"),
     "damaged": (lambda m: (m / "model.onnx").write_bytes(b"\x08\x08ropeconv"), "is not an ONNX model"),
     "no data": (lambda m: cut_tables(m, None), "model.onnx.data, which is missing"),
+    "data elsewhere": (lambda m: linked_data(m), "model.onnx.data leads to"),
+    "too large": (lambda m: os.truncate(m / "model.onnx", 1 << 31), "is larger than 2 GB, the limit of ONNX"),
     "cut data": (lambda m: cut_tables(m, b"1"), "cannot be read"),
     "occupied": (lambda m: (m.parent / "out").mkdir(), "out exists; choose another place with -o, or remove it"),
 }

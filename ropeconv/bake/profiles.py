@@ -11,8 +11,8 @@ tensors, beside links to the others (src/llama-model-loader.cpp:599-660, 0c1e570
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from .apply import AppliedPlan, OutputCheck, make_plan, probe_query
 from .checkpoint import CheckpointPlan
 from .execution import COPIED, ApplyOptions, execute_plan
 from .gguf import GgufPlan, gguf_plan, shard_names
+from .hidden import is_empty
 from .plan import FilePlan, Plan, PlannedFile
 
 BASE = "base"
@@ -91,15 +92,14 @@ def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target
     Args:
         source: From `open_source`.
         recipes: One for each profile.
-        target: Format, runtimes, and `out`, the folder of all profiles.
+        target: Format, runtimes, and `out`, the folder of all profiles; None where none is written.
 
     Raises:
         UsageError: For two profiles of one name, and where only `base` of a GGUF file is left.
         RopeconvError: For a place that is taken, and a profile that changes weights; else as `make_plan`.
     """
-    out = target.out or Path(f"{source.name}-profiles")
-    gguf = isinstance(source, GgufSource)
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    out, gguf = target.out or Path(source.name), isinstance(source, GgufSource)
+    if target.out and out.exists() and not is_empty(out):
         raise RopeconvError(
             f"{out} exists; choose another place with -o, or add one profile to it with `ropeconv apply "
             f"{source.reference} METHOD --link -o {out}/NAME`"
@@ -205,57 +205,56 @@ def split_files(source: GgufSource) -> list[PlannedFile]:
     return files
 
 
-@dataclass
-class Finish:
-    """The last step, after the files of a plan are written: links, GGUF headers and receipts of its profiles.
+def write_profiles(plan: ProfilesPlan, advance: Advance = lambda done: None) -> dict[str, AppliedPlan]:
+    """Write all profiles, or none, and return their outputs by name.
 
-    plan: the profiles. fsync: wait until receipts are on the disk. outputs: those that are finished, by name.
+    Raises Disagreement where the installed transformers computes something else from one than its schedule,
+    RopeconvError where links are impossible, and what `execute_plan` raises.
     """
+    outputs: dict[str, AppliedPlan] = {}
+    finish = _finish_gguf if isinstance(plan.source, GgufSource) else _finish_checkpoints
+    execute_plan(plan, ApplyOptions(link=not plan.copied), lambda folder: outputs.update(finish(plan, folder)), advance)
+    return outputs
 
-    plan: ProfilesPlan
-    fsync: bool
-    outputs: dict[str, AppliedPlan] = field(default_factory=dict)
 
-    def __call__(self, folder: Path) -> None:
-        """Finish the hidden folder. Raises Disagreement as `OutputCheck`, RopeconvError where links are impossible."""
-        if isinstance(self.plan.source, GgufSource):
-            self._gguf(folder)
-            return
-        probe = SharedProbe() if Probe.available() else None
-        places = {file.origin: folder / file.name for file in self.plan.shared}
-        try:
-            for name, plan in self.plan.plans.items():
-                assert isinstance(plan, CheckpointPlan)
-                for file in filter(is_shared, plan.files):
-                    self._link(places[file.origin or file.name], folder / name / file.name)
-                check = OutputCheck(plan, probe_query(plan, probe) if probe else None)
-                record = check(folder / name)
-                files = tuple(_record(file, folder / name) for file in plan.files)
-                receipt = msgspec.structs.replace(plan.receipt(), files=files, check=record)
-                write_receipt(folder / name, receipt, self.fsync)
-                self.outputs[name] = AppliedPlan(plan.out, record, check.reason)
-        finally:
-            if probe is not None:
-                Probe.stop(probe)
+def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
+    """Yield the outputs by name, after the links, the check and the receipt of each. folder: the hidden one."""
+    probe = SharedProbe() if Probe.available() else None
+    places = {file.origin: folder / file.name for file in plan.shared}
+    try:
+        for name, made in plan.plans.items():
+            assert isinstance(made, CheckpointPlan)
+            for file in filter(is_shared, made.files):
+                _link(places[file.origin or file.name], folder / name / file.name, plan.out)
+            check = OutputCheck(made, probe_query(made, probe) if probe else None)
+            record = check(folder / name)
+            files = tuple(_record(file, folder / name) for file in made.files)
+            write_receipt(folder / name, msgspec.structs.replace(made.receipt(), files=files, check=record))
+            yield name, AppliedPlan(made.out, record, check.reason)
+    finally:
+        if probe is not None:
+            Probe.stop(probe)
 
-    def _gguf(self, folder: Path) -> None:
-        base = GgufSource(folder / self.plan.files[0].name)
-        for name, plan in self.plan.plans.items():
-            place = folder / name / plan.out.name
-            place.parent.mkdir(exist_ok=True)  # from an interrupted run
-            first, *others = gguf_plan(base, plan.recipe, replace(plan.target, out=place)).files
-            assert first.make is not None
-            first.make(place.with_name(first.name), lambda done: None)
-            for file, shard in zip(others, base.file.shards[1:], strict=True):
-                self._link(shard.path(), place.with_name(file.name))
-            self.outputs[name] = AppliedPlan(plan.out.with_name(first.name))
 
-    def _link(self, shared: Path, place: Path) -> None:
-        if not (place.exists() or link_file(shared, place)):
-            raise RopeconvError(
-                f"profiles share weights by hard links, which the disk of {self.plan.out} does not have; choose "
-                "another place with -o"
-            )
+def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
+    """Yield the outputs by name, after their first shards and links to the others. folder: the hidden one."""
+    base = GgufSource(folder / plan.files[0].name)
+    for name, made in plan.plans.items():
+        place = folder / name / made.out.name
+        place.parent.mkdir(exist_ok=True)  # from an interrupted run
+        first, *others = gguf_plan(base, made.recipe, replace(made.target, out=place)).files
+        assert first.make is not None
+        first.make(place.with_name(first.name), lambda done: None)
+        for file, shard in zip(others, base.file.shards[1:], strict=True):
+            _link(shard.path(), place.with_name(file.name), plan.out)
+        yield name, AppliedPlan(made.out.with_name(first.name))
+
+
+def _link(shared: Path, place: Path, out: Path) -> None:
+    if not (place.exists() or link_file(shared, place)):
+        raise RopeconvError(
+            f"profiles share weights by hard links, which the disk of {out} does not have; choose another place with -o"
+        )
 
 
 def _record(file: PlannedFile, folder: Path) -> FileRecord:
@@ -263,16 +262,3 @@ def _record(file: PlannedFile, folder: Path) -> FileRecord:
     path = folder / file.name
     digest = file.sha256 if file.action in COPIED else sha256(path)
     return FileRecord(file.name, file.action, path.stat().st_size, digest, file.origin or None)
-
-
-def write_profiles(
-    plan: ProfilesPlan, fsync: bool = True, advance: Advance = lambda done: None
-) -> dict[str, AppliedPlan]:
-    """Write all profiles, or none, and return their outputs by name.
-
-    Raises Disagreement where the installed transformers computes something else from one than its schedule, and what
-    `execute_plan` raises.
-    """
-    finish = Finish(plan, fsync)
-    execute_plan(plan, ApplyOptions(link=not plan.copied, fsync=fsync), finish, advance)
-    return finish.outputs

@@ -205,3 +205,6 @@ def test_the_plan_as_json_and_a_dry_run_write_nothing(llama: Path, tmp_path: Pat
     found = [(one["name"], one["schedule"]["context"], one["out"]) for one in data["profiles"]]
     assert found == [("base", 64, "model-profiles/base"), ("yarn4", 256, "model-profiles/yarn4")]
     assert os.listdir(tmp_path) == ["model"]
+    command(tmp_path, "profiles", "model", "yarn:4", "-q", code=0)
+    pushed = command(tmp_path, "profiles", "model", "base", "yarn:4", "--push", "me/x", "--dry-run", code=0)
+    assert "Would publish me/x: main, yarn4" in pushed.stdout  # where model-profiles exists, since nothing is written

@@ -93,9 +93,10 @@ def profiles_command(
             "--push is for checkpoints; write GGUF profiles with -o, and publish each with `ropeconv push FILE "
             f"{push} --exist-ok`"
         )
-    plans, keeps = profile_plans(source, recipes, chosen), not push or chosen.out is not None
+    out, keeps = chosen.out or Path(f"{source.name}-profiles"), not push or chosen.out is not None
+    plans = profile_plans(source, recipes, replace(chosen, out=out if keeps else None))
     plans = {name: with_card(plan) if keeps else plan for name, plan in plans.items()}
-    plan = profiles_plan(source, plans, chosen.out or Path(f"{source.name}-profiles"), copy)
+    plan = profiles_plan(source, plans, out, copy)
     branches = {name: name if number else "main" for number, name in enumerate(plans)} if push else {}
     if not (quiet or as_json):
         show_profiles(plan, output, explain, keeps)

@@ -1,4 +1,4 @@
-"""What is written beside an output: its draft model, or a PEFT adapter.
+"""Companions of an output, written beside it: its draft model, or a PEFT adapter.
 
 A draft is extended with its target: to the same context, by the same method, from its own trained length. It runs at
 the positions of its target. It was trained on fewer, often 2,048 (`max_len` in

@@ -129,7 +129,7 @@ def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target
 
 
 def changed_weights(plan: Plan) -> str:
-    """Return in words how a plan changes weights; empty where it leaves them as they are."""
+    """Return in words how a plan changes weights; empty where it leaves them unchanged."""
     if isinstance(plan, GgufPlan) and (plan.edit.changes.keys() | plan.edit.removed) - {*ROPE_TENSORS}:
         return f"its encoding in GGUF, {plan.result.encoding}, changes tensors"
     folded = isinstance(plan, CheckpointPlan) and plan.result.fold is not None

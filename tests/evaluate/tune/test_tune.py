@@ -33,6 +33,7 @@ def tuned(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> TuningResu
     return tune_model(trained / "model", [halves / "*.txt"], wanted)
 
 
+@pytest.mark.nightly
 def test_the_gradient_finds_what_no_formula_has(tuned: TuningResult) -> None:
     rows = {row.name: row for row in tuned.rows}
     total = rows["tuned factors"].total
@@ -52,6 +53,7 @@ def test_the_gradient_finds_what_no_formula_has(tuned: TuningResult) -> None:
     assert (len(tuned.divisors), tuned.positions[-1]) == (32, CONTEXT - 1)
 
 
+@pytest.mark.nightly
 def test_the_recipe_is_baked_and_llama_cpp_computes_it(tuned: TuningResult, trained: Path, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     write_tuned(tuned, tmp_path / "tuned.json")

@@ -46,9 +46,7 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def test_a_link_to_a_page_or_a_heading_that_is_gone_would_be_found() -> None:
-    text = (
-        f"[a](nowhere.md) [b](python.md#nothing) [c]({REPOSITORY}docs/nowhere.md) [d](python.md#apply) [e](https://x.org)"
-    )
+    text = f"[a](nowhere.md) [b](python.md#nothing) [c]({REPOSITORY}docs/nowhere.md) [d](python.md#apply) [e](https://x.org)"
     assert list(broken(ROOT / "docs" / "engines.md", text)) == [
         "nowhere.md",
         "python.md#nothing",

@@ -76,8 +76,8 @@ INTRODUCTION = (
     "After this page you know what every command does, and which options it has. `ropeconv COMMAND --help` prints them "
     "in a terminal, and `--help-all` adds expert options. `--json` prints one document ([keys](python.md#json)), `-q` "
     'only the result, such as a path. `eval "$(_ROPECONV_COMPLETE=bash_source ropeconv)"` makes bash complete commands '
-    "and options; zsh and fish have `zsh_source` and `fish_source`. Exit codes: 0 done, 1 a known failure, 2 wrong usage, "
-    "3 a check ran and disagreed, 130 interrupted."
+    "and options; zsh and fish have `zsh_source` and `fish_source`. Exit codes: 0 done, 1 a known failure, 2 wrong "
+    "usage, 3 a check ran and disagreed, 130 interrupted."
 )
 """The beginning of docs/commands.md."""
 EVERYWHERE = ("--help", "--help-all", "--json", "--quiet")

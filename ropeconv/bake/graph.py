@@ -19,7 +19,6 @@ from ..formats.disk import Advance
 from ..formats.jsontext import JsonObject
 from ..inspection.graph import PRECISION, GraphInspection, GraphRope, Part, inspect_graph, repeated
 from ..models.graph import Constant, Graph, GraphSource
-from ..options import options
 from ..rope.errors import RopeconvError
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
@@ -29,8 +28,6 @@ from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan
 from .plan import FilePlan, PlannedFile
 
-ALLOWED = ("out", "replace")
-"""Options of an output that a compiled graph has."""
 ROWS = 1 << 14
 """Rows of a table that are computed at a time."""
 EXPORT = "run `ropeconv apply` on the checkpoint, and export its output"
@@ -136,12 +133,10 @@ def apply_graph(plan: GraphPlan, fsync: bool = True, advance: Advance = lambda d
 def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan:
     """Plan the extension of compiled graphs. Writes nothing.
 
-    Raises UsageError for options that graphs do not have, BadSource for a graph without its config.json or with another
-    RoPE than that, UnsupportedBake for what constants of this graph cannot express, and what `checkpoint_plan` raises.
+    target: `out` and `replace` count. Raises UsageError for the name of a file, BadSource for a graph without its
+    config.json or with another RoPE than that, UnsupportedBake for what its constants cannot express, and what
+    `checkpoint_plan` raises.
     """
-    for option in options(Target):
-        if option.name not in ALLOWED and getattr(target, option.name) != option.default:
-            raise UsageError(f"{option.flag} does not go with a compiled graph; leave it out")
     if target.out is not None and target.out.suffix in (".onnx", ".xml", ".gguf"):
         raise UsageError(f"-o {target.out} is not a name for a folder, which is written; choose another name")
     if not source.has_config:

@@ -19,8 +19,8 @@ from .output import Output
 from .output_options import build_target
 from .units import Flags
 
-ALLOWED = ("dry_run", "no_fsync", "by_length", "family")
-"""Options of `apply` that compiled graphs have, beside the method and the place."""
+ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
+"""Options of `apply` that compiled graphs have, beside the method."""
 
 
 def inspect_graphs(reference: str, family: str, explain: bool, output: Output) -> None:
@@ -82,13 +82,10 @@ def apply_graphs(
 
     if len(sources) > 1:
         raise UsageError("a compiled graph is one SOURCE, and there are several; run apply once for each")
-    defaults = Flags()
-    for name, value in vars(options).items():
-        if name not in ALLOWED and value != getattr(defaults, name):
+    defaults = vars(Flags()) | {"encoding": "auto"}
+    for name, value in (vars(options) | target).items():
+        if name not in ALLOWED and value and value != defaults.get(name):
             raise UsageError(f"--{name.replace('_', '-')} does not go with a compiled graph; leave it out")
-    for name in ("to", "outtype"):
-        if target[name]:
-            raise UsageError(f"--{name} does not go with a compiled graph; leave it out")
     source = open_graph(sources[0])
     source.treat_as = options.family
     plan = graph_plan(source, recipe, build_target(target | {"to": None, "outtype": None}))

@@ -326,7 +326,8 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
     context = 0 if isinstance(other, GraphInspection) else other.spec.context
     rows, problems = list[tuple[str, str]](), list[str]()
     for rope in graph.ropes:
-        part = next((each for each in parts if rope.matches(each) or _within(each, rope)), None)
+        reverse = (each for each in parts if isinstance(each, GraphRope) and each.matches(rope))  # it may round more
+        part = next((each for each in parts if rope.matches(each)), next(reverse, None))
         rows.append((rope.name, part.words if part else _differs(rope, parts[0])))
         problems += [f"{rope.name} has {rows[-1][1]}"] if part is None else []
         if rope.positions is not None and rope.positions < context:
@@ -334,11 +335,6 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
     if not (problems or any(row[1] == parts[0].words for row in rows)):
         problems.append("the graph has only the RoPE of other layers")
     return GraphComparison(graph.source.reference, other.source.reference, tuple(rows), tuple(problems))
-
-
-def _within(part: Part, rope: GraphRope) -> bool:
-    """Whether a RoPE of another graph, which rounds more, computes the same."""
-    return isinstance(part, GraphRope) and part.matches(rope)
 
 
 def _differs(rope: GraphRope, part: Part) -> str:

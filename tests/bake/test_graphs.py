@@ -289,6 +289,9 @@ OPTIONS: dict[str, tuple[int, tuple[object, ...]]] = {
     "--to does not go with a compiled graph": (2, ("--to", "gguf")),
     "--push does not go with a compiled graph": (2, ("--push", "me/model")),
     "--force does not go with a compiled graph": (2, ("--force",)),
+    "--encoding does not go with a compiled graph": (2, ("--encoding", "factors")),
+    "--validate does not go with a compiled graph": (2, ("--validate", "auto")),
+    "--all-files does not go with a compiled graph": (2, ("--all-files",)),
     "run apply once for each": (2, ("m",)),
     "is not a name for a folder": (2, ("-o", "out.onnx")),
 }

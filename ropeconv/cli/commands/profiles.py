@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import to_builtins
 
@@ -27,7 +27,6 @@ from ..output import Output
 from ..output_options import build_target
 
 if TYPE_CHECKING:
-    from ...bake.checkpoint import CheckpointPlan
     from ...bake.profiles import ProfilesPlan
     from ...rope.recipe import Recipe
 
@@ -47,9 +46,8 @@ def method_options() -> list[Option]:
 
 def target_options() -> list[Option]:
     """The options of an output that hold for all profiles."""
-    return [
-        one for one in options(OutputPlace, TargetOptions) if one.name in ("out", "runtimes", "replace", "encoding")
-    ]
+    names = ("out", "runtimes", "replace", "encoding")
+    return [one for one in options(OutputPlace, TargetOptions) if one.name in names]
 
 
 @command(EXAMPLES, private=(lambda given: given["push"], "goes with --push OWNER/NAME; add it, or leave --private out"))
@@ -80,10 +78,12 @@ def profiles_command(
     Each profile is a folder that can be served, validated, restored and pushed like an output of `apply`. All are
     written, or none. With -q, only the folder is printed.
     """
+    from ...bake.checkpoint import CheckpointPlan
     from ...bake.profiles import profile_plans, profiles_plan
-    from ...hub.upload_set import with_card
+    from ...hub.upload_set import from_plan, with_card
     from ...models.open import open_source
     from ...views.plan import show_profiles
+    from .push import publish_staged, send
 
     output, recipes = Output(as_json, quiet), recipes_of(named or [], methods)
     how = PublishOptions(private, repo_id=repository(push) if push else "")
@@ -108,8 +108,12 @@ def profiles_command(
     if keeps and not dry_run:
         _write(plan, documents, output)
     for name, branch in branches.items() if not dry_run else ():
-        here = replace(how, revision=branch, exist_ok=True) if branch == name else how
-        url = _publish(cast("CheckpointPlan", plans[name]), here, keeps, output)
+        here, made = replace(how, revision=branch, exist_ok=True) if branch == name else how, plans[name]
+        assert isinstance(made, CheckpointPlan)
+        if keeps:
+            url = send(from_plan(made, made.out), here, output)
+        else:
+            _, url = publish_staged(made, None, here, output, checksum=False)
         documents[name] |= {"branch": branch, "published": url}
         if not as_json:
             output.copyable(url if quiet else f"{name}: {url}")
@@ -157,13 +161,3 @@ def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], output: Out
         documents[name] |= {"path": str(done.path), "check": to_builtins(done.check), "run": commands}
         for line in [] if output.as_json or output.quiet else commands:
             output.copyable(f"{name}: {line}")
-
-
-def _publish(plan: CheckpointPlan, how: PublishOptions, written: bool, output: Output) -> str:
-    """Publishes a profile, and returns the URL of the commit. written: whether it is on this disk."""
-    from ...hub.upload_set import from_plan
-    from .push import publish_staged, send
-
-    if written:
-        return send(from_plan(plan, plan.out), how, output)
-    return publish_staged(plan, None, how, output, checksum=False)[1]

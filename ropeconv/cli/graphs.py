@@ -17,7 +17,7 @@ from ..views.plan import title
 from ..views.sheet import sentence
 from .output import Output
 from .output_options import build_target
-from .units import Flags
+from .units import Flags, other_option
 
 ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
 """Options of `apply` that compiled graphs have, beside the method."""
@@ -82,10 +82,8 @@ def apply_graphs(
 
     if len(sources) > 1:
         raise UsageError("a compiled graph is one SOURCE, and there are several; run apply once for each")
-    defaults = vars(Flags()) | {"encoding": "auto"}
-    for name, value in (vars(options) | target).items():
-        if name not in ALLOWED and value and value != defaults.get(name):
-            raise UsageError(f"--{name.replace('_', '-')} does not go with a compiled graph; leave it out")
+    if given := other_option(options, target, ALLOWED):
+        raise UsageError(f"{given} does not go with a compiled graph; leave it out")
     source = open_graph(sources[0])
     source.treat_as = options.family
     plan = graph_plan(source, recipe, build_target(target | {"to": None, "outtype": None}))

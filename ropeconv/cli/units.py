@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,6 +192,14 @@ class Flags(WriteOptions):
     adapter: str = option(
         "", "Also write this PEFT adapter with the output as its base, as OUT-adapter.", EXPERT, metavar="SOURCE"
     )
+
+
+def other_option(flags: Flags, target: dict[str, Any], allowed: Collection[str]) -> str:
+    """The first option that was given and is not among the allowed ones; empty without any. target: by name."""
+    defaults = vars(Flags()) | {"encoding": "auto"}
+    given = (name for name, value in (vars(flags) | target).items() if value and value != defaults.get(name))
+    name = next((name for name in given if name not in allowed), "")
+    return "-o" if name == "out" else name and f"--{name.replace('_', '-')}"
 
 
 def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:

@@ -105,6 +105,8 @@ def test_stdout_is_the_json_and_the_commands_follow_on_stderr(llama: Path, tmp_p
     [
         ("model --yarn 4 --encoding weights", 1, "--encoding weights changes more; write the output with"),
         ("model --yarn 4 -o out", 2, "prints JSON for one SOURCE and writes nothing; leave -o out"),
+        ("model --yarn 4 --adapter lora", 2, "prints JSON for one SOURCE and writes nothing; leave --adapter out"),
+        ("model --yarn 4 --no-fsync", 2, "leave --no-fsync out"),
         ("model model --yarn 4", 2, "leave the others out"),
         ("file.gguf --yarn 4", 2, "file.gguf is a GGUF file; write it with -o"),
         ("scaled --linear 4 --replace", 1, "an override cannot remove rope_parameters."),

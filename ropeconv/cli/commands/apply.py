@@ -15,7 +15,7 @@ from ..command import Positional, command
 from ..options import OR_GRAPH, JsonOption, QuietOption, RecipeValues, build_recipe, chosen_methods
 from ..output import Output
 from ..output_options import TargetValues, build_target, names_ollama, split
-from ..units import Flags, check_flags, refuse_push, units_of, with_draft
+from ..units import Flags, check_flags, other_option, refuse_push, units_of, with_draft
 
 if TYPE_CHECKING:
     from ...rope.recipe import Recipe
@@ -32,6 +32,13 @@ ropeconv apply Qwen/Qwen3-8B --yarn 4 --push me/Qwen3-8B-128k
 ropeconv apply Qwen/Qwen3-8B --yarn 4 --to overrides --runtime sglang
 ropeconv apply ./Meta-Llama-3-8B-Instruct --yarn 4 --draft ./EAGLE3-LLaMA3-Instruct-8B -o ./llama3-32k
 """
+
+
+OVERRIDING = (
+    "to", "runtime", "encoding", "replace", "dual_chunk", "allow_approximate", "family", "by_length", "dry_run",
+    "explain",
+)  # fmt: skip
+"""Options that go with `--to overrides`, beside the method."""
 
 
 @command(
@@ -101,12 +108,7 @@ def print_overrides(
     from ...models.source import Source
     from ...views.sheet import sentence
 
-    writing = {
-        "-o": target["out"], "--in-place": target["in_place"], "--push": flags.push, "--draft": flags.draft,
-        "--ollama": flags.ollama, "--link": flags.link, "--force": flags.force,
-        "--validate": flags.validate != "off",
-    }  # fmt: skip
-    given = next((name for name, value in writing.items() if value), "")
+    given = other_option(flags, target, OVERRIDING)
     if given or len(sources) > 1 or len(target["to"]) > 1:
         raise UsageError(
             f"--to overrides prints JSON for one SOURCE and writes nothing; leave {given or 'the others'} out"

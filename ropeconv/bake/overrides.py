@@ -41,8 +41,9 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
         RopeconvError: For one that changes more than config.json, or removes a key.
     """
     source = plan.source.reference
-    if not isinstance(plan, CheckpointPlan):
-        raise UsageError(f"vLLM and SGLang override keys of config.json, and {source} is a GGUF file; write it with -o")
+    if not isinstance(plan, CheckpointPlan) or plan.source.kind == "meta":
+        layout = "in Meta's layout" if plan.is_folder else "a GGUF file"
+        raise UsageError(f"vLLM and SGLang override keys of config.json, and {source} is {layout}; write it with -o")
     if not ENCODINGS[plan.result.encoding].config_only:
         raise RopeconvError(
             f"an override changes only config.json, and --encoding {plan.result.encoding} changes more; write the "

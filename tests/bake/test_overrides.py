@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from ropeconv.bake.overrides import overrides
+from ropeconv.errors import UsageError
 from ropeconv.rope.errors import RopeconvError
 
 from ..conftest import CONFIGS, hashes
@@ -82,6 +83,14 @@ def test_a_flat_multimodal_config_is_refused_for_sglang() -> None:
     plan = make_plan(published, NTK, runtimes=("sglang",))
     with pytest.raises(RopeconvError, match="SGLang ignores an override of the RoPE of"):
         overrides(plan, json.loads(published.read_text()))
+
+
+def test_a_layout_that_servers_do_not_load_is_refused(llama: Path) -> None:
+    plan = make_plan(llama, YARN)
+    assert overrides(plan, json.loads((llama / "config.json").read_text()))
+    plan.source.kind = "meta"
+    with pytest.raises(UsageError, match="is in Meta's layout; write it with -o"):
+        overrides(plan, {})
 
 
 def test_stdout_is_the_json_and_the_commands_follow_on_stderr(llama: Path, tmp_path: Path) -> None:

@@ -161,9 +161,8 @@ def _merged(base: Inspection, other: Inspection, merge: Merge | None) -> Iterato
     if not (merge and merge.sliced) and len(other.spec.layers) != len(base.spec.layers):
         message = f"has {len(other.spec.layers)} layers, and the base {len(base.spec.layers)}"
         yield Misfit(name, "sizes", message, "choose ranges of layers with `slices`, or leave it out")
-    yield from _rope(base, other)
-    longer = other.spec.context > base.spec.context
-    if longer and not side_by_side(base, other).differs:
+    yield from (misfits := list(_rope(base, other)))
+    if other.spec.context > base.spec.context and not {misfit.about for misfit in misfits} & {"rope", "structure"}:
         message = f"declares {other.spec.context:,} tokens, and the merge gets the {base.spec.context:,} of the base"
         repair = f"ropeconv apply {shlex.quote(base.source.reference)} --as-is --context {other.spec.context}"
         yield Misfit(name, "context", message, repair)

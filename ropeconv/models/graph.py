@@ -336,15 +336,14 @@ class GraphSource(FolderSource):
 
         Raises BadSource for damaged ones, and where a file with weights is missing, RopeconvError without a library.
         """
-        kinds: dict[str, type[OnnxGraph | OpenVinoGraph]] = {".onnx": OnnxGraph, ".xml": OpenVinoGraph}
+        graphs: dict[str, Graph] = {}
         for name in self.graphs:
-            check_regular(self.path(name).stat().st_mode, self.root / name)
-        graphs: dict[str, Graph] = {name: kinds[Path(name).suffix](self.path(name)) for name in self.graphs}
-        for name, graph in graphs.items():
-            beside = ((each, self.path((Path(name).parent / each).as_posix())) for each in graph.data_files)
-            absent = next((each for each, path in beside if not path.is_file()), "")
-            if absent:
-                raise BadSource(f"{self.root / name} needs {absent}, which is missing; give the folder of the export")
+            path = self.path(name)
+            check_regular(path.stat().st_mode, path)
+            graphs[name] = OnnxGraph(path) if path.suffix == ".onnx" else OpenVinoGraph(path)
+            for each in graphs[name].data_files:
+                if not self.path((Path(name).parent / each).as_posix()).is_file():
+                    raise BadSource(f"{path} needs {each}, which is missing; give the folder of the export")
         return graphs
 
     def data_of(self, graph: str) -> list[str]:
@@ -357,11 +356,10 @@ class GraphSource(FolderSource):
         return (self.root / CONFIG).is_file()
 
     def _names(self) -> Iterator[str]:
-        data = [name for graph in self.graphs for name in self.data_of(graph)]
         if self.whole:
             yield from super()._names()
             return
-        yield from (*self.graphs, *data)
+        yield from (*self.graphs, *(name for graph in self.graphs for name in self.data_of(graph)))
         for folder in {self.root, (self.root / self.graphs[0]).parent} if self.has_config else ():
             for path in folder.iterdir():
                 if path.suffix in COMPANIONS and path.is_file() and not path.name.startswith("."):

@@ -78,7 +78,7 @@ CHECKPOINTS = (".safetensors", ".safetensors.index.json", ".gguf")
 def is_graph(reference: str) -> bool:
     """Whether a path is that of a compiled graph, or of a folder that holds graphs and no other weights."""
     path = expanded(reference)
-    return path.suffix in (*GRAPHS, *FROZEN) or (path.is_dir() and bool(graph_names(path)))
+    return path.suffix in FROZEN or (bool(graph_names(path)) if path.is_dir() else path.suffix in GRAPHS)
 
 
 def graph_names(folder: Path) -> list[str]:

@@ -337,6 +337,13 @@ def test_formats_that_are_final_say_what_to_do_at_export(run: Run, tmp_path: Pat
     assert "only the commands inspect, compare and apply open" in run("advise", "a.onnx", "--context", "4k").stderr
 
 
+def test_a_checkpoint_in_a_folder_with_the_name_of_a_graph_is_a_checkpoint(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.onnx").mkdir()
+    assert "x.onnx has no config.json" in run("inspect", "x.onnx").stderr
+    graphs.write_config(tmp_path / "x.onnx")
+    assert "default, theta 10000" in run("inspect", "x.onnx").stdout
+
+
 def test_options_of_a_comparison_without_effect_are_refused(run: Run, tmp_path: Path) -> None:
     vector(tmp_path)
     for options in (("--explain",), ("--family", "llama"), ("model.onnx",)):

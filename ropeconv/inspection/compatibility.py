@@ -75,6 +75,8 @@ class Compatibility:
     def sentence(self) -> str:
         """The conclusion, for display."""
         what = "applied" if self.adapters and not self.models else "merged"
+        if self.fits and any(adapter.trained_on is None for adapter, _ in self.adapters):
+            return f"No difference is known that keeps them from being {what}."
         if self.fits:
             return f"They can be {what}."
         return f"They cannot be {what} unchanged: {counted(len(self.misfits), 'difference')}."

@@ -142,7 +142,7 @@ def logits(base: Path, adapter: Path) -> Any:
 def test_an_adapter_over_a_base_without_its_scaling(llama: Path, adapter: Path, tmp_path: Path) -> None:
     right = compatibility(*opened([str(tmp_path / "extended"), str(adapter)]))
     wrong = compatibility(*opened([str(llama), str(adapter)]))
-    assert right.fits
+    assert (right.fits, right.sentence) == (True, "They can be applied.")
     assert [misfit.about for misfit in wrong.misfits] == ["rope"]
     done = command(tmp_path, *shlex.split(wrong.misfits[0].repair)[1:], "-o", "repaired", "-q")
     assert done.returncode == 0, done.stderr
@@ -172,7 +172,7 @@ def test_an_adapter_for_other_shapes_and_one_of_an_unknown_base(adapter: Path, t
     path = adapter / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": "./nowhere"}))
     unknown = compatibility(*opened([str(tmp_path / "extended"), str(adapter)]))
-    assert unknown.fits
+    assert (unknown.fits, "No difference is known" in unknown.sentence) == (True, True)
     assert "its RoPE is not known" in unknown.notes[0]
     with pytest.raises(BadSource, match="its base './nowhere' cannot be read"):
         opened([str(adapter)])

@@ -151,13 +151,7 @@ class Batch:
                     self.failed.append((unit, done.proof.sentence, DISAGREES))
                 elif not self.several:
                     self._publish(outcomes)
-                if done.path is not None:
-                    done.run = self._run_commands(plan, done.path, plans)
-                self._gap(unit, plans)
-                self._show(plan, done)
-                if self.adapter and done.path and not unit.is_draft:
-                    write_adapter(self.adapter, not self.flags.no_fsync)
-                    self.output.note(f"The adapter with this base is in {self.adapter.out}.")
+                self._finish(unit, plan, done, plans)
         if self.failed and self.several:
             without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
             self.output.note(f"{len(outcomes)} of {len(self.units)} outputs were made; failed: {without}.")
@@ -165,6 +159,16 @@ class Batch:
         self._data((plan.to_dict() | done.to_dict() for plan, done in outcomes), {"published": published})
         if published and not self.output.as_json:
             self.output.copyable(published)
+
+    def _finish(self, unit: OutputUnit, plan: Plan, done: Outcome, plans: Made) -> None:
+        """Prints what was written, with the commands that run it, and writes the adapter."""
+        if done.path is not None:
+            done.run = self._run_commands(plan, done.path, plans)
+        self._gap(unit, plans)
+        self._show(plan, done)
+        if self.adapter and done.path and not unit.is_draft:
+            write_adapter(self.adapter, not self.flags.no_fsync)
+            self.output.note(f"The adapter with this base is in {self.adapter.out}.")
 
     def _run_commands(self, plan: Plan, path: Path, plans: Made) -> list[str]:
         """The commands that run an output, with the draft among the plans; with `ollama` writes its Modelfile."""

@@ -213,15 +213,21 @@ def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
     flag = next((name for name, value in typed.items() if value), "")
     if units[0].given["in_place"] and flag:
         raise UsageError(f"{flag} does not go with --in-place; leave one out")
-    if flags.adapter and gguf:
-        raise UsageError(
-            "--adapter goes with checkpoints; leave it out, and convert it with llama.cpp's convert_lora_to_gguf.py"
-        )
-    if flags.adapter and (len(units) > 1 + bool(flags.draft) or units[0].given["in_place"] or flags.push):
-        raise UsageError("--adapter goes with one SOURCE and one output on this disk; run apply once for each with -o")
+    if flags.adapter:
+        check_adapter_flags(units, flags, gguf)
     if flags.link and not folder:
         raise UsageError("--link is for folders, whose unchanged files it links; leave it out")
     if flags.ollama and not gguf:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     if flags.how and flags.validate != "off" and units[0].given["out"] is None:
         raise UsageError("--push with --validate needs -o, the folder to validate; add it")
+
+
+def check_adapter_flags(units: Sequence[OutputUnit], flags: Flags, gguf: bool) -> None:
+    """Raises UsageError where an adapter has no single checkpoint to go with. gguf: whether an output is GGUF."""
+    if gguf:
+        raise UsageError(
+            "--adapter goes with checkpoints; leave it out, and convert it with llama.cpp's convert_lora_to_gguf.py"
+        )
+    if len(units) > 1 + bool(flags.draft) or units[0].given["in_place"] or flags.push:
+        raise UsageError("--adapter goes with one SOURCE and one output on this disk; run apply once for each with -o")

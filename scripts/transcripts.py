@@ -40,7 +40,7 @@ OF_WEIGHTS = {
     "ropeconv eval SmolLM2-135M-Instruct --methods base,ntk:2,yarn:2,linear:2 --text manual.txt --lengths 1/4T,1T,2T "
     "--windows 3 --targets 512 --dtype bfloat16",
     "ropeconv eval SmolLM2-135M-Instruct --methods base,yarn:2 --text manual.txt --lengths 12k --windows 1 "
-    "--targets 512 --dtype bfloat16",
+    "--targets 512",
     "ropeconv tune ./model --text 'texts/*.txt' --context 256 -o tuned.json",
     "ropeconv validate tiny-llama-yarn16 --against tiny-llama --server http://localhost:8000 --length 1000",
 }

@@ -121,13 +121,18 @@ def opened(given: Sequence[str], family: str = "") -> tuple[list[Inspection], Pa
         models.append(own)
     pairs = [(adapter, models[0]) for adapter in adapters]
     for name, lora in merge.adapters if merge else ():
-        adapter = read_adapter(open_source(lora))
-        if adapter is None:
-            raise BadSource(f"{lora} in {given[0]} is not a PEFT adapter; write only the model")
-        pairs.append((adapter, models[names.index(name)]))
+        pairs.append((_named_adapter(lora, given[0]), models[names.index(name)]))
     if len(models) + len(pairs) < 2 and merge is None:
         raise UsageError("compare needs two models, an adapter, or a YAML file of mergekit; name another one")
     return models, pairs, merge
+
+
+def _named_adapter(reference: str, merge: str) -> Adapter:
+    """Return an adapter that the file `merge` names. Raises BadSource where it is something else."""
+    adapter = read_adapter(open_source(reference))
+    if adapter is None:
+        raise BadSource(f"{reference} in {merge} is not a PEFT adapter; write only the model")
+    return adapter
 
 
 def compatibility(models: Sequence[Inspection], adapters: Pairs = (), merge: Merge | None = None) -> Compatibility:
@@ -264,25 +269,31 @@ def _applied(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
     misplaced = misplaced_tensor(adapter, base)
     if misplaced:
         return [Misfit(name, "tensors", misplaced, f"apply it over {adapter.base or 'its own base'}")], ""
-    misfits = []
+    misfits = list(_folded_apart(adapter, base))
+    if trained is None:
+        if base.first is None or not extended_from(base, adapter.base):
+            place = adapter.base or "its base, which it does not name"
+            return misfits, f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
+    elif base.first is None or difference(base.first.current(), base.first, trained.spec):
+        return [*misfits, *_trained_apart(adapter, trained, base)], ""
+    return misfits, f"{name} was trained before ropeconv extended its base to {over}; evaluate the two together."
+
+
+def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
+    """Yield that factors are folded into weights of only one of two models: the base and that of the training."""
+    trained = adapter.trained_on
     folded = _folded(base) ^ _folded(trained)
-    if adapter.base != over and folded & (set(adapter.sizes) or folded):
-        place = over if trained is None or _folded(base) else trained.source.reference
+    if adapter.base != base.source.reference and folded & (set(adapter.sizes) or folded):
+        place = (base if trained is None or _folded(base) else trained).source.reference
         message = f"changes weights that have factors of the attention in {place} only"
-        misfits.append(Misfit(name, "folded", message, f"ropeconv restore {shlex.quote(place)}"))
-    from_base = base.first is not None and extended_from(base, adapter.base)
-    if trained is None and not from_base:
-        place = adapter.base or "its base, which it does not name"
-        return misfits, f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
-    before = trained.spec if trained else None
-    if base.first is not None and (before is None or not difference(base.first.current(), base.first, before)):
-        note = f"{name} was trained before ropeconv extended its base to {over}; evaluate the two together."
-        return misfits, note
-    assert trained is not None
+        yield Misfit(adapter.source.reference, "folded", message, f"ropeconv restore {shlex.quote(place)}")
+
+
+def _trained_apart(adapter: Adapter, trained: Inspection, base: Inspection) -> Iterator[Misfit]:
+    """Yield the difference between the RoPE of a base and that of the model that an adapter was trained on."""
     for misfit in _rope(base, trained):
         if misfit.about != "folded":
             command = command_to(trained, base) if misfit.about == "rope" else ""
             repair = command or f"apply it over {adapter.base or 'its own base'}"
             message = f"was trained on a model that {misfit.message}; PEFT loads it without a warning"
-            misfits.append(Misfit(name, misfit.about, message, repair))
-    return misfits, ""
+            yield Misfit(adapter.source.reference, misfit.about, message, repair)

@@ -191,17 +191,24 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
         if len(sizes) == 1 and sizes[0] > 1:
             ropes += _of_vector(graph, file, value)
         elif len(sizes) == 2 and sizes[0] > 2:
-            first, second = _rows(constant, (0, 1))
-            if not first.any() and second.any():
-                sines.append(value)
-            elif first[0] > 0 and (first == first[0]).all() and (second <= first).all() and (second != first).any():
-                cosines.append(value)
+            function = _function_of(constant)
+            sines += [value] if function == "sin" else []
+            cosines += [value] if function == "cos" else []
     for cosine in cosines:
         same = [sine for sine in sines if graph.constants[sine][1:3] == graph.constants[cosine][1:3]]
         for sine in sorted(same, key=lambda sine: sine != cosine.replace("cos", "sin"))[:1]:
             sines.remove(sine)
             ropes += _of_tables(graph, file, cosine, sine)
     return ropes
+
+
+def _function_of(constant: Constant) -> str:
+    """Return cos or sin, by the first rows of a table of positions and pairs; empty for another one."""
+    first, second = _rows(constant, (0, 1))
+    if not first.any():
+        return "sin" if second.any() else ""
+    is_cosine = first[0] > 0 and (first == first[0]).all() and (second <= first).all() and (second != first).any()
+    return "cos" if is_cosine else ""
 
 
 def _rows(constant: Constant, rows: Iterable[int]) -> Vector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +28,7 @@ from ..output import Output
 from ..output_options import build_target
 
 if TYPE_CHECKING:
+    from ...bake.plan import Plan
     from ...bake.profiles import ProfilesPlan
     from ...rope.recipe import Recipe
 
@@ -78,26 +80,22 @@ def profiles_command(
     Each profile is a folder that can be served, validated, restored and pushed like an output of `apply`. All are
     written, or none. With -q, only the folder is printed.
     """
-    from ...bake.checkpoint import CheckpointPlan
     from ...bake.profiles import profile_plans, profiles_plan
-    from ...hub.upload_set import from_plan, with_card
+    from ...hub.upload_set import with_card
     from ...models.open import open_source
     from ...views.plan import show_profiles
-    from .push import publish_staged, send
 
     output, recipes = Output(as_json, quiet), recipes_of(named or [], methods)
-    how = PublishOptions(private, repo_id=repository(push) if push else "")
+    how = PublishOptions(private, repo_id=repository(push)) if push else None
     source, chosen = open_source(model, family), build_target(target)
-    if push and source.kind == "gguf":
-        raise UsageError(
-            "--push is for checkpoints; write GGUF profiles with -o, and publish each with `ropeconv push FILE "
-            f"{push} --exist-ok`"
-        )
+    if push:
+        refuse_gguf(source.kind, push)
     out, keeps = chosen.out or Path(f"{source.name}-profiles"), not push or chosen.out is not None
     plans = profile_plans(source, recipes, replace(chosen, out=out if keeps else None))
-    plans = {name: with_card(plan) if keeps else plan for name, plan in plans.items()}
+    if keeps:
+        plans = {name: with_card(plan) for name, plan in plans.items()}
     plan = profiles_plan(source, plans, out, copy)
-    branches = {name: name if number else "main" for number, name in enumerate(plans)} if push else {}
+    branches = branches_of(plans)
     if not (quiet or as_json):
         show_profiles(plan, output, explain, keeps)
     documents = {
@@ -105,21 +103,49 @@ def profiles_command(
     }
     if dry_run and not as_json:
         output.copyable(f"Would publish {push}: {', '.join(branches.values())}" if push else f"Would write {plan.out}")
-    if keeps and not dry_run:
-        _write(plan, documents, output)
-    for name, branch in branches.items() if not dry_run else ():
-        here, made = replace(how, revision=branch, exist_ok=True) if branch == name else how, plans[name]
-        assert isinstance(made, CheckpointPlan)
+    if not dry_run:
         if keeps:
-            url = send(from_plan(made, made.out), here, output)
-        else:
-            _, url = publish_staged(made, None, here, output, checksum=False)
-        documents[name] |= {"branch": branch, "published": url}
-        if not as_json:
-            output.copyable(url if quiet else f"{name}: {url}")
+            _write(plan, documents, output)
+        if how:
+            _publish(plans, branches, how, keeps, documents, output)
     if as_json:
         shared = sum(file.size for file in plan.shared)
         output.data({"out": str(plan.out), "shared_bytes": shared, "profiles": list(documents.values())})
+
+
+def refuse_gguf(kind: str, push: str) -> None:
+    """Raises UsageError for a GGUF file that is to be published. kind: of the source."""
+    if kind == "gguf":
+        raise UsageError(
+            "--push is for checkpoints; write GGUF profiles with -o, and publish each with `ropeconv push FILE "
+            f"{push} --exist-ok`"
+        )
+
+
+def branches_of(names: Iterable[str]) -> dict[str, str]:
+    """The branch of each profile in one repository: main for the first one, else its name."""
+    return {name: name if number else "main" for number, name in enumerate(names)}
+
+
+def _publish(
+    plans: dict[str, Plan], branches: dict[str, str], how: PublishOptions, kept: bool,
+    documents: dict[str, dict[str, Any]], output: Output,
+) -> None:  # fmt: skip
+    """Publishes each profile as its branch, and adds the URL to its document. kept: whether they were written here."""
+    from ...bake.checkpoint import CheckpointPlan
+    from ...hub.upload_set import from_plan
+    from .push import publish_staged, send
+
+    for name, plan in plans.items():
+        here = replace(how, revision=name, exist_ok=True) if branches[name] == name else how
+        assert isinstance(plan, CheckpointPlan)
+        if kept:
+            url = send(from_plan(plan, plan.out), here, output)
+        else:
+            _, url = publish_staged(plan, None, here, output, checksum=False)
+        documents[name] |= {"branch": branches[name], "published": url}
+        if not output.as_json:
+            output.copyable(url if output.quiet else f"{name}: {url}")
 
 
 def recipes_of(named: list[str], methods: dict[str, Any]) -> list[Recipe]:

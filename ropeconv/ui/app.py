@@ -10,7 +10,7 @@ from gradio.components import Navbar
 
 from ..formats.package_data import render
 from ..version import __version__
-from .desk import KEPT
+from .context import KEPT
 from .pages import build_bake, build_compare, build_inspect, build_results, build_runtimes
 from .server import Front
 

@@ -16,7 +16,7 @@ from types import FrameType
 from ..environment import redacted
 from ..errors import Stopped, reason
 from ..views.sheet import sentence
-from .desk import Desk, Message, PageAnswer, PageProgress, PageRequest, decode, encode
+from .context import Message, PageAnswer, PageProgress, PageRequest, TaskContext, decode, encode
 from .forms import UPLOADS, PageForm, refuse_long
 from .sheet import HtmlSheet
 
@@ -60,7 +60,7 @@ def _done(connection: Connection, request: PageRequest) -> PageAnswer:
 
     refuse_long(request.form)
     sheet = HtmlSheet()
-    TASKS[request.task](request.form, Desk(tell, finish), sheet)
+    TASKS[request.task](request.form, TaskContext(tell, finish), sheet)
     return PageAnswer(without_places(sheet.html(), request.form))
 
 

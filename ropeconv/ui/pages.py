@@ -18,7 +18,7 @@ from ..options import Format, Option, TargetOptions, options
 from ..rope.methods.method import REGISTRY
 from ..runtimes.gguf_readers import reader_names
 from ..views.reports import method_title
-from .desk import AT_ONCE
+from .context import AT_ONCE
 from .forms import (
     METHODS,
     BakeForm,

@@ -19,7 +19,7 @@ def _warm() -> None:
     """Answers the largest page once, for a model of no matter."""
     from ..models.config import sample_config
     from ..models.registry import families
-    from .desk import Desk
+    from .context import TaskContext
     from .forms import CompareForm
     from .sheet import HtmlSheet
     from .tasks import TASKS
@@ -29,7 +29,7 @@ def _warm() -> None:
         config = Path(folder, "config.json")
         config.write_text(json.dumps(sample_config(family)))
         sheet = HtmlSheet()
-        TASKS["compare"](CompareForm(upload=str(config), context="4"), Desk(lambda message: None), sheet)
+        TASKS["compare"](CompareForm(upload=str(config), context="4"), TaskContext(lambda message: None), sheet)
         sheet.html()
 
 

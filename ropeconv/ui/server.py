@@ -18,7 +18,7 @@ from ..formats.files import scratch
 from ..formats.package_data import render
 from ..rope.errors import RopeconvError
 from .access import PARAMETER, KeyMiddleware, OriginMiddleware, new_key
-from .desk import SECONDS, PageAnswer, PageProgress, PageRequest
+from .context import SECONDS, PageAnswer, PageProgress, PageRequest
 from .forms import PageForm
 from .job import CANCELLED, PageJob, failure, prepare
 
@@ -41,7 +41,7 @@ class Front:
     def answers(self, task: str, form: PageForm, session: str, baking: bool = False) -> Iterator[str]:
         """Yield the HTML that a page shows while a task runs; the last is its answer.
 
-        task: its name. form: what was typed. session: of the visitor's page. baking: whether it may take any time.
+        task: its name. form: what was typed. session: of the page in a browser. baking: whether it may take any time.
         """
         page_request, seconds = PageRequest(task, form), None if baking else SECONDS
         job: PageJob | None = None
@@ -66,7 +66,7 @@ class Front:
                     del self._jobs[session]
 
     def begin(self, session: str) -> None:
-        """Notes that a bake is asked for, which may have to wait. session: of the visitor's page."""
+        """Notes that a bake is asked for, which may have to wait. session: of the page in a browser."""
         with self._lock:
             self._cancelled.pop(session, None)
 

@@ -43,7 +43,7 @@ from ..views.results import show_result, show_validation
 from ..views.schedule_plots import pictures_of
 from ..views.support import POPULAR, WORDS, title_of
 from ..views.validation_plots import validation_pictures
-from .desk import Desk, PageProgress, dropped, named, opened
+from .context import PageProgress, TaskContext, dropped, named, opened
 from .forms import (
     BakeForm,
     CompareForm,
@@ -61,9 +61,9 @@ from .sheet import HtmlSheet
 CONFIG = "config.json"
 
 
-def plan(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
+def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Shows a plan as `ropeconv apply --dry-run` does, with the rest folded, and what a publication would do."""
-    output_plan = _planned(form, desk)
+    output_plan = _planned(form, task)
     show_plan(output_plan, sheet)
     sheet.say(f"It will be written to {output_plan.out}")
     with sheet.folded("Details: frequencies, every runtime, files"):
@@ -80,14 +80,14 @@ def plan(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     _same(output_plan, form, bool(form.repo_id), sheet)
 
 
-def write(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
+def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Writes and checks an output. Where that is stopped, or fails, nothing is kept that was not there before."""
-    output_plan = _planned(form, desk)
+    output_plan = _planned(form, task)
     earlier = HiddenFolder(output_plan.out).root.exists()  # of a run that goes on from it
     try:
-        with desk.progress(f"Writing {output_plan.out}", output_plan.bytes) as advance:
+        with task.progress(f"Writing {output_plan.out}", output_plan.bytes) as advance:
             done = apply(with_card(output_plan), advance=advance)
-        desk.finish()
+        task.finish()
     except BaseException:
         with suppress(RopeconvError):  # another run has it
             if not earlier:
@@ -99,22 +99,22 @@ def write(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     _same(output_plan, form, False, sheet)
 
 
-def publish(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
+def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Publishes an output. Nothing of it stays on this disk."""
     how = _publication(form)
-    output_plan = _planned(form, desk)
+    output_plan = _planned(form, task)
     from ..hub.preview import staged
 
     if isinstance(output_plan, CheckpointPlan):
-        with staged(output_plan, writing=desk.progress("Writing", output_plan.bytes)) as (done, what):
-            url = _sent(what, how, desk, sheet)
+        with staged(output_plan, writing=task.progress("Writing", output_plan.bytes)) as (done, what):
+            url = _sent(what, how, task, sheet)
     else:
         with scratch() as folder:
             out = folder / output_plan.out.name
             output_plan = replace(output_plan, out=out, target=replace(output_plan.target, out=out))
-            with desk.progress("Writing", output_plan.bytes) as advance:
+            with task.progress("Writing", output_plan.bytes) as advance:
                 done = apply(output_plan, fsync=False, advance=advance)
-            url = _sent(from_gguf(done.path), how, desk, sheet)
+            url = _sent(from_gguf(done.path), how, task, sheet)
     sheet.note(done.reason and f"Not checked: {done.reason}.")
     sheet.link(url, f"Published: {url}")
     show_outcome(output_plan, Outcome(check=done.check), sheet)
@@ -126,10 +126,10 @@ def _same(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> Non
     sheet.copyable(command_of(plan, form, publishing))
 
 
-def _planned(form: BakeForm, desk: Desk) -> Plan:
+def _planned(form: BakeForm, task: TaskContext) -> Plan:
     recipe, target = recipe_of(form), target_of(form, place_of(form))
     if recipe.method.slow_note:
-        desk.tell(PageProgress(recipe.method.slow_note))
+        task.tell(PageProgress(recipe.method.slow_note))
     source = opened(form)
     target.check(recipe, source.kind == "gguf")
     output_plan = make_plan(source, recipe, target)
@@ -142,16 +142,16 @@ def _publication(form: BakeForm) -> PublishOptions:
     return copied(PublishOptions, form, repo_id=repository(form.repo_id))
 
 
-def _sent(what: UploadSet, how: PublishOptions, desk: Desk, sheet: HtmlSheet) -> str:
+def _sent(what: UploadSet, how: PublishOptions, task: TaskContext, sheet: HtmlSheet) -> str:
     from ..hub.publish import publish as publish_on_hub
 
-    with desk.progress(f"Publishing {how.repo_id}"):
+    with task.progress(f"Publishing {how.repo_id}"):
         url = publish_on_hub(what, how, sheet.note)
-    desk.finish()
+    task.finish()
     return url
 
 
-def inspect(form: ModelForm, desk: Desk, sheet: HtmlSheet) -> None:
+def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Shows a model as `ropeconv inspect` does, with the rest folded, and draws its frequencies."""
     source = opened(form)
     inspection = inspect_source(source)
@@ -175,7 +175,7 @@ SEARCHED = 8
 """Models that a search shows."""
 
 
-def search(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
+def search(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Shows the most downloaded models on the Hub whose names have what was typed, as links that fill the form."""
     from huggingface_hub import HfApi
 
@@ -196,7 +196,7 @@ DRAWN = 5
 """Methods that are drawn, the first of the table."""
 
 
-def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
+def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Shows the methods as `ropeconv advise` does, and draws the first of them."""
     source = opened(form)
     measured = Path(form.measured) if form.measured else None
@@ -235,7 +235,7 @@ def _length(text: str, source: Source | GgufSource) -> int:
     return round(trained * factor_over(factor, trained, "the length"))
 
 
-def results(form: ModelForm, desk: Desk, sheet: HtmlSheet) -> None:
+def results(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Shows a receipt with all that it knows, or the result of an evaluation or a validation."""
     if form.upload:
         _dropped(Path(form.upload), sheet)
@@ -347,7 +347,7 @@ def _evidence(verdict: Verdict) -> str:
     return "; ".join(filter(None, (f"{grade} {verdict.evidence.detail}".strip(), verdict.source)))
 
 
-Task = Callable[[Any, Desk, HtmlSheet], None]
+Task = Callable[[Any, TaskContext, HtmlSheet], None]
 TASKS: dict[str, Task] = {
     "search": search, "inspect": inspect, "compare": compare, "plan": plan, "write": write, "publish": publish,
     "results": results,

@@ -18,6 +18,7 @@ from ..formats.jsontext import JsonObject
 from ..inspection.receipts.receipt import CheckRecord
 from ..models.config import STORED_ROPE
 from ..models.registry import by_name
+from ..models.source import ADAPTER
 from ..pretrained import CODE, MAP, entries, foreign, kernels, parsed
 from ..rope.lazy import Vector
 from ..rope.schedule import LogN, Schedule
@@ -71,9 +72,6 @@ def ulp_distance(first: Vector, second: Vector) -> int:
         return 1 << 31
     left, right = (vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (first, second))
     return int(np.abs(left - right).max())
-
-
-ADAPTER = "adapter_config.json"
 
 
 def needs_trust(folder: Path, allowed: bool) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ropeconv
-from ropeconv.ui.desk import Desk
+from ropeconv.ui.context import TaskContext
 from ropeconv.ui.forms import BakeForm, ModelForm
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS
@@ -208,6 +208,6 @@ def test_the_page_inspects_plans_and_writes(folder: Path, monkeypatch: pytest.Mo
         ("write", BakeForm(source="model", context="4", out="by-page"), "Next</span>"),
     ):
         sheet = HtmlSheet()
-        TASKS[task](form, Desk(lambda message: None), sheet)
+        TASKS[task](form, TaskContext(lambda message: None), sheet)
         assert answer in sheet.html(), sheet.html()
     assert ropeconv.inspect(folder / "by-page").spec.context == 256

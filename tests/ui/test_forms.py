@@ -10,7 +10,7 @@ import pytest
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.ui.desk import is_on_hub
+from ropeconv.ui.context import is_on_hub
 from ropeconv.ui.forms import BakeForm, CompareForm, filled, from_address, kept, recipe_of, target_of, to_page
 
 FILLED = BakeForm(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from html.parser import HTMLParser
 
-from ropeconv.ui.desk import PageProgress
+from ropeconv.ui.context import PageProgress
 from ropeconv.ui.job import failure
 from ropeconv.ui.server import _shown
 from ropeconv.ui.sheet import HtmlSheet

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.ui.desk import PageAnswer, PageRequest
+from ropeconv.ui.context import PageAnswer, PageRequest
 from ropeconv.ui.forms import BakeForm, ModelForm
 from ropeconv.ui.job import PageJob
 from ropeconv.ui.server import Front, _listening

@@ -14,7 +14,7 @@ import pytest
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
-from ropeconv.ui.desk import Desk
+from ropeconv.ui.context import TaskContext
 from ropeconv.ui.forms import BakeForm, CompareForm, ModelForm, PageForm, RuntimesForm, command_of
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS, shown
@@ -47,7 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def asked(task: str, form: PageForm) -> Elements:
     sheet = HtmlSheet()
-    TASKS[task](form, Desk(lambda message: None), sheet)
+    TASKS[task](form, TaskContext(lambda message: None), sheet)
     return Elements(sheet.html())
 
 

@@ -1,4 +1,4 @@
-"""Desk, the context of a task: its limits, the model that it is about, and what it tells the page."""
+"""The context of a task: the model that it is about, its limits, and what it sends to the page."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ PAUSE = 0.25
 
 
 @dataclass(frozen=True)
-class Desk:
+class TaskContext:
     """The context of a task.
 
     tell: called with progress. finish: called when what is asked for is done, after which nothing stops it any more.

@@ -82,7 +82,8 @@ class Bench:
         write_tokenizer(self.model)
         torch.manual_seed(0)
         config = transformers.LlamaConfig(**self.shape, rms_norm_eps=1e-5, initializer_range=0.02, dtype="bfloat16")
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        with torch.device(self.at.device):
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         with torch.no_grad():
             for layer in model.model.layers:
                 for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
@@ -249,6 +250,7 @@ def main() -> None:
     results: dict[str, Any] = {
         "device": name, "torch": torch.__version__, "transformers": transformers.__version__, "dtype": at.dtype,
     }  # fmt: skip
+    given.out.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.nullcontext(given.keep) if given.keep else tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), at, given.small)
         bench.folder.mkdir(parents=True, exist_ok=True)
@@ -258,8 +260,7 @@ def main() -> None:
             results[part] = PARTS[part](bench)
             for what, passed in results[part]["passed"].items():
                 print(f"{part}: {what}: {'passed' if passed else 'FAILED'}", flush=True)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(results, indent=2) + "\n")
+            given.out.write_text(json.dumps(results, indent=2) + "\n")
     print(f"Wrote {given.out}.")
 
 

@@ -16,7 +16,6 @@ T = TypeVar("T")
 Written = TypeVar("Written", bound="TargetOptions")
 Format = Literal["safetensors", "gguf"]
 FoldInto = Literal["q", "k", "qk"]
-FoldDtype = Literal["stored", "f32"]
 DualChunk = Literal["keep", "drop"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 FLOATS = ("auto", "f32", "f16", "bf16")
@@ -135,7 +134,7 @@ class TargetOptions:
 
     to: None for the format of the source. runtimes: by default transformers, and llama.cpp for GGUF. outtype: None and
     "auto" for as stored, or f32 where a checkpoint is made from a quantised GGUF file. fold_into: None for "k", or "q"
-    (rows that make queries), or "qk" (both, each by its share). fold_dtype: None for "stored". dual_chunk: None keeps
+    (rows that make queries), or "qk" (both, each by its share). dual_chunk: None keeps
     it, and warns.
     """
 
@@ -172,9 +171,6 @@ class TargetOptions:
         "With --encoding weights: the projections to scale by the attention factor.",
         "Expert options",
         only="folder",
-    )
-    fold_dtype: FoldDtype | None = option(
-        None, "The dtype of scaled norms: stored or f32.", "Expert options", only="folder"
     )
     allow_approximate: bool = option(
         False, "Approximate log-n by steps where the runtime has no formula for it.", "Expert options"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..convert.encoding import CheckpointResult, EncodeRequest, select
-from ..convert.fold import folded_shards, grown_index
+from ..convert.fold import folded_shards
 from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
@@ -34,7 +34,6 @@ from .plan import Plan, PlannedFile, source_record
 from .start import begin, first_inspection
 from .warnings import warnings
 
-DTYPE_NOTE = "the scaled norms are stored in float32; a program that loads the model in 16 bits rounds them"
 SHARD = "model-rope.safetensors"
 RENAMED = "model-00001-of-00001.safetensors"
 
@@ -108,9 +107,8 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     start = begin(seen, first, recipe, target)
     recipe, spec, schedule = start.recipe, start.spec, start.schedule
     result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
-    for flag, value in (("--fold-into", target.fold_into), ("--fold-dtype", target.fold_dtype)):
-        if value is not None and result.fold is None:
-            raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
+    if target.fold_into is not None and result.fold is None:
+        raise UsageError("--fold-into goes with folded weights; add --encoding weights, or leave it out")
     if result.family is not family:
         _check_tokenizer(source, result.family)
     if first.draft is not None:
@@ -135,7 +133,6 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             *(() if target.dual_chunk else chunked[:1]),
             *result.notes,
             *source.conversion_notes(),
-            *([DTYPE_NOTE] if target.fold_dtype == "f32" else []),
         ),
         notes=(*start.notes, *_notes(source, result, schedule, target, limits, spec.mrope_section)),
         kv_cache=seen.kv_cache,
@@ -210,18 +207,13 @@ def _files(
     texts |= raised_texts | dict(result.texts)
     generated = {item.name: item for item in source.generated_files()}
     files, new_texts, renamed = extra_shard(source, result.added)
-    folded = {}
-    if result.fold is not None:
-        dtype = target.fold_dtype or "stored"
-        folded = folded_shards(source, result.fold, dtype)
-        texts |= grown_index(source, result.fold, dtype)
+    folded = {} if result.fold is None else folded_shards(source, result.fold)
     texts |= new_texts
     files += [PlannedFile("write", name, len(text.encode()), text=text) for name, text in texts.items()]
     for file in copied:
         name = renamed.get(file.name, file.name)
         if file.name in folded:
-            size, write = folded[file.name]
-            files.append(PlannedFile("patch", file.name, size, make=write))
+            files.append(PlannedFile("patch", file.name, file.size, make=folded[file.name]))
         elif file.name in splices:
             splice = splices[file.name]
             make = partial(write_blocks, partial(_spliced, source, file.name, splice))

@@ -224,8 +224,8 @@ class FolderCheck:
 
     def _folded(self, file: PlannedFile) -> list[Range]:
         """The ranges of a shard with factors in its weights; none for other files."""
-        fold, wide = self.plan.result.fold, self.plan.target.fold_dtype == "f32"
-        return folded_ranges(self.plan.source, file.name, fold, wide) if fold and file.action == "patch" else []
+        fold = self.plan.result.fold
+        return folded_ranges(self.plan.source, file.name, fold) if fold and file.action == "patch" else []
 
     def _planned(self, file: PlannedFile, folder: Path) -> Path:
         """The file that a planned one is copied from, or one that is made again in a folder."""

@@ -14,11 +14,11 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ..convert.fold import Fold, Scaling, in_order, scaled, widened_header
+from ..convert.fold import Fold, Scaling, scaled
 from ..errors import Disagreement
 from ..formats.disk import Advance, cores
 from ..formats.jsontext import JsonObject
-from ..formats.safetensors import STORED, Tensor, read_header, tensor_bytes, widened
+from ..formats.safetensors import STORED, read_header
 from ..models.source import Source
 from ..rope.errors import counted
 
@@ -256,52 +256,43 @@ def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
     return place if done == size else place[:done]
 
 
-def folded_ranges(source: Source, name: str, fold: Fold, wide: bool) -> list[Range]:
-    """Return the ranges of a shard with factors in some of its weights. wide: these become F32."""
+def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
+    """Return the ranges of a shard with factors in some of its weights."""
     header = source.headers[name]
     scalings: dict[str, list[Scaling]] = {}
     for scaling in fold.scalings:
         scalings.setdefault(scaling.tensor, []).append(scaling)
 
-    def unchanged(at: int, size: int, place: int) -> Range:
+    def unchanged(start: int, stop: int) -> Range:
         if not source.is_generated(name):
-            return CopiedRange(at, at + size, source.path(name), place)
-        return GeneratedRange(at, at + size, lambda start, size: source.read(name, place + start, place + start + size))
+            return CopiedRange(start, stop, source.path(name), start)
+        return GeneratedRange(start, stop, lambda at, size: source.read(name, start + at, start + at + size))
 
-    head = widened_header(header, scalings) if wide else b""
-    ranges = [unchanged(0, header.data_start, 0)]
-    if wide:
-        ranges = [GeneratedRange(0, len(head), lambda at, size: head[at : at + size])]
-    for tensor in in_order(header):
-        at, place = ranges[-1].stop, header.data_start + tensor.start
+    ranges = [unchanged(0, header.data_start)]
+    for tensor in sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
+        start, stop = header.data_start + tensor.start, header.data_start + tensor.stop
         if tensor.name in scalings:
-            read = partial(source.read, name)
-            ranges.append(_multiplied(at, read, place, tensor, scalings[tensor.name], wide))
+            make = partial(_multiplied, partial(source.read, name), start, tensor.dtype, scalings[tensor.name])
+            unit = np.dtype(STORED[tensor.dtype]).itemsize
+            ranges.append(GeneratedRange(start, stop, make, unit, multiplied=True))
         else:
-            ranges.append(unchanged(at, tensor.stop - tensor.start, place))
+            ranges.append(unchanged(start, stop))
     return ranges
 
 
 def _multiplied(
-    at: int, read: Callable[[int, int], bytes], place: int, tensor: Tensor, scalings: list[Scaling], wide: bool
-) -> GeneratedRange:
-    """The range of a tensor that a fold changes, which begins at `at`, and in the shard of the source at `place`."""
-    stored, dtype = np.dtype(STORED[tensor.dtype]), "F32" if wide else tensor.dtype
-    unit = np.dtype(STORED[dtype]).itemsize
-
-    def make(start: int, size: int) -> bytes:
-        first, count = start // unit, size // unit
-        begins = place + first * stored.itemsize
-        old: NDArray[np.generic] = np.frombuffer(read(begins, begins + count * stored.itemsize), stored)
-        new = widened(old, tensor.dtype) if wide else old.copy()
-        for scaling in scalings:
-            for begin, end in scaling.spans:
-                part = slice(max(begin - first, 0), min(end - first, count))
-                if part.start < part.stop:
-                    new[part] = scaled(new[part], dtype, scaling.factor, scaling.plus_one)
-        return np.ascontiguousarray(new, STORED[dtype]).tobytes()
-
-    return GeneratedRange(at, at + tensor_bytes(dtype, tensor.shape), make, unit, multiplied=True)
+    read: Callable[[int, int], bytes], place: int, dtype: str, scalings: list[Scaling], start: int, size: int
+) -> bytes:
+    """Some bytes of a tensor that a fold changes. place: its first byte in the shard. start, size: within it."""
+    stored = np.dtype(STORED[dtype])
+    first, count = start // stored.itemsize, size // stored.itemsize
+    numbers: NDArray[np.generic] = np.frombuffer(read(place + start, place + start + size), stored).copy()
+    for scaling in scalings:
+        for begin, end in scaling.spans:
+            part = slice(max(begin - first, 0), min(end - first, count))
+            if part.start < part.stop:
+                numbers[part] = scaled(numbers[part], dtype, scaling.factor, scaling.plus_one)
+    return numbers.tobytes()
 
 
 def tensor_at(path: Path, place: int) -> str:

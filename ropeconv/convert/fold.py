@@ -10,7 +10,7 @@ products of its own queries and keys, rotates these as attention does: the norm 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,23 +23,13 @@ from numpy.typing import NDArray
 
 from ..errors import BadSource, UnsupportedBake
 from ..formats.disk import Advance, threads, write_at
-from ..formats.safetensors import (
-    INDEX,
-    STORED,
-    Header,
-    Tensor,
-    header_bytes,
-    read_header,
-    tensor_bytes,
-    widened,
-    with_size,
-)
+from ..formats.safetensors import STORED, Tensor, read_header, widened
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.layers import Which, fused_heads, head_count, key_layers, layer_prefix, layer_prefixes
 from ..models.schema import Config, positive_int
 from ..models.source import Source
-from ..options import FoldDtype, FoldInto
+from ..options import FoldInto
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 
@@ -328,83 +318,20 @@ def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return rounded
 
 
-def in_order(header: Header) -> list[Tensor]:
-    """Return the tensors of a file in the order of their data."""
-    return sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop))
-
-
-def widened_header(header: Header, wide: Collection[str]) -> bytes:
-    """Return the header of a safetensors file in which some tensors are widened to F32."""
-    entries = [(t.name, "F32" if t.name in wide else t.dtype, t.shape) for t in in_order(header)]
-    return header_bytes(entries, header.metadata)
-
-
 Write = Callable[[Path, Advance], None]
 """Writes a file to a path."""
 
 
-def folded_shards(source: Source, fold: Fold, dtype: FoldDtype) -> dict[str, tuple[int, Write]]:
-    """Return the shards of a checkpoint that a fold changes, by name: their sizes in bytes, and how they are written.
+def folded_shards(source: Source, fold: Fold) -> dict[str, Write]:
+    """Return how the shards of a checkpoint that a fold changes are written, by name."""
 
-    dtype: "f32" stores scaled norms in 32 bits. Raises UnsupportedBake for "f32" where matrices are scaled.
-    """
-    shards: dict[str, tuple[int, Write]] = {}
-    sizes = {file.name: file.size for file in source.files()}
+    def write(shard: str, scalings: list[Scaling], target: Path, advance: Advance) -> None:
+        source.copy(shard, target, advance)
+        scale_ranges(target, scalings)
+
+    shards: dict[str, Write] = {}
     for name, header in source.headers.items():
         scalings = [scaling for scaling in fold.scalings if scaling.tensor in header.tensors]
-        if not scalings:
-            continue
-        wide, size = frozenset[str](), sizes[name]
-        if dtype == "f32":
-            wide = frozenset(scaling.tensor for scaling in scalings)
-            for scaling in scalings:
-                if len(header.tensors[scaling.tensor].shape) > 1:
-                    raise UnsupportedBake(
-                        "--fold-dtype f32", scaling.tensor, "it is a matrix, and only norms are small enough",
-                        "leave --fold-dtype out",
-                    )  # fmt: skip
-            size = len(widened_header(header, wide)) + sum(
-                tensor_bytes("F32" if tensor.name in wide else tensor.dtype, tensor.shape)
-                for tensor in header.tensors.values()
-            )
-        shards[name] = size, partial(_write, source, name, scalings, wide)
+        if scalings:
+            shards[name] = partial(write, name, scalings)
     return shards
-
-
-def grown_index(source: Source, fold: Fold, dtype: FoldDtype) -> dict[str, str]:
-    """Return the new text of the index, by its name, where tensors become F32; empty where no size changes."""
-    text = source.text(INDEX)
-    if dtype == "stored" or text is None:
-        return {}
-    tensors = [source.tensors[name] for name in fold.tensors]
-    grown = (tensor_bytes("F32", tensor.shape) - (tensor.stop - tensor.start) for tensor in tensors)
-    return {INDEX: with_size(text, sum(grown))}
-
-
-def _write(
-    source: Source, shard: str, scalings: list[Scaling], wide: frozenset[str], target: Path, advance: Advance
-) -> None:
-    if wide:
-        _copy_widened(source, shard, wide, target, advance)
-    else:
-        source.copy(shard, target, advance)
-    scale_ranges(target, scalings)
-
-
-def _copy_widened(source: Source, shard: str, wide: frozenset[str], target: Path, advance: Advance) -> None:
-    """Copy a shard with some tensors (F32, F16 or BF16) widened to F32, in the same order."""
-    header = source.headers[shard]
-    with target.open("wb") as writer:
-        writer.write(head := widened_header(header, wide))
-        advance(len(head))
-        goal = len(head)
-        for tensor in in_order(header):
-            origin, size = header.data_start + tensor.start, tensor.stop - tensor.start
-            if tensor.name in wide:
-                old = np.frombuffer(source.read(shard, origin, origin + size), STORED[tensor.dtype])
-                writer.seek(goal)
-                size = writer.write(np.ascontiguousarray(widened(old, tensor.dtype), "<f4").data)
-                advance(size)
-            else:
-                source.copy_part(shard, origin, writer, goal, size, advance)
-            goal += size

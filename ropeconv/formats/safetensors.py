@@ -175,23 +175,13 @@ def tensors(text: str) -> tuple[str, ...]:
 
 def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
     """Return an index with one more shard of tensors (name to bytes)."""
-    index = _grown(text, sum(added.values()))
-    index["weight_map"] |= dict.fromkeys(added, shard)
-    return jsontext.dump(index, like=text)
-
-
-def with_size(text: str, more: int) -> str:
-    """Return an index whose `total_size` is `more` bytes larger."""
-    return jsontext.dump(_grown(text, more), like=text)
-
-
-def _grown(text: str, more: int) -> JsonObject:
     _weight_map(text)
     index = jsontext.parse(text, INDEX, LONGEST)
     known = index.get("metadata")
     if isinstance(known, dict) and isinstance(known.get("total_size"), int):
-        known["total_size"] += more
-    return index
+        known["total_size"] += sum(added.values())
+    index["weight_map"] |= dict.fromkeys(added, shard)
+    return jsontext.dump(index, like=text)
 
 
 def _weight_map(text: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from ..errors import BadSource
 from ..formats import jsontext
-from ..formats.disk import BLOCK, Advance, FileIdentity, copy_file, copy_part, sha256, text_digest, weights_digest
+from ..formats.disk import Advance, FileIdentity, copy_file, sha256, text_digest, weights_digest
 from ..formats.files import expanded, open_regular, read_text
 from ..formats.jsontext import parse
 from ..formats.safetensors import INDEX, MOST_TENSORS, Header, Tensor, read_header, safe_name, shards, tensors
@@ -340,18 +340,6 @@ class Source(Origin, ABC):
             target.write_bytes((self.text(name) or "").encode())
         else:
             copy_file(self.path(name), target, advance)
-
-    def copy_part(
-        self, name: str, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance = lambda done: None
-    ) -> None:
-        """Copies a range of a file into an open file, as `formats.disk.copy_part`. name: as in `files`."""
-        if not self.is_generated(name):
-            with open_regular(self.path(name)) as reader:
-                copy_part(reader, origin, writer, goal, size, advance)
-            return
-        writer.seek(goal)
-        for at in range(origin, origin + size, BLOCK):
-            advance(writer.write(self.read(name, at, min(at + BLOCK, origin + size))))
 
     def conversion_notes(self) -> tuple[str, ...]:
         """Sentences on what a conversion cannot keep."""

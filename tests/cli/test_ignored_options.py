@@ -26,7 +26,7 @@ VALUES: dict[str, str | tuple[str, ...]] = {
     "--adapter": "lora", "--alpha": "2", "--at": "512", "--attention-factor": "1.3", "--beta": "16",
     "--beta-fast": "4", "--beta-slow": "2", "--by-parts": "4", "--carrier": "llama", "--certificate": "proof.txt",
     "--context": "512", "--draft": "draft", "--dual-chunk": "drop", "--dynamic": ("yarn:4", "--at", "512"),
-    "--encoding": "factors", "--family": "mistral", "--fold-dtype": "f32", "--fold-into": "q", "--head-dim": "64",
+    "--encoding": "factors", "--family": "mistral", "--fold-into": "q", "--head-dim": "64",
     "--high-freq-factor": "3", "--inv-freq": "list.json", "--linear": "2", "--llama3": "2", "--log-n": "clamped",
     "--log-n-length": "32", "--longrope": "factors.json", "--low-freq-factor": "2", "--measured": "result.json",
     "--mixed": "2", "--mixed-exponent": "0.7", "--mscale": "0.7", "--mscale-all-dim": "0.7", "--ntk": "2",

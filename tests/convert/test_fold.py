@@ -24,12 +24,11 @@ from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.safetensors import read_header
 from ropeconv.models.registry import by_model_type
 
-from ..support.baking import apply, make_plan, recipe_of, stored_as, validate
+from ..support.baking import apply, make_plan, recipe_of, stored_as
 from ..support.extent import sample
 from ..support.families import REPRESENTATIVES
 from ..support.llamacpp import lively
 from ..support.models import CANCELS, FAMILIES, TRAINED, auto_class, make
-from .test_buffers import in_two_files
 
 RECIPE = recipe_of("theta", 2e6, context=256, attention_factor=2.0)
 LENGTH = 2 * TRAINED
@@ -130,29 +129,3 @@ def test_where_an_attention_factor_has_no_effect_it_is_refused(tmp_path: Path, m
 def test_where_no_factor_can_go_into_the_weights_the_reason_is_said(tmp_path: Path, model_type: str) -> None:
     with pytest.raises(UnsupportedBake, match=by_model_type()[model_type].weights.fixed):
         make_plan(make(model_type, tmp_path / "source"), RECIPE, encoding="weights")
-
-
-def test_norms_stored_in_32_bits_lose_nothing_and_all_else_keeps_its_bytes(tmp_path: Path) -> None:
-    source = make("qwen3", tmp_path / "source")
-    tensors = stored_as(source, "bfloat16")
-    where = in_two_files(source)
-    plan = make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out", encoding="weights", fold_dtype="f32")
-    assert any("stored in float32" in warning for warning in plan.warnings)
-    out = apply(plan)
-    after = {name: tensor for file in set(where.values()) for name, tensor in load_file(out / file).items()}
-    for name, tensor in tensors.items():
-        squared = np.float32(plan.schedule.attention_factor**2)
-        assert torch.equal(after[name], tensor.float() * squared if name.endswith("k_norm.weight") else tensor)
-    before, header = (read_header(folder / where["model.norm.weight"]) for folder in (source, out))
-    assert header.metadata == before.metadata == {"format": "pt", "note": "kept"}
-    order = [sorted(found.tensors.values(), key=lambda tensor: tensor.start) for found in (before, header)]
-    assert [tensor.name for tensor in order[0]] == [tensor.name for tensor in order[1]]
-    index = json.loads((out / "model.safetensors.index.json").read_text())
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in after.values()) == total + 2 * 2 * 64
-    assert validate(out, source, tokens=128).agrees
-
-
-def test_matrices_are_not_stored_in_32_bits(llama: Path) -> None:
-    with pytest.raises(UnsupportedBake, match="only norms are small enough"):
-        make_plan(llama, recipe_of("yarn", 4.0), encoding="weights", fold_dtype="f32")

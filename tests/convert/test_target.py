@@ -33,7 +33,6 @@ LOG_N = recipe_of("yarn", 4.0, log_n="clamped")
         (YARN, False, {"out": Path("x.gguf")}, "-o x.gguf is not a name for a folder; add --to gguf"),
         (YARN, True, {"out": Path("folder")}, "-o folder is not a name for GGUF"),
         (YARN, True, {"dual_chunk": "drop"}, "--dual-chunk goes with a folder as output"),
-        (YARN, True, {"fold_dtype": "f32"}, "--fold-dtype goes with a folder as output"),
         (YARN, True, {"to": "safetensors", "runtimes": ("ollama",)}, "--runtime ollama reads GGUF"),
         (ON_TOP, False, {"replace": True}, "--on-top keeps the scaling that --replace would take away"),
         (YARN, False, {"to": "gguf", "runtimes": ("vllm",)}, "--runtime vllm does not read GGUF"),
@@ -45,7 +44,7 @@ LOG_N = recipe_of("yarn", 4.0, log_n="clamped")
         (YARN, True, {"allow_hard_links": True}, "--allow-hard-links goes with --in-place"),
         # options that go together
         (YARN, False, {}, ""),
-        (YARN, False, {"encoding": "weights", "fold_into": "qk", "fold_dtype": "stored"}, ""),
+        (YARN, False, {"encoding": "weights", "fold_into": "qk"}, ""),
         (YARN, False, {"to": "safetensors", "all_files": True, "runtimes": ("vllm", "gguf")}, ""),
         (YARN, False, {"to": "gguf", "outtype": "q8_0", "pre": "qwen2", "carrier": "llama"}, ""),
         (YARN, False, {"to": "gguf", "runtimes": ("llama.cpp",)}, ""),
@@ -70,11 +69,9 @@ def test_unknown_architectures_are_of_gguf_files() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["auto", "native", "factors"])
-@pytest.mark.parametrize(("option", "value"), [("fold_into", "q"), ("fold_dtype", "f32")])
-def test_folding_is_missed_where_nothing_is_folded(llama: Path, encoding: str, option: str, value: str) -> None:
-    flag = f"--{option.replace('_', '-')}"
-    with pytest.raises(UsageError, match=f"{flag} goes with folded weights; add --encoding weights"):
-        make_plan(llama, YARN, encoding=encoding, **{option: value})
+def test_folding_is_missed_where_nothing_is_folded(llama: Path, encoding: str) -> None:
+    with pytest.raises(UsageError, match="--fold-into goes with folded weights; add --encoding weights"):
+        make_plan(llama, YARN, encoding=encoding, fold_into="q")
 
 
 @pytest.mark.parametrize("name", ["nope", "llama.cpp@b1", "vllm@0.1"])

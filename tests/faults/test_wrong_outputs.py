@@ -41,7 +41,7 @@ BOTH: tuple[dict[str, Any], ...] = ({}, {"edited": True})
 BAKES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "native": ("llama", {}, False),
     "folded": ("llama", {"encoding": "weights"}, False),
-    "widened": ("qwen3", {"encoding": "weights", "fold_dtype": "f32"}, False),
+    "norms": ("qwen3", {"encoding": "weights"}, False),
     "stored": ("llama", {"encoding": "buffers"}, False),
     "shards": ("llama", {}, True),
     "windows": ("gemma2", {}, False),

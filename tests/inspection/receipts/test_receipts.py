@@ -144,7 +144,7 @@ def made(recipe: dict[str, Any], target: TargetRecord = PLAIN, **more: Any) -> R
 
 
 FILE = SourceRecord("m", "gguf")
-FOLDED = TargetRecord("safetensors", "weights", fold_into="k", fold_dtype="f32", all_files=True, replace=True)
+FOLDED = TargetRecord("safetensors", "weights", fold_into="k", all_files=True, replace=True)
 LISTS = {"method": "inv-freq", "parameters": {"values": [1.0, 0.5]}}
 
 
@@ -156,8 +156,7 @@ LISTS = {"method": "inv-freq", "parameters": {"values": [1.0, 0.5]}}
          "base/tiny --yarn 16 --encoding factors --runtime vllm --runtime sglang"),
         (made(YARN_16, TargetRecord("gguf", outtype="q8_0", pre="llama-bpe")),
          "base/tiny --yarn 16 --to gguf --outtype q8_0 --pre llama-bpe"),
-        (made(YARN_16, FOLDED),
-         "base/tiny --yarn 16 --encoding weights --fold-into k --fold-dtype f32 --all-files --replace"),
+        (made(YARN_16, FOLDED), "base/tiny --yarn 16 --encoding weights --fold-into k --all-files --replace"),
         (made(YARN_16, source=SourceRecord("my model", "folder")), "'my model' --yarn 16"),
         (made(AS_IS, TargetRecord("safetensors"), source=FILE), "m.gguf --as-is --to safetensors"),
         (made(YARN_16, source=SourceRecord("x", "folder", family="llama")), "x --family llama --yarn 16"),

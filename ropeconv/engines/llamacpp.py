@@ -1,4 +1,4 @@
-"""GGUF files in llama.cpp, also with a schedule as overrides of metadata keys.
+"""GGUF files in llama.cpp, which runs in processes of its own, also with a schedule as overrides of metadata keys.
 
 The overrides follow from the schedule and not from an encoding, so that the reference shares no code with the output.
 """
@@ -7,39 +7,112 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import numpy as np
 
+from ..environment import require, without_secrets
 from ..formats.disk import cores, human
 from ..formats.files import scratch
+from ..rope.errors import RopeconvError
 from ..rope.forms import InterpolatedForm, Plain, Yarn
 from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.archs import find_arch
 from .engine import Engine, Progress, TokenLosses
-from .llamacpp_process import (
-    Done,
-    Generate,
-    Job,
-    LlamaCppError,
-    Load,
-    LogitsJob,
-    LossesAnswer,
-    LossesJob,
-    Override,
-    Process,
-    TokensJob,
-)
+from .llamacpp_program import Load, LoadedModel, Message, Override
+from .process import ProgramProcess
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T")
+PATIENCE = 3600.0
+"""Seconds without an answer and without another batch read after which llama.cpp is given up."""
+COMMAND = [sys.executable, "-P", "-m", "ropeconv.engines.llamacpp_program"]
+
+
+class LlamaCppError(RopeconvError):
+    """llama.cpp cannot run a file. words: why, as it says it; empty where it did not answer in time."""
+
+    def __init__(self, message: str, words: str = "") -> None:
+        super().__init__(message)
+        self.words = words
+
+
+class LlamaCppProcess(ProgramProcess):
+    """llama.cpp with one model in a process, from when it is entered.
+
+    load: the model. patience: as PATIENCE. Raises LlamaCppError where llama.cpp cannot run the file.
+    """
+
+    loaded: LoadedModel
+
+    def __init__(self, load: Load, patience: float = PATIENCE) -> None:
+        # without a debugger at its end
+        super().__init__(COMMAND, {**without_secrets(), "GGML_NO_BACKTRACE": "1"})
+        self.load, self.name, self.patience = load, Path(load.path).name, patience
+
+    def start(self) -> None:
+        """Start llama.cpp and load the model."""
+        require("llama_cpp", "running a GGUF file")
+        super().start()
+        self.loaded = self._answer(LoadedModel, self.load)
+
+    def ask(self, kind: type[T], method: str, *arguments: Any, progress: Progress | None = None) -> T:
+        """What a method of `LlamaModel` returns. kind: its type. progress: told how many tokens were read.
+
+        Raises LlamaCppError, and ends the process, where llama.cpp fails or does not answer in time.
+        """
+        if self.process.returncode is not None:
+            raise RopeconvError(f"llama.cpp has ended after a failure with {self.name}; load it again")
+        return self._answer(kind, [method, *arguments], (progress or Progress()).advance)
+
+    def _answer(self, kind: type[T], question: object, advance: Callable[[int], None] = lambda count: None) -> T:
+        try:
+            self.send(msgspec.json.encode(question))
+            while line := self.receive(self.patience):
+                message = msgspec.json.decode(line, type=Message)
+                if message.answer:
+                    return msgspec.json.decode(message.answer, type=kind)
+                advance(message.read)
+            code, stderr = self.end()
+            words = last_words(stderr, code)
+            raise LlamaCppError(f"llama.cpp cannot run {self.name}: {words}", words)
+        except TimeoutError:
+            self.stop()
+            raise LlamaCppError(
+                f"llama.cpp did not read a batch of {self.name} within {self.patience:,.0f} seconds; give shorter "
+                "sequences, or use a faster machine"
+            ) from None
+        except BaseException:
+            self.stop()
+            raise
+
+
+FOLDERS = re.compile(r"^/\S*/(?=\S+:\d+: )")
+"""The folder in which llama.cpp was compiled, before the name of a source file."""
+TELLING = ("ASSERT", "error loading model", "missing", "wrong", "invalid", "unknown", "RuntimeError", "error")
+"""Words in the lines that name a failure, the surest first; keys of the file and warnings have some of them too."""
+NO_TOKEN = re.compile(r"error loading model vocabulary: .*::at")
+PHI3 = " (the vocabulary lacks a token: llama.cpp needs <unk>, <s>, </s> and <|endoftext|> where general.name has phi3)"
+
+
+def last_words(stderr: str, code: int) -> str:
+    """The line of stderr that names the failure, with the signal that ended the process. code: its return code."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    telling = [line for word in TELLING for line in lines if word in line]
+    ended = f" (ended by signal {-code})" if code < 0 else ""
+    words = FOLDERS.sub("", (telling or lines or ["it said nothing"])[0])[:300]
+    return words + (PHI3 if NO_TOKEN.search(words) else "") + ended
 
 
 class LlamaCppEngine(Engine):
@@ -53,7 +126,7 @@ class LlamaCppEngine(Engine):
 
     def __init__(self, path: Path, overrides: Mapping[str, Override] | None = None, **options: Any) -> None:
         self.path, self.overrides, self.options = path, dict(overrides or {}), options
-        self.process: Process | None = None
+        self.process: LlamaCppProcess | None = None
         self.runtime = runtime()
 
     @property
@@ -64,34 +137,30 @@ class LlamaCppEngine(Engine):
     @contextmanager
     def opened(self) -> Iterator[LlamaCppEngine]:
         """One process for all calls, while it is entered. Raises RopeconvError where llama.cpp cannot load the file."""
-        with Process(self.load) as self.process:
+        with LlamaCppProcess(self.load) as self.process:
             try:
                 yield self
             finally:
                 self.process = None
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Tensor:
-        import numpy as np
-
         with scratch() as folder:
             out = folder / "logits.npy"
-            self._ask(LogitsJob(list(ids), list(kept), str(out)), Done, (progress or Progress()).advance)
+            self._ask(NoneType, "logits", list(ids), list(kept), str(out), progress=progress)
             return np.load(out)
 
     def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
-        import numpy as np
-
-        losses = self._ask(LossesJob(list(ids), list(targets)), LossesAnswer, (progress or Progress()).advance)
-        return TokenLosses(np.frombuffer(losses.loss), np.frombuffer(losses.right, bool))
+        loss, right = self._ask(tuple[bytes, bytes], "losses", list(ids), list(targets), progress=progress)
+        return TokenLosses(np.frombuffer(loss), np.frombuffer(right, bool))
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
-        return self._ask(Generate(list(ids), count), TokensJob).tokens
+        return self._ask(list[int], "generate", list(ids), count)
 
-    def _ask(self, job: Job, kind: type[T], advance: Callable[[int], None] = lambda count: None) -> T:
+    def _ask(self, kind: type[T], method: str, *arguments: Any, progress: Progress | None = None) -> T:
         if self.process is not None:
-            return self.process.ask(job, kind, advance)
-        with Process(self.load) as process:
-            return process.ask(job, kind, advance)
+            return self.process.ask(kind, method, *arguments, progress=progress)
+        with LlamaCppProcess(self.load) as process:
+            return process.ask(kind, method, *arguments, progress=progress)
 
 
 def threads() -> int:
@@ -124,24 +193,22 @@ def why_not_run(path: Path) -> tuple[str, str]:
     larger than the memory is only loaded, without its weights. Without an answer for `LONGEST` seconds, a file that was
     not loaded counts as failed, another one as not tested.
     """
-    import numpy as np
-
     size = path.stat().st_size
     load = Load(path=str(path), threads=threads(), batch=4, cache="f16", plain=False, repack=False)
-    process = Process(load, LONGEST)
+    process = LlamaCppProcess(load, LONGEST)
     try:
         with process:
             if size > _memory():
                 return "", f"the file ({human(size)}) is larger than the memory, so llama.cpp only loaded it"
             tokens = [token % process.loaded.vocabulary for token in range(1, 7)]
-            losses = process.ask(LossesJob(tokens, [4, 5]), LossesAnswer)
+            losses, _ = process.ask(tuple[bytes, bytes], "losses", tokens, [4, 5])
     except LlamaCppError as problem:
         if problem.words:
             return problem.words, ""
         if "loaded" in vars(process):
             return "", f"llama.cpp loaded the file and decoded no five tokens within {LONGEST:g} seconds"
         return f"it did not load within {LONGEST:g} seconds", ""
-    if np.isnan(np.frombuffer(losses.loss)).any():
+    if np.isnan(np.frombuffer(losses)).any():
         return "it computes NaN, as it does from weights that are too large for f16", ""
     return "", ""
 

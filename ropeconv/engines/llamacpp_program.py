@@ -1,6 +1,7 @@
-"""Reads `Load` and then jobs from stdin, a line of JSON each, and answers each on stdout, until stdin ends.
+"""A program with one model in llama.cpp: `Load` on stdin, then calls of methods of `LlamaModel`, a line of JSON each.
 
-Output of libraries goes to stderr. The process ends with its caller, also in the middle of a job.
+It answers each line by one `Message` with an answer, after some that say how much was read, until stdin ends. Output of
+libraries goes to stderr. The process ends with its caller, also in the middle of a call.
 """
 
 from __future__ import annotations
@@ -12,28 +13,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import msgspec
 import numpy as np
-
-from .llamacpp_process import (
-    Answer,
-    Decode,
-    Done,
-    Encode,
-    Generate,
-    Job,
-    Load,
-    LoadedModel,
-    LogitsJob,
-    LossesAnswer,
-    LossesJob,
-    Override,
-    Read,
-    Text,
-    TokensJob,
-)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +27,47 @@ TYPES = {"f32": 0, "f16": 1, "bf16": 30}
 ROWS, NUMBERS = 256, 1 << 24
 """Logits that exist at a time: so many positions, and so many numbers (64 MiB)."""
 ALL_LAYERS = 999
+Override = tuple[Literal["int", "float", "bool", "str"], int | float | str]
+"""Type and value of a metadata key that replaces that of the file."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, and how it runs.
+
+    path: of the file, or of the first of several shards. overrides: metadata keys that replace those of the file.
+    threads: of the CPU. batch: tokens read at a time. cache: type of the cached keys and values. plain: without flash
+    attention, and with the whole context in window layers. gpu: all layers on the GPU. vocabulary_only: no weights, for
+    `encode` and `decode`. repack: copies of weights in a layout that is faster, where llama.cpp has one.
+    """
+
+    path: str
+    overrides: dict[str, Override] = {}
+    threads: int = 2
+    batch: int = 512
+    cache: Literal["f32", "f16", "bf16"] = "f32"
+    plain: bool = True
+    gpu: bool = False
+    vocabulary_only: bool = False
+    repack: bool = True
+
+
+class LoadedModel(msgspec.Struct, frozen=True):
+    """The answer to `Load`.
+
+    vocabulary: number of tokens. prefix: tokens before every text. offloads: whether this build of llama.cpp can use a
+    GPU.
+    """
+
+    vocabulary: int
+    prefix: tuple[int, ...]
+    offloads: bool
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the program. read: tokens since the last line. answer: of a call; empty before its end."""
+
+    read: int = 0
+    answer: msgspec.Raw = msgspec.Raw()
 
 
 def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
@@ -66,15 +90,16 @@ def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
 
 
 class LlamaModel:
-    """A loaded model. width: size of the vocabulary. rows: positions whose logits exist at a time.
+    """A loaded model. Its methods raise RuntimeError where llama.cpp refuses.
 
-    Raises RuntimeError where llama.cpp cannot load it.
+    advance: called with the tokens read since the last call. width: size of the vocabulary. rows: positions whose
+    logits exist at a time.
     """
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, advance: Callable[[int], None]) -> None:
         import llama_cpp as llama
 
-        self.llama, self.load = llama, load
+        self.llama, self.load, self.advance = llama, load, advance
         llama.llama_backend_init()
         settings = llama.llama_model_default_params()
         settings.n_gpu_layers = ALL_LAYERS if load.gpu else 0
@@ -99,15 +124,11 @@ class LlamaModel:
         prefix = (first,) if llama.llama_vocab_get_add_bos(self.vocabulary) and first >= 0 else ()
         return LoadedModel(self.width, prefix, bool(llama.llama_supports_gpu_offload()))
 
-    def ends(self, token: int) -> bool:
-        """Whether a token ends generation."""
-        return bool(self.llama.llama_vocab_is_eog(self.vocabulary, token))
-
-    def begin(self, length: int) -> None:
+    def _begin(self, length: int) -> None:
         """Make a context for a sequence, and forget the one before. length: in tokens.
 
         The context is as short as possible, since llama.cpp uses LongRoPE's long list where the context is longer than
-        the trained one. Raises RuntimeError where there is no memory for it.
+        the trained one.
         """
         size = (max(length, 32) + 255) // 256 * 256
         if size == self.size:
@@ -131,13 +152,10 @@ class LlamaModel:
             raise RuntimeError(f"llama.cpp makes no context of {size} tokens for the model")
         return context
 
-    def decode(
-        self, tokens: list[int], first: int, wanted: set[int], advance: Callable[[int], None] = lambda count: None
-    ) -> Iterator[NDArray[np.float32]]:
+    def _read(self, tokens: list[int], first: int, wanted: set[int]) -> Iterator[NDArray[np.float32]]:
         """Read tokens, and yield the logits at the wanted positions, float32 [vocabulary], in rising order.
 
-        first: the position of the first token. advance: called with the tokens read since the last call. A row is valid
-        until the next one is requested. Raises RuntimeError where llama.cpp refuses.
+        first: the position of the first token. A row is valid until the next one is requested.
         """
         start = 0
         while start < len(tokens):
@@ -158,7 +176,46 @@ class LlamaModel:
             for row in rows:
                 yield np.ctypeslib.as_array(self.llama.llama_get_logits_ith(self.context, row), (self.width,))
             start += count
-            advance(count)
+            self.advance(count)
+
+    def logits(self, tokens: list[int], wanted: list[int], out: str) -> None:
+        """Write the logits after some tokens, float32 [wanted, vocabulary]. wanted: rising indices. out: .npy."""
+        rows = np.empty((len(wanted), self.width), np.float32)
+        self._begin(len(tokens))
+        for index, row in enumerate(self._read(tokens, 0, set(wanted))):
+            rows[index] = row
+        np.save(out, rows)
+
+    def losses(self, tokens: list[int], targets: list[int]) -> tuple[bytes, bytes]:
+        """The losses of some tokens in nats, float64, and whether each was the likeliest, one byte each.
+
+        targets: rising indices, from 1 on.
+        """
+        loss, right = np.empty(len(targets)), np.zeros(len(targets), bool)
+        needed = tokens[: targets[-1]]  # later tokens have no effect
+        self._begin(len(tokens))
+        rows = self._read(needed, 0, {target - 1 for target in targets})
+        for index, (target, row) in enumerate(zip(targets, rows, strict=True)):
+            token, likeliest = tokens[target], int(row.argmax())
+            most = float(row[likeliest])
+            with np.errstate(all="ignore"):
+                total = np.exp(row - row[likeliest]).sum(dtype=np.float64)
+            loss[index], right[index] = most + np.log(total) - float(row[token]), token == likeliest
+        self.advance(len(tokens) - len(needed))
+        return loss.tobytes(), right.tobytes()
+
+    def generate(self, tokens: list[int], count: int) -> list[int]:
+        """The next tokens of greedy decoding."""
+        batch, first, generated = tokens, 0, list[int]()
+        self._begin(len(batch) + count)
+        while len(generated) < count:
+            last = first + len(batch) - 1
+            (row,) = self._read(batch, first, {last})
+            generated.append(int(row.argmax()))
+            if self.llama.llama_vocab_is_eog(self.vocabulary, generated[-1]):
+                break
+            batch, first = generated[-1:], last + 1
+        return generated
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without a prefix and without special tokens."""
@@ -170,7 +227,7 @@ class LlamaModel:
             raise RuntimeError("llama.cpp does not tokenize the text")
         return list(tokens[:count])
 
-    def text(self, tokens: list[int]) -> str:
+    def decode(self, tokens: list[int]) -> str:
         """The text of tokens, special ones included."""
         given = (self.llama.llama_token * len(tokens))(*tokens)
         room = 64 * len(tokens) + 64
@@ -182,64 +239,6 @@ class LlamaModel:
             room = -count
 
 
-def answer(model: LlamaModel, job: Job, advance: Callable[[int], None]) -> Answer:
-    """The answer to a job. advance: called with the tokens read since the last call.
-
-    Raises RuntimeError where llama.cpp refuses.
-    """
-    match job:
-        case LogitsJob():
-            return logits(model, job, advance)
-        case LossesJob():
-            return losses(model, job, advance)
-        case Generate():
-            return generated(model, job)
-        case Encode():
-            return TokensJob(model.encode(job.text))
-        case Decode():
-            return Text(model.text(job.tokens))
-
-
-def logits(model: LlamaModel, job: LogitsJob, advance: Callable[[int], None]) -> Done:
-    """Write logits, float32 [wanted, vocabulary]."""
-    rows = np.empty((len(job.wanted), model.width), np.float32)
-    model.begin(len(job.tokens))
-    for index, row in enumerate(model.decode(job.tokens, 0, set(job.wanted), advance)):
-        rows[index] = row
-    np.save(job.out, rows)
-    return Done()
-
-
-def losses(model: LlamaModel, job: LossesJob, advance: Callable[[int], None]) -> LossesAnswer:
-    """Losses in float64, and whether the token was the likeliest."""
-    loss, right = np.empty(len(job.targets)), np.zeros(len(job.targets), bool)
-    tokens = job.tokens[: job.targets[-1]]  # later tokens have no effect
-    model.begin(len(job.tokens))
-    rows = model.decode(tokens, 0, {target - 1 for target in job.targets}, advance)
-    for index, (target, row) in enumerate(zip(job.targets, rows, strict=True)):
-        token, likeliest = job.tokens[target], int(row.argmax())
-        most = float(row[likeliest])
-        with np.errstate(all="ignore"):
-            total = np.exp(row - row[likeliest]).sum(dtype=np.float64)
-        loss[index], right[index] = most + np.log(total) - float(row[token]), token == likeliest
-    advance(len(job.tokens) - len(tokens))
-    return LossesAnswer(loss.tobytes(), right.tobytes())
-
-
-def generated(model: LlamaModel, job: Generate) -> TokensJob:
-    """The next tokens of greedy decoding."""
-    batch, first, tokens = job.tokens, 0, list[int]()
-    model.begin(len(batch) + job.count)
-    while len(tokens) < job.count:
-        last = first + len(batch) - 1
-        (row,) = model.decode(batch, first, {last})
-        tokens.append(int(row.argmax()))
-        if model.ends(tokens[-1]):
-            break
-        batch, first = tokens[-1:], last + 1
-    return TokensJob(tokens)
-
-
 def main() -> None:
     """Answer until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
@@ -248,14 +247,15 @@ def main() -> None:
     lines: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, lines), daemon=True).start()
 
-    def say(message: msgspec.Struct) -> None:
+    def say(read: int, *answer: object) -> None:
+        message = Message(read, *(msgspec.Raw(msgspec.json.encode(value)) for value in answer))
         answers.write(msgspec.json.encode(message) + b"\n")
 
-    model = LlamaModel(msgspec.json.decode(lines.get(), type=Load))
-    say(model.loaded())
+    model = LlamaModel(msgspec.json.decode(lines.get(), type=Load), say)
+    say(0, model.loaded())
     while True:
-        job: Job = msgspec.json.decode(lines.get(), type=Job)
-        say(answer(model, job, lambda count: say(Read(count))))
+        method, *arguments = msgspec.json.decode(lines.get())
+        say(0, getattr(model, method)(*arguments))
 
 
 def _read(stdin: BinaryIO, lines: queue.Queue[bytes]) -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engines.llamacpp_process import Decode, Encode, Load, Process, Text, TokensJob
+from ..engines.llamacpp import LlamaCppProcess
+from ..engines.llamacpp_program import Load
 from ..engines.servers.protocol import Server
 from ..environment import require
 from ..errors import BadSource, UsageError
@@ -256,20 +257,20 @@ class CheckpointTokenizer(Tokenizer):
 class GgufTokenizer(Tokenizer):
     """The tokenizer of a GGUF file. process: has loaded its vocabulary only."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: LlamaCppProcess) -> None:
         self.process, self.prefix = process, process.loaded.prefix
 
     def encode(self, text: str) -> list[int]:
-        return self.process.ask(Encode(text), TokensJob).tokens
+        return self.process.ask(list[int], "encode", text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.process.ask(Decode(list(ids)), Text).text
+        return self.process.ask(str, "decode", list(ids))
 
 
 @contextmanager
 def gguf_tokenizer(path: Path) -> Iterator[GgufTokenizer]:
     """The tokenizer of a file, while it is entered. Raises RopeconvError where llama.cpp cannot load it."""
-    with Process(Load(path=str(path), vocabulary_only=True)) as process:
+    with LlamaCppProcess(Load(path=str(path), vocabulary_only=True)) as process:
         yield GgufTokenizer(process)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides
-from ..engines.llamacpp_process import Override
+from ..engines.llamacpp_program import Override
 from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.load import DeviceSpec, folder_of, placed
 from ..formats.disk import human

@@ -16,10 +16,9 @@ import torch
 
 import ropeconv
 from ropeconv.engines import llamacpp as loading
-from ropeconv.engines import llamacpp_process
 from ropeconv.engines.engine import Progress
-from ropeconv.engines.llamacpp import LlamaCppEngine
-from ropeconv.engines.llamacpp_process import last_words
+from ropeconv.engines.llamacpp import LlamaCppEngine, last_words
+from ropeconv.engines.llamacpp_program import LoadedModel, Message
 from ropeconv.evaluate.runners.llamacpp import LlamaCppSettings
 from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.rope.errors import RopeconvError
@@ -34,7 +33,7 @@ HANGS = "import time; time.sleep(600)"
 
 def replace_llamacpp(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Runs other code in the place of llama.cpp."""
-    monkeypatch.setattr(llamacpp_process, "COMMAND", [sys.executable, "-c", code])
+    monkeypatch.setattr(loading, "COMMAND", [sys.executable, "-c", code])
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +154,8 @@ def test_a_slow_file_and_one_larger_than_the_memory_are_only_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.gguf").write_bytes(b"GGUF" * 500)
-    loaded = msgspec.json.encode(llamacpp_process.LoadedModel(8, (), False)).decode()
+    answer = msgspec.Raw(msgspec.json.encode(LoadedModel(8, (), False)))
+    loaded = msgspec.json.encode(Message(answer=answer)).decode()
     replace_llamacpp(monkeypatch, f"print({loaded!r}, flush=True);{HANGS}")
     monkeypatch.setattr(loading, "LONGEST", 2.0)
     slow = "llama.cpp loaded the file and decoded no five tokens within 2 seconds"

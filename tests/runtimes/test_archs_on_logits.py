@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ropeconv.engines.llamacpp import overrides
-from ropeconv.engines.llamacpp_process import Override
+from ropeconv.engines.llamacpp_program import Override
 from ropeconv.errors import BadSource
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp.archs import Arch, arch_table

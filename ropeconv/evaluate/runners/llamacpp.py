@@ -12,7 +12,7 @@ from ...bake.gguf import GgufPlan
 from ...convert.target import Target
 from ...engines.engine import Engine
 from ...engines.llamacpp import LlamaCppEngine, runtime
-from ...engines.llamacpp_process import Override
+from ...engines.llamacpp_program import Override
 from ...errors import UnsupportedBake, UsageError
 from ...formats.disk import free_bytes, human, same_blocks
 from ...formats.files import scratch

@@ -15,13 +15,13 @@ from ..convert.fold import folded_shards
 from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
-from ..formats.disk import Advance, Splice, write_blocks
+from ..formats.disk import Advance, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard
 from ..inspection.receipts.folder import folder_record, original_record, stated
 from ..inspection.receipts.receipt import OriginalRecord, Receipt
 from ..models.config import modality_note
 from ..models.family import Family
-from ..models.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
+from ..models.length_limits import LengthLimit, length_limits, limits_in_text, raised
 from ..models.schema import DUAL_CHUNK
 from ..models.source import CARD, SINGLE, SOURCE_CARD, Source
 from ..rope.errors import RecipeError
@@ -77,9 +77,8 @@ class CheckpointPlan(Plan):
         without_text = [file for file in self.files if file.text is None and not file.origin]
         added = [file.name for file in without_text if file.action in ("write", "convert")]
         renamed = {file.name: file.origin for file in self.files if file.origin and file.origin != file.name}
-        splices = {file.name: file.splice for file in self.files if file.splice is not None}
         multiplied = fold.tensors if fold is not None else ()
-        record = folder_record(source, texts, added, renamed, self.skipped, multiplied, splices)
+        record = folder_record(source, texts, added, renamed, self.skipped, multiplied)
         return original_record(source, source_record(source), folder=record)
 
     def predicted(self, version: str) -> str:
@@ -191,10 +190,6 @@ def _tensors(source: Source) -> dict[str, Tensor]:
     )
 
 
-def _spliced(source: Source, name: str, splice: Splice) -> Iterator[bytes]:
-    return splice.applied(source.stream(name))
-
-
 def _files(
     source: Source, result: CheckpointResult, context: int, target: Target
 ) -> tuple[tuple[PlannedFile, ...], tuple[str, ...], list[LengthLimit]]:
@@ -203,8 +198,7 @@ def _files(
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
     low = [limit for limit in length_limits(source) if limit.tokens < context]
-    raised_texts, splices = _raised(source, texts, {file.name: file.size for file in copied}, low, context)
-    texts |= raised_texts | dict(result.texts)
+    texts |= _raised(source, texts, low, context) | dict(result.texts)
     generated = {item.name: item for item in source.generated_files()}
     files, new_texts, renamed = extra_shard(source, result.added)
     folded = {} if result.fold is None else folded_shards(source, result.fold)
@@ -214,10 +208,6 @@ def _files(
         name = renamed.get(file.name, file.name)
         if file.name in folded:
             files.append(PlannedFile("patch", file.name, file.size, make=folded[file.name]))
-        elif file.name in splices:
-            splice = splices[file.name]
-            make = partial(write_blocks, partial(_spliced, source, file.name, splice))
-            files.append(PlannedFile("patch", file.name, splice.size(file.size), make=make, splice=splice))
         elif file.name in generated:
             origin, estimated = file.name if file.name in renamed else "", not file.name.endswith(".safetensors")
             write = generated[file.name].write
@@ -228,22 +218,16 @@ def _files(
     return tuple(sorted(files, key=lambda file: file.name)), tuple(file.name for file in skipped), raised_limits
 
 
-def _raised(
-    source: Source, texts: Mapping[str, str], sizes: Mapping[str, int], low: list[LengthLimit], context: int
-) -> tuple[dict[str, str], dict[str, Splice]]:
-    """The files with limits raised to the context: texts of small ones, changes of large ones. low: of the source."""
+def _raised(source: Source, texts: Mapping[str, str], low: list[LengthLimit], context: int) -> dict[str, str]:
+    """The texts of files with limits raised to the context. low: limits of the source."""
     in_config = [limit for limit in limits_in_text("config.json", texts["config.json"]) if limit.tokens < context]
     limits = in_config + [limit for limit in low if limit.file != "config.json"]
-    small, splices = dict[str, str](), dict[str, Splice]()
-    for name in dict.fromkeys(limit.file for limit in limits):
-        inside = [limit for limit in limits if limit.file == name]
-        if name in texts or sizes[name] <= SMALL:
-            content = (texts.get(name) or source.text(name) or "").encode()
-            splice = raised(inside, context, content[inside[0].start : inside[-1].stop])
-            small[name] = b"".join(splice.applied((content,))).decode()
-        else:
-            splices[name] = raised(inside, context, source.read(name, inside[0].start, inside[-1].stop))
-    return small, splices
+    names = dict.fromkeys(limit.file for limit in limits)
+    contents = {name: (texts.get(name) or source.text(name) or "").encode() for name in names}
+    return {
+        name: raised([limit for limit in limits if limit.file == name], context, content).decode()
+        for name, content in contents.items()
+    }
 
 
 CARD_SIZE = 4096

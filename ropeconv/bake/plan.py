@@ -12,7 +12,7 @@ import msgspec
 from ..convert.encoding import CheckpointResult
 from ..convert.gguf_encoding import GgufResult
 from ..convert.target import ConsideredEncoding, EncodeResult, Target
-from ..formats.disk import Advance, FileIdentity, Splice
+from ..formats.disk import Advance, FileIdentity
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.header import string
 from ..formats.jsontext import JsonObject
@@ -51,7 +51,7 @@ class PlannedFile:
     action: "copy" copies it from the source, unchanged; other files are written from `text` or by make(target,
     advance). name: relative to the output. size: in bytes, 0 where the Hub does not tell. sha256: None where it is not
     known without hashing. origin: its name in the source, empty where that is the same. estimated: whether `size` is
-    not exact. splice: the only change that `make` makes to the file of that name in the source, if there is only one.
+    not exact.
     """
 
     action: Action
@@ -62,7 +62,6 @@ class PlannedFile:
     make: Callable[[Path, Advance], None] | None = None
     origin: str = ""
     estimated: bool = False
-    splice: Splice | None = None
 
 
 @dataclass(frozen=True)

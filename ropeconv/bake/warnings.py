@@ -184,6 +184,6 @@ def _text(plan: Plan) -> str:
     limits = limits_in("Modelfile", (content,))
     low = [limit for limit in limits if limit.tokens < context]
     if low:
-        content = b"".join(raised(low, context, content[low[0].start : low[-1].stop]).applied((content,)))
+        content = raised(low, context, content)
     text = FROM.sub(lambda line: line[0].replace(line[1], path), content.decode(), count=1)
     return text if limits else f"{text.rstrip()}\nPARAMETER num_ctx {context}\n"

@@ -182,41 +182,6 @@ def human(size: int) -> str:
     return f"{value:.1f} {units[0]}"
 
 
-@dataclass(frozen=True)
-class Splice:
-    """`data` in place of the bytes start .. stop - 1 of a file."""
-
-    start: int
-    stop: int
-    data: bytes
-
-    def size(self, before: int) -> int:
-        """Return the size of the file after the change, from the size before it."""
-        return before - (self.stop - self.start) + len(self.data)
-
-    def applied(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the content after the change, from the content before it."""
-        at, inserted = 0, False
-        for block in blocks:
-            yield block[: max(0, self.start - at)]
-            after = block[max(0, self.stop - at) :]
-            at += len(block)
-            if at >= self.stop and not inserted:
-                yield self.data
-                inserted = True
-            yield after
-        if not inserted:
-            yield self.data
-
-    def read(self, before: Callable[[int, int], bytes], start: int, stop: int) -> bytes:
-        """Return bytes start .. stop - 1 after the change; `before(start, stop)` reads the file before it."""
-        end = self.start + len(self.data)
-        content = before(start, min(stop, self.start)) if start < self.start else b""
-        content += self.data[max(0, start - self.start) : max(0, stop - self.start)]
-        moved = self.stop - end
-        return content + (before(max(start, end) + moved, stop + moved) if stop > end else b"")
-
-
 def write_blocks(blocks: Callable[[], Iterable[bytes | memoryview]], target: Path, advance: Advance) -> None:
     """Write a file from the pieces of its content."""
     with target.open("wb") as file:

@@ -12,7 +12,6 @@ from importlib.resources import files
 import msgspec
 
 from ..formats import jsontext
-from ..formats.disk import Splice
 from ..formats.files import read_text
 from ..formats.package_data import package_data
 from .source import Origin, Source, SourceFile
@@ -20,7 +19,7 @@ from .source import Origin, Source, SourceFile
 UNLIMITED = 10**15
 """From this value on a limit means "no limit": transformers writes 1e30."""
 SMALL = 1 << 20
-"""Bytes of the longest file that is read and written as a whole; of longer ones only a range changes."""
+"""Bytes of the longest file that is searched as a whole; of longer ones no more is read than is needed."""
 HEAD = 1 << 16
 """Bytes at the beginning of a longer file, where tokenizers writes the settings of its truncation."""
 PARAMETER = "PARAMETER "
@@ -108,13 +107,13 @@ def limits_in_text(name: str, text: str) -> tuple[LengthLimit, ...]:
     return tuple(limits_in(name, (text.encode(),)))
 
 
-def raised(limits: Sequence[LengthLimit], context: int, content: bytes) -> Splice:
-    """Return the splice that raises limits of one file to a context. content: the bytes from the first to the last."""
-    first, last, data, at = limits[0].start, limits[-1].stop, b"", limits[0].start
+def raised(limits: Sequence[LengthLimit], context: int, content: bytes) -> bytes:
+    """Return the content of a file with its limits raised to a context. limits: in the order of the file."""
+    parts, at = list[bytes](), 0
     for limit in limits:
-        data += content[at - first : limit.start - first] + str(context).encode()
+        parts += (content[at : limit.start], str(context).encode())
         at = limit.stop
-    return Splice(first, last, data)
+    return b"".join((*parts, content[at:]))
 
 
 Value = tuple[str, float, int, int, LimitRule]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats import jsontext
-from ropeconv.formats.disk import Splice, write_blocks
 from ropeconv.formats.jsontext import numbers
 from ropeconv.formats.package_data import typed
 from ropeconv.formats.safetensors import (
@@ -73,18 +71,6 @@ def test_numbers_are_found_in_pieces_of_a_text_of_any_size(size: int) -> None:
     found = [(one.path, one.value, data[one.start : one.stop]) for one in numbers(blocks, "x", {"a", "b", "fo"})]
     assert found == [(("a",), 1.0, b"1"), (("b", "c"), -2500.0, b"-2.5e3"), (("fo", "x"), 7.0, b"7")]
     assert [one.path for one in numbers(blocks, "x", {"a"}, first=True)] == [("a",)]
-
-
-@pytest.mark.parametrize("size", [1, 3, 100])
-def test_other_bytes_in_the_place_of_a_range(tmp_path: Path, size: int) -> None:
-    data, splice = bytes(range(20)), Splice(5, 8, b"abcd")
-    whole = data[:5] + b"abcd" + data[8:]
-    done: list[int] = []
-    write_blocks(lambda: splice.applied(data[at : at + size] for at in range(0, 20, size)), tmp_path / "a", done.append)
-    assert ((tmp_path / "a").read_bytes(), sum(done)) == (whole, len(whole))
-    assert splice.size(20) == len(whole)
-    ranges = [(start, stop) for stop in range(22) for start in range(stop + 1)]
-    assert all(splice.read(lambda a, b: data[a:b], start, stop) == whole[start:stop] for start, stop in ranges)
 
 
 def test_types_are_those_that_are_needed() -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 
 from ...errors import BadSource
-from ...formats.disk import FileIdentity, Splice, sha256, text_digest, write_blocks
+from ...formats.disk import FileIdentity, sha256, text_digest
 from ...formats.safetensors import INDEX, Header, safe_name, tensors
-from ...models.length_limits import SMALL
-from ...models.source import CARD, RECEIPT, SOURCE_CARD, GeneratedFile, Source, SourceFile
+from ...models.source import CARD, RECEIPT, SOURCE_CARD, Source, SourceFile
 from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import read_spec
@@ -151,28 +149,23 @@ class OriginalSource(Source):
         # the Hub copies files under the names it has
         self.kind = "folder" if any(name in sizes for name in record.renamed) else inner.kind
         check_folder(record, sizes, inner.reference)
-        self._splices = {text.name: (text.splice(sizes.get(text.name, 0)), text.sha256) for text in record.texts}
-        self._large = [name for name in self._splices if sizes.get(name, 0) > SMALL]
-        small = (name for name in self._splices if name not in self._large)
-        self._texts = {name: b"".join(self.stream(name)).decode() for name in small}
+        self._texts = {text.name: self._restored(text) for text in record.texts}
         self._inner_names = {original: now for now, original in record.renamed.items()}
 
     def files(self) -> tuple[SourceFile, ...]:
         omitted = {RECEIPT, *self.record.added, *self._texts}
-        files = []
-        for file in self.inner.files():
-            if file.name in self._large:
-                splice, digest = self._splices[file.name]
-                files.append(SourceFile(file.name, splice.size(file.size), digest))
-            elif file.name not in omitted:
-                files.append(SourceFile(self.record.renamed.get(file.name, file.name), file.size, file.sha256))
+        files = [
+            SourceFile(self.record.renamed.get(file.name, file.name), file.size, file.sha256)
+            for file in self.inner.files()
+            if file.name not in omitted
+        ]
         files += [SourceFile(name, len(text.encode())) for name, text in self._texts.items()]
         return tuple(sorted(files, key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
         """Return the local path of a file. Raises BadSource for a missing one, and one that must be written first."""
         inner_name = self._inner_names.get(name, name)
-        if name in self._splices:
+        if name in self._texts:
             raise BadSource(
                 f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore` first, and start "
                 "from the folder that it writes"
@@ -188,25 +181,6 @@ class OriginalSource(Source):
     def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return self.inner.seen(unread)
 
-    def read(self, name: str, start: int, stop: int) -> bytes:
-        if name not in self._splices:
-            return super().read(name, start, stop)
-        splice, _ = self._splices[name]
-        return splice.read(partial(self.inner.read, name), start, stop)
-
-    def stream(self, name: str) -> Iterator[bytes]:
-        if name not in self._splices:
-            yield from super().stream(name)
-            return
-        splice, digest = self._splices[name]
-        sha = hashlib.sha256()
-        is_there = any(file.name == name for file in self.inner.files())
-        for block in splice.applied(self.inner.stream(name) if is_there else ()):
-            sha.update(block)
-            yield block
-        if sha.hexdigest() != digest:
-            raise self._lost(name)
-
     def text(self, name: str) -> str | None:
         if name in self._texts:
             return self._texts[name]
@@ -214,13 +188,6 @@ class OriginalSource(Source):
 
     def generated_texts(self) -> tuple[str, ...]:
         return tuple(self._texts)
-
-    def generated_files(self) -> tuple[GeneratedFile, ...]:
-        """Return the large text files."""
-        sizes = {file.name: file.size for file in self.files()}
-        return tuple(
-            GeneratedFile(name, sizes[name], partial(write_blocks, partial(self.stream, name))) for name in self._large
-        )
 
     @property
     def headers(self) -> dict[str, Header]:
@@ -239,10 +206,14 @@ class OriginalSource(Source):
             return None
         return tuple(name for header in self.headers.values() for name in header.tensors)
 
-    def _lost(self, name: str) -> BadSource:
-        return BadSource(
-            f"the receipt of {self.inner.reference} no longer restores {name}; take the source again, {self.first}"
-        )
+    def _restored(self, record: TextRecord) -> str:
+        content = record.restored((self.inner.text(record.name) or "").encode())
+        if hashlib.sha256(content).hexdigest() != record.sha256:
+            raise BadSource(
+                f"the receipt of {self.inner.reference} no longer restores {record.name}; take the source again, "
+                f"{self.first}"
+            )
+        return content.decode()
 
     @property
     def first(self) -> str:
@@ -272,13 +243,12 @@ def folder_record(
     renamed: Mapping[str, str],
     skipped: tuple[str, ...],
     multiplied: tuple[str, ...],
-    spliced: Mapping[str, Splice] = MappingProxyType({}),
 ) -> FolderRecord:
     """Return the record of an output folder, which includes that in the receipt of its source.
 
     source: of the output. written: its new texts, by name. made: names of its other files that are not copies. renamed:
     names in the source, by those in the output. skipped: names of files of the source that are left out.
-    multiplied: names of tensors multiplied by a factor. spliced: changes of large text files, by name.
+    multiplied: names of tensors multiplied by a factor.
     """
     if isinstance(source, OriginalSource):
         record = FolderRecord(skipped=source.record.skipped)
@@ -295,13 +265,11 @@ def folder_record(
             continue
         original = (source.text(name) or "").encode()
         if name in texts:
-            original = b"".join(texts[name].splice(len(original)).applied((original,)))
+            original = texts[name].restored(original)
         if original != text.encode():
             texts[name] = _difference(name, original, text.encode())
         else:
             texts.pop(name, None)
-    for name, splice in spliced.items():
-        texts[name] = _spliced(source, files[name], splice, texts.get(name))
     names = dict(record.renamed)
     for now, origin in renamed.items():
         names[now] = names.pop(origin, origin)
@@ -331,24 +299,22 @@ def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
     digest = hashlib.sha256(old).hexdigest()
     if name in WHOLE:
         return TextRecord(name, digest, old.decode())
-    shorter = min(len(old), len(new))
-    prefix = next((i for i in range(shorter) if old[i] != new[i]), shorter)
+    prefix = _common(old, new)
     while any(prefix < len(text) and text[prefix] & 0xC0 == 0x80 for text in (old, new)):  # inside a character of UTF-8
         prefix -= 1
-    suffix = next((i for i in range(shorter - prefix) if old[-1 - i] != new[-1 - i]), shorter - prefix)
+    suffix = _common(old[prefix:][::-1], new[prefix:][::-1])
     while suffix and old[-suffix] & 0xC0 == 0x80:
         suffix -= 1
     return TextRecord(name, digest, old[prefix : len(old) - suffix].decode(), prefix, suffix)
 
 
-def _spliced(source: Source, file: SourceFile, splice: Splice, known: TextRecord | None) -> TextRecord:
-    """Return the record of a file that a splice changes. known: its earlier record."""
-    name, prefix, suffix = file.name, splice.start, file.size - splice.stop
-    if known is None:
-        digest = file.sha256 or sha256(source.path(name))
-        return TextRecord(name, digest, source.read(name, splice.start, splice.stop).decode(), prefix, suffix)
-    earlier = known.splice(file.size)
-    prefix, suffix = min(prefix, known.prefix), min(suffix, known.suffix)
-    before = source.read(name, prefix, earlier.start).decode()
-    after = source.read(name, earlier.stop, file.size - suffix).decode()
-    return TextRecord(name, known.sha256, before + known.text + after, prefix, suffix)
+def _common(first: bytes, second: bytes) -> int:
+    """The number of bytes with which both begin."""
+    count, most = 0, min(len(first), len(second))
+    while count < most:
+        middle = (count + most + 1) // 2
+        if first[count:middle] == second[count:middle]:
+            count = middle
+        else:
+            most = middle - 1
+    return count

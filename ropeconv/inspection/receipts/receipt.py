@@ -10,7 +10,6 @@ from typing import Literal
 
 import msgspec
 
-from ...formats.disk import Splice
 from ...formats.jsontext import JsonObject
 from ...options import Format, TargetOptions
 from ...version import SCHEMA
@@ -165,9 +164,10 @@ class TextRecord(msgspec.Struct, frozen=True):
     prefix: int = 0
     suffix: int = 0
 
-    def splice(self, size: int) -> Splice:
-        """Return the splice from the file in the output to that of the source. size: of the former, in bytes."""
-        return Splice(self.prefix, max(self.prefix, size - self.suffix), self.text.encode())
+    def restored(self, content: bytes) -> bytes:
+        """Return the contents in the source, from those in the output."""
+        stop = max(self.prefix, len(content) - self.suffix)
+        return content[: self.prefix] + self.text.encode() + content[stop:]
 
 
 class FolderRecord(msgspec.Struct, frozen=True):

@@ -142,7 +142,6 @@ def test_texts_names_and_sizes_of_the_first_source(tmp_path: Path) -> None:
     assert (first.text("x.json"), first.text("gone.json"), first.text("code.py")) == ("(one)", "whole\u00e9", None)
     assert first.text("config.json") == json.dumps(CONFIG)
     assert first.generated_texts() == ("x.json", "gone.json")
-    assert first.generated_files() == ()
     assert first.path("old.safetensors") == tmp_path / "a" / "model.safetensors"
     assert (first.kind, first.first) == ("folder", "the local folder 'first'")
     with pytest.raises(BadSource, match="has no absent; take the source again, the local folder 'first'"):

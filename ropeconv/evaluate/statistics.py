@@ -78,6 +78,16 @@ class Sample:
             spread = float(np.sqrt((deviations**2).sum()) / total.sum())
         return spread * math.sqrt(self.count / (self.count - 1))
 
+    @property
+    def margin(self) -> float | None:
+        """How far from 0 the mean must be to be significant; None where that cannot be tested."""
+        return margin(self.error, self.count)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the mean is significantly different from 0."""
+        return self.margin is not None and abs(self.mean) > self.margin
+
 
 @cache
 def resamples(count: int, seed: int) -> NDArray[np.float64]:
@@ -156,11 +166,10 @@ def difference_error(sample: Sample, share: bool) -> tuple[float | None, float |
     share: whether the values are differences of shares. These have to pass McNemar's test at three errors too, since
     the spread between clusters is 0 where all answers change in the same way.
     """
-    error, limit = sample.error, margin(sample.error, sample.count)
     if not share:
-        return error, limit
+        return sample.error, sample.margin
     least = mcnemar_error(sample)
-    return max(least, error or 0.0), None if limit is None else max(3 * least, limit)
+    return max(least, sample.error or 0.0), None if sample.margin is None else max(3 * least, sample.margin)
 
 
 def cells_of(
@@ -218,8 +227,7 @@ def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> in
         return None
     for length in sorted(length for length in lengths if length > best):
         worse = differences(lengths[length], lengths[best], seed)
-        limit = margin(worse.error, worse.count) if worse else None
-        if worse is None or limit is None or worse.mean > limit:
+        if worse is None or worse.margin is None or worse.mean > worse.margin:
             break
         held = length
     return held

@@ -143,25 +143,17 @@ class Start:
     schedule: Callable[[Recipe], Schedule]
 
     @property
-    def factor(self) -> float:
-        """s, the context over the trained one."""
-        return self.context / self.spec.original_context
-
-    @property
     def base(self) -> Vector:
         """The unscaled frequencies of the pairs that rotate, radians per token, float64."""
         return base_inv_freq(self.spec.rope_theta, self.spec.rotary_dim)[: self.spec.rotating_pairs]
-
-    def candidate(self, recipe: Recipe, name: str = "") -> Candidate:
-        """A recipe with its schedule. Raises RecipeError where it does not fit the model."""
-        return Candidate(name, recipe, self.schedule(recipe))
 
     def formula(self, method: str) -> Candidate:
         """The method of that name with the factor that reaches the context."""
         reaching = REGISTRY[method].reaching(self.spec, self.context)
         if reaching is None:
             raise RecipeError(f"{method} has no single number that reaches a length")
-        return self.candidate(Recipe(reaching, context=self.context), f"{method} {self.factor:.6g}")
+        recipe = Recipe(reaching, context=self.context)
+        return Candidate(f"{method} {self.context / self.spec.original_context:.6g}", recipe, self.schedule(recipe))
 
     def unscaled(self) -> Candidate:
         """The model without an extension."""
@@ -181,4 +173,4 @@ class Start:
         recipe = Recipe(
             LongRopeMethod(rounded), context=self.context, attention_factor=float(f"{attention_factor:.{DIGITS}g}")
         )
-        return self.candidate(recipe, name)
+        return Candidate(name, recipe, self.schedule(recipe))

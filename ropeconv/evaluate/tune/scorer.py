@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import compress, pairwise
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from ...rope.lengths import format_tokens
 from ...rope.schedule import Schedule
 from ..cases import Case, EvaluationSizes
 from ..measures.retrieval import Passkey
-from ..result import FEWEST, margin
+from ..result import FEWEST
 from ..statistics import Sample, codes
 from ..texts import TextDocument, Texts, window_ends
 from .result import Candidate, TuningRow, WindowMeasurement
@@ -140,10 +140,15 @@ class Scorer:
         """The loss to minimise on each of the first `count` windows, by default on all of them."""
         return np.array([losses.value(self.price) for losses in self.losses(schedule, count)])
 
-    def race(self, schedule: Schedule, best: Schedule) -> Difference:
+    def difference(self, schedule: Schedule, other: Schedule, count: int | None = None) -> Sample:
+        """Paired differences of the loss to minimise, one per window; below 0 is better. count: as in `losses`."""
+        values = self.values(schedule, count) - self.values(other, count)
+        return Sample(values, np.ones(len(values)), np.zeros(len(values), np.int64), np.arange(len(values)))
+
+    def race(self, schedule: Schedule, best: Schedule) -> Sample:
         """The difference of a schedule to the best one so far. It ends early where it is significantly worse."""
         for count in range(min(FEWEST, len(self.windows)), len(self.windows) + 1):
-            difference = Difference(self.values(schedule, count) - self.values(best, count))
+            difference = self.difference(schedule, best, count)
             if difference.mean > 0 and difference.decided:
                 break
         return difference
@@ -159,30 +164,6 @@ def _read(engine: Engine, window: TextWindow) -> list[float]:
     if not (np.isfinite(tokens).all() and math.isfinite(needle)):
         raise NotFinite("the model gives NaN or infinite logits; give --dtype float32 or bfloat16")
     return [*np.asarray(tokens, np.float64).tolist(), needle]
-
-
-@dataclass(frozen=True, eq=False)
-class Difference:
-    """Paired differences of losses, one per window, in nats per token; below 0 is better. values: float64 [windows]."""
-
-    values: NDArray[np.float64]
-
-    @property
-    def mean(self) -> float:
-        """The mean."""
-        return float(self.values.mean())
-
-    @cached_property
-    def error(self) -> float:
-        """The standard error of the mean; infinite for a single window."""
-        count = len(self.values)
-        return float(self.values.std(ddof=1) / math.sqrt(count)) if count > 1 else math.inf
-
-    @property
-    def decided(self) -> bool:
-        """Whether the mean is significant."""
-        limit = margin(self.error, len(self.values))
-        return limit is not None and abs(self.mean) > limit
 
 
 BLOCKS = 16
@@ -246,8 +227,8 @@ def measurement(
         values - others, np.ones(len(values)), codes(document for document, _ in places), codes(places), seed
     )
     return WindowMeasurement(
-        value=float(values.mean()), difference=sample.mean, error=sample.error,
-        margin=margin(sample.error, sample.count), clusters=sample.count,
+        value=float(values.mean()), difference=sample.mean, error=sample.error, margin=sample.margin,
+        clusters=sample.count,
     )  # fmt: skip
 
 
@@ -282,12 +263,17 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
     """
     room = context - len(texts.prefix)
     long = [document for document in texts.documents if len(document.ids) >= room]
+
+    def of(documents: Iterable[TextDocument]) -> Texts:
+        return replace(texts, documents=tuple(documents))
+
     if len(long) >= HELD_OUT:
         held = long[HELD_OUT - 1 :: HELD_OUT]
-        others = [document for document in long if document not in held]
-        return _of(texts, others), _of(texts, held), f"{len(held)} of {len(long)} texts are held out"
-    parts = [_cut(document) for document in texts.documents]
-    search, held = [first for first, _ in parts], [last for _, last in parts]
+        others = (document for document in long if document not in held)
+        return of(others), of(held), f"{len(held)} of {len(long)} texts are held out"
+    ends = [len(document.ids) * (HELD_OUT - 1) // HELD_OUT for document in texts.documents]
+    search = [replace(document, ids=document.ids[:end]) for document, end in zip(texts.documents, ends, strict=True)]
+    held = [replace(document, ids=document.ids[end:]) for document, end in zip(texts.documents, ends, strict=True)]
     most = max(len(document.ids) for document in held)
     if most < room:
         raise BadSource(
@@ -295,20 +281,8 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
             f"--text, {HELD_OUT} texts of that length, or a --context up to {format_tokens(most + len(texts.prefix))}"
         )
     fits = [len(document.ids) >= room for document in held]
-    return (
-        _of(texts, list(compress(search, fits))),
-        _of(texts, list(compress(held, fits))),
-        "the last third of the text is held out, so errors do not cover the difference between texts",
-    )
-
-
-def _cut(document: TextDocument) -> tuple[TextDocument, TextDocument]:
-    end = len(document.ids) * (HELD_OUT - 1) // HELD_OUT
-    return replace(document, ids=document.ids[:end]), replace(document, ids=document.ids[end:])
-
-
-def _of(texts: Texts, documents: Sequence[TextDocument]) -> Texts:
-    return replace(texts, documents=tuple(documents))
+    note = "the last third of the text is held out, so errors do not cover the difference between texts"
+    return of(compress(search, fits)), of(compress(held, fits)), note
 
 
 def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list[TextWindow]:

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from ...engines.engine import Progress
+from ...options import TuneOptions
 from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
+from ..statistics import Sample
 from .result import Candidate, Start
-from .scorer import Difference, PassLine, Scorer, TextWindow
+from .scorer import PassLine, Scorer, TextWindow
 
 RATE = 0.04
 """Largest change of a log divisor in one step, for pairs with at most one period within the trained context."""
@@ -30,11 +32,9 @@ TUNED = "tuned factors"
 class Task:
     """A search and its state.
 
-    model: of transformers, loaded. source: its unpatched RoPE. formulas: the one to begin with first. steps: at most.
-    attention_factor: None to search for it. regularise: weight of the squared distance of log divisors to the first
-    formula. seed: of random choices. progress: advance counts steps. trace: loss on the windows after each step, minus
-    that of the first formula, in nats per token. best: the best candidate. improved: the step in which it became better
-    by more than its standard error.
+    model: of transformers, loaded. source: its unpatched RoPE. formulas: the one to begin with first. progress: advance
+    counts steps. trace: loss on the windows after each step, minus that of the first formula, in nats per token. best:
+    the best candidate. improved: the step in which it became better by more than its standard error.
     """
 
     start: Start
@@ -42,10 +42,7 @@ class Task:
     source: RopeSpec
     scorer: Scorer
     formulas: Sequence[Candidate]
-    steps: int
-    attention_factor: float | None = None
-    regularise: float = 0.0
-    seed: int = 0
+    settings: TuneOptions
     progress: Progress = field(default_factory=Progress)
     trace: list[float] = field(default_factory=list)
     best: Candidate = field(init=False)
@@ -63,19 +60,20 @@ class Task:
     def initial(self) -> list[float]:
         """Logarithms of the divisors of the first formula, and of the attention factor."""
         schedule = self.first.schedule
-        factor = schedule.attention_factor if self.attention_factor is None else self.attention_factor
+        kept = self.settings.attention_factor
+        factor = schedule.attention_factor if kept is None else kept
         return [*np.log(self.start.divisors(schedule)).tolist(), math.log(factor)]
 
-    def gain(self, candidate: Candidate) -> Difference:
+    def gain(self, candidate: Candidate) -> Sample:
         """The difference of a candidate to the first formula on the windows of the search."""
-        return Difference(self.scorer.values(candidate.schedule) - self.scorer.values(self.first.schedule))
+        return self.scorer.difference(candidate.schedule, self.first.schedule)
 
     def offer(self, candidate: Candidate) -> None:
         """Keep a candidate as the best one if it loses less on all windows."""
         difference = self.scorer.race(candidate.schedule, self.best.schedule)
         if difference.mean < 0:
             self.best = candidate
-            if -difference.mean > difference.error:
+            if difference.error is not None and -difference.mean > difference.error:
                 self.improved, gain = len(self.trace), self.gain(candidate)
                 self.progress.note(
                     f"Step {len(self.trace) + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token on these windows, "
@@ -97,21 +95,21 @@ def search(task: Task) -> Candidate:
     """
     import torch
 
-    start = task.start
+    start, settings = task.start, task.settings
     speed = np.minimum(1.0, 2 * math.pi / (start.base * start.spec.original_context))
     moved = torch.zeros(len(speed), dtype=torch.float64, requires_grad=True)
-    free = task.attention_factor is None
+    free = settings.attention_factor is None
     *logs, factor = task.initial
     scaled = torch.tensor(factor, dtype=torch.float64, requires_grad=free)
     optimizer = torch.optim.Adam([moved] + [scaled] * free, RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, task.steps, RATE / 20)
-    draw, order = np.random.default_rng(task.seed), list[int]()
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps, RATE / 20)
+    draw, order = np.random.default_rng(settings.seed), list[int]()
 
     def point() -> list[float]:
         """Logarithms of the divisors, and of the attention factor."""
         return [*(logs + moved.detach().numpy() * speed), float(scaled.detach())]
 
-    for number in range(task.steps):
+    for number in range(settings.steps):
         while len(order) < BATCH:
             order += draw.permutation(len(task.scorer.windows)).tolist()
         batch, order = order[:BATCH], order[BATCH:]
@@ -119,11 +117,11 @@ def search(task: Task) -> Candidate:
         slope = np.mean([gradient(task, at, task.scorer.windows[index]).numbers for index in batch], axis=0)
         moved.grad = torch.from_numpy(slope[:-1] * speed)
         scaled.grad = torch.tensor(slope[-1]) if free else None
-        if task.regularise:
-            (task.regularise * (moved * torch.from_numpy(speed)).square().mean()).backward()
+        if settings.regularise:
+            (settings.regularise * (moved * torch.from_numpy(speed)).square().mean()).backward()
         optimizer.step()
         schedule.step()
-        if (number + 1) % CHECKED == 0 or number + 1 == task.steps:
+        if (number + 1) % CHECKED == 0 or number + 1 == settings.steps:
             *divisors, factor = np.exp(point()).tolist()
             task.offer(start.factors(divisors, factor, TUNED))
         if task.ended():

@@ -103,28 +103,25 @@ class Tuning:
     runner: CheckpointRunner
     texts: Texts
     context: int
-    wanted: SearchSettings
+    settings: SearchSettings
     passes: Passes
     progress: Progress
 
     def __post_init__(self) -> None:
-        wanted = self.wanted
+        settings = self.settings
         self.searched, self.held, self.held_note = split(self.texts, self.context)
-        self.scorer = self._scorer(self.searched, wanted.windows)
-        self.judge = self._scorer(self.held, wanted.held_windows or wanted.windows)
+        self.scorer = self._scorer(self.searched, settings.windows)
+        self.judge = self._scorer(self.held, settings.held_windows or settings.windows)
 
     def _scorer(self, texts: Texts, count: int) -> Scorer:
-        wanted = self.wanted
-        sizes = EvaluationSizes((self.context,), self.runner.trained, count, wanted.targets, seed=wanted.seed)
-        read = windows(texts, sizes, wanted.needles > 0)
-        return Scorer(self.runner, read, Price(wanted.inside, wanted.needles), self.passes)
+        settings = self.settings
+        sizes = EvaluationSizes((self.context,), self.runner.trained, count, settings.targets, seed=settings.seed)
+        read = windows(texts, sizes, settings.needles > 0)
+        return Scorer(self.runner, read, Price(settings.inside, settings.needles), self.passes)
 
     def _task(self, formulas: Sequence[Candidate]) -> Task:
-        wanted = self.wanted
-        return Task(
-            self.start, self.runner.loaded.model, self.runner.inspection.spec, self.scorer, formulas, wanted.steps,
-            wanted.attention_factor, wanted.regularise, wanted.seed, self.progress,
-        )  # fmt: skip
+        model, source = self.runner.loaded.model, self.runner.inspection.spec
+        return Task(self.start, model, source, self.scorer, formulas, self.settings, self.progress)
 
     @cached_property
     def start(self) -> Start:
@@ -134,29 +131,29 @@ class Tuning:
     @cached_property
     def formulas(self) -> list[Candidate]:
         """The formulas that reach the context, that of --start first."""
-        return sorted(self.start.formulas(), key=lambda candidate: candidate.method != self.wanted.start)
+        return sorted(self.start.formulas(), key=lambda candidate: candidate.method != self.settings.start)
 
     def estimate(self) -> SearchCost:
         """The cost of the search, after the first two windows and a gradient, which are kept in the journal."""
-        steps, task = self.wanted.steps, self._task(self.formulas)
+        steps, task = self.settings.steps, self._task(self.formulas)
         self.scorer.losses(task.first.schedule, 2)
         read = min(self.scorer.seconds)
         slope = gradient(task, task.initial, self.scorer.windows[0]).seconds
-        count, ranked = len(self.scorer.windows), 1 if self.wanted.start else len(self.formulas)
+        count, ranked = len(self.scorer.windows), 1 if self.settings.start else len(self.formulas)
         reads = (ranked + math.ceil(steps / CHECKED)) * count + (len(self.formulas) + 2) * len(self.judge.windows)
         return SearchCost(reads, steps * BATCH, read, slope, BATCH * slope + count * read / CHECKED)
 
     def run(self) -> TuningResult:
         """Searches, and measures the result on held-out windows."""
-        wanted, progress, scorer, judge = self.wanted, self.progress, self.scorer, self.judge
+        settings, progress, scorer, judge = self.settings, self.progress, self.scorer, self.judge
         task = self._task(self._ranked())
-        progress.total(wanted.steps)
+        progress.total(settings.steps)
         best = search(task)
         progress.note(f"Reading {len(judge.windows)} held-out windows.")
         by_loss = sorted(self.formulas, key=lambda formula: float(judge.values(formula.schedule).mean()))
         reference = by_loss[0]
         shown = [self.start.unscaled(), *by_loss, *([] if best in by_loss else [best])]
-        table = rows(judge, shown, reference.name, wanted.seed)
+        table = rows(judge, shown, reference.name, settings.seed)
         chosen, better, sentence = self._verdict(best, reference, table)
         gain = task.gain(best)
         assert chosen.recipe is not None
@@ -167,8 +164,9 @@ class Tuning:
             recipe=chosen.recipe.to_dict(), better=better, sentence=sentence, best_formula=reference.name,
             source=self.model, identity=self.runner.source, runtime=self.runner.runtime, device=self.runner.device,
             dtype=self.runner.dtype, trained=self.runner.trained, context=self.context,
-            steps=len(task.trace), seed=wanted.seed, regularise=wanted.regularise,
-            price=wanted.inside, needles=wanted.needles, texts=[document.name for document in self.searched.documents],
+            steps=len(task.trace), seed=settings.seed, regularise=settings.regularise,
+            price=settings.inside, needles=settings.needles,
+            texts=[document.name for document in self.searched.documents],
             held_out=[document.name for document in self.held.documents], tokens_sha256=self.texts.sha256,
             windows=len(scorer.windows), held_windows=len(judge.windows), searched=gain.mean, trace=task.trace,
             divisors=self.start.divisors(best.schedule).tolist(),
@@ -180,9 +178,9 @@ class Tuning:
 
     def _ranked(self) -> list[Candidate]:
         """The formulas, the one to begin with first: that of --start, otherwise the best one."""
-        wanted, formulas, progress, scorer = self.wanted, self.formulas, self.progress, self.scorer
+        settings, formulas, progress, scorer = self.settings, self.formulas, self.progress, self.scorer
         size = f"{len(scorer.windows)} windows of {format_tokens(self.context)} tokens"
-        if wanted.start:
+        if settings.start:
             progress.note(f"Searching from {formulas[0].name} on {size}.")
             return formulas
         progress.note(f"Reading {size} with {len(formulas)} formulas.")
@@ -213,7 +211,7 @@ class Tuning:
 def tune_model(
     model: str | os.PathLike[str],
     texts: Sequence[str | os.PathLike[str]],
-    wanted: SearchSettings,
+    settings: SearchSettings,
     progress: Progress | None = None,
     journal: str | os.PathLike[str] | None = None,
     **options: Any,
@@ -223,7 +221,7 @@ def tune_model(
     Args:
         model: A checkpoint.
         texts: Files or patterns. A part of them is held out of the search for the test.
-        wanted: The settings of the search.
+        settings: The settings of the search.
         progress: Callbacks; total and advance count steps.
         journal: The file of finished passes, by default in the cache.
         options: Other fields of `RunnerRequest`, such as device.
@@ -233,7 +231,7 @@ def tune_model(
         BadSource: If the model or a text cannot be read.
     """
     path = None if journal is None else Path(journal)
-    with open_tuning(str(model), read_files(list(map(str, texts))), wanted, progress, path, **options) as tuning:
+    with open_tuning(str(model), read_files(list(map(str, texts))), settings, progress, path, **options) as tuning:
         return tuning.run()
 
 
@@ -241,7 +239,7 @@ def tune_model(
 def open_tuning(
     model: str,
     files: Sequence[tuple[str, str]],
-    wanted: SearchSettings,
+    settings: SearchSettings,
     progress: Progress | None = None,
     journal: Path | None = None,
     fresh: bool = False,
@@ -251,9 +249,9 @@ def open_tuning(
     """A search that can be estimated and run while it is entered.
 
     files: names and contents of texts. fresh: start the journal anew. keep: passes in the journal; otherwise nothing is
-    written. model, wanted, progress, journal, options: as in `tune_model`, and it raises as that does.
+    written. model, settings, progress, journal, options: as in `tune_model`, and it raises as that does.
     """
-    wanted.check()
+    settings.check()
     progress = progress or Progress()
     if model.endswith(".gguf"):
         raise UsageError(
@@ -264,7 +262,7 @@ def open_tuning(
         opening = RunnerRequest(model, [Row(BASE)], **options)
         runner, _ = stack.enter_context(open_runner(opening))
         assert isinstance(runner, CheckpointRunner)
-        context = parse_tokens(wanted.context)
+        context = parse_tokens(settings.context)
         if context <= runner.trained:
             raise UsageError(
                 f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to extend it to"
@@ -278,4 +276,4 @@ def open_tuning(
             if opened.lines:
                 progress.note(f"{counted(len(opened.lines), 'pass is', 'passes are')} in the journal, {opened.path}.")
             passes = Passes(opened, f"{runner.runtime} {runner.device} {runner.dtype}")
-        yield Tuning(model, runner, texts, context, wanted, passes, progress)
+        yield Tuning(model, runner, texts, context, settings, passes, progress)

@@ -17,9 +17,10 @@ from ropeconv.errors import BadSource, NotFinite
 from ropeconv.evaluate.cases import Case
 from ropeconv.evaluate.tune import search
 from ropeconv.evaluate.tune.result import Start
-from ropeconv.evaluate.tune.scorer import TUNE, Difference, Losses, Passes, Price, Scorer, TextWindow
+from ropeconv.evaluate.tune.scorer import TUNE, Losses, Passes, Price, Scorer, TextWindow
 from ropeconv.evaluate.tune.search import Task
 from ropeconv.formats.journal import Journal
+from ropeconv.options import TuneOptions
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
@@ -57,11 +58,11 @@ def window(number: int) -> TextWindow:
     return TextWindow(Case("tune", 16, number, number, ids, targets), 4)
 
 
-def task(engine: Known, passes: Passes = Passes(), steps: int = 60, **given: Any) -> Task:
+def task(engine: Known, passes: Passes = Passes(), progress: Progress = Progress(), **given: Any) -> Task:
     start = Start(SPEC, 4096, lambda recipe: recipe.schedule(SPEC))
     scorer = Scorer(engine, [window(number) for number in range(6)], Price(inside=0.0), passes)
     formulas = sorted(start.formulas(), key=lambda one: float(scorer.values(one.schedule).mean()))
-    return Task(start, None, SPEC, scorer, formulas, steps, **given)
+    return Task(start, None, SPEC, scorer, formulas, TuneOptions("4k", **given), progress)
 
 
 def test_a_loss_is_that_beyond_with_the_prices_of_the_others() -> None:
@@ -96,11 +97,13 @@ def test_a_race_ends_early_for_what_is_worse_beyond_its_error(worse: float, read
         ([-5, -5, -6, -6], math.sqrt(1 / 12), True),  # 19 errors, of 9.22 that are needed
         ([-1, -1, -2, -2], math.sqrt(1 / 12), False),
         ([-5, -5, -5], 0.0, False),
-        ([-5], math.inf, False),
+        ([-5], None, False),
     ],
 )
-def test_the_error_is_that_of_paired_differences(values: list[float], error: float, decided: bool) -> None:
-    found = Difference(np.array(values, float))
+def test_the_error_is_that_of_paired_differences(values: list[float], error: float | None, decided: bool) -> None:
+    engine = Known(lambda schedule, number: number * (schedule is OTHER))
+    scorer = Scorer(engine, [window(int(value)) for value in values], Price(0.0))
+    found = scorer.difference(OTHER, BASE)
     assert (found.error, found.decided) == (pytest.approx(error), decided)
 
 

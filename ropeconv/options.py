@@ -123,9 +123,6 @@ class OutputPlace:
         "Output", short="-o", metavar="PATH",
     )  # fmt: skip
     in_place: bool = option(False, "Change the GGUF file itself instead of a copy.", "Output")
-    allow_hard_links: bool = option(
-        False, "With --in-place: also patch a file that has other hard links.", "Expert options"
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -112,15 +112,15 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     return lambda folder: cache.answer(folder, model_type, context, has_code, stands_for, probe)
 
 
-def change_in_place(source: GgufSource, edit: Edit, hard_links: bool = False) -> Path:
+def change_in_place(source: GgufSource, edit: Edit) -> Path:
     """Change the first shard of a GGUF file in place. After a kill at any moment, running again undoes it first.
 
-    hard_links: change a file that has other names as well. Raises RopeconvError for links into a cache, for a file that
-    another process changes or has changed since it was planned, where the filesystem cannot make space and where the
-    disk fails; the file does not change then.
+    Raises RopeconvError for links into a cache, for a file with other names, for one that another process changes, or
+    has changed since it was planned, where the filesystem cannot make space and where the disk fails; the file does
+    not change then.
     """
     try:
-        for _ in phases(source.file, edit, hard_links):
+        for _ in phases(source.file, edit):
             pass
     except OSError as problem:
         place = problem.filename or source.path
@@ -181,7 +181,7 @@ def apply(
     """
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
-        return AppliedPlan(change_in_place(plan.source, plan.edit, plan.target.allow_hard_links))
+        return AppliedPlan(change_in_place(plan.source, plan.edit))
     if isinstance(plan, ExportPlan) and check:
         reasons = list[str]()
 

@@ -17,10 +17,10 @@ from ..formats.jsontext import JsonObject
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
 from ..inspection.receipts.gguf import earlier, layout_of
-from ..inspection.receipts.receipt import FileRecord, SourceRecord
+from ..inspection.receipts.receipt import SourceRecord
 from ..inspection.receipts.storage import parse_receipt
 from ..models.gguf import GgufSource
-from ..models.source import CARD, RECEIPT, SOURCE_CARD, GeneratedFile, Source
+from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
 from ..rope.errors import shown
 from .apply import change_in_place
 from .execution import ApplyOptions, execute_plan
@@ -93,20 +93,15 @@ def restore_plan(source: Source | GgufSource, out: Path | None = None, in_place:
 
 
 def restore(
-    plan: RestorePlan,
-    *,
-    force: bool = False,
-    fsync: bool = True,
-    allow_hard_links: bool = False,
-    advance: Advance = lambda done: None,
+    plan: RestorePlan, *, force: bool = False, fsync: bool = True, advance: Advance = lambda done: None
 ) -> Path:
     """Write the restored source of a plan, and return its path.
 
-    force, fsync: as in `ApplyOptions`. allow_hard_links: change a file in place that has other names as well. Raises
-    RopeconvError where it cannot be written, BadSource where a file was changed; nothing is kept then.
+    force, fsync: as in `ApplyOptions`. Raises RopeconvError where it cannot be written, BadSource where a file was
+    changed; nothing is kept then.
     """
     if plan.in_place and isinstance(plan.source, GgufSource) and plan.edit is not None:
-        return change_in_place(plan.source, plan.edit, allow_hard_links)
+        return change_in_place(plan.source, plan.edit)
     return execute_plan(plan, ApplyOptions(force=force, fsync=fsync), advance=advance)
 
 
@@ -114,8 +109,7 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
     first = original_source(source)
     sizes = {file.name: file.size for file in source.files()}
     record, receipt, source_name = first.record, first.receipt, first.first
-    texts, generated = set(first.generated_texts()), {item.name: item for item in first.generated_files()}
-    files, absent = [], list(record.skipped)
+    texts, files, absent = set(first.generated_texts()), list[PlannedFile](), list(record.skipped)
     written = {file.name: file.size for file in receipt.files}
     if len(written) != len(receipt.files):
         raise BadSource(f"the receipt of {source.reference} lists a file twice; use the original source, {source_name}")
@@ -131,7 +125,8 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
                 f"{known.name} of {source.reference} is not as ropeconv wrote it; use the original source, "
                 f"{source_name}"
             )
-        files.append(_restored_file(first, name, known, generated.get(name)))
+        make = partial(_checked_copy, first, name, known.sha256) if known.sha256 else None
+        files.append(PlannedFile("copy", name, known.size, known.sha256, make=make))
     for name in texts:
         text = first.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
@@ -144,15 +139,6 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
         first=receipt.first,
         absent=tuple(absent),
     )
-
-
-def _restored_file(first: OriginalSource, name: str, known: FileRecord, generated: GeneratedFile | None) -> PlannedFile:
-    """Return the file of the first source that a file of the output becomes: generated from it, or else a copy."""
-    if generated is not None:
-        estimated = not name.endswith(".safetensors")
-        return PlannedFile("convert", name, generated.size, make=generated.write, estimated=estimated)
-    make = partial(_checked_copy, first, name, known.sha256) if known.sha256 else None
-    return PlannedFile("copy", name, known.size, known.sha256, make=make)
 
 
 def _default_out(first: SourceRecord, ending: str) -> Path:

@@ -41,8 +41,6 @@ class Target(TargetOptions, OutputPlace):
             raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         if self.in_place and (not from_gguf or not to_gguf or self.out is not None):
             raise UsageError("--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out")
-        if self.allow_hard_links and not self.in_place:
-            raise UsageError("--allow-hard-links goes with --in-place; leave it out, or add that")
         if self.out is not None and to_gguf != (self.out.suffix == ".gguf"):
             to_folder = ", or add --to safetensors" if from_gguf else ""
             repair = f"end its name in .gguf{to_folder}" if to_gguf else "add --to gguf, or choose another name"

@@ -55,7 +55,7 @@ MODES: dict[str, tuple[str, ...]] = {
     "plan of a GGUF file": ("apply", "model.gguf", "--yarn", "4", "--to", "gguf", "--dry-run"),
 }
 PERMISSIONS = {
-    "--force", "--replace", "--all-files", "--allow-hard-links", "--ignore-receipt", "--trust-remote-code", "--fresh",
+    "--force", "--replace", "--all-files", "--ignore-receipt", "--trust-remote-code", "--fresh",
     "--exit-code", "--fail-if", "--budget",
 }  # fmt: skip
 """Options that allow or forbid something, which need not occur."""

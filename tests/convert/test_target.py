@@ -41,7 +41,6 @@ LOG_N = recipe_of("yarn", 4.0, log_n="clamped")
         (LOG_N, False, {"to": "gguf", "encoding": "keys"}, "log-n needs a rope tensor"),
         (YARN, True, {"outtype": "q8_0"}, "keeps its quantisation, so --outtype has no effect"),
         (YARN, True, {"in_place": True, "out": Path("x.gguf")}, "leave -o out"),
-        (YARN, True, {"allow_hard_links": True}, "--allow-hard-links goes with --in-place"),
         # options that go together
         (YARN, False, {}, ""),
         (YARN, False, {"encoding": "weights", "fold_into": "qk"}, ""),

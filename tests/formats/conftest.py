@@ -33,9 +33,9 @@ def fails(number: int) -> Callable[..., Any]:
     return call
 
 
-def stopped(path: Path, edit: Edit, step: str, hard_links: bool = False) -> None:
+def stopped(path: Path, edit: Edit, step: str) -> None:
     """Leave a change in place as a kill after one of its steps does."""
-    walk = phases(GgufFile.open(path), edit, hard_links)
+    walk = phases(GgufFile.open(path), edit)
     while next(walk) != step:
         pass
     walk.close()  # type: ignore[attr-defined]

@@ -7,8 +7,7 @@ earlier file removes it again by FALLOC_FL_COLLAPSE_RANGE.
 The file is locked all the time. Before anything changes, all bytes that will be overwritten are written to a journal
 beside it, which is removed when the new bytes are on the disk. `recover` restores a file from its journal:
 `"ropeconv journal 2\\n" | sha256 of the rest | u64 inode | u64 size | i64 shift | u64 count | entries`, each entry
-`u64 place | u64 length | bytes`. An extended attribute, which all hard links of the file share, names the journal.
-Where the system or the filesystem lacks these attributes, only the changed name leads to the journal.
+`u64 place | u64 length | bytes`.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ FIXED, ENTRY = struct.Struct("<QQqQ"), struct.Struct("<QQ")
 BODY = len(MAGIC) + hashlib.sha256().digest_size
 MAX_KEPT = 1 << 30
 MAX_ENTRIES = 1 << 20
-MARK = "user.ropeconv.journal"
-"""The attribute of a file that names its journal."""
 COLLAPSE_RANGE, INSERT_RANGE = 0x08, 0x20  # linux/falloc.h
 
 Place = tuple[int, int]
@@ -46,12 +43,12 @@ Entry = tuple[int, int, int]
 """A range in a journal: its first byte in the file, its length, and its first byte in the journal."""
 
 
-def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[str]:
+def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
     """Change the first shard of a model in place. Yields the name of each finished phase.
 
-    hard_links: change a file that has other names as well. Raises RopeconvError where the edit changes another shard,
-    the filesystem cannot make space or the disk fails, and where another process changes the file or has changed it
-    since it was read; nothing is changed then.
+    Raises RopeconvError where the edit changes another shard, the file has other names, the filesystem cannot make
+    space or the disk fails, and where another process changes the file or has changed it since it was read; nothing is
+    changed then.
     """
     path, header = source.path, source.header
     elsewhere = [name for name in edit.changes if name not in header.tensors]
@@ -67,7 +64,7 @@ def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[s
     head = head_bytes(made, header, edit, keep_data=True)
     shift = len(head) - header.data_start
     changes = {name: change for name, change in edit.changes.items() if name not in edit.removed}
-    with locked(path, hard_links) as file:
+    with locked(path) as file:
         refuse_interrupted(path)
         source.refuse_changed()
         if read_header(path) != header:
@@ -150,7 +147,7 @@ def locked(path: Path, hard_links: bool = False) -> Iterator[int]:
         if status.st_nlink > 1 and not hard_links:
             raise RopeconvError(
                 f"{path} has {counted(status.st_nlink - 1, 'other hard link')}, which in place would change too; "
-                "write a new file with -o, or accept that with --allow-hard-links"
+                "write a new file with -o"
             )
         yield file
     finally:
@@ -181,20 +178,6 @@ def _is_locked(path: Path) -> bool:
         os.close(file)
 
 
-def _remove_mark(file: int) -> None:
-    with suppress(AttributeError, OSError):
-        os.removexattr(file, MARK)
-
-
-def _marked_journal(path: Path) -> Path | None:
-    """The existing journal that the mark on a file names; None without one."""
-    try:
-        journal = Path(os.fsdecode(os.getxattr(path, MARK)))
-    except (AttributeError, OSError):
-        return None
-    return journal if os.path.lexists(journal) else None
-
-
 def journal_of(path: Path) -> Path:
     """Return the path of the journal of a file, which exists while the file is being changed."""
     return path.with_name(f".{path.name}.ropeconv-journal")
@@ -206,8 +189,7 @@ def _draft_of(path: Path) -> Path:
 
 def refuse_changing(path: Path) -> None:
     """Raise BadSource where a file cannot be read: it is being changed in place, or that was interrupted."""
-    journals = os.path.lexists(journal_of(path.resolve())) or _marked_journal(path)
-    if not journals and os.stat(path).st_nlink == 1:
+    if not os.path.lexists(journal_of(path.resolve())):
         return
     if _is_locked(path):
         raise BadSource(f"another ropeconv is changing {path.name} in place; run again when that has ended")
@@ -219,12 +201,6 @@ def refuse_interrupted(path: Path) -> None:
     if os.path.lexists(journal_of(path.resolve())):
         raise BadSource(
             f"a change of {path.name} in place was interrupted; run that command again, which undoes it first"
-        )
-    journal = _marked_journal(path)
-    if journal is not None:
-        raise BadSource(
-            f"a change of {path.name} in place was interrupted under another of its names, and {journal} can undo it; "
-            "run that command again, which undoes it first"
         )
 
 
@@ -353,12 +329,9 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
         _write_journal(kept, file, shift, places)
         os.replace(draft, journal)
         sync_folder(folder)
-        with suppress(AttributeError, OSError):
-            os.setxattr(file, MARK, os.fsencode(journal_of(path.resolve())))
         yield
         journal.unlink()
         done = True
-        _remove_mark(file)
         sync_folder(folder)
     except (Exception, KeyboardInterrupt) as problem:
         if done:
@@ -410,7 +383,6 @@ def _undo(path: Path, file: int, kept: int) -> None:
             write_at(file, block, place + done)
     os.fsync(file)
     journal_of(path).unlink()
-    _remove_mark(file)
     sync_folder(path.resolve().parent)
 
 

@@ -8,9 +8,8 @@ downloads and runs without trust_remote_code. Without a value for trust_remote_c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,41 +25,13 @@ if TYPE_CHECKING:
 
 CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
 """Suffixes of files that Python may import, and of libraries."""
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-"""Suffixes of files that `torch.load` and pickle read."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 IMPLEMENTATION = "_implementation"
 MAP = "auto_map"
 ADVICE = ("trust_remote_code", "weights_only")
 """Options that the messages of transformers and torch recommend, and that users of ropeconv do not have."""
-MOST_SHOWN, MOST_NAMED = 200, 3
-
-
-@dataclass(frozen=True)
-class CodeFile:
-    """A file of a checkpoint that can make a runtime run code. name: relative to its folder. reason: how it can."""
-
-    name: str
-    reason: str
-
-
-def code_files(names: Iterable[str], configs: Mapping[str, JsonObject]) -> Iterator[CodeFile]:
-    """Yield the files of a checkpoint that can make a runtime run code, without opening them.
-
-    names: of all files. configs: the content of known JSON files, by name.
-    """
-    for name, config in configs.items():
-        if classes := list(dict.fromkeys(mapped(config))):
-            listed = ", ".join(classes[:MOST_NAMED]) + (", ..." if len(classes) > MOST_NAMED else "")
-            yield CodeFile(name, f"names {listed} in {MAP}, which trust_remote_code runs")
-        for kernel in dict.fromkeys(kernels(config)):
-            yield CodeFile(name, f"names the kernel {shown(kernel)}, which transformers downloads and runs")
-    for name in names:
-        if name.lower().endswith(CODE):
-            yield CodeFile(name, "is code, which trust_remote_code may run")
-        elif name.lower().endswith(PICKLES):
-            yield CodeFile(name, "is a pickle, which can run code when it is loaded")
+MOST_SHOWN = 200
 
 
 def mapped(config: JsonObject) -> Iterator[str]:

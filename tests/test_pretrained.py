@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import ropeconv
-from ropeconv import BadSource, inspect_source, pretrained
+from ropeconv import BadSource, pretrained
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
 from ropeconv.evaluate.texts import CheckpointTokenizer
 
@@ -34,11 +34,6 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MARK", str(tmp_path / "mark"))
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 100))
     return tmp_path / "mark"
-
-
-def code_files(folder: Path) -> dict[str, str]:
-    """Files that can run code and how, as `inspect` lists them."""
-    return {file.name: file.reason for file in inspect_source(ropeconv.open_source(str(folder))).code_files}
 
 
 def calls(tree: ast.AST) -> Iterator[ast.Call]:
@@ -109,7 +104,6 @@ def test_kernels_need_permission(case: str, llama: Path) -> None:
     edit(llama, "config.json", lambda config: config.update(KERNELS[case]))
     with pytest.raises(BadSource, match="names the kernel .*pass --trust-remote-code"):
         load_stock(llama, CPU)
-    assert list(code_files(llama)) == ["config.json"]
 
 
 class Payload:
@@ -135,7 +129,6 @@ def test_pickled_weights_need_permission(pickled: Path, tiny: Callable[[str], Pa
         load_stock(pickled, CPU)
     found, same = load_stock(pickled, WITH_PICKLES).state_dict(), load_stock(tiny("llama"), CPU).state_dict()
     assert all(torch.equal(found[name], same[name]) for name in same)
-    assert list(code_files(pickled)) == ["pytorch_model.bin"]
 
 
 def test_a_hostile_pickle_is_never_run(pickled: Path, mark: Path) -> None:
@@ -148,16 +141,3 @@ def test_a_hostile_pickle_is_never_run(pickled: Path, mark: Path) -> None:
     assert not mark.exists()
     pickle.loads(pickle.dumps(Payload()))
     assert mark.exists(), "the control: unpickled, it does run"
-
-
-def test_inspect_lists_files_that_run_code(llama: Path) -> None:
-    assert code_files(llama) == {}
-    added = {"modeling_x.py", "custom_generate/generate.py", "optimizer.pt", "lib.so"}
-    for name in added:
-        (llama / name).parent.mkdir(exist_ok=True)
-        (llama / name).write_text("")
-    (llama / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["a.B", "owner/name--c.D"]}}')
-    edit(llama, "config.json", lambda config: config.update(auto_map={"AutoModel": "modeling_x.X"}))
-    found = code_files(llama)
-    assert set(found) == {*added, "config.json", "tokenizer_config.json"}
-    assert "owner/name--c.D" in found["tokenizer_config.json"]

@@ -11,7 +11,6 @@ from msgspec import UNSET, UnsetType
 
 from ..formats.jsontext import JsonObject
 from ..models.config import CachedLayers
-from ..pretrained import CodeFile
 from ..rope.errors import counted
 from ..rope.schedule import QueryScaling
 from ..rope.spec import ContextSource, LayerKind, RopeSpec
@@ -166,7 +165,6 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     mrope_section: tuple[int, ...]
     nope_query_scaling: QueryScaling | None
     custom_code: str | None
-    code_files: tuple[CodeFile, ...]
     local_theta: float | None
     refuse: str | None
     notes: tuple[str, ...]

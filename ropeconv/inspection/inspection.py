@@ -9,7 +9,6 @@ from typing import get_args
 import msgspec
 
 from ..errors import BadSource
-from ..formats import jsontext
 from ..formats.jsontext import JsonObject
 from ..models.config import halves
 from ..models.family import Family
@@ -18,7 +17,6 @@ from ..models.length_limits import length_limits, modelfile_limits
 from ..models.registry import assumption
 from ..models.schema import Config
 from ..models.source import ADAPTER, Origin, Source, without_config
-from ..pretrained import CodeFile, code_files
 from ..rope.bound.reach import effective_length
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
@@ -74,7 +72,6 @@ def check_halves(config: Config, family: Family, spec: RopeSpec) -> None:
 
 
 CUSTOM_CODE = "auto_map names code in the checkpoint, which replaces the stock class with trust_remote_code"
-TOKENIZER = "tokenizer_config.json"
 PLANNED = ("context", "original", "schemas", "ignored-key")
 """Codes of problems that do not count in settings that ropeconv wrote: its plan showed what every runtime reads."""
 
@@ -85,9 +82,9 @@ class Inspection(Summary):
 
     name: of the model family or GGUF architecture. display_name: for people. refuse: why nothing can be baked for it,
     or empty. verdicts: the support of each runtime. kv_cache: its key-value cache, None if the number of heads is not
-    given. custom_code: a sentence about code in the checkpoint, or empty. code_files: its files that can make a runtime
-    run code. first: the RoPE of the first source of an output of ropeconv, else None. encoder: whether it reads in both
-    directions and has no logits of the next token. draft: the kind of draft model that it is, None for a whole model.
+    given. custom_code: a sentence about code in the checkpoint, or empty. first: the RoPE of the first source of an
+    output of ropeconv, else None. encoder: whether it reads in both directions and has no logits of the next token.
+    draft: the kind of draft model that it is, None for a whole model.
     """
 
     source: Origin
@@ -99,7 +96,6 @@ class Inspection(Summary):
     verdicts: tuple[Verdict, ...] = ()
     kv_cache: KvCache | None = None
     custom_code: str = ""
-    code_files: tuple[CodeFile, ...] = ()
     first: RopeSpec | None = None
     encoder: bool = False
     draft: DraftKind | None = None
@@ -158,7 +154,6 @@ class Inspection(Summary):
             "visible": spec.visible(spec.context),
             "effective_length": effective_length(spec.current(), spec),
             "custom_code": self.custom_code or None,
-            "code_files": self.code_files,
             "local_theta": spec.local_form.theta if spec.local_form else None,
             "refuse": self.refuse or None,
             "problems": self.problems,
@@ -234,8 +229,6 @@ def inspect_config(source: Source) -> ConfigInspection:
     verdicts = judge_all(config, family, spec.current(), spec)
     if draft is not None:
         verdicts = draft_verdicts(draft, family, verdicts)
-    tokenizer = source.text(TOKENIZER)
-    configs = {"config.json": config} | ({} if tokenizer is None else {TOKENIZER: jsontext.parse(tokenizer, TOKENIZER)})
     newest_verdicts = (verdict for verdict in verdicts if verdict.covers(newest("transformers")))
     problems = [
         *(
@@ -255,7 +248,6 @@ def inspect_config(source: Source) -> ConfigInspection:
         source, family.name, family.display_name, spec, _unplanned(problems, spec, receipt), family.refuse,
         verdicts, config_cache(config, family), CUSTOM_CODE if config.get("auto_map") else "", first=first,
         encoder=family.encoder, family=family, draft=draft,
-        code_files=tuple(code_files((file.name for file in source.files()), configs)),
     )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from ..inspection.side_by_side import FrequencyDifference, RopeDifference, Side
 from ..models.config import modality_note
 from ..models.gguf import GgufSource
 from ..models.source import Source
-from ..pretrained import CodeFile
 from ..rope.errors import counted
 from ..rope.lengths import format_tokens
 from ..rope.schedule import QueryScaling
@@ -72,10 +71,8 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
     ]
     if inspection.encoder:
         rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
-    if inspection.code_files or inspection.custom_code:
-        names = [file.name for file in inspection.code_files] or ["config.json"]
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        rows.append(("code", f"{names[0]}{more} can make a runtime run code (--explain)"))
+    if inspection.custom_code:
+        rows.append(("code", "config.json can make a runtime run code (--explain)"))
     sheet.table(inspection.source.reference, ("", ""), [*rows, *support(inspection.verdicts)])
     if inspection.verdicts:
         sheet.say(others(inspection.verdicts))
@@ -108,9 +105,7 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
         rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
     if inspection.kv_cache:
         rows.append(("KV cache", inspection.kv_cache.sizes(inspection.spec.context)))
-    rows += [("code", line) for line in _code_lines(inspection.code_files)]
-    own_code = "" if inspection.code_files else inspection.custom_code
-    rows += [("note", note) for note in (*inspection.spec.notes, own_code) if note]
+    rows += [("note", note) for note in (*inspection.spec.notes, inspection.custom_code) if note]
     sheet.table(inspection.source.reference, ("", ""), rows)
     if inspection.verdicts:
         lines = grouped(inspection.verdicts, inspection.name if inspection.assumption else "")
@@ -121,16 +116,6 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
         sheet.table("Fixable runtimes", ("runtime", "ropeconv apply SOURCE"), fixes)
     if any("--replace" in repair for _, repair in fixes):
         sheet.say("--replace gives the model a RoPE that it was not trained with; evaluate the result.")
-
-
-def _code_lines(files: Iterable[CodeFile]) -> Iterator[str]:
-    """Yields a line for each reason why files can run code, with the first of them."""
-    reasons: dict[str, list[str]] = {}
-    for file in files:
-        reasons.setdefault(file.reason, []).append(file.name)
-    for reason, names in reasons.items():
-        more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-        yield f"{names[0]}{more} {reason}"
 
 
 def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:

@@ -76,7 +76,7 @@ WORKS = {
     "two kinds of layers": ("inspect gemma3.json", "see 512 tokens (sliding window)"),
     "Llama 3.1 to 256k": ("apply llama31.json --llama3 256k --replace --dry-run", "131,072 -> 262,144 tokens"),
     "code of the checkpoint": ("inspect own-code.json", "config.json can make a runtime run code"),
-    "weights in two formats": ("inspect both", "pytorch_model.bin can make a runtime run code"),
+    "weights in two formats": ("inspect both", "No problems found."),
     "AWQ": ("apply awq.json --yarn 4 --dry-run", "unsupported  llama.cpp"),
     "a tokenizer with a limit": ("apply both --yarn 4 --explain", "tokenizer_config.json"),
     "pickled weights": ("apply pickled --yarn 4 --dry-run", "Would write pickled-yarn4"),

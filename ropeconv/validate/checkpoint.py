@@ -74,7 +74,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     agrees, sentence = conclusion(results, comparison.unchanged)
     if states.formula:
         sentence += compared.distance_from_formula()
-    sentence += otherwise(reading.changes)
+    sentence += otherwise(reading.changes) + comparison.remark
     partial = [len(run.kept) for run in runs] != [len(run.kept) for run in reading.runs]
     if partial:
         sentence += " It was stopped before its end."

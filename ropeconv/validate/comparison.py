@@ -15,8 +15,10 @@ from ..inspection.inspection import inspect_source
 from ..inspection.receipts.folder import first_source
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import add_validation, read_receipt
+from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.open import HUB_FILE, open_source
+from ..models.schema import DUAL_CHUNK
 from ..models.source import Source
 from ..options import ValidateOptions
 from ..rope.errors import RopeconvError
@@ -143,6 +145,23 @@ class Comparison:
             source = GgufCheckpoint(source, with_tokenizer=False)
         weights = source.family.weights
         return weights.q_norm or weights.q
+
+    @property
+    def remark(self) -> str:
+        """A sentence on attention that the output asks for, and that no comparison computes; else empty.
+
+        Dual chunk attention has no reference: of the runtimes that `validate` compares, transformers ignores its key,
+        and vLLM and SGLang fail with it. Up to `chunk_size - local_size` tokens it is plain attention.
+        """
+        source = self.source
+        if self.baked.suffix == ".gguf" or self.receipt.target.dual_chunk == "drop" or isinstance(source, GgufSource):
+            return ""
+        if not text_part(source.config(), source.family).get(DUAL_CHUNK):
+            return ""
+        return (
+            f" This holds for plain attention: the comparison does not compute {DUAL_CHUNK}, which is in the config; "
+            "bake with --dual-chunk drop to remove it."
+        )
 
     def rounded_weights(self, dtype: str) -> tuple[str, ...]:
         """Return the names of weights that a fold rounds, in the files or in a computation in `dtype`."""

@@ -102,6 +102,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         sentence += " The server differs more than the unscaled source does, as another model would."
     if isinstance(comparison.source, GgufSource):
         sentence += DequantisedReference.remark
+    sentence += comparison.remark
     return Validation(
         "", f"{at.device}, the server at {server.client.base_url}", comparison.schedule.digest, len(run.ids),
         settings.seed, tuple(results), agrees, sentence, runtime=server.runtime, dtype=at.dtype, length=len(run.ids),

@@ -22,7 +22,7 @@ from ropeconv.models.source import Source
 from ropeconv.runtimes.runtime import find, newest
 
 from ..conftest import CONFIGS
-from ..support.baking import YARN, inspected, make_plan, recipe_of, write_config
+from ..support.baking import YARN, apply, inspected, make_plan, recipe_of, validate, write_config
 from ..support.corruptions import edit
 from ..support.models import TRAINED
 
@@ -84,7 +84,7 @@ def offered(tmp_path: Path, config: dict[str, Any]) -> dict[str, tuple[str, str]
     seen = inspect_source(source)
     assert isinstance(source, Source)
     assert isinstance(seen, ConfigInspection)
-    found = repairs(source.config(), seen)  # the table of `inspect` has the others
+    found = repairs(source, seen)  # the table of `inspect` has the others
     return {(one.repair.split("--runtime ")[-1] or one.message.split()[0]): (one.message, one.repair) for one in found}
 
 
@@ -119,7 +119,7 @@ def test_m_rope_in_vllm_is_refused_with_the_reason(method: str, words: str) -> N
         make_plan(config, recipe_of(method, 4.0), runtimes=("vllm",))
     assert "take a base, which is read exactly (--ntk 4)" in str(refusal.value)
     base = make_plan(config, recipe_of("ntk", 4.0), runtimes=("vllm",))
-    assert base.result.status_of(newest("vllm")) == "exact"
+    assert base.result.verdict_of(newest("vllm")).status == "exact"
 
 
 # What a plan takes over from its source is said in one line, with the numbers that the model's own class computes
@@ -205,7 +205,9 @@ def planned(folder: Path, **options: Any) -> Any:
 def test_a_runtime_that_ignores_the_method_is_refused(chunked: Path, runtime: str, choice: str | None) -> None:
     with pytest.raises(UnsupportedBake, match=f"{DUAL_CHUNK}.*; pass --dual-chunk drop"):
         planned(chunked, runtimes=(runtime,), dual_chunk=choice)
-    assert planned(chunked, runtimes=(runtime,), dual_chunk="drop").result.status_of(find(runtime)[-1]) == "exact"
+    assert (
+        planned(chunked, runtimes=(runtime,), dual_chunk="drop").result.verdict_of(find(runtime)[-1]).status == "exact"
+    )
 
 
 def test_it_is_said_until_it_is_chosen(chunked: Path) -> None:
@@ -216,4 +218,12 @@ def test_it_is_said_until_it_is_chosen(chunked: Path) -> None:
     said = {choice: planned(chunked, dual_chunk=choice) for choice in (None, "keep", "drop")}
     assert [message in plan.warnings for plan in said.values()] == [True, False, False]
     assert [DUAL_CHUNK in plan.result.config for plan in said.values()] == [True, True, False]
-    assert said["keep"].result.status_of(find("vllm")[-1]) == "refused"
+    assert said["keep"].result.verdict_of(find("vllm")[-1]).status == "refused"
+
+
+@pytest.mark.parametrize(("choice", "told"), [("keep", True), ("drop", False)])
+def test_a_validation_says_that_no_comparison_computes_it(
+    chunked: Path, choice: str, told: bool, tmp_path: Path
+) -> None:
+    result = validate(apply(make_plan(chunked, YARN, tmp_path / "baked", dual_chunk=choice)), chunked)
+    assert (result.agrees, f"does not compute {DUAL_CHUNK}" in result.sentence) == (True, told)

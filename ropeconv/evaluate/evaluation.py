@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import numpy as np
 
 from ..engines.engine import Progress
 from ..errors import UsageError
+from ..formats.disk import text_digest
 from ..formats.journal import Journal, default_path
 from ..formats.jsontext import JsonObject
-from ..options import SizeOptions
+from ..options import SizeOptions, copied
 from ..rope.errors import RopeconvError, counted
 from ..version import __version__
-from .cases import EVAL, Case, EvalLine, EvaluationSizes, in_trained, parse_lengths
+from .cases import EVAL, Case, EvalLine, EvaluationSizes, Observation, in_trained, parse_lengths
 from .measures.lm_eval import LmEval
 from .measures.measure import REGISTRY, Measure
 from .result import Result
@@ -32,9 +34,7 @@ from .run import (
     RunOutcome,
     UnitResult,
     all_cases,
-    plan_units,
     run_here,
-    run_units,
 )
 from .runners.opening import open_runner
 from .runners.runner import Runner, RunnerRequest
@@ -176,8 +176,29 @@ class Evaluation:
 
     @cached_property
     def units(self) -> list[EvaluationUnit]:
-        """All units to run, in order. Raises UsageError where no row can be run, with the first reason."""
-        units = plan_units(self.rows, all_cases(self.measures, self.texts, self.sizes), self.runner, self.outcome)
+        """All units in the order in which they are run. Those that cannot be run are among the refusals of `outcome`.
+
+        Raises UsageError where no row can be run, with the first reason.
+        """
+        cases, runner, refusals = all_cases(self.measures, self.texts, self.sizes), self.runner, self.outcome.refusals
+        needs = {measure.name: measure.needs(case) for measure, case in reversed(cases)}
+        possible: list[tuple[Row, str, set[str]]] = []
+        for row in self.rows:
+            try:
+                digest = runner.digest(row)
+            except RopeconvError as problem:
+                refusals.append(Refusal(row.name, str(problem)))
+                continue
+            lacks = {name: runner.lacks(row, output) for name, output in needs.items()}
+            refusals += [Refusal(row.name, reason, name) for name, reason in lacks.items() if reason]
+            possible.append((row, digest, {name for name, reason in lacks.items() if not reason}))
+        pairs = product(cases, possible) if runner.swaps else ((case, row) for row, case in product(possible, cases))
+        by = (runner.runtime, runner.device, runner.dtype)
+        units = [
+            EvaluationUnit(row, measure, case, text_digest(*by, digest, case.digest))
+            for (measure, case), (row, digest, measured) in pairs
+            if measure.name in measured
+        ]
         if not units:
             raise UsageError(f"no row can be run: {self._first_reason}")
         return units
@@ -229,22 +250,49 @@ class Evaluation:
     def run(self, journal: Journal[EvalLine], progress: Progress | None = None) -> RunOutcome:
         """Runs what the journal does not have, and returns everything that was measured.
 
-        journal: of finished units. progress: callbacks; the total is in tokens. Raises RopeconvError where every row
-        failed.
+        A column of a measure that fails for a row is refused for that row, and has no cell, not even from the windows
+        that did run. journal: of finished units. progress: callbacks; the total is in tokens. Raises RopeconvError
+        where every row failed.
         """
-        progress = progress or Progress()
+        progress, outcome = progress or Progress(), self.outcome
         for sentence in journal.notes:
             progress.note(sentence)
-        run_units(self.units, partial(self._announced, note=progress.note), journal, progress, self.outcome)
-        observations = self.outcome.observations
-        self.outcome.observations = {row.name: observations[row.name] for row in self.rows if row.name in observations}
+        self._run_missing(journal, progress)
+        observations: dict[str, list[Observation]] = {row.name: [] for row in self.rows}
+        for unit in self.units:
+            line = journal.lines.get(unit.key)
+            if line is not None and not outcome.refused(unit.row.name, unit.measure.name, unit.case.column):
+                observations[unit.row.name] += [unit.measure.placed(unit.case, one) for one in line.observations]
+                outcome.seconds += line.seconds
+                outcome.cases += 1
+        outcome.observations = {name: numbers for name, numbers in observations.items() if numbers}
         for measure in self.measures:
-            reason = measure.combine(self.outcome.observations, self.sizes)
+            reason = measure.combine(outcome.observations, self.sizes)
             if reason:
-                self.outcome.refusals.append(Refusal(self.rows[0].name, reason, measure.name))
-        if not self.outcome.observations and not self.outcome.stopped:
+                outcome.refusals.append(Refusal(self.rows[0].name, reason, measure.name))
+        if not outcome.observations and not outcome.stopped:
             raise RopeconvError(f"no row was run: {self._first_reason}")
-        return self.outcome
+        return outcome
+
+    def _run_missing(self, journal: Journal[EvalLine], progress: Progress) -> None:
+        """Runs the units that the journal does not have, and keeps what was measured or refused."""
+        missing, outcome, refusals = self.missing(journal), self.outcome, dict[int, Refusal]()
+        tokens = sum(len(unit.case.ids) for unit in self.units)
+        progress.total(tokens)
+        progress.advance(tokens - sum(len(unit.case.ids) for unit in missing))
+        with closing(self._announced(missing, progress.note)) as results:
+            for index, result in results:
+                if isinstance(result, EvalLine):
+                    journal.add(result)
+                elif result is not None:
+                    refusals[index] = result
+                progress.advance(len(missing[index].case.ids))
+                if progress.stopped():
+                    outcome.stopped = True
+                    break
+        for _, refusal in sorted(refusals.items()):
+            if not outcome.refused(refusal.row, refusal.measure, refusal.column):
+                outcome.refusals.append(refusal)
 
     def _announced(
         self, units: Sequence[EvaluationUnit], note: Callable[[str], None]
@@ -320,11 +368,8 @@ class Sizes(SizeOptions):
 
     def resolve(self, trained: int) -> EvaluationSizes:
         """The sizes in tokens. trained: the trained context. Raises UsageError and RecipeError for wrong values."""
-        stride = parse_measures(self.measures)[1] or STRIDE
-        return EvaluationSizes(
-            parse_lengths(self.lengths, trained), trained, self.windows, self.targets, self.depths, self.seed, stride,
-            self.generate,
-        )  # fmt: skip
+        lengths, stride = parse_lengths(self.lengths, trained), parse_measures(self.measures)[1] or STRIDE
+        return copied(EvaluationSizes, self, lengths=lengths, trained=trained, stride=stride)
 
 
 @contextmanager

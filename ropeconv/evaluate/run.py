@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..engines.engine import Engine, Progress, TokenLosses
+from ..engines.engine import Engine, TokenLosses
 from ..errors import NotFinite
-from ..formats.disk import text_digest
-from ..formats.journal import Journal
 from ..rope.errors import RopeconvError
 from .cases import Case, EvalLine, EvaluationSizes, Observation, in_trained
 from .measures.measure import Measure
@@ -90,80 +88,10 @@ def all_cases(measures: Sequence[Measure], texts: Texts, sizes: EvaluationSizes)
     return [(measure, case) for _, _, measure, case in sorted(places, key=lambda place: place[:2])]
 
 
-def plan_units(
-    rows: Sequence[Row], cases: Sequence[tuple[Measure, Case]], runner: Runner, outcome: RunOutcome
-) -> list[EvaluationUnit]:
-    """All units in the order in which they are run. Those that cannot be run are added to `outcome.refusals`."""
-    needs = {measure.name: (measure, measure.needs(case)) for measure, case in reversed(cases)}
-    possible: list[tuple[Row, str, set[str]]] = []
-    for row in rows:
-        try:
-            digest = runner.digest(row)
-        except RopeconvError as problem:
-            outcome.refusals.append(Refusal(row.name, str(problem)))
-            continue
-        without = set()
-        for measure, output in needs.values():
-            reason = runner.lacks(row, output)
-            if reason:
-                outcome.refusals.append(Refusal(row.name, reason, measure.name))
-                without.add(measure.name)
-        possible.append((row, digest, without))
-
-    def unit(row: Row, digest: str, measure: Measure, case: Case) -> EvaluationUnit:
-        return EvaluationUnit(
-            row, measure, case, text_digest(runner.runtime, runner.device, runner.dtype, digest, case.digest)
-        )
-
-    if runner.swaps:
-        return [unit(r, d, m, c) for m, c in cases for r, d, without in possible if m.name not in without]
-    return [unit(r, d, m, c) for r, d, without in possible for m, c in cases if m.name not in without]
-
-
 UnitResult = tuple[int, EvalLine | Refusal | None]
 """The index of a unit and its result; None where it was left out after another one of its column had failed."""
 Measurer = Callable[[Sequence[EvaluationUnit]], Generator[UnitResult, None, None]]
 """Runs units, one or several at a time. Closing the generator drops those that have not started."""
-
-
-def run_units(
-    units: Sequence[EvaluationUnit],
-    measurer: Measurer,
-    journal: Journal[EvalLine],
-    progress: Progress,
-    outcome: RunOutcome,
-) -> None:
-    """Runs units that the journal does not have, and adds what was measured to `outcome`.
-
-    A column of a measure that fails for a row is refused for that row, and has no cell, not even from the windows that
-    did run. progress: its total is in tokens.
-    """
-    missing = [unit for unit in units if unit.key not in journal.lines]
-    tokens = sum(len(unit.case.ids) for unit in units)
-    progress.total(tokens)
-    progress.advance(tokens - sum(len(unit.case.ids) for unit in missing))
-    refusals: dict[int, Refusal] = {}
-    with closing(measurer(missing)) as results:
-        for index, result in results:
-            if isinstance(result, EvalLine):
-                journal.add(result)
-            elif result is not None:
-                refusals[index] = result
-            progress.advance(len(missing[index].case.ids))
-            if progress.stopped():
-                outcome.stopped = True
-                break
-    for index in sorted(refusals):
-        refusal = refusals[index]
-        if not outcome.refused(refusal.row, refusal.measure, refusal.column):
-            outcome.refusals.append(refusal)
-    for unit in units:
-        line = journal.lines.get(unit.key)
-        if line is not None and not outcome.refused(unit.row.name, unit.measure.name, unit.case.column):
-            observations: list[Observation] = outcome.observations.setdefault(unit.row.name, [])
-            observations += [unit.measure.placed(unit.case, observation) for observation in line.observations]
-            outcome.seconds += line.seconds
-            outcome.cases += 1
 
 
 class UnitRunner:

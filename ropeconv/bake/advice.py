@@ -345,12 +345,6 @@ def _writings(
     return writings, first
 
 
-def _recommended(family: str, method: str, trained: int, factor: float) -> str:
-    """Where the publisher of a family recommends a method for a trained context and factor; empty if nowhere."""
-    fitting = (one for one in evidence().recommendations if family in one.families and factor <= one.factor)
-    return {(one.method, one.original): one.source for one in fitting}.get((method, trained), "")
-
-
 def _advice(
     source: Source | GgufSource, seen: Inspection, start: RopeSpec, method: Method, context: int, training: str,
     outputs: Sequence[Format] | None,
@@ -366,7 +360,9 @@ def _advice(
         studies = [study for study in _studies(form.kind) if method.name in study.beyond and factor <= study.factor]
         untuned = bool(studies) and all(study.sign(method.name, "base") > 0 for study in studies)
     else:
-        recommended = _recommended(seen.name, method.name, start.context, factor)
+        fitting = (one for one in evidence().recommendations if seen.name in one.families and factor <= one.factor)
+        places = {(one.method, one.original): one.source for one in fitting}
+        recommended = places.get((method.name, start.context), "")
         untuned = factor <= method.max_untuned_factor or bool(recommended)
     replaced = not on_top and (seen.extended or seen.first_spec.scaled)
     words = " ".join(flags(recipe) or ())

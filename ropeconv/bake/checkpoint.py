@@ -46,8 +46,6 @@ def extra_shard(
     A checkpoint in one file gets an index, and its file another name, since readers prefer `model.safetensors` to any
     index.
     """
-    if not tensors:
-        return [], {}, {}
     header = header_bytes([(name, "F32", data.shape) for name, data in tensors.items()], {"format": "pt"})
     size = len(header) + sum(data.nbytes for data in tensors.values())
 
@@ -86,7 +84,7 @@ class CheckpointPlan(Plan):
         if not version:
             return "unknown"
         try:
-            return self.result.status_of(find(f"transformers@{version}")[0])
+            return self.result.verdict_of(find(f"transformers@{version}")[0]).status
         except RecipeError:
             return "unknown"
 
@@ -200,7 +198,7 @@ def _files(
     low = [limit for limit in length_limits(source) if limit.tokens < context]
     texts |= _raised(source, texts, low, context) | dict(result.texts)
     generated = {item.name: item for item in source.generated_files()}
-    files, new_texts, renamed = extra_shard(source, result.added)
+    files, new_texts, renamed = extra_shard(source, result.added) if result.added else ([], {}, {})
     folded = {} if result.fold is None else folded_shards(source, result.fold)
     texts |= new_texts
     files += [PlannedFile("write", name, len(text.encode()), text=text) for name, text in texts.items()]
@@ -268,9 +266,7 @@ def with_readme(
 def with_readme_of(plan: CheckpointPlan, receipt: Receipt) -> CheckpointPlan:
     """Return the plan with a README.md, where the receipt of the output lists one that was written with it."""
     known = next((file for file in receipt.files if (file.name, file.action) == (CARD, "write")), None)
-    return plan if known is None else with_readme(plan, _nothing, known.size, known.sha256)
-
-
-def _nothing(target: Path, advance: Advance) -> None:
-    """Write an empty file: the text of a card depends on the version that wrote it."""
-    target.write_bytes(b"")
+    if known is None:
+        return plan
+    # an empty one: the text of a card depends on the version that wrote it
+    return with_readme(plan, lambda target, advance: target.touch(), known.size, known.sha256)

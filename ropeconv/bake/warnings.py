@@ -65,20 +65,14 @@ def list_notes(schedule: Schedule) -> tuple[str, ...]:
     )
 
 
-def repairs_of(source: Source | GgufSource, seen: Inspection) -> tuple[Problem, ...]:
-    """Return the `repairs` of a checkpoint; empty for a GGUF file."""
-    if isinstance(source, Source) and isinstance(seen, ConfigInspection):
-        return tuple(repairs(source.config(), seen))
-    return ()
+def repairs(source: Source | GgufSource, seen: Inspection) -> Iterator[Problem]:
+    """Yield a problem for the newest row of each runtime that is wrong, if another config would help; none for GGUF.
 
-
-def repairs(config: Config, seen: ConfigInspection) -> Iterator[Problem]:
-    """Yield a problem for the newest row of each runtime that is wrong, if another config would help.
-
-    config: the whole config.json. Weights are not read.
+    Weights are not read.
     """
-    if seen.refuse:
+    if seen.refuse or not (isinstance(source, Source) and isinstance(seen, ConfigInspection)):
         return
+    config = source.config()
     spec = seen.spec
     # recipes for the same context, with their flags: the same RoPE in both schemas, else only a new base
     candidates: list[tuple[str, Recipe, DualChunk | None]] = [("--as-is", Recipe(AsIs()), None)]
@@ -108,7 +102,7 @@ def _helps(
         result = select(EncodeRequest(recipe.schedule(spec), spec, seen.family, config, target))
     except (RopeconvError, RecipeError):
         return False
-    return result.status_of(runtime) in GOOD
+    return result.verdict_of(runtime).status in GOOD
 
 
 SERVERS = ("vllm", "sglang", "transformers")
@@ -123,9 +117,20 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
     """
     if plan.source.kind == "config" or plan.target.drafts_for:
         return []
+    # the first candidate that supports the output and its draft, in any version if the user named it
+    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
+    runs = {} if draft is None else {verdict.runtime: verdict.status in RUNS for verdict in draft.result.verdicts}
+    statuses = [
+        (verdict.runtime.partition("@")[0].removesuffix("-gguf"), verdict.status in RUNS)
+        for verdict in plan.result.verdicts
+        if draft is None or runs.get(verdict.runtime)
+    ]
+    by_newest = dict(statuses)
+    supporting = {name for name, good in statuses if good and (by_newest[name] or name in named)}
+    candidates = (*named, *((LLAMA_CPP,) if isinstance(plan, GgufOutput) else SERVERS))
     kind = draft.draft.name if draft and draft.draft else "draft_model"
     text = render(
-        "run.jinja", runtime=_runtime_to_show(plan, draft), path=shlex.quote(str(path)),
+        "run.jinja", runtime=next(filter(supporting.__contains__, candidates), ""), path=shlex.quote(str(path)),
         folder=shlex.quote(str(path.parent)), file=shlex.quote(path.name), model=path.stem.lower(),
         context=plan.schedule.context, modelfile=modelfile and shlex.quote(str(modelfile)),
         draft=draft and shlex.quote(str(draft.out)), kind=kind,
@@ -134,20 +139,6 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
         ),
     )  # fmt: skip
     return text.splitlines()
-
-
-def _runtime_to_show(plan: Plan, draft: Plan | None) -> str:
-    """Return the first candidate that supports the output and its draft, in any version if the user named it."""
-    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
-    names = [verdict.runtime.partition("@")[0].removesuffix("-gguf") for verdict in plan.result.verdicts]
-    statuses = list(zip(names, plan.result.verdicts, strict=True))
-    if draft is not None:
-        runs = {verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS}
-        statuses = [(name, verdict) for name, verdict in statuses if verdict.runtime in runs]
-    newest = {name for name, verdict in dict(statuses).items() if verdict.status in RUNS}
-    runs = newest | {name for name, verdict in statuses if name in named and verdict.status in RUNS}
-    candidates = (*named, *((LLAMA_CPP,) if isinstance(plan, GgufOutput) else SERVERS))
-    return next((name for name in candidates if name in runs), "")
 
 
 def modelfile_of(plan: Plan) -> Path:

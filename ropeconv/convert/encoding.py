@@ -92,7 +92,7 @@ class CheckpointResult(EncodeResult):
 
     def suits(self, runtimes: tuple[Runtime, ...], statuses: tuple[str, ...] = ("exact",)) -> bool:
         """Return whether the verdict of each of the runtimes has one of the statuses."""
-        return all(self.status_of(row) in statuses for row in runtimes)
+        return all(self.verdict_of(row).status in statuses for row in runtimes)
 
 
 Encode = Callable[[EncodeRequest], CheckpointResult]
@@ -204,7 +204,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
     result = ENCODINGS[target.encoding].encode(request)
     if not target.allow_approximate:
         refuse_approximate(result, request.schedule, "use --encoding buffers")
-    silent = any(result.status_of(row) in SILENT for row in request.runtimes)
+    silent = any(result.verdict_of(row).status in SILENT for row in request.runtimes)
     if silent or (target.runtimes and not result.suits(request.runtimes, RUNS)):
         raise nothing_fits([result], {}, request)
     return result
@@ -214,7 +214,8 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
     results, refusals = tried(request)
     rows = [row for versions in request.versions for row in versions]
     fitting = [result for result in results if result.suits(request.runtimes)]
-    selected = max(fitting, key=lambda result: sum(result.status_of(row) == "exact" for row in rows), default=None)
+    shares = [sum(result.verdict_of(row).status == "exact" for row in rows) for result in fitting]
+    selected = fitting[shares.index(max(shares))] if fitting else None
     for name, encoding in ENCODINGS.items():
         if selected is not None or encoding.config_only:
             continue
@@ -308,7 +309,7 @@ def _dropped_key(request: EncodeRequest) -> str:
 def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
-    unknown = [row for row in request.runtimes if any(result.status_of(row) == "unknown" for result in results)]
+    unknown = [row for row in request.runtimes if any(result.verdict_of(row).status == "unknown" for result in results)]
     if unknown:
         return (
             f"leave {unknown[0].name} out, and measure what it computes with `ropeconv validate OUTPUT --server URL` "
@@ -318,7 +319,7 @@ def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
     best = newest("transformers")
     if len(request.runtimes) > 1:
         return f"{base}name one of them, and bake a second output for the others"
-    if any(result.status_of(best) == "exact" for result in results):
+    if any(result.verdict_of(best).status == "exact" for result in results):
         return f"{base}name a runtime that computes it (--runtime {best.name} does)"
     return f"{base}choose another method"
 
@@ -343,14 +344,14 @@ TOLERANCE = 1e-7
 REACH = 4096
 
 
-def original_for(context: int, attention_factor: float) -> tuple[int, int]:
-    """Return lengths (M, O), M a little above `context`, with `sqrt(1 + ln(M/O) / ln O)` = A.
+def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple[str, ...]]:
+    """Return lengths (M, O), M a little above `context`, with `sqrt(1 + ln(M/O) / ln O)` = A, and a note on them.
 
     The equation is `ln M / ln O = A^2`. O is too coarse, so M grows by up to 4096 tokens until the formula gives A
     within 1e-7, and 1e-6 is accepted. Raises UnsupportedBake for A < 1, and where no pair fits.
     """
     if abs(attention_factor - 1) < TOLERANCE:
-        return context, context
+        return context, context, ()
     best = (1e-6, 0, 0)
     for longer in range(context, context + REACH) if attention_factor > 1 else ():
         original = round(longer ** (1 / attention_factor**2))
@@ -360,18 +361,15 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int]:
             if error < TOLERANCE:
                 break
     if best[1]:
-        return best[1:]
+        note = (
+            f"declares {best[1]} tokens (for {context}) and an original length of {best[2]}, from which this "
+            "architecture derives its attention factor; servers with that length as their default window need the "
+            "window as an option"
+        )
+        return best[1], best[2], (note,)
     raise UnsupportedBake(
         f"attention_factor {attention_factor:g}",
         "a class that derives it from two lengths",
         "no pair of lengths gives it",
         "choose --attention-factor 1",
-    )
-
-
-def lengths_note(wanted: int, context: int, original: int) -> str:
-    """Return the note about a declared context and original length (tokens) chosen for an attention factor."""
-    return (
-        f"declares {context} tokens (for {wanted}) and an original length of {original}, from which this architecture "
-        "derives its attention factor; servers with that length as their default window need the window as an option"
     )

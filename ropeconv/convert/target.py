@@ -136,10 +136,6 @@ class EncodeResult:
     log_n_approximation: QueryScaling | None = None
     deviation: float = 0.0
 
-    def status_of(self, runtime: VersionRange) -> str:
-        """Return the status of the verdict of one runtime."""
-        return self.verdict_of(runtime).status
-
     def verdict_of(self, runtime: VersionRange) -> Verdict:
         """Return the verdict about the last version of a row of the table of runtimes."""
         return next(verdict for verdict in reversed(self.verdicts) if verdict.covers(runtime))

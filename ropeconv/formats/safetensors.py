@@ -91,7 +91,17 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
         tensors = {key: _tensor(key, decoder.decode(entry)) for key, entry in entries.items()}
     except (msgspec.DecodeError, ValueError, RecursionError) as problem:
         raise BadSource(f"{name} has no readable safetensors header ({problem}); download it again") from None
-    _check_layout(tensors.values(), size - 8 - length, name)
+    at, data = 0, size - 8 - length
+    for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.stop)):
+        if tensor.start != at:
+            raise BadSource(
+                f"{name} has a hole or an overlap before {shown(tensor.name)}; it is damaged, download it again"
+            )
+        at = tensor.stop
+    if at > data:
+        raise BadSource(f"{name} is truncated: its tensors need {at} bytes and it has {data}; download it again")
+    if at < data:
+        raise BadSource(f"{name} has {data - at} bytes behind its last tensor; it is damaged, download it again")
     return Header(tensors, metadata, 8 + length)
 
 
@@ -102,20 +112,6 @@ def _tensor(name: str, entry: _Entry) -> Tensor:
     if len(entry.shape) > MAX_SIDES or stop - start != -(-math.prod(entry.shape) * BITS[entry.dtype] // 8):
         raise ValueError(f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes")
     return Tensor(name, entry.dtype, entry.shape, start, stop)
-
-
-def _check_layout(tensors: Iterable[Tensor], data: int, name: str) -> None:
-    at = 0
-    for tensor in sorted(tensors, key=lambda t: (t.start, t.stop)):
-        if tensor.start != at:
-            raise BadSource(
-                f"{name} has a hole or an overlap before {shown(tensor.name)}; it is damaged, download it again"
-            )
-        at = tensor.stop
-    if at > data:
-        raise BadSource(f"{name} is truncated: its tensors need {at} bytes and it has {data}; download it again")
-    if at < data:
-        raise BadSource(f"{name} has {data - at} bytes behind its last tensor; it is damaged, download it again")
 
 
 def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> bytes:

@@ -95,8 +95,8 @@ def test_a_second_attention_factor_is_refused_with_the_repair() -> None:
 def test_who_switches(runtime: str, status: str) -> None:
     """Executed, facts of section 7: transformers switches, vLLM takes the long list once its window is longer."""
     one = plan(LLAMA_3, "mixed", "32k")
-    assert one.result.status_of(find(runtime)[-1]) == status
-    assert make_plan(LLAMA_3, recipe_of("mixed", "32k")).result.status_of(newest("vllm")) == "exact"
+    assert one.result.verdict_of(find(runtime)[-1]).status == status
+    assert make_plan(LLAMA_3, recipe_of("mixed", "32k")).result.verdict_of(newest("vllm")).status == "exact"
 
 
 def test_the_plan_says_what_each_runtime_does_and_what_a_cache_does() -> None:

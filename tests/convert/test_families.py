@@ -117,7 +117,7 @@ def test_transformers_computes_the_method(
     answer = probe.ask(tmp_path, plan.schedule.context)
     assert "error" not in answer
     reader = find(f"transformers@{answer['transformers']}")[0]
-    assert plan.result.status_of(reader) == "exact"
+    assert plan.result.verdict_of(reader).status == "exact"
     found, wanted = answer["modules"]["global"], whole(formula(model_type), model_type)
     if plan.result.encoding == "factors":
         assert ulp_distance(np.array(found["inv_freq"]), wanted) <= 2

@@ -60,7 +60,7 @@ def test_all_stands_for_every_runtime_that_has_the_model() -> None:
     found = select(request(NTK, of("qwen3_next"), runtimes=("all",)))
     having = [row for row in runtimes() if row.current and without_config(row, by_name()["qwen3_next"]) is None]
     assert len(having) > 5
-    assert {found.status_of(find(row.name)[-1]) for row in having} <= set(GOOD)
+    assert {found.verdict_of(find(row.name)[-1]).status for row in having} <= set(GOOD)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_is_selected(
 ) -> None:
     found = select(request(asked, config, **options))
     assert found.encoding == encoding
-    assert all(found.status_of(find(name)[-1]) == "exact" for name in exact)
+    assert all(found.verdict_of(find(name)[-1]).status == "exact" for name in exact)
 
 
 @pytest.mark.parametrize(

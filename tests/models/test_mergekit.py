@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.models.mergekit import is_merge, read_merge
+from ropeconv.inspection.compatibility import is_merge, read_merge
 
 FORMS = {
     "models": ("models: [{model: a}, {model: b@v2}]", ("a", "b@v2"), ()),

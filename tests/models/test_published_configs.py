@@ -79,7 +79,7 @@ def test_plan(name: str) -> None:
     else:
         plan = make_plan(source, YARN)
         assert 4 * trained <= plan.schedule.context < 4 * trained + 200
-        assert plan.result.status_of(newest("transformers")) == "exact"
+        assert plan.result.verdict_of(newest("transformers")).status == "exact"
 
 
 @pytest.mark.parametrize("name", sample(BAKED, 5, seed=1))

@@ -57,7 +57,7 @@ def test_what_is_predicted_to_differ_does(
     plan = make_plan(tiny(model_type), recipe, encoding="native", runtimes=("exllamav3",))
     write_config(plan, tmp_path)
     answer = probe.ask(tmp_path, plan.schedule.context)
-    assert plan.result.status_of(find(f"transformers@{answer['transformers']}")[0]) == "differs"
+    assert plan.result.verdict_of(find(f"transformers@{answer['transformers']}")[0]).status == "differs"
     with pytest.raises(Disagreement):
         compare(answer, plan.schedule, plan.before, "native")
 

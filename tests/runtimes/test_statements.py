@@ -89,7 +89,7 @@ def test_qwen_3_5_moe_in_its_wrapper(runtime: str, method: str, expected: str) -
     spec = read_spec(wrapper, family)
     recipe = recipe_of(method, 4.0)
     result = ENCODINGS["native"].encode(EncodeRequest(recipe.schedule(spec), spec, family, wrapper, Target()))
-    assert result.status_of(find(runtime)[-1]) == expected
+    assert result.verdict_of(find(runtime)[-1]).status == expected
 
 
 def test_a_wrapper_that_was_not_executed_is_unknown() -> None:
@@ -129,7 +129,7 @@ def test_kimi_k2_as_published(model: str, exact: set[str]) -> None:
 def test_sglang_runs_models_of_transformers_and_gives_gemma_4_no_factor(
     family: str, method: str, expected: str
 ) -> None:
-    assert baked(by_name()[family], method).status_of(find("sglang")[-1]) == expected
+    assert baked(by_name()[family], method).verdict_of(find("sglang")[-1]).status == expected
 
 
 def test_glm_5_as_published_fails_in_exllamav3() -> None:

@@ -17,7 +17,7 @@ from ...rope.lazy import Vector
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ..config_edit import RopeSetting
-from ..encoding import config_encoding, lengths_note, original_for
+from ..encoding import config_encoding, original_for
 
 NEIGHBOURS = 4
 DOUBT = 0.1  # vectorised powf is good to about 0.6 ulp
@@ -51,9 +51,7 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     attention_factor = float(schedule.attention_factor)
     rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
     if family.writing.longrope == "original":
-        context, original = original_for(schedule.context, attention_factor)
-        notes = () if attention_factor == 1 else (lengths_note(schedule.context, context, original),)
-        return RopeSetting(rope, spec.rope_theta, context, original, notes)
+        return RopeSetting(rope, spec.rope_theta, *original_for(schedule.context, attention_factor))
     original = spec.query_length if family.writing.pinned_original else schedule.context
     rope |= {"factor": 1.0, "attention_factor": attention_factor, "original_max_position_embeddings": original}
     if attention_factor != 1 or original != schedule.context or family.writing.longrope == "mscale":

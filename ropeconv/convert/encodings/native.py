@@ -22,7 +22,7 @@ from ...rope.forms import (
 from ...rope.schedule import Schedule
 from ...rope.spec import Proportional, RopeSpec
 from ..config_edit import RopeSetting
-from ..encoding import config_encoding, lengths_note, original_for
+from ..encoding import config_encoding, original_for
 
 SAME = 1e-9
 ONE_LIST = "give one list: leave --keep-short out"
@@ -115,7 +115,6 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     if family.writing.longrope == "original":
         if abs(schedule.attention_factor - usual) <= 1e-6:
             return RopeSetting(rope, form.theta, schedule.context, form.original_context)
-        context, original = original_for(schedule.context, schedule.attention_factor)
         if schedule.short_inv_freq is not None:
             raise UnsupportedBake(
                 "an attention_factor of your own",
@@ -123,7 +122,7 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
                 "its class derives the attention factor from the length at which the lists change",
                 f"pass --attention-factor {usual:.9g}, which it derives, give one list, or take --to gguf",
             )
-        return RopeSetting(rope, form.theta, context, original, (lengths_note(schedule.context, context, original),))
+        return RopeSetting(rope, form.theta, *original_for(schedule.context, schedule.attention_factor))
     rope |= {
         "factor": float(factor),
         "attention_factor": float(schedule.attention_factor),

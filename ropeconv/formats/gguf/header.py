@@ -148,6 +148,7 @@ MAX_HEADER = MAX_VALUES + (1 << 24)
 LEAST = 24  # bytes of the shortest file
 
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
+U32_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,15 @@ def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
     return _HeaderReader(view, size, name).header()
 
 
+def read_value(kind: int, raw: bytes) -> GgufValue:
+    """Return a value from the bytes behind the number of its type. Raises BadSource where they are of another type."""
+    reader = _HeaderReader(U32.pack(kind if kind in NAMES else U32_MAX) + raw, 4 + len(raw), "the value")
+    value = reader.value("it")
+    if reader.at != reader.size:
+        raise BadSource(f"{len(raw)} bytes for a value of kind {kind}")
+    return value
+
+
 class Beyond(RopeconvError):
     """More of a file is needed to read its header: at least `stop` bytes."""
 
@@ -260,7 +270,7 @@ class _HeaderReader:
             key = self._text("a key")
             if key in values:
                 raise self._bad(f"has the key {key!r} twice")
-            values[key] = self._value(key)
+            values[key] = self.value(key)
         alignment = self._alignment(values.get(ALIGNMENT))
         self._plausible(tensors, 24, "tensors", MAX_TENSORS)
         infos: dict[str, TensorInfo] = {}
@@ -328,7 +338,7 @@ class _HeaderReader:
         except UnicodeDecodeError:
             raise self._bad(f"has {what} that is not UTF-8") from None
 
-    def _value(self, key: str) -> GgufValue:
+    def value(self, key: str) -> GgufValue:
         kind, start = self._number(U32), self.at
         if kind == STRING:
             self._skip_strings(1, key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -17,13 +16,12 @@ from ...formats.gguf.edit import Change, Edit, Layout, RewrittenHeader, deinterl
 from ...formats.gguf.file import GgufFile
 from ...formats.gguf.header import (
     ALIGNMENT,
-    ARRAY,
     DEFAULT_ALIGNMENT,
-    SIZES,
     STRING,
     GgufHeader,
     GgufValue,
     TensorInfo,
+    read_value,
     string,
 )
 from ...models.source import RECEIPT
@@ -50,10 +48,10 @@ def value_of(record: ValueRecord) -> GgufValue:
         if record.kind != STRING:
             raise ValueError(f"no bytes for a value of kind {record.kind}")
         return string(" " * record.spaces)
-    raw = base64.b64decode(record.raw, validate=True)
-    if _size(record.kind, raw) != len(raw):
-        raise ValueError(f"{len(raw)} bytes for a value of kind {record.kind}")
-    return GgufValue(record.kind, raw)
+    try:
+        return read_value(record.kind, base64.b64decode(record.raw, validate=True))
+    except BadSource as problem:
+        raise ValueError(str(problem)) from None
 
 
 def check_gguf(record: GgufRecord, file: GgufFile) -> None:
@@ -115,28 +113,6 @@ def _has_heads(info: TensorInfo, head_dim: int) -> bool:
     rows = prod(info.shape[1:]) if len(info.shape) > 1 else info.shape[0]
     whole = 0 < head_dim <= HEAD_DIM and head_dim % 2 == 0 and rows > 0 and rows % head_dim == 0
     return whole and info.size > 0 and info.size % rows == 0
-
-
-def _size(kind: int, raw: bytes) -> int:
-    """Return the bytes of a value by its kind and the lengths in it; -1 if it is invalid."""
-    try:
-        if kind == STRING:
-            return 8 + _length(raw, 0)
-        if kind != ARRAY:
-            return SIZES.get(kind, -1)
-        element, count = struct.unpack_from("<IQ", raw)
-        if element != STRING:
-            return 12 + int(count) * SIZES[element] if element in SIZES else -1
-        at = 12
-        for _ in range(count):
-            at += 8 + _length(raw, at)
-        return at
-    except struct.error:
-        return -1
-
-
-def _length(raw: bytes, at: int) -> int:
-    return int(struct.unpack_from("<Q", raw, at)[0])
 
 
 CLOSE = 1e-5

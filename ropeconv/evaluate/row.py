@@ -28,6 +28,11 @@ class Row:
     path: Path | None = None
     url: str = ""
 
+    def refuse_other(self) -> None:
+        """Raises UsageError for a row that is not a method on the source."""
+        if self.path is not None or self.url:
+            raise UsageError(f"{self.name} is not a method on the source; run `ropeconv eval` on it")
+
     def to_dict(self) -> JsonObject:
         """JSON-ready data."""
         return {

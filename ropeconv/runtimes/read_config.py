@@ -51,12 +51,8 @@ def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: Geometry) 
     return number(rope, "factor")
 
 
-def read_form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: Geometry) -> Form:
-    """The form of a RoPE dictionary.
-
-    kind: its rope type. rope: the dictionary, which `check_config` has taken. theta: the base. rules: how that type is
-    read. part: the text part of the config. sizes: of the model. Raises BadSource for values of the wrong kind.
-    """
+def _form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: Geometry) -> Form:
+    """The form of a RoPE dictionary. kind: its rope type. part: the text part of the config."""
     key = "original_max_position_embeddings"
     top = part.get(key)
     original_length = {key: rope.get(key) if top is None else top}
@@ -101,10 +97,8 @@ def _factors(rope: JsonObject, key: str, sizes: Geometry) -> tuple[float, ...]:
     return tuple(number({key: value}, key) for value in values)
 
 
-def read_attention_factor(
-    kind: str, rope: JsonObject, rules: TypeRules, form: Form, sizes: Geometry, part: Config
-) -> float:
-    """The factor on cos and sin of a RoPE dictionary. form: as `read_form` gives it; the others are as there."""
+def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Geometry) -> float:
+    """The factor on cos and sin of a RoPE dictionary. form: of the frequencies."""
     if not isinstance(form, (Yarn, LongRope)):
         return 1.0
     if isinstance(form, Yarn):
@@ -162,7 +156,11 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     if theta is None:
         theta = family.defaults.theta
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
-    kind, rules = _read_as(rope_type(rope, reading), reading)
+    kind = rope_type(rope, reading)
+    if kind not in reading.types:
+        raise UnknownRopeType(kind)
+    kind = reading.types[kind].read_as or kind
+    rules = reading.types[kind]
     if rules.whole_base:
         theta = float(int(theta))
     if kind == Proportional.kind and family.keys.partial:
@@ -170,15 +168,16 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
             f"config.json has rope_type proportional in a {family.name} model, whose partial_rotary_factor says how "
             "much of a head has frequencies at all; write the rope_type that it was trained with"
         )
-    form = read_form(kind, rope, theta, rules, part, sizes)
+    form = _form(kind, rope, theta, rules, part, sizes)
     if isinstance(form, Plain) and form.theta != theta:
         notes.append(f"alpha {rope['alpha']:g} makes theta {theta:.12g} a fixed base of {form.theta:,.0f}")
     if isinstance(form, Yarn) and rules.truncate == "read-flat" and family.writing.nested:
         form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
-    attention_factor = read_attention_factor(kind, rope, rules, form, sizes, part)
+    attention_factor = _attention_factor(rope, rules, form, sizes)
     local_form = _local_form(part, family, reading, theta)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
     tokens, origin, reference = _trained(part, rope, form, family, sizes)
+    section = rope["mrope_section"] if isinstance(rope.get("mrope_section"), list) else ()
     return RopeSpec(
         head_dim=sizes.head_dim,
         rotary_dim=sizes.rotary_dim,
@@ -199,25 +198,9 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         mla=family.mla,
         query_scaling=_query_scaling(part, rope, family, reading, sizes) if rules.query_beta else None,
         nope_query_scaling=family.hooks.nope_query_scaling(part),
-        mrope_section=_mrope_section(rope),
+        mrope_section=tuple(section) if all(isinstance(pairs, int) for pairs in section) else (),
         notes=(*sizes.notes, *notes),
     )
-
-
-def _read_as(kind: str, reading: RuleSet) -> tuple[str, TypeRules]:
-    """The rope type as which a runtime reads another one, and its rules. Raises UnknownRopeType without rules."""
-    rules = reading.types.get(kind)
-    if rules is None:
-        raise UnknownRopeType(kind)
-    return (rules.read_as, reading.types[rules.read_as]) if rules.read_as else (kind, rules)
-
-
-def _mrope_section(rope: JsonObject) -> tuple[int, ...]:
-    """The pairs of each axis of M-RoPE; empty without it."""
-    section = rope.get("mrope_section")
-    if not isinstance(section, list) or not all(isinstance(pairs, int) for pairs in section):
-        return ()
-    return tuple(section)
 
 
 def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> tuple[JsonObject, list[str]]:

@@ -399,18 +399,10 @@ def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple
         for rule, words in SWITCHES.items()
         if rule in by_rule
     ]
-    return (*sentences, crossing(length, family.name in RECOMPUTED))
-
-
-def crossing(length: int, recomputed: bool = False) -> str:
-    """Return the sentence on a cache that crosses the length, in tokens, at which lists change.
-
-    recomputed: whether transformers' generate computes the cache anew there.
-    """
-    fact = (
+    crossing = (
         f"if generation passes {length:,} tokens, the cache still holds keys rotated with the short list, while new "
         "queries use the long one, so the output is wrong"
     )
-    if recomputed:
-        return f"{fact}; transformers recomputes the cache for this family, servers do not"
-    return f"{fact}; pass the whole text as one prompt"
+    if family.name in RECOMPUTED:
+        return (*sentences, f"{crossing}; transformers recomputes the cache for this family, servers do not")
+    return (*sentences, f"{crossing}; pass the whole text as one prompt")

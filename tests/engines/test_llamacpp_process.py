@@ -19,7 +19,7 @@ from ropeconv.engines import llamacpp as loading
 from ropeconv.engines.engine import Progress
 from ropeconv.engines.llamacpp import LlamaCppEngine, last_words
 from ropeconv.engines.llamacpp_program import LoadedModel, Message
-from ropeconv.evaluate.runners.llamacpp import LlamaCppSettings
+from ropeconv.evaluate.runners.llamacpp import engine_options
 from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.rope.errors import RopeconvError
 
@@ -48,8 +48,8 @@ def test_threads_are_those_of_openmp(monkeypatch: pytest.MonkeyPatch, variable: 
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
     load = LlamaCppEngine(Path("model.gguf")).load
     assert load.threads == (threads or len(os.sched_getaffinity(0)))
-    how = LlamaCppSettings.of(RunnerRequest("model.gguf", [], threads=7), offloads=False)
-    assert how.engine(Path("model.gguf")).load.threads == 7, "--threads is stronger"
+    options = engine_options(RunnerRequest("model.gguf", [], threads=7), offloads=False)
+    assert LlamaCppEngine(Path("model.gguf"), **options).load.threads == 7, "--threads is stronger"
 
 
 def ids(length: int, seed: int = 3) -> list[int]:

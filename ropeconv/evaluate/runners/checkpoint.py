@@ -13,7 +13,7 @@ from ...engines.engine import Engine, Progress, TokenLosses
 from ...engines.transformers.engine import TransformersEngine
 from ...engines.transformers.load import DeviceSpec
 from ...engines.transformers.patch import Undo
-from ...errors import UnsupportedBake, UsageError
+from ...errors import UnsupportedBake
 from ...inspection.inspection import ConfigInspection
 from ...models.source import Source
 from ...rope.schedule import Schedule
@@ -85,8 +85,7 @@ class CheckpointRunner(Runner):
         return TransformersEngine.load(self.folder, self.at, chunk=self.chunk)
 
     def schedule(self, row: Row) -> Schedule:
-        if row.path is not None or row.url:
-            raise UsageError(f"{row.name} is not a method on the source; run `ropeconv eval` on it")
+        row.refuse_other()
         if row.recipe is None:
             return self.inspection.spec.current()
         if self.inspection.refuse:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...bake.apply import apply, make_plan
 from ...bake.gguf import GgufPlan
@@ -34,67 +35,41 @@ LONGEST = 127
 """Bytes of the longest string that can be given at loading."""
 
 
-@dataclass(frozen=True)
-class LlamaCppSettings:
-    """How llama.cpp runs a file.
+def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
+    """The options of `LlamaCppEngine` for a request. offloads: whether llama.cpp was built for a GPU.
 
-    gpu: all layers on a GPU. exact: keys, values and attention in float32. batch: tokens read at a time. threads: of
-    the CPU.
+    Raises UsageError for a device or a precision that it does not support.
     """
+    if request.dtype not in ("auto", "float16", "float32"):
+        raise UsageError(f"llama.cpp has no {request.dtype} cache; give --dtype float16 or float32, or leave it out")
+    if request.device not in ("auto", "cpu") and not offloads:
+        raise UsageError(
+            f"--device {request.device}: the installed llama.cpp was built without a GPU; install llama-cpp-python "
+            "again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
+        )
+    exact, gpu = request.dtype == "float32", request.device != "cpu" and offloads
+    options = {"gpu": gpu, "plain": exact, "cache": "f32" if exact else "f16", "batch": min(request.chunk, BATCH)}
+    return options | ({"threads": request.threads} if request.threads else {})
 
-    gpu: bool = False
-    exact: bool = False
-    batch: int = BATCH
-    threads: int | None = None
 
-    @property
-    def device(self) -> str:
-        """For the result."""
-        return "gpu" if self.gpu else "cpu"
-
-    @classmethod
-    def of(cls, request: RunnerRequest, offloads: bool) -> LlamaCppSettings:
-        """The settings of a request. offloads: whether llama.cpp was built for a GPU.
-
-        Raises UsageError for a device or a precision that it does not support.
-        """
-        if request.dtype not in ("auto", "float16", "float32"):
-            raise UsageError(
-                f"llama.cpp has no {request.dtype} cache; give --dtype float16 or float32, or leave it out"
-            )
-        if request.device not in ("auto", "cpu") and not offloads:
-            raise UsageError(
-                f"--device {request.device}: the installed llama.cpp was built without a GPU; install llama-cpp-python "
-                "again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
-            )
-        gpu = request.device != "cpu" and offloads
-        return cls(gpu, request.dtype == "float32", min(request.chunk, BATCH), request.threads)
-
-    def engine(self, path: Path, overrides: Mapping[str, Override] | None = None) -> LlamaCppEngine:
-        """The engine of a file. overrides: metadata keys that are given at loading."""
-        cache = "f32" if self.exact else "f16"
-        threads = {"threads": self.threads} if self.threads else {}
-        return LlamaCppEngine(
-            path, overrides, plain=self.exact, cache=cache, gpu=self.gpu, batch=self.batch, **threads
-        )  # fmt: skip
-
-    def dtype(self, file: GgufSource) -> str:
-        """The types of weights and cache, for the result."""
-        return f"{TYPES[file.file.usual_type].name} with {'float32' if self.exact else 'float16'} keys and values"
+def numbers_of(file: GgufSource, options: Mapping[str, Any]) -> tuple[str, str]:
+    """The device, and the types of weights and cache, for the result."""
+    cache = "float32" if options["plain"] else "float16"
+    return "gpu" if options["gpu"] else "cpu", f"{TYPES[file.file.usual_type].name} with {cache} keys and values"
 
 
 class LlamaCppRunner(Runner):
     """Rows with a recipe, on one GGUF file: as metadata keys at loading where they express it, otherwise as a copy."""
 
-    def __init__(self, source: GgufSource, tokenizer: Tokenizer, how: LlamaCppSettings) -> None:
-        self.file, self.how, self.tokenizer = source, how, tokenizer
+    def __init__(self, source: GgufSource, tokenizer: Tokenizer, options: Mapping[str, Any]) -> None:
+        self.file, self.options, self.tokenizer = source, options, tokenizer
         self.source, self.inspection = source.identity, inspect_gguf(source)
         self.trained = self.inspection.spec.unscaled().original_context
-        self.runtime, self.device, self.dtype = runtime(), how.device, how.dtype(source)
+        self.runtime, (self.device, self.dtype) = runtime(), numbers_of(source, options)
         self.plans = dict[str, GgufPlan]()
 
     def digest(self, row: Row) -> str:
-        self._refuse_other(row)
+        row.refuse_other()
         if row.recipe is None:
             return self.inspection.spec.current().digest
         plan = self.plan(row)
@@ -102,22 +77,16 @@ class LlamaCppRunner(Runner):
 
     def memory(self, tokens: int) -> str:
         weights = sum(path.stat().st_size for path in self.file.file.paths)
-        return memory_sentence(weights, self.inspection.kv_cache, tokens, 4 if self.how.exact else 2)
+        return memory_sentence(weights, self.inspection.kv_cache, tokens, 4 if self.options["plain"] else 2)
 
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:
         overrides = None if row.recipe is None else overrides_of(self.plan(row).edit, self.file)
-        if row.recipe is None or overrides is not None:
-            with self.how.engine(self.file.path, overrides).opened() as engine:
-                yield engine
-            return
-        with scratch() as folder, self.how.engine(self._copy(row, folder)).opened() as engine:
-            yield engine
-
-    def _refuse_other(self, row: Row) -> None:
-        """Raises UsageError for a row that is not on this file."""
-        if row.path is not None or row.url:
-            raise UsageError(f"{row.name} is not a method on the source; run `ropeconv eval` on it")
+        with ExitStack() as stack:
+            path = self.file.path
+            if row.recipe is not None and overrides is None:
+                path = self._copy(row, stack.enter_context(scratch()))
+            yield stack.enter_context(LlamaCppEngine(path, overrides, **self.options).opened())
 
     def plan(self, row: Row) -> GgufPlan:
         """The plan of `apply` for a row, made once. Raises what `make_plan` raises."""
@@ -126,24 +95,19 @@ class LlamaCppRunner(Runner):
         return self.plans[row.name]
 
     def _plan(self, row: Row, out: Path | None = None) -> GgufPlan:
-        self._refuse_other(row)
-        hosts = arch_of(self.file.file).carriers if row.recipe and row.recipe.log_n else ()
-        problems = []
-        for host in ("", *hosts):  # some architectures scale queries by position
+        assert row.recipe is not None
+        hosts = arch_of(self.file.file).carriers if row.recipe.log_n else ()
+        keeps = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
+        target, problems = Target(out=out, replace=self.inspection.extended and not keeps), []
+        for host in (None, *hosts):  # some architectures scale queries by position
             try:
-                return self._plan_in(row, host, out)
+                plan = make_plan(self.file, row.recipe, replace(target, carrier=host))
             except UnsupportedBake as problem:
                 problems.append(problem)
+            else:
+                assert isinstance(plan, GgufPlan)
+                return plan
         raise problems[-1]
-
-    def _plan_in(self, row: Row, host: str, out: Path | None) -> GgufPlan:
-        """The plan of a row. host: the architecture that carries it, empty for its own."""
-        assert row.recipe is not None
-        keeps = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
-        replaces = self.inspection.extended and not keeps
-        plan = make_plan(self.file, row.recipe, Target(out=out, carrier=host or None, replace=replaces))
-        assert isinstance(plan, GgufPlan)
-        return plan
 
     def _copy(self, row: Row, folder: Path) -> Path:
         """A copy of the file with the row, which shares the blocks of the weights where the disk supports it."""

@@ -17,7 +17,7 @@ from ...pretrained import needs_permission
 from ..row import DEFAULT, Row, parse_rows
 from ..texts import gguf_tokenizer
 from .checkpoint import CheckpointRunner
-from .llamacpp import LlamaCppRunner, LlamaCppSettings
+from .llamacpp import LlamaCppRunner, engine_options
 from .output import open_output
 from .runner import Runner, RunnerRequest
 from .server import open_servers
@@ -70,8 +70,8 @@ def open_gguf(request: RunnerRequest) -> Iterator[Opened]:
     source = open_source(request.model, request.family)
     assert isinstance(source, GgufSource)
     with gguf_tokenizer(source.file.path) as tokenizer:
-        how = LlamaCppSettings.of(request, tokenizer.process.loaded.offloads)
-        yield LlamaCppRunner(source, tokenizer, how), request.rows or parse_rows(DEFAULT)
+        options = engine_options(request, tokenizer.process.loaded.offloads)
+        yield LlamaCppRunner(source, tokenizer, options), request.rows or parse_rows(DEFAULT)
 
 
 def _is_output(request: RunnerRequest) -> bool:

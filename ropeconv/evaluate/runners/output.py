@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...bake.apply import apply, make_plan
 from ...convert.target import Target
 from ...engines.engine import Engine
-from ...engines.llamacpp import runtime
+from ...engines.llamacpp import LlamaCppEngine, runtime
 from ...engines.transformers.engine import TransformersEngine
 from ...engines.transformers.load import DeviceSpec, folder_of
 from ...errors import BadSource
@@ -31,43 +33,31 @@ from ...validate.checks import needs_trust
 from ...validate.comparison import Comparison, source_of
 from ..row import BASE, Row
 from ..texts import CheckpointTokenizer, Tokenizer, gguf_tokenizer
-from .llamacpp import LlamaCppSettings
+from .llamacpp import engine_options, numbers_of
 from .runner import Runner, RunnerRequest
 
-
-@dataclass(frozen=True)
-class OutputModel:
-    """An unpatched model. identity: a digest of it. opened: loads it."""
-
-    row: Row
-    identity: str
-    opened: Callable[[], AbstractContextManager[Engine]]
+Opener = Callable[[], AbstractContextManager[Engine]]
+Models = dict[Row, tuple[str, Opener]]
+"""The identity of each unpatched model, and a function that loads it, in the order of the table."""
 
 
 class OutputRunner(Runner):
-    """Unpatched models, one at a time. models: in the order of the table. receipt, tokenizer: of the output."""
+    """Unpatched models, one at a time. trained: context in tokens, by the receipt."""
 
     def __init__(
-        self,
-        models: Sequence[OutputModel],
-        receipt: Receipt,
-        tokenizer: Tokenizer,
-        runtime: str,
-        device: str,
-        dtype: str,
+        self, models: Models, trained: int, tokenizer: Tokenizer, runtime: str, device: str, dtype: str
     ) -> None:
-        self.models = {model.row.name: model for model in models}
-        self.source, self.trained = models[0].identity, receipt.schedule.original_context
-        self.tokenizer, self.runtime, self.device, self.dtype = tokenizer, runtime, device, dtype
-        if not self.trained:
+        if not trained:
             raise BadSource("the receipt has no trained context; name the source with --against")
+        self.models, self.trained, self.source = models, trained, next(iter(models.values()))[0]
+        self.tokenizer, self.runtime, self.device, self.dtype = tokenizer, runtime, device, dtype
 
     def digest(self, row: Row) -> str:
-        return self.models[row.name].identity
+        return self.models[row][0]
 
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:
-        with self.models[row.name].opened() as engine:
+        with self.models[row][1]() as engine:
             yield engine
 
 
@@ -87,7 +77,7 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
             runner.note = (
                 f"Its source ({receipt.source.name}) was not found; name it with --against to compare with it."
             )
-        yield runner, [model.row for model in runner.models.values()]
+        yield runner, list(runner.models)
 
 
 def _in_transformers(
@@ -97,29 +87,22 @@ def _in_transformers(
     trust = needs_trust(output, request.trust_remote_code)
     config = jsontext.parse(read_text(output / "config.json", "config.json"), "config.json")
     at = request.place(config, comparison.stands_for if comparison is not None else "")
-    models = []
+    models: Models = {}
     if comparison is not None:
-        two = comparison.spec.current().short_inv_freq is not None
-        models.append(_folder(Row(BASE), two, comparison.checkpoint, at, chunk=request.chunk))
-    two = receipt.schedule.short_inv_freq is not None
-    models.append(_folder(Row(output.name, path=output), two, FolderSource(output), at, trust, request.chunk))
+        source, two = comparison.checkpoint, comparison.spec.current().short_inv_freq is not None
+        models[Row(BASE)] = source.identity, partial(_loaded, source, two, at, False, request.chunk)
+    source, two = FolderSource(output), receipt.schedule.short_inv_freq is not None
+    models[Row(output.name, path=output)] = source.identity, partial(_loaded, source, two, at, trust, request.chunk)
     tokenizer, where = CheckpointTokenizer(output, trust or at.pickles), at.device_map or at.device
-    return OutputRunner(models, receipt, tokenizer, f"transformers {stock_version()}", where, at.dtype)
+    trained = receipt.schedule.original_context
+    return OutputRunner(models, trained, tokenizer, f"transformers {stock_version()}", where, at.dtype)
 
 
-def _folder(
-    row: Row, two_lists: bool, source: Source, at: DeviceSpec, trust: bool = False, chunk: int = 4096
-) -> OutputModel:
+@contextmanager
+def _loaded(source: Source, two_lists: bool, at: DeviceSpec, trust: bool, chunk: int) -> Iterator[Engine]:
     """A checkpoint in transformers; with two lists, which it chooses for every chunk, it reads sequences at once."""
-    if two_lists:
-        chunk = MOST_TOKENS
-
-    @contextmanager
-    def opened() -> Iterator[Engine]:
-        with folder_of(source, at.dtype) as folder:
-            yield TransformersEngine.load(folder, at, trust, chunk)
-
-    return OutputModel(row, source.identity, opened)
+    with folder_of(source, at.dtype) as folder:
+        yield TransformersEngine.load(folder, at, trust, MOST_TOKENS if two_lists else chunk)
 
 
 def _in_llamacpp(
@@ -128,36 +111,27 @@ def _in_llamacpp(
     """The runner of a GGUF file."""
     file = GgufSource(output)
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
-    how = LlamaCppSettings.of(request, tokenizer.process.loaded.offloads)
-    models = []
-    if comparison is not None:
+    options = engine_options(request, tokenizer.process.loaded.offloads)
+    models: Models = {}
+    if comparison is not None and isinstance(comparison.source, GgufSource):
         source = comparison.source
-        if isinstance(source, GgufSource):
-            models.append(_file(Row(BASE), source, how))
-        else:
-            models.append(_exported(source, receipt, how))
-    models.append(_file(Row(output.stem, path=output), file, how))
-    return OutputRunner(models, receipt, tokenizer, runtime(), how.device, how.dtype(file))
+        models[Row(BASE)] = source.identity, LlamaCppEngine(source.file.path, **options).opened
+    elif comparison is not None:
+        made = receipt.target
+        target = Target(to="gguf", outtype=made.outtype, pre=made.pre)
+        identity = text_digest(comparison.source.identity, f"{target.outtype} {target.pre}")
+        models[Row(BASE)] = identity, partial(_exported, comparison.checkpoint, target, options)
+    models[Row(output.stem, path=output)] = file.identity, LlamaCppEngine(file.file.path, **options).opened
+    return OutputRunner(models, receipt.schedule.original_context, tokenizer, runtime(), *numbers_of(file, options))
 
 
-def _file(row: Row, file: GgufSource, how: LlamaCppSettings) -> OutputModel:
-    """A GGUF file in llama.cpp."""
-    return OutputModel(row, file.identity, lambda: how.engine(file.file.path).opened())
-
-
-def _exported(source: Source, receipt: Receipt, how: LlamaCppSettings) -> OutputModel:
+@contextmanager
+def _exported(source: Source, target: Target, options: Mapping[str, Any]) -> Iterator[Engine]:
     """A checkpoint as a temporary GGUF file with weights of the same type as an output."""
-    options = receipt.target
-    target = Target(to="gguf", outtype=options.outtype, pre=options.pre) if options else Target(to="gguf")
-
-    @contextmanager
-    def opened() -> Iterator[Engine]:
-        with scratch() as folder:
-            plan = make_plan(source, Recipe(AsIs()), replace(target, out=folder / "source.gguf"))
-            with how.engine(apply(plan, fsync=False, check=False).path).opened() as engine:
-                yield engine
-
-    return OutputModel(Row(BASE), text_digest(source.identity, f"{target.outtype} {target.pre}"), opened)
+    with scratch() as folder:
+        plan = make_plan(source, Recipe(AsIs()), replace(target, out=folder / "source.gguf"))
+        with LlamaCppEngine(apply(plan, fsync=False, check=False).path, **options).opened() as engine:
+            yield engine
 
 
 def _comparison(output: Path) -> Comparison | None:

@@ -34,7 +34,7 @@ from .validate.comparison import Comparison, Settings, source_of
 from .validate.validation import Validation
 
 if TYPE_CHECKING:
-    from .cli.output import Output as Screen
+    from .cli.screen import Screen
     from .engines.transformers.patch import Undo
 
 
@@ -234,15 +234,14 @@ def restore(
     out: str | os.PathLike[str] | None = None,
     *,
     in_place: bool = False,
-    allow_hard_links: bool = False,
     force: bool = False,
     fsync: bool = True,
 ) -> Output:
     """Brings the source of an output back, as `ropeconv restore` does.
 
     output: what `apply` returned, its path or its name on the Hub, or a plan of `restore_plan`. out: where to, by
-    default `./NAME-restored`. in_place, allow_hard_links, force, fsync: as the flags. Raises RopeconvError where the
-    receipt does not say what the source had.
+    default `./NAME-restored`. in_place, force, fsync: as the flags. Raises RopeconvError where the receipt does not say
+    what the source had.
     """
     if out is not None:
         _value("out", out, PATH)
@@ -254,13 +253,13 @@ def restore(
 
             recovered(_reference("restore", output), _screen())
         plan = restoring.restore_plan(_source("restore", output), None if out is None else Path(out), in_place)
-    path = restoring.restore(plan, force=force, fsync=fsync, allow_hard_links=allow_hard_links)
+    path = restoring.restore(plan, force=force, fsync=fsync)
     return Output(path, plan=plan, against=plan.source.reference)
 
 
 def _screen() -> Screen:
     """Return the output for progress: stderr, if that is a terminal."""
-    from .cli.output import Output as Screen
+    from .cli.screen import Screen
 
     return Screen(as_json=True)
 

@@ -22,9 +22,9 @@ from ..rope.recipe import Recipe
 from ..views.plan import Outcome, show_outcome, show_plan
 from .commands.push import send, show_preview
 from .execution import execute, recovered
-from .output import Output
 from .output_options import build_target
 from .process import complain, explained, reader_gone, traced
+from .screen import Screen
 from .units import Flags, OutputUnit, make_folder, refuse_collisions, refuse_untrained
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ DISAGREES = 3
 class Batch:
     """The outputs of one `apply`.
 
-    units: what to make. flags: how. output: for everything that is printed. A failure of a single unit is raised,
+    units: what to make. flags: how. screen: for everything that is printed. A failure of a single unit is raised,
     and so is one of a target and its draft.
     `code` is the exit code: 0, 3 where an output does not compute its schedule, that of all units where they fail with
     the same one, else 1.
     """
 
-    def __init__(self, units: Sequence[OutputUnit], flags: Flags, output: Output) -> None:
-        self.units, self.flags, self.output = units, flags, output
+    def __init__(self, units: Sequence[OutputUnit], flags: Flags, screen: Screen) -> None:
+        self.units, self.flags, self.screen = units, flags, screen
         self.several = len(units) > 1
         self.pair = any(unit.is_draft for unit in units)
         self.failed: list[tuple[OutputUnit, str, int]] = []
@@ -73,7 +73,7 @@ class Batch:
                     targets[-1].check(recipe, unit.from_gguf)  # before anything is read or fetched
             except UsageError as problem:
                 raise UsageError(f"{unit.label}: {problem}" if self.several else str(problem)) from None
-        self.output.note(recipe.method.slow_note)
+        self.screen.note(recipe.method.slow_note)
         plans: Made = []
         opened: dict[str, Source | GgufSource] = {}
         for unit, target in zip(self.units, targets, strict=True):
@@ -82,7 +82,7 @@ class Batch:
                     plans.append((unit, with_card(draft_plan(unit.source, plans[0][1]))))
                     continue
                 if target.in_place and not self.flags.dry_run:
-                    recovered(unit.source, self.output)
+                    recovered(unit.source, self.screen)
                 source = opened.get(unit.source) or open_source(unit.source, self.flags.family)
                 opened[unit.source] = source
                 source.modelfile = unit.modelfile
@@ -113,21 +113,21 @@ class Batch:
 
     def show(self, plans: Made) -> None:
         """Prints plans, and what publishing them would do."""
-        output, flags = self.output, self.flags
-        for unit, plan in plans if not output.as_json else []:
-            if output.quiet:
-                output.copyable(str(plan.out))
+        screen, flags = self.screen, self.flags
+        for unit, plan in plans if not screen.as_json else []:
+            if screen.quiet:
+                screen.copyable(str(plan.out))
             else:
                 self._gap(unit, plans)
-                show_plan(plan, output, flags.explain)
-                output.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
+                show_plan(plan, screen, flags.explain)
+                screen.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
                 if self.adapter:
-                    output.copyable(f"Would write {self.adapter.out}")
+                    screen.copyable(f"Would write {self.adapter.out}")
         publication = {}
         if flags.how and plans and len(plans) == len(self.units):
-            shown = output.as_json or not output.quiet
+            shown = screen.as_json or not screen.quiet
             sets = merged([planned(plan) for _, plan in plans])
-            publication = {"publication": show_preview(sets, flags.how, output) if shown else {}}
+            publication = {"publication": show_preview(sets, flags.how, screen) if shown else {}}
         self._data((plan.to_dict() for _, plan in plans), publication)
 
     def run(self, plans: Made, probe: Probe | None) -> None:
@@ -142,7 +142,7 @@ class Batch:
             with self._failing(unit, len(outcomes)):
                 title = f"Writing {number} of {len(plans)}" if self.several else "Writing"
                 again = self.several or self.adapter is not None
-                done = execute(plan, probe, self.flags, self.output, title, again)
+                done = execute(plan, probe, self.flags, self.screen, title, again)
                 if probe is not None and plan.is_folder:
                     probe.stop()
                     probe = None
@@ -154,11 +154,11 @@ class Batch:
                 self._finish(unit, plan, done, plans)
         if self.failed and self.several:
             without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
-            self.output.note(f"{len(outcomes)} of {len(self.units)} outputs were made; failed: {without}.")
+            self.screen.note(f"{len(outcomes)} of {len(self.units)} outputs were made; failed: {without}.")
         published = self._publish(outcomes) if self.several else ""
         self._data((plan.to_dict() | done.to_dict() for plan, done in outcomes), {"published": published})
-        if published and not self.output.as_json:
-            self.output.copyable(published)
+        if published and not self.screen.as_json:
+            self.screen.copyable(published)
 
     def _finish(self, unit: OutputUnit, plan: Plan, done: Outcome, plans: Made) -> None:
         """Prints what was written, with the commands that run it, and writes the adapter."""
@@ -168,7 +168,7 @@ class Batch:
         self._show(plan, done)
         if self.adapter and done.path and not unit.is_draft:
             write_adapter(self.adapter, not self.flags.no_fsync)
-            self.output.note(f"The adapter with this base is in {self.adapter.out}.")
+            self.screen.note(f"The adapter with this base is in {self.adapter.out}.")
 
     def _run_commands(self, plan: Plan, path: Path, plans: Made) -> list[str]:
         """The commands that run an output, with the draft among the plans; with `ollama` writes its Modelfile."""
@@ -178,18 +178,18 @@ class Batch:
 
     def _show(self, plan: Plan, done: Outcome) -> None:
         """Prints a plan and its outcome; with `quiet` only the path or URL, nothing with `as_json`."""
-        if self.output.as_json:
+        if self.screen.as_json:
             return
-        if self.output.quiet:
-            self.output.copyable(done.published or str(done.path))
+        if self.screen.quiet:
+            self.screen.copyable(done.published or str(done.path))
         else:
-            show_plan(plan, self.output, self.flags.explain)
-            show_outcome(plan, done, self.output)
+            show_plan(plan, self.screen, self.flags.explain)
+            show_outcome(plan, done, self.screen)
 
     def _gap(self, unit: OutputUnit, plans: Made) -> None:
         """Prints an empty line before all outputs but the first."""
-        if unit is not plans[0][0] and not (self.output.quiet or self.output.as_json):
-            self.output.say("")
+        if unit is not plans[0][0] and not (self.screen.quiet or self.screen.as_json):
+            self.screen.say("")
 
     def _publish(self, outcomes: Sequence[tuple[Plan, Outcome]]) -> str:
         """Publishes outputs in one commit and returns its URL; nothing where one of them failed."""
@@ -197,28 +197,28 @@ class Batch:
         if self.flags.how is None or plan is None or done is None or done.published or done.path is None:
             return ""
         if self.failed:
-            self.output.note("Nothing was published, because not all outputs were made; the same command continues.")
+            self.screen.note("Nothing was published, because not all outputs were made; the same command continues.")
             return ""
         what: UploadSet = (
             from_plan(plan, done.path)
             if plan.is_folder
             else merged([from_gguf(other.path) for _, other in outcomes if other.path])
         )
-        url = send(what, self.flags.how, self.output)
+        url = send(what, self.flags.how, self.screen)
         if not self.several:
             done.published = url
         return url
 
     def _data(self, documents: Iterable[dict[str, Any]], more: dict[str, Any]) -> None:
         """Prints the JSON document: that of a single output, or a list of outputs and one of failures."""
-        if not self.output.as_json:
+        if not self.screen.as_json:
             return
         more = {name: value for name, value in more.items() if value != ""}
         if not self.several:
-            self.output.data(next(iter(documents)) | more)
+            self.screen.data(next(iter(documents)) | more)
             return
         failed = [unit.to_dict() | {"error": message, "exit_code": code} for unit, message, code in self.failed]
-        self.output.data({"outputs": list(documents), "failed": failed} | more)
+        self.screen.data({"outputs": list(documents), "failed": failed} | more)
 
     @contextmanager
     def _failing(self, unit: OutputUnit, finished: int = 0) -> Iterator[None]:

@@ -212,9 +212,9 @@ def command(examples: str, **rules: Rule) -> Callable[[Callable[..., None]], Com
     return lambda function: Command(function, examples, rules)
 
 
-def _place(param: click.Parameter) -> int:
-    """The place of a parameter: arguments, then options by panel."""
-    return PANELS.index(param.panel) + 1 if isinstance(param, PanelOption) else 0
+def _place(param: click.Parameter) -> tuple[int, bool]:
+    """The place of a parameter: arguments, then options by panel, in each of which those of the screen come last."""
+    return PANELS.index(param.panel) + 1 if isinstance(param, PanelOption) else 0, param.name in ("json", "quiet")
 
 
 def _argument(name: str, hint: Any, about: Positional, default: Any) -> click.Argument:

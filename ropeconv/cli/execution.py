@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Interrupted, Stopped
 from ..views.plan import Outcome
 from .commands.push import publish_staged, written_before
-from .output import Output
+from .screen import Screen
 from .units import Flags
 
 if TYPE_CHECKING:
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 
 
 def execute(
-    plan: Plan, probe: Probe | None, flags: Flags, output: Output, title: str = "Writing", again: bool = False
+    plan: Plan, probe: Probe | None, flags: Flags, screen: Screen, title: str = "Writing", again: bool = False
 ) -> Outcome:
     """Writes the output of a plan, and validates it where that is asked for.
 
-    plan: what to write. probe: a running one, or None. flags: how. output: for progress and notes. title: of the
+    plan: what to write. probe: a running one, or None. flags: how. screen: for progress and notes. title: of the
     progress. again: take an output that an earlier run of the same command has written, as is done where outputs are
     published. With `flags.how` and without -o a folder is written to a temporary one and published from there.
     """
     from ..bake.checkpoint import CheckpointPlan
 
     if flags.how is not None and plan.target.out is None and isinstance(plan, CheckpointPlan):
-        check, published = publish_staged(plan, probe, flags.how, output, flags.checksum)
+        check, published = publish_staged(plan, probe, flags.how, screen, flags.checksum)
         return Outcome(check=check, published=published)
     again = (again or flags.how is not None) and not (flags.force or plan.target.in_place)
-    if again and written_before(plan, output):
-        output.note(f"{plan.out} is complete from an earlier run of this command.")
+    if again and written_before(plan, screen):
+        screen.note(f"{plan.out} is complete from an earlier run of this command.")
         done = Outcome(plan.out)
     else:
-        done = _written(plan, probe, flags, output, title)
+        done = _written(plan, probe, flags, screen, title)
     if flags.validate != "off" and plan.is_folder and done.path is not None:
-        done.proof = _validated(plan, done.path, flags.validate, output)
+        done.proof = _validated(plan, done.path, flags.validate, screen)
     return done
 
 
-def _written(plan: Plan, probe: Probe | None, flags: Flags, output: Output, title: str) -> Outcome:
+def _written(plan: Plan, probe: Probe | None, flags: Flags, screen: Screen, title: str) -> Outcome:
     from ..bake.apply import apply
 
     try:
-        with output.progress(title, plan.bytes) as advance:
+        with screen.progress(title, plan.bytes) as advance:
             done = apply(
                 plan,
                 link=flags.link and plan.is_folder,
@@ -63,7 +63,7 @@ def _written(plan: Plan, probe: Probe | None, flags: Flags, output: Output, titl
             )
     except KeyboardInterrupt:
         raise Interrupted(_left(plan)) from None
-    output.note(done.reason and f"Not checked: {done.reason}.")
+    screen.note(done.reason and f"Not checked: {done.reason}.")
     return Outcome(done.path, done.check)
 
 
@@ -77,7 +77,7 @@ def _left(plan: Plan) -> str:
     )
 
 
-def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation | None:
+def _validated(plan: Plan, path: Path, where: str, screen: Screen) -> Validation | None:
     """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
     from ..bake.findings import Options
     from ..engines.transformers.load import placed, stored_dtype
@@ -87,32 +87,32 @@ def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation
     settings, reference = Settings(device="cuda" if where == "auto" else where), plan.source.reference
     again = f"`ropeconv validate {path} --against {reference}` does it on the CPU"
     if where == "auto" and not gpu_bytes():
-        output.note(f"Not validated: there is no GPU; {again}.")
+        screen.note(f"Not validated: there is no GPU; {again}.")
         return None
     comparison = Comparison.open(path, reference)
     if where == "auto":
         source = comparison.checkpoint
         if placed(source, settings.place(stored_dtype(source.config()))).layer_by_layer:
-            output.note(f"Not validated: the GPU is too small; {again}.")
+            screen.note(f"Not validated: the GPU is too small; {again}.")
             return None
-    return run_validation(comparison, settings, "", "", Options(), output)[0]
+    return run_validation(comparison, settings, "", "", Options(), screen)[0]
 
 
-def recovered(source: str, output: Output) -> None:
+def recovered(source: str, screen: Screen) -> None:
     """Undoes an interrupted change of a GGUF file, and says so."""
     from ..formats.gguf.inplace import recover
 
     if recover(Path(source)):
-        output.note(f"An interrupted change of {source} was undone first.")
+        screen.note(f"An interrupted change of {source} was undone first.")
 
 
 def run_validation(
-    comparison: Comparison, settings: Settings, server: str, model: str, options: Options, output: Output
+    comparison: Comparison, settings: Settings, server: str, model: str, options: Options, screen: Screen
 ) -> tuple[Validation, Verification]:
     """Compares the files of an output, then runs it in transformers, llama.cpp or a server, and records the result.
 
     comparison: the output and its source. settings: how to run. server: the URL of a server, or empty. model: which of
-    its models, empty for the only one. options: how files are compared. output: for progress and notes. Raises what
+    its models, empty for the only one. options: how files are compared. screen: for progress and notes. Raises what
     `verify_output`, `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
     """
     from ..engines.engine import Progress
@@ -126,9 +126,9 @@ def run_validation(
         check_gguf(comparison, settings)
     else:
         settings.place()  # a device that does not exist is refused before any check
-    files = compare_files(comparison, options, output)
+    files = compare_files(comparison, options, screen)
     if not (gguf or server):
-        _check_frequencies(comparison, settings, output)
+        _check_frequencies(comparison, settings, screen)
     long = bool(settings.length) and not (gguf or server)  # a part of a short run is not worth a comparison
 
     def run(progress: Progress) -> Validation:
@@ -137,9 +137,9 @@ def run_validation(
         return (validate_gguf if gguf else validate_checkpoint)(comparison, settings, progress)
 
     try:
-        interruptible = stopping(output) if long else nullcontext(lambda: False)
-        with output.counting("Running") as (total, advance), interruptible as stopped:
-            progress = Progress(output.note, total, advance, stopped)
+        interruptible = stopping(screen) if long else nullcontext(lambda: False)
+        with screen.counting("Running") as (total, advance), interruptible as stopped:
+            progress = Progress(screen.note, total, advance, stopped)
             result: Validation = out_of_memory(lambda: run(progress))
     except KeyboardInterrupt:
         raise Interrupted(
@@ -150,33 +150,33 @@ def run_validation(
     return result, files
 
 
-def compare_files(comparison: Comparison, options: Options, output: Output) -> Verification:
+def compare_files(comparison: Comparison, options: Options, screen: Screen) -> Verification:
     """Compares the files of an output with what its recipe and its source give.
 
-    comparison: the output and its source. options: how. output: for progress and notes.
+    comparison: the output and its source. options: how. screen: for progress and notes.
     """
     from ..bake.verify import verify_output
 
-    with output.progress("Comparing", comparison.size) as advance:
+    with screen.progress("Comparing", comparison.size) as advance:
         verification = verify_output(comparison, options, advance)
     for sentence in (verification.sentence, *verification.notes, *verification.unverified):
-        output.note(sentence if sentence.endswith(".") else f"Note: {sentence}.")
+        screen.note(sentence if sentence.endswith(".") else f"Note: {sentence}.")
     return verification
 
 
-def _check_frequencies(comparison: Comparison, settings: Settings, output: Output) -> None:
+def _check_frequencies(comparison: Comparison, settings: Settings, screen: Screen) -> None:
     from ..validate.checks import check_frequencies
 
     check = check_frequencies(comparison, settings.trust_remote_code)
     read_as = f", read as {check.read_as}," if check.read_as else ""
-    output.note(f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32).")
+    screen.note(f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32).")
 
 
 @contextmanager
-def stopping(output: Output, what: str = "what has been run so far will be compared") -> Iterator[Callable[[], bool]]:
+def stopping(screen: Screen, what: str = "what has been run so far will be compared") -> Iterator[Callable[[], bool]]:
     """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises KeyboardInterrupt.
 
-    output: for the note. what: is done then, in a phrase.
+    screen: for the note. what: is done then, in a phrase.
     """
     pressed: list[int] = []
     pending: list[int] = []
@@ -186,7 +186,7 @@ def stopping(output: Output, what: str = "what has been run so far will be compa
         pending.append(number)
         if len(pressed) > 1:
             raise Stopped
-        output.note(f"Stopping: {what}. Press again to give up.")
+        screen.note(f"Stopping: {what}. Press again to give up.")
 
     def stopped() -> bool:
         return bool(pending and pending.pop())

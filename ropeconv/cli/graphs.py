@@ -15,21 +15,21 @@ from ..rope.recipe import Recipe
 from ..runtimes.verdict import frequencies
 from ..views.plan import title
 from ..views.sheet import sentence
-from .output import Output
 from .output_options import build_target
+from .screen import Screen
 from .units import Flags, other_option
 
 ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
 """Options of `apply` that compiled graphs have, beside the method."""
 
 
-def inspect_graphs(reference: str, family: str, explain: bool, output: Output) -> None:
+def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -> None:
     """Prints the RoPE in compiled graphs. family: of their config.json, empty to go by that. explain: every number."""
     source = open_graph(reference)
     source.treat_as = family
     inspection = inspect_graph(source)
-    if output.as_json:
-        output.data(inspection.to_dict())
+    if screen.as_json:
+        screen.data(inspection.to_dict())
         return
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
         part, factor = inspection.part(rope), rope.attention_factor
@@ -43,15 +43,15 @@ def inspect_graphs(reference: str, family: str, explain: bool, output: Output) -
             rows.append(("config.json", part.words if part else "another RoPE"))
         if explain:
             rows.append(("inv_freq", ", ".join(f"{frequency:.6g}" for frequency in rope.inv_freq)))
-        output.table(f"{rope.file} ({rope.graph.described})", ("", ""), rows)
+        screen.table(f"{rope.file} ({rope.graph.described})", ("", ""), rows)
     if inspection.spec is None:
-        output.say(f"Not compared with config.json: {inspection.note}.")
-        output.copyable(f"Next: ropeconv compare {reference} CHECKPOINT")
+        screen.say(f"Not compared with config.json: {inspection.note}.")
+        screen.copyable(f"Next: ropeconv compare {reference} CHECKPOINT")
     elif not inspection.spec.scaled and all(map(inspection.part, inspection.ropes)):
-        output.copyable(f"Next: ropeconv apply {reference} --yarn 4")
+        screen.copyable(f"Next: ropeconv apply {reference} --yarn 4")
 
 
-def compare_graphs(models: Sequence[str], family: str, others: dict[str, bool], output: Output) -> bool:
+def compare_graphs(models: Sequence[str], family: str, others: dict[str, bool], screen: Screen) -> bool:
     """Prints whether a compiled graph and another model have the same RoPE, and returns it.
 
     models: two, at least one of them a graph. family: of the other. others: options that have no effect here.
@@ -66,16 +66,16 @@ def compare_graphs(models: Sequence[str], family: str, others: dict[str, bool], 
     source = open_graph(other) if is_graph(other) else open_source(other, family)
     inspection = inspect_graph(source) if isinstance(source, GraphSource) else inspect_source(source)
     comparison = compare_graph(inspect_graph(open_graph(graph)), inspection)
-    if output.as_json:
-        output.data(comparison.to_dict())
+    if screen.as_json:
+        screen.data(comparison.to_dict())
         return comparison.same
-    output.table("", (graph, other), comparison.rows)
-    output.say(f"They differ: {'; '.join(comparison.problems)}." if comparison.problems else "They have the same RoPE.")
+    screen.table("", (graph, other), comparison.rows)
+    screen.say(f"They differ: {'; '.join(comparison.problems)}." if comparison.problems else "They have the same RoPE.")
     return comparison.same
 
 
 def apply_graphs(
-    sources: Sequence[str], recipe: Recipe, target: dict[str, Any], options: Flags, output: Output
+    sources: Sequence[str], recipe: Recipe, target: dict[str, Any], options: Flags, screen: Screen
 ) -> None:
     """Writes a folder with extended graphs. Raises UsageError for several sources and options without an effect."""
     from ..bake.graph import apply_graph, graph_plan
@@ -88,20 +88,20 @@ def apply_graphs(
     source.treat_as = options.family
     plan = graph_plan(source, recipe, build_target(target | {"to": None, "outtype": None}))
     if not options.dry_run:
-        with output.progress("Writing", plan.bytes) as advance:
+        with screen.progress("Writing", plan.bytes) as advance:
             apply_graph(plan, not options.no_fsync, advance)
-    if output.as_json:
-        output.data(plan.to_dict())
+    if screen.as_json:
+        screen.data(plan.to_dict())
         return
     checkpoint, schedule = plan.checkpoint, plan.checkpoint.schedule
-    if not output.quiet:
+    if not screen.quiet:
         factor = schedule.attention_factor
         words = frequencies(schedule) + ("" if factor == 1 else f"; attention factor {factor:.6g}")
         ropes = [rope for edit in plan.edits.values() for rope in edit.ropes]
-        output.table(title(checkpoint), ("", ""), [(f"{rope.file}, {rope.name}", words) for rope in ropes])
+        screen.table(title(checkpoint), ("", ""), [(f"{rope.file}, {rope.name}", words) for rope in ropes])
         for warning in plan.warnings:
-            output.note(f"Note: {sentence(warning)}")
+            screen.note(f"Note: {sentence(warning)}")
         if not options.dry_run:
-            output.say("Checked: the constants that were written hold these frequencies.")
+            screen.say("Checked: the constants that were written hold these frequencies.")
     written = f"{'Would write' if options.dry_run else 'Wrote'} {plan.out}"
-    output.copyable(str(plan.out) if output.quiet else written)
+    screen.copyable(str(plan.out) if screen.quiet else written)

@@ -57,7 +57,7 @@ class ModelArgs:
         return schedules
 
 
-def in_numbers(values: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None) -> ModelArgs:
+def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
     """A model that is given by numbers.
 
     values: of options of methods, by name. `--theta` is the model's base (default 10000), unless it is the only method;
@@ -91,35 +91,24 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
     return width, rotary
 
 
-def on_disk(
-    source: str, values: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None
-) -> ModelArgs:
-    """A model on disk or on the Hub; recipes start from its unscaled RoPE.
+def find(what: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
+    """The model that a command line names; recipes for one on disk or on the Hub start from its unscaled RoPE.
 
-    source: as for `open_source`. values: of options of methods, by name. head_dim, rotary_dim: must be None, since the
-    model has its own. Raises UsageError for options that have no effect, BadSource as `inspect_source` does.
+    what: its SOURCE, None for a model given by numbers. values: of options of methods, by name. head_dim, rotary_dim:
+    of a model given by numbers. Raises UsageError for options that have no effect, BadSource as `inspect_source` does.
     """
     from ..inspection.inspection import inspect_source
     from ..models.open import open_source
 
+    if what is None:
+        return in_numbers(values, head_dim, rotary_dim)
     if head_dim is not None or rotary_dim is not None:
         raise UsageError("--head-dim and --rotary-dim are for models in numbers; a SOURCE has its own")
-    inspection = inspect_source(open_source(source))
+    inspection = inspect_source(open_source(what))
     recipes = tuple(build_recipes(values))
     first = inspection.first_spec
     spec = (first.unscaled() if first.scaled else first) if recipes else inspection.spec
     return ModelArgs(inspection.source.name, spec, recipes, inspection.spec, inspection)
-
-
-def find(what: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
-    """The model that a command line names.
-
-    what: its SOURCE, None for a model given by numbers. values: of options of methods, by name. head_dim, rotary_dim:
-    of a model given by numbers. Raises what `on_disk` and `in_numbers` raise.
-    """
-    if what is None:
-        return in_numbers(values, head_dim, rotary_dim)
-    return on_disk(what, values, head_dim, rotary_dim)
 
 
 def frequencies_only(values: Mapping[str, Any]) -> None:

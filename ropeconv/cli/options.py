@@ -15,9 +15,7 @@ from ..rope.recipe import MODIFIERS, Recipe
 from ..views.sheet import sentence
 from .command import EXPERT, LENGTH, METHOD, OUTPUT, LogNKind, OptionGroup, Positional, flag
 
-JsonOption = Annotated[bool, flag("Print one JSON document instead of tables.", "--json")]
 ExplainOption = Annotated[bool, flag("Show all numbers and all runtimes.", "--explain", short="-v")]
-QuietOption = Annotated[bool, flag("Suppress progress bars and notes.", "--quiet", short="-q")]
 DryRunOption = Annotated[bool, flag("Print the plan and write nothing.", "--dry-run", OUTPUT)]
 
 

@@ -15,7 +15,7 @@ from types import FrameType
 
 from ..errors import Stopped, reason, sentence
 from ..rope.errors import RopeconvError
-from .output import printable
+from .screen import printable
 
 _received: list[int] = []
 

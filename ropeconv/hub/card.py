@@ -170,6 +170,10 @@ class BaseModel:
         """Its licence files that an upload set lacks."""
         return tuple(name for name in self.terms if name not in what.adds)
 
+    def hides(self, how: PublishOptions) -> bool:
+        """Whether a new repository is private: as is asked for, else as the base model is."""
+        return how.private or (self.closed and not how.public)
+
     def refuse_forbidden(self) -> None:
         """Raises RopeconvError where the licence forbids derivatives."""
         if self.forbids:

@@ -1,108 +1,130 @@
-"""The repository that is published to: a new one, or one that an earlier run left, which is completed."""
+"""Repository: what is published, and the repository on the Hub that it goes into."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, RevisionNotFoundError
 
 from ..errors import BadSource
 from ..formats.disk import sha256
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import parse_receipt
-from ..models.source import RECEIPT
+from ..models.source import CARD, RECEIPT
 from ..rope.errors import RopeconvError
+from ..version import __version__
+from .card import MARK, BaseModel, base_model, card, drawn
 from .options import PublishOptions
 from .upload_set import UploadSet
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
 
 OWN_FILES = {".gitattributes"}
 """The files that the Hub puts into a new repository."""
 
 
-def create(api: HfApi, what: UploadSet, how: PublishOptions, private: bool) -> bool:
-    """Makes the repository, and returns whether it is new.
+class Repository:
+    """A repository that is published to: a new one, or one that an earlier run left, which is completed.
 
-    api: the client. what: the files that it shall have. how: repository and options. private: its visibility.
-
-    An existing repository is accepted with `exist_ok`, where it is empty, and where it holds what is published: a run
-    that was killed leaves one of these. Raises RopeconvError for any other.
+    what: the files that it shall have. how: its name, and the options of publishing.
     """
-    from huggingface_hub.errors import HfHubHTTPError
 
-    if how.create_pr and api.repo_exists(how.repo_id):
-        return False
-    try:
-        api.create_repo(how.repo_id, private=private, exist_ok=False)
-    except HfHubHTTPError as problem:
-        if problem.response.status_code != 409:
-            raise
-    else:
-        return True
-    if how.exist_ok:
-        return False
-    if not is_empty(api, how):
-        if holds(api, what, how):
+    def __init__(self, what: UploadSet, how: PublishOptions) -> None:
+        self.what, self.how, self.name = what, how, how.repo_id
+        self.api = HfApi(token=how.token, library_name="ropeconv", library_version=__version__)
+
+    @cached_property
+    def base(self) -> tuple[BaseModel, str]:
+        """The base model, and what could not be seen of it. Raises RopeconvError where its terms forbid publishing."""
+        base, problem = base_model(self.api, self.what, self.how)
+        base.refuse_forbidden()
+        return base, problem
+
+    def create(self, private: bool) -> bool:
+        """Makes the repository, and returns whether it is new.
+
+        An existing repository is accepted with `exist_ok`, where it is empty, and where it holds what is published: a
+        run that was killed leaves one of these. Raises RopeconvError for any other.
+        """
+        if self.how.create_pr and self.api.repo_exists(self.name):
             return False
-        raise RopeconvError(_occupied(how))
-    if private and not api.model_info(how.repo_id).private:
-        api.update_repo_settings(how.repo_id, private=True)
-    return False
+        try:
+            self.api.create_repo(self.name, private=private, exist_ok=False)
+        except HfHubHTTPError as problem:
+            if problem.response.status_code != 409:
+                raise
+        else:
+            return True
+        if blocked := self.blocked():
+            raise RopeconvError(blocked)
+        if not self.how.exist_ok and self.is_empty() and private and not self.api.model_info(self.name).private:
+            self.api.update_repo_settings(self.name, private=True)
+        return False
 
+    def blocked(self) -> str:
+        """Why the repository, which exists, is not committed to; empty where it is."""
+        if self.how.create_pr or self.how.exist_ok or self.is_empty() or self.holds():
+            return ""
+        return (
+            f"{self.name} exists; pass --create-pr for a pull request, or commit to it with `ropeconv push --exist-ok`"
+        )
 
-def blocking(api: HfApi, what: UploadSet, how: PublishOptions) -> str:
-    """Why an existing repository is not committed to; empty where it is. api, what, how: as in `create`."""
-    if how.create_pr or how.exist_ok or is_empty(api, how) or holds(api, what, how):
+    def remove(self, note: Callable[[str], None]) -> None:
+        """Removes the repository, which is new, after a failed publication, unless it has commits."""
+        try:
+            if self.is_empty():
+                self.api.delete_repo(self.name, missing_ok=True)
+        except Exception:
+            note(f"{self.name} was made and could not be removed again; the same command completes it.")
+
+    def is_empty(self) -> bool:
+        """Whether there is no commit, on the default branch and on that of the options."""
+        return all(self._names(revision) <= OWN_FILES for revision in {None, self.how.revision})
+
+    def holds(self) -> bool:
+        """Whether the repository holds what is published: the receipt of the same plan, or the same GGUF files."""
+        adds, revision = self.what.adds, self.how.revision
+        if not self._names(revision) >= {*adds, *self.what.copies}:
+            return False
+        if RECEIPT not in adds:
+            listed = self.api.get_paths_info(self.name, list(adds), revision=revision)
+            hashes = {file.path: file.lfs.sha256 for file in listed if getattr(file, "lfs", None)}
+            return all(hashes.get(name) == sha256(path) for name, path in adds.items())
+        path = Path(self.api.hf_hub_download(self.name, RECEIPT, revision=revision))
+        try:
+            return _plan_of(parse_receipt(path.read_text("utf-8"), RECEIPT)) == _plan_of(self.what.receipt)
+        except (BadSource, UnicodeDecodeError):
+            return False
+
+    def kept_card(self, exists: bool = True) -> str:
+        """Why a README.md that ropeconv has not written stays; empty where the card is written."""
+        if self.how.overwrite_card:
+            return ""
+        if self.what.own_card:
+            return "README.md is your own and is published unchanged; `ropeconv push --overwrite-card` replaces it."
+        if exists and self.api.file_exists(self.name, CARD, revision=self.how.revision):
+            path = Path(self.api.hf_hub_download(self.name, CARD, revision=self.how.revision))
+            if MARK not in path.read_text("utf-8"):
+                stays = f"The README.md of {self.name} is not ropeconv's and stays"
+                return f"{stays}; `ropeconv push --overwrite-card` replaces it."
         return ""
-    return _occupied(how)
 
+    def card_files(self, base: BaseModel, exists: bool = True) -> dict[str, bytes]:
+        """The card and its pictures, by name. base: of the output. exists: whether the repository can be asked."""
+        ggufs, pictures = set(self.what.gguf), drawn(self.what.receipt)
+        if ggufs and exists:
+            ggufs |= {name for name in self._names(self.how.revision) if name.endswith(".gguf")}
+        text = card(self.what, self.name, base, sorted(ggufs), pictures, self.how.revision)
+        return {CARD: text.encode(), **pictures}
 
-def _occupied(how: PublishOptions) -> str:
-    return f"{how.repo_id} exists; pass --create-pr for a pull request, or commit to it with `ropeconv push --exist-ok`"
-
-
-def remove(api: HfApi, how: PublishOptions, note: Callable[[str], None]) -> None:
-    """Removes a new repository after a failed publication, unless it has commits."""
-    try:
-        if is_empty(api, how):
-            api.delete_repo(how.repo_id, missing_ok=True)
-    except Exception:
-        note(f"{how.repo_id} was made and could not be removed again; the same command completes it.")
-
-
-def is_empty(api: HfApi, how: PublishOptions) -> bool:
-    """Whether there is no commit, on the default branch and on that of the options."""
-    return all(_names(api, how.repo_id, revision) <= OWN_FILES for revision in {None, how.revision})
-
-
-def holds(api: HfApi, what: UploadSet, how: PublishOptions) -> bool:
-    """Whether the repository holds what is published: the receipt of the same plan, or the same GGUF files."""
-    names = _names(api, how.repo_id, how.revision)
-    if not names >= {*what.adds, *what.copies}:
-        return False
-    if RECEIPT not in what.adds:
-        listed = api.get_paths_info(how.repo_id, list(what.adds), revision=how.revision)
-        hashes = {file.path: file.lfs.sha256 for file in listed if getattr(file, "lfs", None)}
-        return all(hashes.get(name) == sha256(path) for name, path in what.adds.items())
-    path = Path(api.hf_hub_download(how.repo_id, RECEIPT, revision=how.revision))
-    try:
-        return _plan_of(parse_receipt(path.read_text("utf-8"), RECEIPT)) == _plan_of(what.receipt)
-    except (BadSource, UnicodeDecodeError):
-        return False
+    def _names(self, revision: str | None) -> set[str]:
+        try:
+            return set(self.api.list_repo_files(self.name, revision=revision))
+        except RevisionNotFoundError:
+            return set()
 
 
 def _plan_of(receipt: Receipt) -> tuple[object, ...]:
     files = tuple((file.name, file.action, file.size) for file in receipt.files)
     return receipt.source, receipt.recipe, receipt.encoding, receipt.schedule, files
-
-
-def _names(api: HfApi, repo_id: str, revision: str | None) -> set[str]:
-    from huggingface_hub.errors import RevisionNotFoundError
-
-    try:
-        return set(api.list_repo_files(repo_id, revision=revision))
-    except RevisionNotFoundError:
-        return set()

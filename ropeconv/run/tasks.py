@@ -26,8 +26,7 @@ from ..formats.files import scratch
 from ..formats.journal import Journal
 from ..formats.jsontext import JsonObject
 from ..hub.options import PublishOptions
-from ..hub.preview import staged
-from ..hub.publish import publish
+from ..hub.publish import publish, staged
 from ..hub.upload_set import UploadSet, from_folder, from_gguf, with_card
 from ..inspection.receipts.storage import check_files, read_receipt
 from ..validate.checkpoint import validate_checkpoint

@@ -13,14 +13,13 @@ from ..bake.apply import apply, make_plan
 from ..bake.checkpoint import CheckpointPlan
 from ..bake.hidden import HiddenFolder, discard
 from ..bake.plan import Plan
-from ..bake.warnings import repairs_of, run_commands
+from ..bake.warnings import repairs, run_commands
 from ..errors import BadSource, UsageError
 from ..evaluate.ranking import advised
 from ..evaluate.result import read_result
 from ..formats import jsontext
 from ..formats.files import read_text, scratch
 from ..hub.options import PublishOptions, repository
-from ..hub.preview import show_publication
 from ..hub.upload_set import UploadSet, from_gguf, planned, with_card
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.receipt import Receipt
@@ -72,7 +71,7 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     if config:
         sheet.file(CONFIG, config)
     if form.repo_id:
-        from ..hub.preview import preview
+        from ..hub.preview import preview, show_publication
 
         publication = preview(planned(output_plan), _publication(form))
         sheet.note(publication.note)
@@ -103,7 +102,7 @@ def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Publishes an output. Nothing of it stays on this disk."""
     how = _publication(form)
     output_plan = _planned(form, task)
-    from ..hub.preview import staged
+    from ..hub.publish import staged
 
     if isinstance(output_plan, CheckpointPlan):
         with staged(output_plan, writing=task.progress("Writing", output_plan.bytes)) as (done, what):
@@ -164,7 +163,7 @@ def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
         )
         sheet.ways("On these pages", ways)
     with sheet.folded("Details: every number, every runtime"):
-        show_inspection(inspection, sheet, repairs_of(source, inspection), explain=True)
+        show_inspection(inspection, sheet, repairs(source, inspection), explain=True)
     spec = inspection.spec
     curves = {"now": spec.current().inv_freq} if spec.scaled else {}
     sheet.title("Its RoPE in pictures")

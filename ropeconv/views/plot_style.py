@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,6 +51,12 @@ def ink() -> str:
 def literal(text: str) -> str:
     """A name for a plot, without a formula between its dollar signs."""
     return text.replace("$", r"\$")
+
+
+def mark(axes: Axes, lengths: Mapping[str, int]) -> None:
+    """Draws a vertical line at lengths by name, "trained" dotted."""
+    for name, tokens in lengths.items():
+        axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
 
 
 def in_tokens(axes: Axes, name: Literal["x", "y"]) -> None:

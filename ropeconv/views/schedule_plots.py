@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..rope.forms import base_inv_freq
 from ..rope.forms import wavelengths as periods
 from ..rope.lazy import Vector
 from ..rope.spec import RopeSpec
-from .plot_style import BLUE, ORANGE, SMALL, Picture, in_tokens, ink, line, literal
+from .plot_style import BLUE, ORANGE, SMALL, Picture, in_tokens, ink, line, literal, mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,16 +27,22 @@ POINTS = 300
 """Intervals of distances whose lowest sum is drawn."""
 
 
+def _styled(before: Vector | None, curves: Curves) -> Iterator[tuple[Vector, dict[str, Any]]]:
+    """Yields frequencies with the style of their line, that of the unscaled model first and dashed."""
+    if before is not None:
+        yield before, {"color": ink(), "linestyle": "--", "label": "before" if curves else "now"}
+    for number, (name, inv_freq) in enumerate(curves.items()):
+        yield inv_freq, {"label": literal(name), **line(number)}
+
+
 def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str, int]) -> None:
     """Draws the wavelengths 2 pi / inv_freq per pair, in tokens, with horizontal lines for lengths.
 
-    axes: of matplotlib. before: the frequencies of the unscaled model, curves: those of schedules by name; all radians
-    per token, float64 [rotary_dim / 2]; pairs that do not rotate are left out. lengths: in tokens by name, "trained"
-    dotted.
+    before: the frequencies of the unscaled model, curves: those of schedules by name; all radians per token, float64
+    [rotary_dim / 2]; pairs that do not rotate are left out. lengths: in tokens by name, "trained" dotted.
     """
-    axes.plot(periods(before), color=ink(), linestyle="--", label=_base(curves))
-    for number, (name, inv_freq) in enumerate(curves.items()):
-        axes.plot(periods(inv_freq), label=literal(name), **line(number))
+    for inv_freq, style in _styled(before, curves):
+        axes.plot(periods(inv_freq), **style)
     for name, length in lengths.items():
         dashes = ":" if name == "trained" else "-."
         axes.axhline(length, color=ORANGE, linewidth=0.8, linestyle=dashes)
@@ -53,7 +59,7 @@ def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str
 def ramp(axes: Axes, before: Vector, curves: Curves) -> None:
     """Draws theta_i / inv_freq_i per pair that rotates: 1 where a frequency stays, s where positions are interpolated.
 
-    axes: of matplotlib. before: theta_i, curves: inv_freq_i by name; radians per token, float64 [rotary_dim / 2].
+    before: theta_i, curves: inv_freq_i by name; radians per token, float64 [rotary_dim / 2].
     """
     divided_by(axes, {name: divisors(before, inv_freq) for name, inv_freq in curves.items()})
 
@@ -61,7 +67,7 @@ def ramp(axes: Axes, before: Vector, curves: Curves) -> None:
 def divided_by(axes: Axes, curves: Divisors, beside: Divisors = MappingProxyType({})) -> None:
     """Draws divisors of frequencies per pair, NaN for those that do not rotate.
 
-    axes: of matplotlib. curves: divisors by name. beside: the same, dashed, of what they are to be compared with.
+    curves: divisors by name. beside: the same, dashed, of what they are to be compared with.
     """
     for name, values in beside.items():
         axes.plot(values, color=ink(), linestyle="--", label=literal(name))
@@ -78,22 +84,18 @@ def preference(
 ) -> None:
     """Draws B(m) = (d - r)/2 + sum_i cos(m theta_i), its minimum over intervals of m, with negative values shaded.
 
-    axes: of matplotlib. before: the frequencies of the unscaled model, None to leave them out. curves: those of
-    schedules by name; all radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: the largest
-    distance, in tokens. lengths: vertical lines, in tokens by name. Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    before: the frequencies of the unscaled model, None to leave them out. curves: those of schedules by name; all
+    radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: the largest distance, in tokens.
+    lengths: vertical lines, in tokens by name. Men et al. 2024, https://arxiv.org/abs/2405.14591.
     """
     lowest = 0.0
-    shown = ({} if before is None else {_base(curves): before}) | dict(curves)
-    for number, (name, inv_freq) in enumerate(shown.items()):
+    for inv_freq, style in _styled(before, curves):
         at, value = margins(inv_freq, unrotated, length, POINTS)
         lowest = min(lowest, float(value.min()))
-        is_base = before is not None and number == 0
-        style = {"color": ink(), "linestyle": "--"} if is_base else line(number - (before is not None))
-        axes.plot(at, value, linewidth=0.9, label=literal(name), **style)
+        axes.plot(at, value, linewidth=0.9, **style)
     axes.axhspan(1.1 * lowest - 1, 0, color=BLUE, alpha=0.08, linewidth=0)
     axes.axhline(0, color=ink(), linewidth=0.8)
-    for name, tokens in lengths.items():
-        axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
+    mark(axes, lengths)
     in_tokens(axes, "x")
     axes.set(xlabel="distance m, tokens", ylabel="lowest B(m)", title="Preference for nearby tokens")
     axes.set_ylim(bottom=1.1 * lowest - 1)
@@ -111,25 +113,16 @@ def preference(
 def decay(axes: Axes, before: Vector, curves: Curves, length: int, lengths: Mapping[str, int]) -> None:
     """Draws the bound on a score's size at distance m, the mean of |S_n|, S_n = sum_{i < n} exp(j m theta_i).
 
-    axes: of matplotlib. before: the frequencies of the unscaled model. curves: those of schedules by name; all radians
-    per token, float64 [rotary_dim / 2]. length: the largest distance, in tokens. lengths: vertical lines, in tokens by
-    name. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
+    Parameters as in `preference`. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
     """
     at = distances(length)
-    for number, (name, inv_freq) in enumerate(({_base(curves): before} | dict(curves)).items()):
-        style = line(number - 1) if number else {"color": ink(), "linestyle": "--"}
-        axes.plot(at, score_bound(inv_freq, at), linewidth=0.9, label=literal(name), **style)
-    for name, tokens in lengths.items():
-        axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
+    for inv_freq, style in _styled(before, curves):
+        axes.plot(at, score_bound(inv_freq, at), linewidth=0.9, **style)
+    mark(axes, lengths)
     in_tokens(axes, "x")
     axes.set(xlabel="distance m, tokens", ylabel="mean of |S_n|", title="Upper bound of attention scores")
     axes.set_ylim(bottom=0)
     axes.legend(loc="upper right")
-
-
-def _base(curves: Curves) -> str:
-    """The name of the unscaled frequencies beside those of schedules."""
-    return "before" if curves else "now"
 
 
 def divisors(before: Vector, inv_freq: Vector) -> Vector:
@@ -181,30 +174,20 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
     before, lengths = base_inv_freq(spec.rope_theta, spec.rotary_dim), lengths_of(spec, context)
     if not curves:
         lengths = {"declared" if name == "new" else name: length for name, length in lengths.items()}
-    reach = min(2 * context, FARTHEST)
-    shown = [
-        Picture(
-            partial(wavelengths, before=before, curves=curves, lengths=lengths),
-            "Each pair of dimensions rotates with its own wavelength. Pairs above the trained context have "
-            "seen only part of a period in training.",
-        )
-    ]
-    if curves:
-        shown.append(
-            Picture(
-                partial(ramp, before=before, curves=curves),
-                "How far the method slows down each frequency: 1 leaves it unchanged.",
-            )
-        )
-    return [
-        *shown,
-        Picture(
-            partial(preference, before=before, curves=curves, unrotated=spec.unrotated, length=reach, lengths=lengths),
-            "Below 0, a token that is like the query can score lower than a random one at this distance (Men et al. "
-            "2024). The dotted line marks the trained context.",
-        ),
-        Picture(
-            partial(decay, before=before, curves=curves, length=reach, lengths=lengths),
-            "How much two tokens can attend to each other, by their distance (Su et al. 2021).",
-        ),
-    ]
+    drawn: dict[str, Any] = {"before": before, "curves": curves}
+    far = drawn | {"length": min(2 * context, FARTHEST), "lengths": lengths}
+    each_pair = Picture(
+        partial(wavelengths, **drawn, lengths=lengths),
+        "Each pair of dimensions rotates with its own wavelength. Pairs above the trained context have seen only part "
+        "of a period in training.",
+    )
+    slower = Picture(partial(ramp, **drawn), "How far the method slows down each frequency: 1 leaves it unchanged.")
+    nearby = Picture(
+        partial(preference, unrotated=spec.unrotated, **far),
+        "Below 0, a token that is like the query can score lower than a random one at this distance (Men et al. 2024). "
+        "The dotted line marks the trained context.",
+    )
+    attention = Picture(
+        partial(decay, **far), "How much two tokens can attend to each other, by their distance (Su et al. 2021)."
+    )
+    return [each_pair, *([slower] if curves else []), nearby, attention]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..evaluate.tune.result import TuningResult
 from ..validate.validation import BucketResult, Validation
-from .plot_style import BLUE, ORANGE, RED, Panel, Picture, figure, in_tokens, ink, line, literal, write
+from .plot_style import BLUE, ORANGE, RED, Panel, Picture, figure, in_tokens, ink, line, literal, mark, write
 from .schedule_plots import divided_by, wavelengths
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ def write_plot(tuned: TuningResult, path: Path) -> None:
 
 
 def divisors(axes: Axes, tuned: TuningResult) -> None:
-    """Draws theta_i / inv_freq_i of each pair that rotates. axes: of matplotlib. tuned: what was found."""
+    """Draws theta_i / inv_freq_i of each pair that rotates."""
     divided_by(axes, {"tuned": tuned.divisors}, {tuned.best_formula: tuned.formula_divisors})
 
 
 def curves(axes: Axes, tuned: TuningResult) -> None:
-    """Draws losses by position minus those of the best formula, on held-out text. axes, tuned: as in `divisors`."""
+    """Draws losses by position minus those of the best formula, on held-out text."""
     rows = {row.name: row for row in tuned.rows}
     reference = rows[tuned.best_formula].curve
     names = [row.name for row in tuned.rows if row.name.startswith("tuned") or row.recipe is None]
@@ -112,7 +112,7 @@ def curves(axes: Axes, tuned: TuningResult) -> None:
         differences = [value - best for value, best in zip(rows[name].curve, reference, strict=True)]
         axes.plot(tuned.positions, differences, label=literal(name), **line(number))
     axes.axhline(0, color=ink(), linewidth=0.8)
-    axes.axvline(tuned.trained, color=ORANGE, linewidth=0.8, linestyle=":")
+    mark(axes, {"trained": tuned.trained})
     axes.set(
         xlabel="position, tokens", ylabel="nats per token", title=f"Held-out loss, compared with {tuned.best_formula}"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.cli.output import Output, printable, printable_json
+from ropeconv.cli.screen import Screen, printable, printable_json
 
 from ..conftest import CONFIGS, Run
 
@@ -40,7 +40,7 @@ def test_json_stays_the_same_document() -> None:
 def test_nothing_in_a_text_is_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
     """`dynamic:yarn:4` has the name of an emoji in it, and `[bold]` is markup of rich."""
     text = "dynamic:yarn:4 [bold]of[/bold] :smile:"
-    output = Output()
+    output = Screen()
     output.say(text)
     output.copyable(text)
     output.note(text)
@@ -61,7 +61,7 @@ def test_nothing_in_a_text_is_taken_for_markup(capsys: pytest.CaptureFixture[str
 )
 def test_a_token_that_was_stored_by_the_hubs_client_is_not_printed(variable: str, tmp_path: Path) -> None:
     program = (
-        "from ropeconv.cli.output import printable\n"
+        "from ropeconv.cli.screen import printable\n"
         "print(printable('refused: hf_stored_secret'))\n"
         "from huggingface_hub.constants import HF_TOKEN_PATH as path\n"
         "import pathlib\n"

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from ropeconv.cli.output import bar
+from ropeconv.cli.screen import bar
 
 from ..support.waiting import Clock
 

@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from ropeconv.cli.output import Output
+from ropeconv.cli.screen import Screen
 from ropeconv.evaluate.result import Result
 from ropeconv.views.results import show_result
 
@@ -22,7 +22,7 @@ def shown(result: Result, monkeypatch: pytest.MonkeyPatch, width: int = 80, **en
     for name, value in {"COLUMNS": str(width), "TERM": "xterm-256color", **env}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", screen)
-    show_result(result, Output())
+    show_result(result, Screen())
     return screen.getvalue()
 
 

@@ -12,9 +12,9 @@ from ...errors import UsageError
 from ...formats.files import is_graph
 from ...hub.options import PublishOptions, repository
 from ..command import Positional, command
-from ..options import OR_GRAPH, JsonOption, QuietOption, RecipeValues, build_recipe, chosen_methods
-from ..output import Output
+from ..options import OR_GRAPH, RecipeValues, build_recipe, chosen_methods
 from ..output_options import TargetValues, build_target, names_ollama, split
+from ..screen import ProgressScreen, Screen
 from ..units import Flags, check_flags, other_option, refuse_push, units_of, with_draft
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def apply_command(
     recipe: RecipeValues,
     target: TargetValues,
     flags: Flags,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    screen: ProgressScreen,
 ) -> None:
     """Write a checkpoint or GGUF file with a longer context.
 
@@ -61,15 +60,14 @@ def apply_command(
     """
     from ...engines.probe import Probe
 
-    output = Output(as_json, quiet)
     chosen = build_recipe(recipe)
     if "overrides" in target["to"]:
-        print_overrides(sources, chosen, target, flags, output)
+        print_overrides(sources, chosen, target, flags, screen)
         return
     if any(is_graph(source) for source in sources):
         from ..graphs import apply_graphs
 
-        apply_graphs(sources, chosen, target, flags, output)
+        apply_graphs(sources, chosen, target, flags, screen)
         return
     units = with_draft(units_of(sources, target), flags)
     if flags.push:
@@ -85,7 +83,7 @@ def apply_command(
         # after the probe has been started, which takes longer to import transformers than all of this
         from ..batch import Batch
 
-        batch = Batch(units, flags, output)
+        batch = Batch(units, flags, screen)
         plans = batch.plan(chosen)
         if flags.dry_run:
             batch.show(plans)
@@ -96,7 +94,7 @@ def apply_command(
 
 
 def print_overrides(
-    sources: Sequence[str], recipe: Recipe, target: dict[str, Any], flags: Flags, output: Output
+    sources: Sequence[str], recipe: Recipe, target: dict[str, Any], flags: Flags, screen: Screen
 ) -> None:
     """Prints what `--to overrides` asks for: the JSON on stdout, and the command with it on stderr.
 
@@ -121,12 +119,12 @@ def print_overrides(
     plan = make_plan(source, recipe, build_target(unit))
     values = overrides(plan, before)
     text = json.dumps(values)
-    if output.as_json:
+    if screen.as_json:
         run = override_commands(plan, text)
-        output.data({"overrides": values, "context": plan.schedule.context, "run": run})
+        screen.data({"overrides": values, "context": plan.schedule.context, "run": run})
         return
-    output.copyable(text)
+    screen.copyable(text)
     for note in (*plan.warnings, *filter(None, [kept_limits(plan)])):
-        output.note(f"Note: {sentence(note)}")
+        screen.note(f"Note: {sentence(note)}")
     for line in override_commands(plan, "JSON"):
-        output.note(f"Next: {line}")
+        screen.note(f"Next: {line}")

@@ -15,36 +15,44 @@ from ...rope.schedule import Schedule
 from ...rope.spec import LayerKind, RopeSpec
 from ..command import Positional, command, flag
 from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only, head_size, is_length
-from ..options import JsonOption, QuietOption, RecipeValues
-from ..output import Output
+from ..options import RecipeValues
+from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:
-    from ...inspection.head_bound import HeadLengths, HeadWeights
+    from ...inspection.head_bound import HeadLengths
 
 
-def show_reach(spec: RopeSpec, schedules: dict[str, tuple[Schedule, Reach]], output: Output) -> None:
-    """Prints the reach of schedules, as a table or as JSON.
+LEFT_OUT: dict[LayerKind, str] = {"local": "with frequencies of their own", "none": "without RoPE"}
+Schedules = dict[str, tuple[Schedule, Reach]]
+"""Schedules by label, each with its reach where all variances are equal."""
 
-    spec: the RoPE of the model. schedules: each schedule with its reach, by label. output: where to.
-    """
-    head = {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim}
-    if output.as_json:
-        rows = {label: {"context": schedule.context} | at.to_dict() for label, (schedule, at) in schedules.items()}
-        output.data(head | next(iter(rows.values())) if len(rows) == 1 else head | {"schedules": rows})
-        return
+
+def _document(spec: RopeSpec, schedules: Schedules, weighted: dict[str, HeadLengths]) -> dict[str, Any]:
+    """The JSON of the reach of schedules. weighted: by label, that of the heads of a model."""
+    rows = {label: {"context": schedule.context} | at.to_dict() for label, (schedule, at) in schedules.items()}
+    for label, lengths in weighted.items():
+        rows[label]["weighted"] = lengths.to_dict()
+    body = next(iter(rows.values())) if len(rows) == 1 else {"schedules": rows}
+    left_out = {"left_out": {kind: spec.count(kind) for kind in LEFT_OUT}} if weighted else {}
+    return {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim} | body | left_out
+
+
+def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
     table = [
-        (label, effective(at), f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}", _places(at))
+        (label, _effective(at), f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}", _places(at))
         for label, (_, at) in schedules.items()
     ]
     columns = ("", "effective length", "distances with a negative sum", "where")
-    output.table(f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions rotate", columns, table)
+    screen.table(f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions rotate", columns, table)
 
 
-def effective(at: Reach) -> str:
+def _effective(at: Reach) -> str:
     """The effective length of a schedule in words: a number of tokens, the length above which it is, or "any"."""
-    if at.automatic:
-        return "any"
-    return f"above {at.searched - 1:,}" if at.effective_length is None else f"{at.effective_length:,}"
+    return "any" if at.automatic else _length(at.effective_length, at.searched)
+
+
+def _length(length: int | None, below: int) -> str:
+    return f"above {below - 1:,}" if length is None else f"{length:,}"
 
 
 def _places(at: Reach) -> str:
@@ -52,75 +60,38 @@ def _places(at: Reach) -> str:
     return ", ".join(shown) + (", ..." if at.runs > 6 else "")
 
 
-LEFT_OUT: dict[LayerKind, str] = {"local": "with frequencies of their own", "none": "without RoPE"}
-Schedules = dict[str, tuple[Schedule, Reach]]
+def _weighted(model: ModelArgs, schedules: Schedules, screen: Screen) -> dict[str, HeadLengths]:
+    """Reads the projections of a SOURCE, and searches the effective lengths of all heads, by the label of a schedule.
 
-
-def measure_weights(model: ModelArgs, output: Output) -> HeadWeights:
-    """Reads the projections of a SOURCE, with a progress bar.
-
-    model: of the command line. output: for the bar. Raises UsageError for a model given by numbers, BadSource as
-    `head_weights` does.
+    Raises UsageError for a model given by numbers, BadSource as `head_weights` does.
     """
     from ...inspection.head_bound import head_weights
 
     if model.seen is None:
         raise UsageError("--weights needs a SOURCE, whose weights are read; give a folder or a Hub id")
-    with output.counting("Reading", "bytes") as (total, advance):
-        return head_weights(model.seen, total, advance)
-
-
-def show_weighted(weights: HeadWeights, schedules: Schedules, output: Output) -> None:
-    """Searches the effective lengths of all heads and prints them, as tables or as JSON.
-
-    weights: of the model. schedules: by label, each with its reach where all variances are equal. output: where
-    to print.
-    """
-    reached = {}
-    with output.counting("Searching") as (total, advance):
+    with screen.counting("Reading", "bytes") as (total, advance):
+        weights = head_weights(model.seen, total, advance)
+    with screen.counting("Searching") as (total, advance):
         total(sum(weights.work(at.length) for _, at in schedules.values()))
-        for label, (schedule, at) in schedules.items():
-            reached[label] = weights.reach(schedule, at.length, advance)
-    left = {kind: weights.spec.count(kind) for kind in LEFT_OUT}
-    if output.as_json:
-        output.data(_json(weights, schedules, reached) | {"left_out": left})
-        return
-    for label, (_, at) in schedules.items():
-        _table(label, at, reached[label], output)
-    if any(left.values()):
-        kinds = " and ".join(f"{count} {LEFT_OUT[kind]}" for kind, count in left.items() if count)
-        output.say(f"Layers left out: {kinds}.")
+        return {label: weights.reach(schedule, at.length, advance) for label, (schedule, at) in schedules.items()}
 
 
-def _table(label: str, at: Reach, reached: HeadLengths, output: Output) -> None:
+def _show_weighted(label: str, at: Reach, reached: HeadLengths, screen: Screen) -> None:
     rows = []
     for layer in reached.layers:
         head, length = layer.worst or ("", None)
         share = f"{layer.violating} of {len(layer.violations)}"
         rows.append((f"{layer.layer}", share, f"{head}", _length(length, layer.below), f"{layer.below:,}"))
     columns = ("layer", "heads with a negative sum", "worst head", "its effective length", "of distances below")
-    output.table(f"{label}: sum_i w_i cos(m theta_i), with weights per head", columns, rows, right=columns)
+    screen.table(f"{label}: sum_i w_i cos(m theta_i), with weights per head", columns, rows, right=columns)
     longest = max(layer.below for layer in reached.layers)
     worst, half = (_length(length, longest) for length in (reached.worst, reached.median))
     violating = f"{reached.violating} of {counted(reached.heads, 'head')} {'has' if reached.violating == 1 else 'have'}"
-    output.say(
-        f"{label}: with equal variances the effective length is {effective(at)}. With this model's, "
+    screen.say(
+        f"{label}: with equal variances the effective length is {_effective(at)}. With this model's, "
         f"{violating} a negative sum; the effective length of the worst is "
         f"{worst}, the median {half}."
     )
-
-
-def _length(length: int | None, below: int) -> str:
-    return f"above {below - 1:,}" if length is None else f"{length:,}"
-
-
-def _json(weights: HeadWeights, schedules: Schedules, reached: dict[str, HeadLengths]) -> dict[str, Any]:
-    rows = {
-        label: {"context": schedule.context} | at.to_dict() | {"weighted": reached[label].to_dict()}
-        for label, (schedule, at) in schedules.items()
-    }
-    body = next(iter(rows.values())) if len(rows) == 1 else {"schedules": rows}
-    return {"rotary_dim": weights.spec.rotary_dim, "head_dim": weights.spec.head_dim} | body
 
 
 EXAMPLES = """
@@ -139,6 +110,7 @@ ropeconv bound ./Llama-2-7b-hf --weights --yarn 4
 )
 def bound_command(
     recipe: RecipeValues,
+    screen: ProgressScreen,
     what: Annotated[str | None, Positional("[LENGTH|SOURCE]", "A number of tokens, or a model to judge.")] = None,
     head_dim: HeadDimOption = None,
     rotary_dim: RotaryDimOption = None,
@@ -160,8 +132,6 @@ def bound_command(
         bool,
         flag("Weigh every pair by the SOURCE's own projections, for each layer and head.", "--weights"),
     ] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Find the smallest rope_theta for a context length, or the longest distance that a model supports.
 
@@ -169,14 +139,13 @@ def bound_command(
     With a LENGTH: the smallest base above 1, proven, and the first range of bases that is wide enough to use.
     With a SOURCE, methods, or --theta: the effective length. --weights adds the effective length of each head.
     """
-    output = Output(as_json, quiet)
     frequencies_only(recipe)
     values = {name: value for name, value in recipe.items() if value is not None}
     if what is not None and is_length(what):
         if values:
             flag = next(iter(values)).replace("_", "-")
             raise UsageError(f"--{flag} does not go with a length; give a length, or a schedule with --up-to")
-        _smallest(parse_tokens(what), *head_size(head_dim, rotary_dim), windows, certificate, output)
+        _smallest(parse_tokens(what), *head_size(head_dim, rotary_dim), windows, certificate, screen)
         return
     if certificate is not None or windows is not None:
         raise UsageError("--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`")
@@ -185,36 +154,42 @@ def bound_command(
     model = find(what, recipe, head_dim, rotary_dim)
     if not up_to and what is None and not values.keys() - {"theta"}:
         up_to = "1M"
-    schedules = {}
-    measured = measure_weights(model, output) if weights else None
+    schedules: Schedules = {}
     for label, schedule in model.schedules().items():
         length = parse_tokens(up_to) if up_to else model.spec.visible(schedule.context)
         schedules[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
-    if measured is not None:
-        show_weighted(measured, schedules, output)
-        return
-    show_reach(model.spec, schedules, output)
+    weighted = _weighted(model, schedules, screen) if weights else {}
+    if screen.as_json:
+        screen.data(_document(model.spec, schedules, weighted))
+    elif weighted:
+        for label, lengths in weighted.items():
+            _show_weighted(label, schedules[label][1], lengths, screen)
+        left = [f"{count} {words}" for kind, words in LEFT_OUT.items() if (count := model.spec.count(kind))]
+        if left:
+            screen.say(f"Layers left out: {' and '.join(left)}.")
+    else:
+        _show_reach(model.spec, schedules, screen)
 
 
 def _smallest(
-    length: int, head_dim: int, rotary_dim: int, windows: bool | None, certificate: Path | None, output: Output
+    length: int, head_dim: int, rotary_dim: int, windows: bool | None, certificate: Path | None, screen: Screen
 ) -> None:
     proof: list[tuple[float, float, int]] | None = None if certificate is None else []
-    with output.watching() as tell:
+    with screen.watching() as tell:
         bases = bound(length, rotary_dim, head_dim, windows, proof, tell)
     if certificate is not None and proof is not None:
         lines = [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
         certificate.write_text("# ln b from\tto\tdistance whose sum is negative there\n" + "".join(lines), "utf-8")
-    if output.as_json:
-        output.data(bases.to_dict())
+    if screen.as_json:
+        screen.data(bases.to_dict())
     else:
-        _show_bound(bases, output)
+        _show_bound(bases, screen)
 
 
-def _show_bound(bases: Bound, output: Output) -> None:
+def _show_bound(bases: Bound, screen: Screen) -> None:
     what = f"{bases.length:,} tokens, {bases.rotary_dim} of {bases.head_dim} dimensions rotate"
     if bases.binding_distance is None:
-        output.say(f"{what}: every base above 1 keeps the sum from being negative.")
+        screen.say(f"{what}: every base above 1 keeps the sum from being negative.")
         return
     rows = [
         ("smallest base", repr(bases.base), f"the sum is 0 at distance {bases.binding_distance:,}"),
@@ -226,10 +201,10 @@ def _show_bound(bases: Bound, output: Output) -> None:
         rows.append(("last base that violates", f"{bases.last_violating_base:,.0f}", "all larger ones will do"))
     rows += [("published", f"{base:.2g}", source) for source, base in bases.published.items()]
     rows.append(("estimate L / x0", f"{asymptotic_base(bases.length):,.0f}", "for ever wider heads"))
-    output.table(what, ("", "base", ""), rows)
+    screen.table(what, ("", "base", ""), rows)
     if not bases.known_windows:
         what = "the last violation" if bases.first_wide_window else "the first wide interval and the last violation"
-        output.say(f"--windows looks for {what}, which takes 15 minutes at 1M tokens.")
+        screen.say(f"--windows looks for {what}, which takes 15 minutes at 1M tokens.")
 
 
 def _interval(ends: tuple[float, float | None]) -> str:

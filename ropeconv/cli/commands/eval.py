@@ -12,8 +12,7 @@ from ...errors import Interrupted, UsageError
 from ...options import EvalOptions, RunOptions, SizeOptions, TextOptions, copied
 from ...rope.errors import counted
 from ..command import Positional, Rule, command
-from ..options import DryRunOption, FamilyOption, JsonOption, QuietOption
-from ..output import Output
+from ..options import DryRunOption, FamilyOption
 from ..output_options import (
     DeviceMapOption,
     PlotOption,
@@ -21,6 +20,7 @@ from ..output_options import (
     TrustOption,
     check_places,
 )
+from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:
     from ...evaluate.evaluation import Evaluation, Sizes
@@ -80,6 +80,7 @@ def eval_command(
     options: EvalOptions,
     sizes: SizeOptions,
     running: RunOptions,
+    screen: ProgressScreen,
     model: Annotated[str, Positional("MODEL", MODEL)] = "",
     named: Annotated[
         list[str] | None,
@@ -91,8 +92,6 @@ def eval_command(
     trust_remote_code: TrustOption = False,
     family: FamilyOption = "",
     dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Measure loss and retrieval of a model with several methods, before anything is written.
 
@@ -109,7 +108,6 @@ def eval_command(
     from ...formats.journal import default_path
     from ...views.results import show_result
 
-    output = Output(as_json, quiet)
     check_places(report, plot, options.out)
     words, names = sort_words([*filter(None, [model]), *(named or ())], options)
     model, *named = words or [""]
@@ -125,20 +123,20 @@ def eval_command(
         for condition in conditions:
             condition.check([row.name for row in rows], measures, evaluation.sizes)
         if dry_run:
-            _show_plan(evaluation, model, seconds, output)
+            _show_plan(evaluation, model, seconds, screen)
             return
-        _run(evaluation, options.journal or default_path(evaluation.runner.source), options.fresh, seconds, output)
+        _run(evaluation, options.journal or default_path(evaluation.runner.source), options.fresh, seconds, screen)
     result = evaluation.result(model or ", ".join(row.url for row in rows))
     _write(result, options.out, plot, report)
-    if as_json:
-        output.data(to_builtins(result))
+    if screen.as_json:
+        screen.data(to_builtins(result))
     else:
-        show_result(result, output)
+        show_result(result, screen)
     if evaluation.outcome.stopped:
         raise Interrupted("stopped before its end; the same command continues")
     for path in record(result, rows):
-        output.note(f"The receipt of {path} has these numbers.")
-    _judge(conditions, result, output)
+        screen.note(f"The receipt of {path} has these numbers.")
+    _judge(conditions, result, screen)
 
 
 def _methods_of(named: Sequence[str], options: EvalOptions) -> str:
@@ -163,11 +161,11 @@ def _write(result: Result, out: Path | None, plot: Path | None, report: Path | N
         write_evaluation_report(result, report)
 
 
-def _judge(conditions: Sequence[Condition], result: Result, output: Output) -> None:
+def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> None:
     """Exits with 3 where a condition of --fail-if holds."""
     judged = [condition.judge(result) for condition in conditions]
     for one in judged:
-        output.note(one.sentence)
+        screen.note(one.sentence)
     if any(one.met for one in judged):
         raise SystemExit(3)
 
@@ -188,17 +186,17 @@ def _opened(workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tupl
         yield opened
 
 
-def _show_plan(evaluation: Evaluation, model: str, budget: float, output: Output) -> None:
+def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
     """Prints what would be run, and what it takes. Raises UsageError where that is more than the budget in seconds."""
     from ...evaluate.evaluation import within
 
     units, found = evaluation.units, evaluation.estimate()
     within(budget, found, [unit.case for unit in units], evaluation.sizes)
     memory = "" if evaluation.workers else evaluation.runner.memory(evaluation.sizes.longest)
-    if output.as_json:
+    if screen.as_json:
         rows = [row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None} for row in evaluation.rows]
         lengths = list(evaluation.sizes.lengths)
-        output.data({"source": model, "rows": rows, "lengths": lengths, "estimate": found.to_dict(), "memory": memory})
+        screen.data({"source": model, "rows": rows, "lengths": lengths, "estimate": found.to_dict(), "memory": memory})
         return
     counts = Counter((unit.measure.name, unit.case.column) for unit in units)
     tokens = Counter[tuple[str, int]]()
@@ -209,15 +207,15 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, output: Output
         for measure, column in counts
     ]
     columns = ("measure", "length", "sequences", "tokens")
-    output.table(f"{model}, {counted(len(evaluation.rows), 'row')}", columns, body, right=columns[1:])
+    screen.table(f"{model}, {counted(len(evaluation.rows), 'row')}", columns, body, right=columns[1:])
     for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
-        output.say(f"Left out: {sentence}")
-    output.say(found.sentence)
+        screen.say(f"Left out: {sentence}")
+    screen.say(found.sentence)
     if memory:
-        output.say(memory)
+        screen.say(memory)
 
 
-def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, output: Output) -> None:
+def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, screen: Screen) -> None:
     """Runs an evaluation with a progress bar; Ctrl-C ends it with what has been measured.
 
     journal: its file. fresh: start it anew. budget: in seconds, 0 for none. Raises UsageError where it would take
@@ -233,18 +231,18 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, outp
     with Journal(journal, EVAL, evaluation.runner.source, fresh) as opened:
         missing = evaluation.missing(opened)
         for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
-            output.note(f"Left out: {sentence}")
+            screen.note(f"Left out: {sentence}")
         if missing and budget:
             found = evaluation.estimate(opened)
             within(budget, found, [unit.case for unit in missing], evaluation.sizes)
-            output.note(found.sentence)
+            screen.note(found.sentence)
         done = len(evaluation.units) - len(missing)
         if done:
-            output.note(f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}.")
+            screen.note(f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}.")
         what = "what has been measured will be shown"
         try:
-            with output.counting("Measuring") as (total, advance), stopping(output, what) as stopped:
-                progress = Progress(output.note, total, advance, stopped)
+            with screen.counting("Measuring") as (total, advance), stopping(screen, what) as stopped:
+                progress = Progress(screen.note, total, advance, stopped)
                 out_of_memory(lambda: evaluation.run(opened, progress))
         except KeyboardInterrupt:
             done = len(evaluation.units) - len(evaluation.missing(opened))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from ...formats.files import is_graph
 from ..command import LENGTH, OUTPUT, Positional, command, flag
-from ..options import OR_GRAPH, ExplainOption, FamilyOption, JsonOption, SourceArgument
-from ..output import Output
+from ..options import OR_GRAPH, ExplainOption, FamilyOption, SourceArgument
+from ..screen import Screen
 
 INSPECT_EXAMPLES = """
 ropeconv inspect Qwen/Qwen3-8B
@@ -22,34 +22,34 @@ ropeconv inspect ./DeepSeek-V3-renamed --family deepseek_v3
 @command(INSPECT_EXAMPLES)
 def inspect_command(
     source: Annotated[str, Positional("SOURCE", OR_GRAPH)],
+    screen: Screen,
     family: FamilyOption = "",
     explain: ExplainOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the RoPE of a model, the runtimes that support it, and problems with their fixes."""
     if is_graph(source):
         from ..graphs import inspect_graphs
 
-        inspect_graphs(source, family, explain, Output(as_json))
+        inspect_graphs(source, family, explain, screen)
         return
-    from ...bake.warnings import repairs_of
+    from ...bake.warnings import repairs
     from ...inspection.adapter import read_adapter
     from ...inspection.inspection import inspect_source
     from ...models.open import open_source
     from ...views.inspection import show_adapter, show_inspection
 
-    opened, output = open_source(source, family), Output(as_json)
+    opened = open_source(source, family)
     adapter = read_adapter(opened)
     if adapter is not None:
-        output.data(adapter.to_dict()) if as_json else show_adapter(adapter, output)
+        screen.data(adapter.to_dict()) if screen.as_json else show_adapter(adapter, screen)
         return
     opened.as_draft = True
     inspection = inspect_source(opened)
-    repairs = repairs_of(opened, inspection)
-    if as_json:
-        output.data(inspection.document(repairs).to_dict())
+    problems = list(repairs(opened, inspection))
+    if screen.as_json:
+        screen.data(inspection.document(problems).to_dict())
     else:
-        show_inspection(inspection, output, repairs, explain)
+        show_inspection(inspection, screen, problems, explain)
 
 
 ADVISE_EXAMPLES = """
@@ -64,12 +64,12 @@ ropeconv advise Qwen/Qwen3-8B --context 128k --measured result.json
 def advise_command(
     source: SourceArgument,
     context: Annotated[str, flag("The context to declare.", "--context", LENGTH, metavar="TOKENS")],
+    screen: Screen,
     explain: ExplainOption = False,
     measured: Annotated[
         Path | None, flag("Sort by this result of `ropeconv eval -o`.", "--measured", OUTPUT, metavar="FILE")
     ] = None,
     family: FamilyOption = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Compare the methods that reach a context length, with the command for each."""
     from ...evaluate.ranking import advised
@@ -77,18 +77,17 @@ def advise_command(
     from ...rope.lengths import parse_tokens
     from ...views.advice import show_advice, show_methods
 
-    output = Output(as_json)
     advice = advised(open_source(source, family), parse_tokens(context), measured)
-    if as_json:
-        output.note(advice.note and f"Note: {advice.note}")
-        output.data(advice.to_dict())
+    if screen.as_json:
+        screen.note(advice.note and f"Note: {advice.note}")
+        screen.data(advice.to_dict())
         return
-    show_advice(advice, output)
+    show_advice(advice, screen)
     if explain:
-        output.say("")
-        show_methods(advice, output)
+        screen.say("")
+        show_methods(advice, screen)
     else:
-        output.say("More:    --explain")
+        screen.say("More:    --explain")
 
 
 COMPARE_EXAMPLES = """
@@ -110,36 +109,36 @@ ropeconv compare ./Qwen3-8B-yarn4 ./my-lora
 )
 def compare_command(
     models: Annotated[list[str], Positional("A B...", f"{OR_GRAPH} Or a PEFT adapter, or a YAML file of mergekit.")],
+    screen: Screen,
     family: FamilyOption = "",
     merge: Annotated[bool, flag("Say whether mergekit can merge A and B, as of three models.", "--merge")] = False,
     explain: ExplainOption = False,
     exit_code: Annotated[bool, flag("Exit with 3 where they differ, or do not fit.", "--exit-code")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Show how the RoPE of two models differs, or whether models can be merged and adapters applied."""
     if any(map(is_graph, models)):
         from ..graphs import compare_graphs
 
-        if not compare_graphs(models, family, {"--merge": merge, "--explain": explain}, Output(as_json)) and exit_code:
+        if not compare_graphs(models, family, {"--merge": merge, "--explain": explain}, screen) and exit_code:
             raise SystemExit(3)
         return
     from ...inspection.compatibility import compatibility, opened
     from ...inspection.side_by_side import side_by_side
     from ...views.inspection import show_comparison, show_compatibility
 
-    output, (found, adapters, file) = Output(as_json), opened(models, family)
+    found, adapters, file = opened(models, family)
     if merge or file or adapters or len(found) > 2:
         compared = compatibility(found, adapters, file)
-        output.data(compared.to_dict()) if as_json else show_compatibility(compared, output)
+        screen.data(compared.to_dict()) if screen.as_json else show_compatibility(compared, screen)
         if exit_code and not compared.fits:
             raise SystemExit(3)
         return
     difference = side_by_side(*found)
     for side in (difference.first, difference.second):
-        output.note(side.inspection.assumption)
-    if as_json:
-        output.data(difference.to_dict())
+        screen.note(side.inspection.assumption)
+    if screen.as_json:
+        screen.data(difference.to_dict())
     else:
-        show_comparison(difference, output, explain)
+        show_comparison(difference, screen, explain)
     if exit_code and not difference.same:
         raise SystemExit(3)

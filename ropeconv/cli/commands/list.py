@@ -9,8 +9,8 @@ from ...errors import UsageError
 from ...rope.errors import shown
 from ...rope.methods.method import REGISTRY, Method
 from ..command import Positional, command, flag
-from ..options import JsonOption, plain
-from ..output import Output
+from ..options import plain
+from ..screen import Screen
 
 METHODS_EXAMPLES = """
 ropeconv list methods
@@ -28,22 +28,21 @@ ropeconv list archs --json
 
 @command(METHODS_EXAMPLES)
 def methods_command(
+    screen: Screen,
     name: Annotated[str, Positional("[NAME]", "Show one method with its settings.")] = "",
-    as_json: JsonOption = False,
 ) -> None:
     """List the methods, or show one with its formula, settings and paper."""
-    output = Output(as_json)
     if name and name not in REGISTRY:
         raise UsageError(f"there is no method {shown(name)}; choose {', '.join(REGISTRY)}")
     methods = {name: REGISTRY[name]} if name else REGISTRY
-    if as_json:
-        output.data({"methods": [_method(method) for method in methods.values()]})
+    if screen.as_json:
+        screen.data({"methods": [_method(method) for method in methods.values()]})
         return
     if name:
-        _show_method(REGISTRY[name], output)
+        _show_method(REGISTRY[name], screen)
         return
     rows = [(method.flag(), method.summary, method.paper) for method in REGISTRY.values()]
-    output.table("Methods", ("flag", "what", "source"), rows, optional=("source",))
+    screen.table("Methods", ("flag", "what", "source"), rows, optional=("source",))
 
 
 def _method(method: type[Method]) -> dict[str, Any]:
@@ -61,36 +60,35 @@ def _method(method: type[Method]) -> dict[str, Any]:
     }
 
 
-def _show_method(method: type[Method], output: Output) -> None:
-    output.say(f"{method.flag()}: {method.summary} ({method.paper})")
+def _show_method(method: type[Method], screen: Screen) -> None:
+    screen.say(f"{method.flag()}: {method.summary} ({method.paper})")
     if method.finetuning_note:
-        output.say(f"Fine-tuning: {method.finetuning_note}.")
+        screen.say(f"Fine-tuning: {method.finetuning_note}.")
     if method.__doc__:
-        output.say("")
-        output.say("\n".join(line.strip() for line in method.__doc__.strip().splitlines()))
+        screen.say("")
+        screen.say("\n".join(line.strip() for line in method.__doc__.strip().splitlines()))
     if method.departures:
-        output.say("\nDifferences from the paper:")
+        screen.say("\nDifferences from the paper:")
         for sentence in method.departures:
-            output.say(f"- {sentence}")
+            screen.say(f"- {sentence}")
     rows = [
         (f"--{item.name.replace('_', '-')}", "" if item.default in (None, dataclasses.MISSING) else plain(item.default),
          item.metadata["help"])
         for item in dataclasses.fields(method)[1:]
     ]  # fmt: skip
-    output.say("")
+    screen.say("")
     if rows:
-        output.table("Settings", ("flag", "default", "what"), rows)
+        screen.table("Settings", ("flag", "default", "what"), rows)
 
 
 @command(FAMILIES_EXAMPLES)
-def families_command(as_json: JsonOption = False) -> None:
+def families_command(screen: Screen) -> None:
     """List the model families, with their rope types and GGUF architectures."""
     from ...models.registry import families
 
-    output = Output(as_json)
     supported = [family for family in families() if not family.refuse]
     refused = [family for family in families() if family.refuse]
-    if as_json:
+    if screen.as_json:
         rows = [
             {
                 "name": family.name,
@@ -105,26 +103,26 @@ def families_command(as_json: JsonOption = False) -> None:
             }
             for family in families()
         ]
-        output.data({"families": rows})
+        screen.data({"families": rows})
         return
     table = [
         (f.name, f.display_name, ", ".join(f.model_types), ", ".join(f.writing.types), f.gguf.arch if f.gguf else "")
         for f in supported
     ]
     columns = ("name", "models", "model_type", "rope types", "--to gguf as")
-    output.table("Families", columns, table, optional=("rope types", "model_type", "--to gguf as"))
+    screen.table("Families", columns, table, optional=("rope types", "model_type", "--to gguf as"))
     for family in families():
         if family.origin:
-            output.say(f"{family.name} is described in {family.origin}.")
-    output.table("Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused])
+            screen.say(f"{family.name} is described in {family.origin}.")
+    screen.table("Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused])
 
 
 @command(ARCHS_EXAMPLES)
-def archs_command(as_json: JsonOption = False) -> None:
+def archs_command(screen: Screen) -> None:
     """List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for each."""
     from ...runtimes.llamacpp.archs import arch_table
 
-    table, output = arch_table(), Output(as_json)
+    table = arch_table()
     archs = [
         {
             "name": arch.name,
@@ -139,14 +137,14 @@ def archs_command(as_json: JsonOption = False) -> None:
         }
         for arch in table.arch.values()
     ]
-    if as_json:
+    if screen.as_json:
         others = {"without_rope": table.without_rope, "drafts": table.drafts}
-        output.data({"llama_cpp": table.version, "source": table.source, "archs": archs, **others})
+        screen.data({"llama_cpp": table.version, "source": table.source, "archs": archs, **others})
         return
     keys = ("name", "pairs", "rope_freqs", "factor_lists")
     rows = [(*(str(row[key]) for key in keys), "yes" if a.betas else "", ", ".join(a.carriers))
             for row, a in zip(archs, table.arch.values(), strict=True)]  # fmt: skip
-    output.table(
+    screen.table(
         table.display_name,
         ("arch", "pairs", "rope_freqs", "factor lists", "betas", "--carrier"),
         rows,
@@ -163,30 +161,30 @@ ropeconv list runtimes --matrix --runtime vllm --runtime sglang
 
 @command(RUNTIMES_EXAMPLES)
 def runtimes_command(
+    screen: Screen,
     matrix: Annotated[bool, flag("A line per model family, a column per runtime.", "--matrix")] = False,
     runtime: Annotated[
         list[str] | None,
         flag("Only these, in current versions; with @VERSION, in that one.", "--runtime", metavar="NAME[@VERSION]"),
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List the runtimes, and how many model families each was tested with."""
     from ...bake.advice import matrix as all_cells
     from ...runtimes.runtime import find, runtimes
     from ...views.advice import newest_of, show_matrix, show_runtimes, summaries
 
-    output, cells = Output(as_json), all_cells()
+    cells = all_cells()
     rows_named = [row for name in runtime or () for row in find(name)]
     if not matrix:
         rows = summaries(rows_named or runtimes(), cells)
-        if as_json:
-            output.data({"runtimes": rows})
+        if screen.as_json:
+            screen.data({"runtimes": rows})
         else:
-            show_runtimes(rows, output)
+            show_runtimes(rows, screen)
         return
     columns = {row.key: row for row in rows_named or newest_of(runtimes())}
-    if as_json:
+    if screen.as_json:
         matching = [cell for cell in cells if any(cell.verdict.covers(row) for row in columns.values())]
-        output.data({"cells": [cell.to_dict() for cell in matching]})
+        screen.data({"cells": [cell.to_dict() for cell in matching]})
         return
-    show_matrix(cells, list(columns.values()), output)
+    show_matrix(cells, list(columns.values()), screen)

@@ -10,8 +10,8 @@ from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
 from ..command import OUTPUT, Positional, command, flag
 from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only
-from ..options import JsonOption, QuietOption, RecipeValues
-from ..output import Output
+from ..options import RecipeValues
+from ..screen import ProgressScreen, Screen
 
 EXAMPLES = """
 ropeconv plot Qwen/Qwen3-8B --yarn 4
@@ -24,6 +24,7 @@ ropeconv plot ./Llama-2-7b-hf-yarn16 --dark -o baked.svg
 @command(EXAMPLES, dark=(lambda values: values["out"], "is for a picture; add -o plot.svg"))
 def plot_command(
     recipe: RecipeValues,
+    screen: ProgressScreen,
     source: Annotated[
         str | None, Positional("[SOURCE]", "A model, as for `inspect`; without one, give --theta.")
     ] = None,
@@ -34,8 +35,6 @@ def plot_command(
         flag("Draw a picture (.png or .svg) instead of the table.", "--out", OUTPUT, short="-o", metavar="FILE"),
     ] = None,
     dark: Annotated[bool, flag("Draw for a dark background.", "--dark", OUTPUT)] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:  # fmt: skip
     """Show the frequencies of one or several methods: a table, or a picture with -o.
 
@@ -49,20 +48,20 @@ def plot_command(
         checked(out)
         frequencies_only(recipe)
     model = find(source, recipe, head_dim, rotary_dim)
-    output, spec, schedules = Output(as_json, quiet), model.spec, model.schedules()
+    spec, schedules = model.spec, model.schedules()
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
     curves = {name: schedule.inv_freq for name, schedule in schedules.items() if model.recipes or spec.scaled}
     context = max(schedule.context for schedule in schedules.values())
     if out is not None:
         panels = [picture.draw for picture in pictures_of(spec, curves, context)]
         write(figure(*panels, title=model.name, dark=dark), out)
-        output.note(f"Wrote {out}")
-    if as_json:
+        screen.note(f"Wrote {out}")
+    if screen.as_json:
         reach = min(2 * context, FARTHEST)
         drawn = {
             name: numbers(before, curve, spec.unrotated, reach) for name, curve in {"before": before, **curves}.items()
         }
-        output.data(
+        screen.data(
             {
                 "model": model.name, "picture": out and str(out), "lengths": lengths_of(spec, context),
                 "schedules": {name: _document(recipe, schedule) for recipe, name, schedule in _named(model, schedules)},
@@ -71,7 +70,7 @@ def plot_command(
         )  # fmt: skip
     elif out is None:
         for recipe_made, name, schedule in _named(model, schedules):
-            _show(schedule, model, recipe_made, name, output)
+            _show(schedule, model, recipe_made, name, screen)
 
 
 def _named(model: ModelArgs, schedules: dict[str, Schedule]) -> list[tuple[Recipe | None, str, Schedule]]:
@@ -84,18 +83,18 @@ def _document(recipe: Recipe | None, schedule: Schedule) -> dict[str, Any]:
     return (recipe.to_dict() if recipe else {}) | schedule.to_dict()
 
 
-def _show(schedule: Schedule, model: ModelArgs, recipe: Recipe | None, name: str, output: Output) -> None:
+def _show(schedule: Schedule, model: ModelArgs, recipe: Recipe | None, name: str, screen: Screen) -> None:
     """Prints a table of pairs: frequency, wavelength in tokens, and by what the method divides the frequency."""
     from ...runtimes.verdict import frequencies
 
     if recipe is not None:
-        output.note(recipe.method.slow_note)
+        screen.note(recipe.method.slow_note)
     log_n = f", log-n ({schedule.log_n.kind}) over {schedule.log_n.length:,} tokens" if schedule.log_n else ""
-    output.say(f"{name}: {frequencies(schedule)}")
-    output.say(f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}{log_n}\n")
+    screen.say(f"{name}: {frequencies(schedule)}")
+    screen.say(f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}{log_n}\n")
     base = model.spec.unscaled() if model.spec.scaled else model.spec
     rows = [
         (str(pair), f"{new:.6e}", *((f"{math.tau / new:,.1f}", f"{old / new:.4f}") if new else ("-", "-")))
         for pair, (old, new) in enumerate(zip(base.form.inv_freq(base.rotary_dim), schedule.inv_freq, strict=True))
     ]
-    output.table("", ("pair", "inv_freq", "wavelength (tokens)", "divided by"), rows)
+    screen.table("", ("pair", "inv_freq", "wavelength (tokens)", "divided by"), rows)

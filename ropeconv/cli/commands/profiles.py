@@ -18,14 +18,12 @@ from ..options import (
     DryRunOption,
     ExplainOption,
     FamilyOption,
-    JsonOption,
-    QuietOption,
     build_recipe,
     recipe_options,
     variable,
 )
-from ..output import Output
 from ..output_options import build_target
+from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:
     from ...bake.plan import Plan
@@ -57,6 +55,7 @@ def profiles_command(
     model: Annotated[str, Positional("MODEL", SOURCE)],
     methods: Annotated[dict[str, Any], OptionGroup(method_options)],
     target: Annotated[dict[str, Any], OptionGroup(target_options)],
+    screen: ProgressScreen,
     named: Annotated[
         list[str] | None,
         Positional("[METHOD:VALUE]...", "The profiles, such as yarn:4, or base for the unchanged model."),
@@ -72,8 +71,6 @@ def profiles_command(
     family: FamilyOption = "",
     dry_run: DryRunOption = False,
     explain: ExplainOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:  # fmt: skip
     """Write one model for several contexts, with its weights stored once.
 
@@ -85,7 +82,7 @@ def profiles_command(
     from ...models.open import open_source
     from ...views.plan import show_profiles
 
-    output, recipes = Output(as_json, quiet), recipes_of(named or [], methods)
+    recipes = recipes_of(named or [], methods)
     how = PublishOptions(private, repo_id=repository(push)) if push else None
     source, chosen = open_source(model, family), build_target(target)
     if push:
@@ -96,21 +93,21 @@ def profiles_command(
         plans = {name: with_card(plan) for name, plan in plans.items()}
     plan = profiles_plan(source, plans, out, copy)
     branches = branches_of(plans)
-    if not (quiet or as_json):
-        show_profiles(plan, output, explain, keeps)
+    if not (screen.quiet or screen.as_json):
+        show_profiles(plan, screen, explain, keeps)
     documents = {
         name: {"name": name, "own_bytes": plan.own_bytes(name), **made.to_dict()} for name, made in plans.items()
     }
-    if dry_run and not as_json:
-        output.copyable(f"Would publish {push}: {', '.join(branches.values())}" if push else f"Would write {plan.out}")
+    if dry_run and not screen.as_json:
+        screen.copyable(f"Would publish {push}: {', '.join(branches.values())}" if push else f"Would write {plan.out}")
     if not dry_run:
         if keeps:
-            _write(plan, documents, output)
+            _write(plan, documents, screen)
         if how:
-            _publish(plans, branches, how, keeps, documents, output)
-    if as_json:
+            _publish(plans, branches, how, keeps, documents, screen)
+    if screen.as_json:
         shared = sum(file.size for file in plan.shared)
-        output.data({"out": str(plan.out), "shared_bytes": shared, "profiles": list(documents.values())})
+        screen.data({"out": str(plan.out), "shared_bytes": shared, "profiles": list(documents.values())})
 
 
 def refuse_gguf(kind: str, push: str) -> None:
@@ -129,7 +126,7 @@ def branches_of(names: Iterable[str]) -> dict[str, str]:
 
 def _publish(
     plans: dict[str, Plan], branches: dict[str, str], how: PublishOptions, kept: bool,
-    documents: dict[str, dict[str, Any]], output: Output,
+    documents: dict[str, dict[str, Any]], screen: Screen,
 ) -> None:  # fmt: skip
     """Publishes each profile as its branch, and adds the URL to its document. kept: whether they were written here."""
     from ...bake.checkpoint import CheckpointPlan
@@ -140,12 +137,12 @@ def _publish(
         here = replace(how, revision=name, exist_ok=True) if branches[name] == name else how
         assert isinstance(plan, CheckpointPlan)
         if kept:
-            url = send(from_plan(plan, plan.out), here, output)
+            url = send(from_plan(plan, plan.out), here, screen)
         else:
-            _, url = publish_staged(plan, None, here, output, checksum=False)
+            _, url = publish_staged(plan, None, here, screen, checksum=False)
         documents[name] |= {"branch": branches[name], "published": url}
-        if not output.as_json:
-            output.copyable(url if output.quiet else f"{name}: {url}")
+        if not screen.as_json:
+            screen.copyable(url if screen.quiet else f"{name}: {url}")
 
 
 def recipes_of(named: list[str], methods: dict[str, Any]) -> list[Recipe]:
@@ -165,25 +162,25 @@ def recipes_of(named: list[str], methods: dict[str, Any]) -> list[Recipe]:
     return recipes
 
 
-def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], output: Output) -> None:
+def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Screen) -> None:
     """Writes the folder, and prints the command of each profile. documents: by profile, which get the outcome."""
     from ...bake.profiles import write_profiles
     from ...bake.warnings import run_commands
 
     try:
-        with output.progress("Writing", plan.bytes) as advance:
+        with screen.progress("Writing", plan.bytes) as advance:
             outputs = write_profiles(plan, advance=advance)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; {plan.out} does not exist yet, and the same command continues") from None
     checked = [name for name, done in outputs.items() if done.check]
     for reason in dict.fromkeys(done.reason for done in outputs.values()):
-        output.note(reason and f"Not checked: {reason}.")
-    if not output.as_json:
-        output.copyable(str(plan.out) if output.quiet else f"Wrote {plan.out}")
-        if checked and not output.quiet:
-            output.say(f"Checked: the installed transformers computes the frequencies of {', '.join(checked)}.")
+        screen.note(reason and f"Not checked: {reason}.")
+    if not screen.as_json:
+        screen.copyable(str(plan.out) if screen.quiet else f"Wrote {plan.out}")
+        if checked and not screen.quiet:
+            screen.say(f"Checked: the installed transformers computes the frequencies of {', '.join(checked)}.")
     for name, done in outputs.items():
         commands = run_commands(plan.plans[name], done.path)
         documents[name] |= {"path": str(done.path), "check": to_builtins(done.check), "run": commands}
-        for line in [] if output.as_json or output.quiet else commands:
-            output.copyable(f"{name}: {line}")
+        for line in [] if screen.as_json or screen.quiet else commands:
+            screen.copyable(f"{name}: {line}")

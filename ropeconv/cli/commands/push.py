@@ -12,8 +12,8 @@ from ...hub.options import PublishOptions, repository
 from ...options import from_command_line, options
 from ...rope.errors import RopeconvError, counted
 from ..command import RUNNING, OptionGroup, Positional, TrainerName, command, flag
-from ..options import FamilyOption, JsonOption, QuietOption
-from ..output import Output, printable
+from ..options import FamilyOption
+from ..screen import ProgressScreen, Screen, printable
 
 if TYPE_CHECKING:
     from ...bake.checkpoint import CheckpointPlan
@@ -34,10 +34,10 @@ def how_to_publish(values: dict[str, Any]) -> PublishOptions:
     return replace(how, message=printable(how.message), base_model=how.base_model and repository(how.base_model))
 
 
-def written_before(plan: Plan, output: Output) -> bool:
+def written_before(plan: Plan, screen: Screen) -> bool:
     """Whether the output of a plan is there, from a run that was stopped before it had made or published all of them.
 
-    plan: what is to be written. output: for progress and notes. Raises BadSource where files of a folder have been
+    plan: what is to be written. screen: for progress and notes. Raises BadSource where files of a folder have been
     changed since, Disagreement where they are not what the source gives now.
     """
     from ...bake.findings import Options
@@ -49,52 +49,52 @@ def written_before(plan: Plan, output: Output) -> bool:
     if earlier is None:
         return False
     try:
-        compare_files(earlier, Options(), output)
+        compare_files(earlier, Options(), screen)
     except Disagreement as problem:
         raise Disagreement(f"{problem}, with --force to replace it") from None
     return True
 
 
 def publish_staged(
-    plan: CheckpointPlan, probe: Probe | None, how: PublishOptions, output: Output, checksum: bool
+    plan: CheckpointPlan, probe: Probe | None, how: PublishOptions, screen: Screen, checksum: bool
 ) -> tuple[CheckRecord | None, str]:
     """Publishes a plan from a temporary folder, which holds only files that are not copied unchanged.
 
-    plan: what to write. probe: a running one, None without transformers. how: repository and options. output: for
+    plan: what to write. probe: a running one, None without transformers. how: repository and options. screen: for
     progress and notes. checksum: hash copied files too. Returns the check of the output, and the URL of the commit.
     """
-    from ...hub.preview import staged
+    from ...hub.publish import staged
 
-    with staged(plan, probe, checksum, output.progress("Writing", plan.bytes)) as (done, what):
-        output.note(done.reason and f"Not checked: {done.reason}.")
-        return done.check, send(what, how, output)
+    with staged(plan, probe, checksum, screen.progress("Writing", plan.bytes)) as (done, what):
+        screen.note(done.reason and f"Not checked: {done.reason}.")
+        return done.check, send(what, how, screen)
 
 
-def show_preview(what: UploadSet, how: PublishOptions, output: Output) -> dict[str, Any]:
+def show_preview(what: UploadSet, how: PublishOptions, screen: Screen) -> dict[str, Any]:
     """Prints what a publication would do, and returns it as JSON-ready data.
 
-    what: the files. how: repository and options. output: prints nothing but notes with `as_json`.
+    what: the files. how: repository and options. screen: prints nothing but notes with `as_json`.
     """
     from ...hub.preview import preview, show_publication
 
     planned = preview(what, how)
-    output.note(planned.note)
-    if not output.as_json:
-        show_publication(planned, output)
+    screen.note(planned.note)
+    if not screen.as_json:
+        show_publication(planned, screen)
     return planned.to_dict()
 
 
-def send(what: UploadSet, how: PublishOptions, output: Output) -> str:
+def send(what: UploadSet, how: PublishOptions, screen: Screen) -> str:
     """Publishes an upload set, and returns the URL of the commit or pull request."""
     from ...hub.publish import publish
 
-    if output.quiet:
+    if screen.quiet:
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
     copied = f", {len(what.copies)} to copy on the Hub from {what.source}" if what.copies else ""
-    output.note(f"{counted(len(what.adds), 'file')} to upload{copied}.")
-    return publish(what, how, output.note)
+    screen.note(f"{counted(len(what.adds), 'file')} to upload{copied}.")
+    return publish(what, how, screen.note)
 
 
 EXAMPLES = """
@@ -111,14 +111,13 @@ def push_command(
     ],
     repo_id: Annotated[str, Positional("OWNER/NAME", "The repository; it is made if need be.")],
     how: Annotated[PublishOptions, OptionGroup(lambda: options(PublishOptions), how_to_publish)],
+    screen: ProgressScreen,
     ignore_receipt: Annotated[
         bool, flag("Do not compare the files with the hashes in the receipt.", "--ignore-receipt")
     ] = False,
     dry_run: Annotated[
         bool, flag("Print what would be published, with the card, and send nothing.", "--dry-run")
     ] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Publish an output on the Hub; files that the source repository has are copied there, not uploaded.
 
@@ -127,7 +126,7 @@ def push_command(
     from ...hub.upload_set import from_folder, from_gguf, merged
     from ...inspection.receipts.storage import check_files, read_receipt
 
-    output, how = Output(as_json, quiet), replace(how, repo_id=repository(repo_id))
+    how = replace(how, repo_id=repository(repo_id))
     folder = baked[0]
     if all(path.suffix == ".gguf" for path in baked):
         if ignore_receipt:
@@ -142,15 +141,15 @@ def push_command(
     else:
         raise RopeconvError(f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote")
     if dry_run:
-        document = show_preview(what, how, output)
-        if as_json:
-            output.data(document)
+        document = show_preview(what, how, screen)
+        if screen.as_json:
+            screen.data(document)
         return
-    url = send(what, how, output)
-    if as_json:
-        output.data({"published": url})
+    url = send(what, how, screen)
+    if screen.as_json:
+        screen.data({"published": url})
     else:
-        output.copyable(url)
+        screen.copyable(url)
 
 
 TRAIN_EXAMPLES = """
@@ -163,6 +162,7 @@ ropeconv train-config ./Qwen3-8B-yarn4 --for llama-factory --model me/Qwen3-8B-1
 def train_config_command(
     baked: Annotated[str, Positional("OUTPUT", "A folder that `ropeconv apply` wrote, or its name on the Hub.")],
     trainer: Annotated[TrainerName, flag("The trainer.", "--for", RUNNING)],
+    screen: ProgressScreen,
     model: Annotated[
         str,
         flag(
@@ -173,8 +173,6 @@ def train_config_command(
         ),
     ] = "",
     family: FamilyOption = "",
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Print a training config for Axolotl, LLaMA-Factory, TRL or Unsloth.
 
@@ -184,11 +182,10 @@ def train_config_command(
     from ...models.open import open_source
     from ...views.sheet import sentence
 
-    output = Output(as_json, quiet)
     snippet = make_snippet(find_trainer(trainer), baked_output(open_source(baked, family), model))
     for note in snippet.notes:
-        output.note(f"Note: {sentence(note)}")
-    if as_json:
-        output.data(snippet.to_dict())
+        screen.note(f"Note: {sentence(note)}")
+    if screen.as_json:
+        screen.data(snippet.to_dict())
     else:
-        output.copyable(snippet.text.rstrip("\n"))
+        screen.copyable(snippet.text.rstrip("\n"))

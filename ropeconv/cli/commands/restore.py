@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from ...errors import Interrupted
 from ...options import OutputPlace
 from ..command import Positional, command
-from ..options import JsonOption, QuietOption, WriteOptions
-from ..output import Output
+from ..options import WriteOptions
+from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:
     from ...bake.restore import RestorePlan
@@ -26,14 +26,11 @@ class RestoreOptions(WriteOptions, OutputPlace):
     """The options of `restore`."""
 
 
-@command(
-    EXAMPLES, allow_hard_links=(lambda values: values["in_place"], "goes with --in-place; leave it out, or add that")
-)
+@command(EXAMPLES)
 def restore_command(
     baked: Annotated[str, Positional("OUTPUT", "A folder or GGUF file that ropeconv wrote, or its name on the Hub.")],
     options: RestoreOptions,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    screen: ProgressScreen,
 ) -> None:
     """Undo: recreate the original model from an output.
 
@@ -43,34 +40,31 @@ def restore_command(
     from ...models.open import open_source
     from ..execution import recovered
 
-    output, dry_run = Output(as_json, quiet), options.dry_run
+    dry_run = options.dry_run
     if options.in_place and not dry_run:
-        recovered(baked, output)
+        recovered(baked, screen)
     plan = restore_plan(open_source(baked), options.out, options.in_place)
     if not dry_run:
         try:
-            with output.progress("Writing", plan.bytes) as advance:
-                restore(
-                    plan, force=options.force, fsync=not options.no_fsync, allow_hard_links=options.allow_hard_links,
-                    advance=advance,
-                )  # fmt: skip
+            with screen.progress("Writing", plan.bytes) as advance:
+                restore(plan, force=options.force, fsync=not options.no_fsync, advance=advance)
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted; run the same command again to restore {plan.out}") from None
-    if as_json:
-        output.data(plan.to_dict())
-    elif quiet:
-        output.copyable(str(plan.out))
+    if screen.as_json:
+        screen.data(plan.to_dict())
+    elif screen.quiet:
+        screen.copyable(str(plan.out))
     else:
-        _show(plan, dry_run, output)
+        _show(plan, dry_run, screen)
 
 
-def _show(plan: RestorePlan, dry_run: bool, output: Output) -> None:
+def _show(plan: RestorePlan, dry_run: bool, screen: Screen) -> None:
     rows = [(file.name, file.action, f"{file.size:,}") for file in plan.files]
-    output.table(f"{plan.source.reference} -> {plan.out}", ("file", "", "bytes"), rows, right=("bytes",))
-    output.say(f"The source was {plan.first.described}.")
+    screen.table(f"{plan.source.reference} -> {plan.out}", ("file", "", "bytes"), rows, right=("bytes",))
+    screen.say(f"The source was {plan.first.described}.")
     if plan.skipped:
-        output.note(f"Not copied, because the source did not have them: {', '.join(plan.skipped)}")
+        screen.note(f"Not copied, because the source did not have them: {', '.join(plan.skipped)}")
     if plan.absent:
-        output.note(f"Missing, because `apply` did not copy them: {', '.join(plan.absent)}")
+        screen.note(f"Missing, because `apply` did not copy them: {', '.join(plan.absent)}")
     if not dry_run:
-        output.copyable(f"Restored {plan.out} in place." if plan.in_place else f"Wrote {plan.out}")
+        screen.copyable(f"Restored {plan.out} in place." if plan.in_place else f"Wrote {plan.out}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 from ...errors import Interrupted
 from ...options import option
 from ..command import RUNNING, Positional, command
-from ..options import DryRunOption, JsonOption, QuietOption
-from ..output import Output
+from ..options import DryRunOption
+from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:
     from ...run.executors.executor import Executor
@@ -46,9 +46,8 @@ class RunFlags:
 def run_command(
     plan: Annotated[Path, Positional("PLAN.toml", "Sources, recipes, targets, tasks and limits.")],
     flags: RunFlags,
+    screen: ProgressScreen,
     dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Run apply, validate, eval and push for many models, as a plan file says (docs/running.md).
 
@@ -63,7 +62,7 @@ def run_command(
     from ...run.runner import GRACE, PATIENCE
 
     hub_client.patience = PATIENCE
-    output, parsed, folder = Output(as_json, quiet), read_plan(plan), plan.resolve().parent
+    parsed, folder = read_plan(plan), plan.resolve().parent
     out = folder / (parsed.out or plan.stem)
     without_gpus = 1 if {"eval", "validate"} & {*parsed.tasks} else 4
     place = flags.on or parsed.executor.on
@@ -73,14 +72,14 @@ def run_command(
     jobs = jobs_of(parsed, sources, folder, out)
     journal = out / "journal.jsonl"
     if dry_run:
-        _show_plan(parsed, jobs, sources, journal, flags, executor, output)
+        _show_plan(parsed, jobs, sources, journal, flags, executor, screen)
         return
-    _run(plan, parsed, jobs, sources, journal, flags, executor, output)
+    _run(plan, parsed, jobs, sources, journal, flags, executor, screen)
 
 
 def _show_plan(
     plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, flags: RunFlags, executor: Executor,
-    output: Output,
+    screen: Screen,
 ) -> None:  # fmt: skip
     """Prints what would be run, written and published."""
     from ...formats.disk import human
@@ -92,7 +91,7 @@ def _show_plan(
     lines, remaining = [], jobs
     if place.exists():
         with RunJournal(place) as journal:
-            _verify(jobs, journal, flags.verify and not flags.fresh, output)
+            _verify(jobs, journal, flags.verify and not flags.fresh, screen)
             lines, remaining = list(journal.lines.values()), jobs if flags.fresh else missing(jobs, journal)
     problems = problems_of(sources)
     previews = [planned(job, problems.get(job.units[0].source, "")) for job in remaining]
@@ -101,22 +100,22 @@ def _show_plan(
         costs = costs.with_eval(units)
     done = sum(len(job.units) for job in jobs) - len(units)
     sentences = costs.sentences(units, executor.at_once)
-    if output.as_json:
+    if screen.as_json:
         document = {"units": len(units), "done": done, "bytes": kept_bytes(previews), "time": sentences}
-        output.data(document | {"jobs": [preview.to_dict() for preview in previews]})
+        screen.data(document | {"jobs": [preview.to_dict() for preview in previews]})
         return
     columns = ("source", "recipe", "target", "tasks", "bytes", "repository")
-    output.table("", columns, [_planned_row(preview) for preview in previews], optional=("target",), right=("bytes",))
+    screen.table("", columns, [_planned_row(preview) for preview in previews], optional=("target",), right=("bytes",))
     for preview in previews:
         if preview.problem:
-            output.say(f"{preview.job.units[0].label} would fail: {preview.problem}")
+            screen.say(f"{preview.job.units[0].label} would fail: {preview.problem}")
     repositories = sum(bool(preview.publishes) for preview in previews)
-    output.say(
+    screen.say(
         f"{len(units):,} units of {len(sources):,} sources to run, {done:,} in the journal; outputs have "
         f"{human(kept_bytes(previews))}, {repositories:,} repositories are published."
     )
     for sentence in sentences:
-        output.say(sentence)
+        screen.say(sentence)
     check_bytes(plan, previews)
 
 
@@ -130,7 +129,7 @@ def _planned_row(preview: JobPreview) -> tuple[str, ...]:
 
 def _run(
     path: Path, plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, flags: RunFlags,
-    executor: Executor, output: Output,
+    executor: Executor, screen: Screen,
 ) -> None:  # fmt: skip
     """Runs a plan, and prints its results. path: of the plan. place: of the journal."""
     from ...run.jobs import RunJournal
@@ -139,35 +138,35 @@ def _run(
 
     problems = problems_of(sources)
     with RunJournal(place, flags.fresh) as journal:
-        _verify(jobs, journal, flags.verify, output)
+        _verify(jobs, journal, flags.verify, screen)
         remaining = [job for job in missing(jobs, journal) if job.units[0].source not in problems]
         if plan.most_bytes is not None:
             check_bytes(plan, [planned(job) for job in remaining])
-        complete = _run_left(remaining, plan, journal, executor, output)
+        complete = _run_left(remaining, plan, journal, executor, screen)
         table = table_of(plan, jobs, sources, journal)
     report = place.with_name("report.html")
     write_run_report(table, path, report)
-    _show(table, report, output)
+    _show(table, report, screen)
     if not complete:
         raise Interrupted("stopped before its end; the same command continues")
     if table.counts["failed"]:
         raise SystemExit(1)
 
 
-def _verify(jobs: list[Job], journal: RunJournal, verify: bool, output: Output) -> None:
+def _verify(jobs: list[Job], journal: RunJournal, verify: bool, screen: Screen) -> None:
     """Prints the notes of the journal, and compares the bytes of finished outputs if `verify` is set."""
     for sentence in journal.notes:
-        output.note(sentence)
+        screen.note(sentence)
     done = [unit for job in jobs for unit in job.units if unit.task == "apply" and journal.done(unit)] if verify else []
     if done:
-        with output.counting("Verifying", "outputs") as (total, advance):
+        with screen.counting("Verifying", "outputs") as (total, advance):
             total(len(done))
             for unit in done:
                 journal.verify(unit)
                 advance(1)
 
 
-def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Executor, output: Output) -> bool:
+def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Executor, screen: Screen) -> bool:
     """Runs jobs with a progress bar; Ctrl-C and limits.hours stop them. Returns whether all were run."""
     from functools import partial
 
@@ -180,7 +179,7 @@ def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Exe
     try:
         with (
             time_limit(seconds),
-            output.counting("Running", "units") as (total, advance),
+            screen.counting("Running", "units") as (total, advance),
             executor.pool(partial(TaskWorker, plan.limits.unit_seconds), plan.limits.retries) as pool,
         ):
             total(sum(len(job.units) for job in left))
@@ -188,24 +187,24 @@ def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Exe
             def ended(job: Job, lines: list[RunLine]) -> None:
                 advance(len(job.units))
                 for line in lines:
-                    output.note(line.failed and f"{line.task} of {line.source} failed: {line.failed}")
+                    screen.note(line.failed and f"{line.task} of {line.source} failed: {line.failed}")
 
             return run_jobs(left, pool, journal, ended, lambda: bool(seconds) and time.monotonic() > end)
     except (KeyboardInterrupt, TimeLimit):
         return False
 
 
-def _show(table: RunTable, report: Path, output: Output) -> None:
-    if output.as_json:
-        output.data({**table.to_dict(), "report": str(report)})
+def _show(table: RunTable, report: Path, screen: Screen) -> None:
+    if screen.as_json:
+        screen.data({**table.to_dict(), "report": str(report)})
         return
     columns = ("source", "recipe", "target", *table.columns)
-    output.table("", columns, [table.cells(row) for row in table.rows], optional=("target",), right=table.columns)
+    screen.table("", columns, [table.cells(row) for row in table.rows], optional=("target",), right=table.columns)
     for reason, names in table.reasons.items():
-        output.say(f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {reason}")
+        screen.say(f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {reason}")
     for row in table.rows:
         for name, words in row.results.get("eval", {}).get("rows", {}).items():
-            output.say(f"{row.source} {name}: {words}")
+            screen.say(f"{row.source} {name}: {words}")
     counts = table.counts
-    output.say(f"{counts['done']:,} done, {counts['failed']:,} failed, {counts['not run']:,} not run.")
-    output.copyable(f"Wrote {report}")
+    screen.say(f"{counts['done']:,} done, {counts['failed']:,} failed, {counts['not run']:,} not run.")
+    screen.copyable(f"Wrote {report}")

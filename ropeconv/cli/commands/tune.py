@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from ...errors import Interrupted, UsageError
 from ...options import DeviceOptions, TextOptions, TuneOptions, copied
 from ..command import OUTPUT, Positional, command, flag
-from ..options import DryRunOption, FamilyOption, JsonOption, QuietOption
-from ..output import Output
+from ..options import DryRunOption, FamilyOption
 from ..output_options import DeviceMapOption, PlotOption, TrustOption, check_places
+from ..screen import ProgressScreen
 from .eval import NEEDS_DATASET, sort_words, texts_of
 
 EXAMPLES = """
@@ -26,6 +26,7 @@ def tune_command(
     options: TuneOptions,
     reading: TextOptions,
     running: DeviceOptions,
+    screen: ProgressScreen,
     more: Annotated[list[str] | None, Positional("[FILE]...", "More files of --text.")] = None,
     device_map: DeviceMapOption = "",
     out: Annotated[
@@ -36,8 +37,6 @@ def tune_command(
     family: FamilyOption = "",
     trust_remote_code: TrustOption = False,
     dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Search for frequencies that beat the built-in methods on your text, and write them as a recipe.
 
@@ -54,7 +53,6 @@ def tune_command(
     from ...views.results import show_tuned
     from ..execution import stopping
 
-    output = Output(as_json, quiet)
     check_places(None, plot, out)
     (model, *unknown), names = sort_words([model, *(more or ())], reading)
     if unknown:
@@ -73,13 +71,13 @@ def tune_command(
             cost.check(budget, settings.steps)
             if dry_run:
                 return cost
-            output.note(cost.sentence)
+            screen.note(cost.sentence)
         return tuning.run()
 
     what = "the best schedule so far will be measured on held-out text"
     try:
-        with output.counting("Searching", "steps") as (total, advance), stopping(output, what) as stopped:
-            progress = Progress(output.note, total, advance, stopped)
+        with screen.counting("Searching", "steps") as (total, advance), stopping(screen, what) as stopped:
+            progress = Progress(screen.note, total, advance, stopped)
             with open_tuning(
                 model, files, settings, progress, reading.journal, reading.fresh, not dry_run, **how
             ) as tuning:
@@ -87,10 +85,10 @@ def tune_command(
     except KeyboardInterrupt:
         raise Interrupted("interrupted; no recipe was written, and the same command continues") from None
     if dry_run:
-        if as_json:
-            output.data(found.to_dict())
+        if screen.as_json:
+            screen.data(found.to_dict())
         else:
-            output.say(found.sentence)
+            screen.say(found.sentence)
         return
     if out is not None:
         write_tuned(found, out)
@@ -98,7 +96,7 @@ def tune_command(
         from ...views.validation_plots import write_plot
 
         write_plot(found, plot)
-    if as_json:
-        output.data(to_builtins(found))
+    if screen.as_json:
+        screen.data(to_builtins(found))
     else:
-        show_tuned(found, out, output)
+        show_tuned(found, out, screen)

@@ -10,7 +10,7 @@ from typing import Annotated
 from ...environment import require
 from ...formats.files import scratch
 from ..command import command, flag
-from ..output import Output
+from ..screen import Screen
 
 EXAMPLES = """
 ropeconv ui
@@ -30,25 +30,25 @@ def ui_command(
 
     Only this machine can reach the page, and its address works once. Press Ctrl-C to stop it.
     """
-    output = Output()
+    screen = Screen()
     require("gradio", "`ropeconv ui`")
     from ...ui.access import write_redirect
     from ...ui.server import serve
 
     def ready(address: str) -> None:
-        output.copyable(address)
-        output.note("The address works once. Ctrl-C ends the page.")
+        screen.copyable(address)
+        screen.note("The address works once. Ctrl-C ends the page.")
         sys.stdout.flush()
         if not no_browser:
             webbrowser.open(write_redirect(folder, address).as_uri())
 
     def renewed(address: str) -> None:
-        output.note("The address was used. To open the page once more, for example in another browser:")
-        output.copyable(address)
+        screen.note("The address was used. To open the page once more, for example in another browser:")
+        screen.copyable(address)
         sys.stdout.flush()
 
     try:
         with scratch() as folder:
             serve(ready, signal.pause, port, renewed)
     except KeyboardInterrupt:
-        output.note("The page is closed.")
+        screen.note("The page is closed.")

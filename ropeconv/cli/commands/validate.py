@@ -12,9 +12,9 @@ from ...options import ValidateOptions, copied, option
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
 from ..command import GENERAL, RUNNING, Positional, command
-from ..options import ExplainOption, JsonOption, QuietOption
-from ..output import Output
+from ..options import ExplainOption
 from ..output_options import DeviceMapOption, PlotOption, ReportOption, TrustOption, check_places
+from ..screen import ProgressScreen
 
 if TYPE_CHECKING:
     from ...validate.comparison import Settings
@@ -64,13 +64,12 @@ def _on_checkpoint(values: Mapping[str, Any]) -> bool:
 def validate_command(
     baked: Annotated[Path, Positional("BAKED", "A folder or GGUF file that `ropeconv apply` wrote.")],
     options: ValidateFlags,
+    screen: ProgressScreen,
     device_map: DeviceMapOption = "",
     report: ReportOption = None,
     plot: PlotOption = None,
     trust_remote_code: TrustOption = False,
     explain: ExplainOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Check that a runtime computes the method: compare logits with the source, scaled at run time.
 
@@ -87,7 +86,6 @@ def validate_command(
 
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
-    output = Output(as_json, quiet)
     settings = copied(
         Settings, options, device_map=device_map, length=parse_tokens(options.length) if options.length else 0,
         trust_remote_code=trust_remote_code,
@@ -101,15 +99,15 @@ def validate_command(
         )
     comparison = Comparison.open(baked, against)
     checks = Options(options.quick, options.ignore_receipt, trust_remote_code)
-    result, files = run_validation(comparison, settings, options.server, options.model, checks, output)
-    if as_json:
-        output.data(result.to_dict() | {"files": files.to_dict()})
-    elif quiet:
-        output.say(result.sentence)
+    result, files = run_validation(comparison, settings, options.server, options.model, checks, screen)
+    if screen.as_json:
+        screen.data(result.to_dict() | {"files": files.to_dict()})
+    elif screen.quiet:
+        screen.say(result.sentence)
     else:
-        show_validation(result, f"{baked} against {against}, scaled at run time", output, explain)
+        show_validation(result, f"{baked} against {against}, scaled at run time", screen, explain)
         if options.quick:
-            output.say("The weights were not compared (--quick).")
+            screen.say("The weights were not compared (--quick).")
     if plot is not None:
         write_pictures(validation_pictures(result), plot)
     if report is not None:

@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from ..environment import redacted
 from ..formats.disk import Advance
+from ..options import option
 from ..version import SCHEMA
 from ..views.sheet import MARKS
 
@@ -56,11 +58,14 @@ UNLIMITED = 10_000
 """Width in characters for files and pipes, in which nothing is cut or wrapped."""
 
 
-class Output:
+@dataclass
+class Screen:
     """Prints tables and sentences, or one JSON document with `as_json`. quiet: print neither notes nor progress."""
 
-    def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
-        self.as_json, self.quiet = as_json, quiet
+    as_json: bool = option(False, "Print one JSON document instead of tables.", "General", flag="--json")
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
         self._live: Console | None = None
 
     def data(self, document: dict[str, Any]) -> None:
@@ -159,6 +164,13 @@ class Output:
         stream = sys.stderr if stderr else sys.stdout
         width = None if stream.isatty() else UNLIMITED
         return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+@dataclass
+class ProgressScreen(Screen):
+    """The screen of a command that has notes and progress bars."""
+
+    quiet: bool = option(False, "Suppress progress bars and notes.", "General", short="-q")
 
 
 def _print(console: Console, *lines: Any) -> None:

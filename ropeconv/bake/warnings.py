@@ -12,7 +12,7 @@ from ..convert.target import Target
 from ..errors import UsageError
 from ..formats.files import read_text
 from ..formats.package_data import render
-from ..inspection.document import Problem, cannot_gain
+from ..inspection.document import Problem
 from ..inspection.inspection import ConfigInspection, Inspection
 from ..models.gguf import GgufSource
 from ..models.length_limits import limits_in, modelfile_limits, raised
@@ -20,7 +20,7 @@ from ..models.schema import Config
 from ..models.source import FROM, Source
 from ..options import DualChunk
 from ..rope.bound.reach import worse_than_source
-from ..rope.errors import RecipeError, RopeconvError
+from ..rope.errors import RecipeError, RopeconvError, counted
 from ..rope.methods.interpolation import Ntk
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
@@ -52,6 +52,28 @@ def warnings(seen: Inspection, recipe: Recipe, start: RopeSpec, schedule: Schedu
         yield problem.message
     if seen.custom_code:
         yield seen.custom_code
+
+
+def cannot_gain(spec: RopeSpec, context: int) -> str:
+    """Return why an extension of RoPE does not extend what a model sees, and what would; empty if it does.
+
+    context: the tokens that the output declares.
+    """
+    window = spec.rotating_window
+    if window is None or window >= context:
+        return ""
+    words = f"{window:,} tokens ({spec.window_kind})"
+    rotating, unrotated = spec.count("global"), spec.count("none")
+    if unrotated:
+        return (
+            f"the {counted(rotating, 'layer that rotates sees', 'layers that rotate see')} {words}, and the "
+            f"{counted(unrotated, 'that sees the whole context has', 'that see the whole context have')} no RoPE: "
+            f"the extension changes only the former; `--as-is --context {context}` raises the context without it"
+        )
+    return (
+        f"every layer that rotates sees only {words}, so the extension adds nothing beyond them; "
+        "set sliding_window to null first if the model was trained without it"
+    )
 
 
 def list_notes(schedule: Schedule) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ import numpy as np
 
 from ..bake.advice import CRITERION, Advice, advise, trained_scaling
 from ..bake.start import Pair, inherit_mscale, mscale_of
+from ..bake.warnings import cannot_gain
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
-from ..inspection.document import cannot_gain
 from ..inspection.inspection import Inspection, inspect_source
 from ..models.gguf import GgufSource
 from ..models.source import Source
@@ -177,7 +177,7 @@ class RankedMethods:
             "sorted_by": self.criterion,
             "advice": [row.to_dict() | ({"measured": ranking.to_dict(row)} if ranking else {}) for row in self.methods],
             "passed_over": self.passed,
-            "kv_cache": cache.to_dict(self.context, self.inspection.spec.context) if cache else None,
+            "kv_cache": cache.document(self.context, self.inspection.spec.context).to_dict() if cache else None,
             "warnings": [note for note in (self.useless, self.training) if note],
         }
 

@@ -70,18 +70,16 @@ def _read_csv(path: Path) -> JsonObject:
     rows = [[cell.strip() for cell in row] for row in read if any(row)]
     numbers = [_floats(row) for row in rows]
     if rows and numbers[0] is None:
-        return _columns(rows[0], numbers[1:], path.name)
+        names, columns = rows[0], [row for row in numbers[1:] if row and len(row) == len(rows[0])]
+        if len(columns) < len(rows) - 1:
+            raise BadSource(
+                f"a line of {path.name} is not {counted(len(names), 'number')}, as many as its first line has names"
+            )
+        return {name: [row[index] for row in columns] for index, name in enumerate(names)}
     flat = [value for row in numbers for value in row or ()]
     if not flat or any(row is None for row in numbers) or (len(rows) > 1 and any(len(row) > 1 for row in rows)):
         raise BadSource("write one column of numbers, or columns with their names in the first line")
     return _named(flat)
-
-
-def _columns(names: list[str], rows: list[list[float] | None], file: str) -> JsonObject:
-    """The columns of a table by their names."""
-    if any(row is None or len(row) != len(names) for row in rows):
-        raise BadSource(f"a line of {file} is not {counted(len(names), 'number')}, as many as its first line has names")
-    return {name: [row[index] for row in rows if row] for index, name in enumerate(names)}
 
 
 def _floats(row: list[str]) -> list[float] | None:

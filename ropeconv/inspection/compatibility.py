@@ -327,13 +327,6 @@ def _folded(model: Inspection | None) -> set[str]:
     return set(receipt.fold.tensors) if receipt and receipt.fold else set()
 
 
-def extended_from(base: Inspection, name: str) -> bool:
-    """Whether a model is an output of ropeconv that was made from another one. name: of the other one."""
-    receipt = _receipt(base)
-    sources = (receipt.first, receipt.source) if receipt and name else ()
-    return any(name.partition("@")[0] in (one.reference, one.repository, one.name) for one in sources)
-
-
 def _applied(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
     """Return what keeps an adapter from being applied over a base, and a sentence on it."""
     name, over, trained = adapter.source.reference, base.source.reference, adapter.trained_on
@@ -342,11 +335,20 @@ def _applied(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
         return [Misfit(name, "tensors", misplaced, f"apply it over {adapter.base or 'its own base'}")], ""
     misfits = list(_folded_apart(adapter, base))
     if trained is None:
-        if base.first is None or not extended_from(base, adapter.base):
+        receipt, named = _receipt(base), adapter.base.partition("@")[0]
+        sources = (receipt.first, receipt.source) if receipt and named else ()
+        known = {name for record in sources for name in (record.reference, record.repository, record.name)}
+        if base.first is None or named not in known:
             place = adapter.base or "its base, which it does not name"
             return misfits, f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
     elif base.first is None or difference(base.first.current(), base.first, trained.spec):
-        return [*misfits, *_trained_apart(adapter, trained, base)], ""
+        for misfit in _rope(base, trained):
+            if misfit.about != "folded":
+                command = command_to(trained, base) if misfit.about == "rope" else ""
+                repair = command or f"apply it over {adapter.base or 'its own base'}"
+                message = f"was trained on a model that {misfit.message}; PEFT loads it without a warning"
+                misfits.append(Misfit(name, misfit.about, message, repair))
+        return misfits, ""
     return misfits, f"{name} was trained before ropeconv extended its base to {over}; evaluate the two together."
 
 
@@ -358,13 +360,3 @@ def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
         place = (base if trained is None or _folded(base) else trained).source.reference
         message = f"changes weights that have factors of the attention in {place} only"
         yield Misfit(adapter.source.reference, "folded", message, f"ropeconv restore {shlex.quote(place)}")
-
-
-def _trained_apart(adapter: Adapter, trained: Inspection, base: Inspection) -> Iterator[Misfit]:
-    """Yield the difference between the RoPE of a base and that of the model that an adapter was trained on."""
-    for misfit in _rope(base, trained):
-        if misfit.about != "folded":
-            command = command_to(trained, base) if misfit.about == "rope" else ""
-            repair = command or f"apply it over {adapter.base or 'its own base'}"
-            message = f"was trained on a model that {misfit.message}; PEFT loads it without a warning"
-            yield Misfit(adapter.source.reference, misfit.about, message, repair)

@@ -52,34 +52,8 @@ def _words(group: LayerGroup, spec: RopeSpec, has_window: bool) -> str:
     words = ("does not rotate", "do not rotate") if group.kind == "none" else (f"rotates{form}", f"rotate{form}")
     rotate, see = counted(group.count, *words), "sees" if group.count == 1 else "see"
     if group.window:
-        return f"{rotate} and {see} {group.window:,} tokens ({_kind(spec)})"
+        return f"{rotate} and {see} {group.window:,} tokens ({spec.window_kind})"
     return rotate + (f" and {see} the whole context" if has_window else "")
-
-
-def _kind(spec: RopeSpec) -> str:
-    return "chunks" if spec.chunked else "sliding window"
-
-
-def cannot_gain(spec: RopeSpec, context: int) -> str:
-    """Return why an extension of RoPE does not extend what a model sees, and what would; empty if it does.
-
-    context: the tokens that the output declares.
-    """
-    window = spec.rotating_window
-    if window is None or window >= context:
-        return ""
-    words = f"{window:,} tokens ({_kind(spec)})"
-    rotating, unrotated = spec.count("global"), spec.count("none")
-    if unrotated:
-        return (
-            f"the {counted(rotating, 'layer that rotates sees', 'layers that rotate see')} {words}, and the "
-            f"{counted(unrotated, 'that sees the whole context has', 'that see the whole context have')} no RoPE: "
-            f"the extension changes only the former; `--as-is --context {context}` raises the context without it"
-        )
-    return (
-        f"every layer that rotates sees only {words}, so the extension adds nothing beyond them; "
-        "set sliding_window to null first if the model was trained without it"
-    )
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from pathlib import Path
 from msgspec import UNSET
 
 from ..formats.gguf.header import TYPES, TensorType
-from ..formats.jsontext import JsonObject
 from ..models.config import CachedLayers, cached_layers, text_part
 from ..models.family import Family
 from ..models.schema import Config
@@ -44,11 +43,11 @@ class KvCache:
 
         A dtype whose blocks do not divide the keys or values of a layer is left out.
         """
+        numbers = sum(
+            group.count * min(tokens, group.window or tokens) * (group.keys + group.values) for group in self.layers
+        )
         return {
-            kind.name.lower(): sum(
-                group.count * kind.bytes((min(tokens, group.window or tokens), group.keys + group.values))
-                for group in self.layers
-            )
+            kind.name.lower(): numbers // kind.block * kind.size
             for kind in self.dtypes
             if all(number % kind.block == 0 for group in self.layers for number in (group.keys, group.values))
         }
@@ -62,10 +61,6 @@ class KvCache:
             states=self.states,
             source=UNSET if source is None else SizeDocument(tokens=source, bytes=self.bytes(source)),
         )
-
-    def to_dict(self, tokens: int, source: int | None = None) -> JsonObject:
-        """Return the cache as JSON-ready data. Parameters as in `sentence`."""
-        return self.document(tokens, source).to_dict()
 
     def sentence(self, tokens: int, source: int | None = None) -> str:
         """Return the size for display. tokens: of one sequence. source: tokens that the source declares, for a plan."""

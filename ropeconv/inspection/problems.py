@@ -256,7 +256,10 @@ def check_weights(source: Source, family: Family, layers: int) -> None:
         return
     projections = [name for name in (family.weights.fused, family.weights.q, family.weights.k) if name]
     if family.assumed:
-        absent = _absent_projection(projections, set(names), family, layers)
+        known = set(names)
+        found = (layer_prefix(index, family, known) for index in range(layers))
+        prefix = next((prefix for prefix in found if prefix is not None), None)
+        absent = next((name for name in projections if prefix is None or f"{prefix}{name}.weight" not in known), "")
         if absent:
             raise BadSource(
                 f"{source.reference} has no {absent} in its layers, which makes queries and keys in the family "
@@ -273,10 +276,3 @@ def check_weights(source: Source, family: Family, layers: int) -> None:
             f"{source.reference} has the config of a {family.name} model, but none of its {layers} layers has "
             f"{projections[0]}; if it holds only layers that draft for another model, extend that model"
         )
-
-
-def _absent_projection(projections: list[str], names: set[str], family: Family, layers: int) -> str:
-    """The first projection that the first layer with the names of a family lacks; empty if it has all of them."""
-    prefixes = (layer_prefix(index, family, names) for index in range(layers))
-    prefix = next((prefix for prefix in prefixes if prefix is not None), None)
-    return next((name for name in projections if prefix is None or f"{prefix}{name}.weight" not in names), "")

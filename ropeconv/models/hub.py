@@ -12,13 +12,12 @@ import importlib
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -78,7 +77,9 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
         ) from None
     except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as problem:
         of_system = isinstance(problem, OSError) and problem.errno is not None  # such as a full disk
-        if of_system or _of_library(type(problem).__module__) or not _in_library(problem.__traceback__):
+        frames = (frame for frame, _ in traceback.walk_tb(problem.__traceback__))
+        inside = any(_of_library(str(frame.f_globals.get("__name__"))) for frame in frames)
+        if of_system or _of_library(type(problem).__module__) or not inside:
             raise
         raise BadSource(
             f"the Hub's answer about {reference} is malformed ({type(problem).__name__}); check HF_ENDPOINT, "
@@ -90,10 +91,6 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
 
 def _of_library(module: str) -> bool:
     return module.partition(".")[0] == "huggingface_hub"
-
-
-def _in_library(trace: TracebackType | None) -> bool:
-    return any(_of_library(str(frame.f_globals.get("__name__"))) for frame, _ in traceback.walk_tb(trace))
 
 
 def limit() -> None:
@@ -136,18 +133,13 @@ def _patient(send: Callable[..., Response], whole: type) -> Callable[..., Respon
             if response.status_code != TOO_MANY or not isinstance(request.stream, whole):
                 return response
             response.close()
-            time.sleep(_asked_to_wait(response.headers, number))
+            after = re.fullmatch(r"\d{1,6}", response.headers.get("retry-after", ""))
+            reset = re.search(r"\bt=(\d{1,6})", response.headers.get("ratelimit", ""))
+            seconds = after[0] if after else reset[1] if reset else 2**number  # where it does not say
+            time.sleep(min(float(seconds), LONGEST_WAIT))
         return send(request, **options)
 
     return again
-
-
-def _asked_to_wait(headers: Mapping[str, str], number: int) -> float:
-    """Seconds that a busy Hub asks to wait; twice as long each time where it does not say."""
-    after = re.fullmatch(r"\d{1,6}", headers.get("retry-after", ""))
-    reset = re.search(r"\bt=(\d{1,6})", headers.get("ratelimit", ""))
-    seconds = after[0] if after else reset[1] if reset else 2**number
-    return min(float(seconds), LONGEST_WAIT)
 
 
 def _hook(httpx: Any) -> Callable[[Response], None]:

@@ -26,6 +26,10 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 Number = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
 
 
+TRAINED = {1: 2048, 2: 4096, 2.5: 16384, 3: 8192, 3.1: 8192}
+"""Tokens that each version of Llama was trained for, before RoPE scaling."""
+
+
 class Params(msgspec.Struct, frozen=True):
     """params.json, with Meta's names and the defaults of Meta's code."""
 
@@ -51,11 +55,6 @@ class Params(msgspec.Struct, frozen=True):
         if self.rope_theta == 1000000.0:
             return 2.5
         return 1 if self.norm_eps == 1e-6 else 2
-
-    @property
-    def trained_context(self) -> int:
-        """Tokens that the release was trained for, before RoPE scaling."""
-        return {1: 2048, 2: 4096, 2.5: 16384, 3: 8192, 3.1: 8192}[self.version]
 
     @property
     def intermediate_size(self) -> int:
@@ -89,7 +88,7 @@ def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
         "hidden_size": params.dim,
         "initializer_range": 0.02,
         "intermediate_size": params.intermediate_size,
-        "max_position_embeddings": params.trained_context,
+        "max_position_embeddings": TRAINED[version],
         "model_type": "llama",
         "num_attention_heads": params.n_heads,
         "num_hidden_layers": params.n_layers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
@@ -229,19 +230,14 @@ class Source(Origin, ABC):
                 continue
             path = self.path(file.name)
             if file.name in weights or file.size > LARGE:
-                parts.append(f"{file.name} {weights_digest(path, *self._layout(file.name))}")
+                header = Header({}, {}, 0)
+                with suppress(BadSource):  # of a damaged file, which is reported where it is read
+                    header = self.header(file.name) if file.name.endswith(".safetensors") else header
+                places = ((header.data_start + item.start, item.stop - item.start) for item in header.tensors.values())
+                parts.append(f"{file.name} {weights_digest(path, header.data_start, places)}")
             else:
                 parts.append(f"{file.name} {sha256(path)}")
         return text_digest(*parts)
-
-    def _layout(self, name: str) -> tuple[int, Iterator[tuple[int, int]]]:
-        """Where the data of a file begins, and where each tensor is; of other files than safetensors nothing."""
-        try:
-            header = self.header(name) if name.endswith(".safetensors") else Header({}, {}, 0)
-        except BadSource:
-            header = Header({}, {}, 0)  # of a damaged file, which is reported where it is read
-        start = header.data_start
-        return start, ((start + tensor.start, tensor.stop - tensor.start) for tensor in header.tensors.values())
 
     @property
     def family(self) -> Family:

@@ -94,7 +94,8 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     alike = {name: _shared(keys, class_keys[name]) for name in declared or candidates}
     least = NAMED if declared else GOOD
     similar = [name for name, (of_config, of_class) in alike.items() if of_config >= least and of_class >= ALIKE]
-    fitting = _best_fitting(similar, part, shapes or {})
+    misfits = {name: _misfits(part, by_name()[name], shapes or {}) for name in similar}
+    fitting = [name for name in similar if misfits[name] == min(misfits.values()) < MOST_MISFITS]
     most = max((alike[name][0] for name in fitting), default=0.0)
     rank = {name: place for place, name in enumerate(COMMON)}
 
@@ -113,13 +114,6 @@ def _shared(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
     return (shared / (shared + foreign), shared / (shared + absent)) if shared else (0.0, 0.0)
 
 
-def _best_fitting(names: list[str], part: Config, shapes: Shapes) -> list[str]:
-    """The families that the tensors fit best. names: of those to choose from. part: the text part of the config."""
-    misfits = {name: _misfits(part, by_name()[name], shapes) for name in names}
-    fewest = min(misfits.values(), default=0)
-    return [name for name in names if misfits[name] == fewest < MOST_MISFITS]
-
-
 def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
     """How many tensors of a layer are not as in a family. part: the text part of the config."""
     if not shapes:
@@ -134,15 +128,10 @@ def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
     misfits += not weights.bias and any(f"{prefix}{name}.bias" in shapes for name in projections)
     misfits += bool(weights.input) != any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
     plain = weights.q and weights.k and not (family.mla or weights.q_gate or weights.keys_and_values)
-    if plain and all(rows.values()):
-        misfits += _other_heads(part, family, rows[weights.q][0], rows[weights.k][0])
-    return misfits
-
-
-def _other_heads(part: Config, family: Family, q_rows: int, k_rows: int) -> bool:
-    """Whether the rows of the matrices of queries and keys contradict the numbers of heads of a config."""
     heads, kv_heads = (first_present(part, keys) for keys in (family.keys.heads, family.keys.kv_heads))
-    return isinstance(heads, int) and isinstance(kv_heads, int) and q_rows * kv_heads != k_rows * heads
+    if plain and all(rows.values()) and isinstance(heads, int) and isinstance(kv_heads, int):
+        misfits += rows[weights.q][0] * kv_heads != rows[weights.k][0] * heads
+    return misfits
 
 
 def _misfit_norms(weights: WeightNames, prefix: str, query_rows: Sequence[int], shapes: Shapes) -> int:

@@ -214,6 +214,11 @@ class RopeSpec:
         return sum(layer == kind for layer in self.layers)
 
     @property
+    def window_kind(self) -> str:
+        """The name of the windows of its layers, for sentences."""
+        return "chunks" if self.chunked else "sliding window"
+
+    @property
     def rotating_window(self) -> int | None:
         """The widest window of the layers that an extension changes; None where one of them sees the whole context."""
         rotating = [size for size, kind in zip(self.windows, self.layers, strict=False) if kind == "global"]

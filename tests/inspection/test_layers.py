@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.inspection.document import cannot_gain, describe_layers, layer_groups
+from ropeconv.bake.warnings import cannot_gain
+from ropeconv.inspection.document import describe_layers, layer_groups
 
 from ..conftest import CONFIGS
 from ..support.baking import inspected

@@ -83,7 +83,10 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     tensors = [*_rope_freqs(spec, family), *out_tensors(headers, rules, sizes, kind)]
     values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
-    size = _weight_counts(tensors, values)
+    total = sum(tensor.elements for tensor in tensors)
+    in_experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
+    experts = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
+    size = total, in_experts // (experts or 1), experts if in_experts else 0
     with scratch() as folder:
         _copy_small(source, folder)
         repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
@@ -101,14 +104,6 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     vectors = {tensor.name: np.frombuffer(tensor.data, "<f4").astype(np.float64) for tensor in tensors if tensor.data}
     model = GgufModel(header, header.tensors, vectors)
     return GgufExport(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
-
-
-def _weight_counts(tensors: list[OutTensor], values: dict[str, GgufValue]) -> tuple[int, int, int]:
-    """The weights of the model, those of one expert in all layers, and the number of experts."""
-    total = sum(tensor.elements for tensor in tensors)
-    in_experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
-    experts = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
-    return total, in_experts // (experts or 1), experts if in_experts else 0
 
 
 def _copy_small(source: Source, folder: Path) -> None:

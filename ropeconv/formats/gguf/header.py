@@ -242,7 +242,7 @@ def read_value(kind: int, raw: bytes) -> GgufValue:
     reader = _HeaderReader(U32.pack(kind if kind in NAMES else U32_MAX) + raw, 4 + len(raw), "the value")
     value = reader.value("it")
     if reader.at != reader.size:
-        raise BadSource(f"{len(raw)} bytes for a value of kind {kind}")
+        raise BadSource(f"{reader.size - reader.at:,} bytes are left behind a value; write it again")
     return value
 
 

@@ -48,10 +48,11 @@ def value_of(record: ValueRecord) -> GgufValue:
         if record.kind != STRING:
             raise ValueError(f"no bytes for a value of kind {record.kind}")
         return string(" " * record.spaces)
+    raw = base64.b64decode(record.raw, validate=True)
     try:
-        return read_value(record.kind, base64.b64decode(record.raw, validate=True))
-    except BadSource as problem:
-        raise ValueError(str(problem)) from None
+        return read_value(record.kind, raw)
+    except RopeconvError:
+        raise ValueError(f"{len(raw)} bytes for a value of kind {record.kind}") from None
 
 
 def check_gguf(record: GgufRecord, file: GgufFile) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -301,15 +302,7 @@ def parse_condition(text: str) -> Condition:
     first, _, rest = left.partition(" ")
     if rest and (first in REGISTRY or first.startswith(LM_EVAL)):
         left, measure = rest.strip(), first
-    number = _number(right)
-    return Condition(
-        text, measure, left, match["sign"] == ">", right if number is None else number, match["length"].strip()
-    )
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    compared: str | float = right
+    with suppress(ValueError):
+        compared = float(right) if math.isfinite(float(right)) else right
+    return Condition(text, measure, left, match["sign"] == ">", compared, match["length"].strip())

@@ -106,19 +106,15 @@ class UnitRunner:
         """Run a unit; a refusal is of its whole row where that has no engine, otherwise of its column."""
         name = unit.row.name
         try:
-            engine = self._engine(unit.row)
+            if self._loaded is None or self._loaded[0] is not unit.row:
+                self.close()
+                self._loaded = unit.row, self._stack.enter_context(self.runner.engine(unit.row))
         except RopeconvError as problem:
             return Refusal(name, str(problem))
         try:
-            return run_unit(unit, engine, self.runner.tokenizer)
+            return run_unit(unit, self._loaded[1], self.runner.tokenizer)
         except RopeconvError as problem:
             return Refusal(name, str(problem), unit.measure.name, unit.case.column)
-
-    def _engine(self, row: Row) -> Engine:
-        if self._loaded is None or self._loaded[0] is not row:
-            self.close()
-            self._loaded = row, self._stack.enter_context(self.runner.engine(row))
-        return self._loaded[1]
 
     def close(self) -> None:
         """Free the engine."""
@@ -157,16 +153,11 @@ def run_unit(
     else:
         losses: TokenLosses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
         if not np.isfinite(losses.loss).all():
-            raise _not_finite(unit, engine, losses)
+            first = int(case.targets[~np.isfinite(losses.loss)][0])
+            where = engine.not_finite_in(case.ids.tolist())
+            raise NotFinite(
+                f"{unit.row.name} gives NaN or infinite logits at position {first:,} of {len(case.ids):,}"
+                f"{where and f', which begin in the output of {where}'}; give --dtype float32 or bfloat16"
+            )
         observations = unit.measure.observe(case, losses)
     return EvalLine(unit.key, clock() - start, observations)
-
-
-def _not_finite(unit: EvaluationUnit, engine: Engine, losses: TokenLosses) -> NotFinite:
-    case = unit.case
-    first = int(case.targets[~np.isfinite(losses.loss)][0])
-    where = engine.not_finite_in(case.ids.tolist())
-    return NotFinite(
-        f"{unit.row.name} gives NaN or infinite logits at position {first:,} of {len(case.ids):,}"
-        f"{where and f', which begin in the output of {where}'}; give --dtype float32 or bfloat16"
-    )

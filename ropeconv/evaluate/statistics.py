@@ -143,12 +143,6 @@ def effective_count(sample: Sample) -> float:
     return max(1.0, min(answers, share * (1 - share) / sample.error**2))
 
 
-def share_error(sample: Sample) -> float:
-    """The standard error of a share: half of Wilson's interval of one error to each side."""
-    low, high = wilson(min(1.0, max(0.0, sample.mean)), effective_count(sample), 1.0)
-    return (high - low) / 2
-
-
 def mcnemar_error(sample: Sample) -> float:
     """The standard error of a paired difference of shares if there is no difference, as in McNemar's test.
 
@@ -194,11 +188,16 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
     measure, metric, column, depth = key
     share = metric_of(metric).share
     sample, paired = sample_of(list(pairs.values()), seed), differences(pairs, first, seed)
-    low, high = wilson(sample.mean, effective_count(sample)) if share else (None, None)
+    low, high, own_error = None, None, sample.error
+    if share:
+        count = effective_count(sample)
+        low, high = wilson(sample.mean, count)
+        lower, upper = wilson(min(1.0, max(0.0, sample.mean)), count, 1.0)
+        own_error = (upper - lower) / 2  # half of Wilson's interval of one error to each side
     error, limit = difference_error(paired, share) if paired else (None, None)
     return Cell(
         row=row, measure=measure, metric=metric, column=column, depth=depth, value=sample.mean,
-        error=share_error(sample) if share else sample.error, low=low, high=high,
+        error=own_error, low=low, high=high,
         windows=len(set(sample.windows.tolist())), documents=len(set(sample.documents.tolist())),
         clusters=(paired or sample).count, difference=paired.mean if paired else None, difference_error=error,
         margin=limit,
@@ -237,7 +236,15 @@ def notes(cells: Sequence[Cell]) -> list[str]:
     """The sentences below the tables on what errors and marks mean. cells: of all rows."""
     whole = [cell for cell in cells if cell.depth is None]
     few = dict.fromkeys(cell.measure for cell in whole if cell.clusters < FEWEST)
-    sentences = [*_within_texts(whole)]
+    measures: dict[int, dict[str, None]] = {}
+    for cell in whole:
+        if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:
+            measures.setdefault(cell.documents, {})[cell.measure] = None
+    sentences = [
+        f"{', '.join(names)}: the errors are between windows of {counted(count, 'text')} and do not cover the "
+        f"difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."
+        for count, names in sorted(measures.items())
+    ]
     if few:
         sentences.append(
             f"{', '.join(few)}: fewer than {FEWEST} windows, so no difference is tested; increase --windows, or give "
@@ -250,19 +257,6 @@ def notes(cells: Sequence[Cell]) -> list[str]:
         differ = counted(tested, "difference was", "differences were")
         sentences.append(f"{differ} tested at p < {ALPHA:.4f}; chance would mark {about}.")
     return sentences
-
-
-def _within_texts(cells: Sequence[Cell]) -> list[str]:
-    """Sentences on measures whose errors are between windows of few texts."""
-    measures: dict[int, dict[str, None]] = {}
-    for cell in cells:
-        if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:
-            measures.setdefault(cell.documents, {})[cell.measure] = None
-    return [
-        f"{', '.join(names)}: the errors are between windows of {counted(count, 'text')} and do not cover the "
-        f"difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."
-        for count, names in sorted(measures.items())
-    ]
 
 
 @dataclass(frozen=True)

@@ -161,10 +161,26 @@ def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
     names: paths, patterns such as essays/*.txt, or - for standard input. Raises BadSource for a file that is not UTF-8,
     and UsageError where no name is given or a pattern matches no file.
     """
-    files = [pair for name in names for pair in _files(name)]
-    if not files:
+    contents: list[tuple[str, bytes]] = []
+    for name in names:
+        if name == "-":
+            contents.append(("standard input", sys.stdin.buffer.read(MOST_BYTES + 1)))
+            continue
+        paths = [Path(name)] if Path(name).is_file() else sorted(map(Path, glob.glob(name, recursive=True)))
+        files = [path for path in paths if path.is_file()]
+        if not files:
+            raise UsageError(
+                f"--text {name} names no file; give a text file, or a pattern in quotes such as 'essays/*.txt'"
+            )
+        for path in files:
+            try:
+                with path.open("rb") as file:
+                    contents.append((str(path), file.read(MOST_BYTES + 1)))
+            except OSError as problem:
+                raise BadSource(f"{path} cannot be read ({problem.strerror}); give another --text") from None
+    if not contents:
         raise UsageError("no text is given; name a file with --text (a book, or several essays)")
-    return files
+    return [(name, _decoded(data, name)) for name, data in contents]
 
 
 def tokenized(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
@@ -177,25 +193,6 @@ def tokenized(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
             raise BadSource(f"{name} has {len(ids)} tokens; give a --text with more")
         documents.append(TextDocument(name, ids))
     return Texts(tuple(documents), tokenizer, tuple(filter(None, notes)))
-
-
-def _files(name: str) -> list[tuple[str, str]]:
-    if name == "-":
-        return [("standard input", _decoded(sys.stdin.buffer.read(MOST_BYTES + 1), "standard input"))]
-    paths = [Path(name)] if Path(name).is_file() else sorted(map(Path, glob.glob(name, recursive=True)))
-    files = [path for path in paths if path.is_file()]
-    if not files:
-        raise UsageError(
-            f"--text {name} names no file; give a text file, or a pattern in quotes such as 'essays/*.txt'"
-        )
-    contents = []
-    for path in files:
-        try:
-            with path.open("rb") as file:
-                contents.append((str(path), _decoded(file.read(MOST_BYTES + 1), str(path))))
-        except OSError as problem:
-            raise BadSource(f"{path} cannot be read ({problem.strerror}); give another --text") from None
-    return contents
 
 
 def _decoded(data: bytes, name: str) -> str:

@@ -42,7 +42,7 @@ def whole(body: bytes, head: bytes = HEAD) -> Callable[[socket.socket], None]:
 
 def asked(url: str, limits: Limits = SIZES) -> Any:
     with httpx.Client(base_url=url) as client:
-        return ask(client, "GET", "/v1/models", ModelList, limits)
+        return ask(client, "/v1/models", ModelList, limits=limits)
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
         raise RopeconvError(
             f"--server {url} is not a URL ({problem}); give one such as http://localhost:8000"
         ) from None
-    entry = _choose(ask(client, "GET", "/v1/models", ModelList).data or [], model, prefer, base)
+    entry = _choose(ask(client, "/v1/models", ModelList).data or [], model, prefer, base)
     for protocol in PROTOCOLS:
         if protocol.owner == entry.owned_by:
             return protocol(client, entry)

@@ -71,7 +71,7 @@ class LlamaServer(Server):
     )
 
     def describe(self, entry: ModelEntry) -> ServedModel:
-        props, meta = self.get("/props", Props), entry.meta or ModelMeta()
+        props, meta = self.ask("/props", Props), entry.meta or ModelMeta()
         slot = props.default_generation_settings or Slot()
         runtime = f"llama-server {props.build_info or ''}".strip()
         return ServedModel(entry.id, runtime, slot.n_ctx or meta.n_ctx, props.model_path or "", meta.n_vocab)
@@ -104,12 +104,11 @@ class LlamaServer(Server):
         return completion.tokens
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        return self.post(
-            "/tokenize", {"content": text, "add_special": special}, TokenList, for_prompt(len(text))
-        ).tokens
+        body = {"content": text, "add_special": special}
+        return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.post("/detokenize", {"tokens": list(ids)}, LlamaText, for_prompt(len(ids))).content
+        return self.ask("/detokenize", LlamaText, {"tokens": list(ids)}, for_prompt(len(ids))).content
 
     def _after(self, prefix: Sequence[int], generated: int) -> tuple[LlamaTokenRecord, ...]:
         """The log-probabilities of the likeliest tokens after `prefix`, and of `generated`, by a bias."""
@@ -122,7 +121,7 @@ class LlamaServer(Server):
 
     def _complete(self, body: JsonObject, prompt: Sequence[int], entries: int) -> LlamaCompletion:
         """The completion of a prompt. Raises RopeconvError where the server has left out a part of it."""
-        completion = self.post("/completion", body, LlamaCompletion, for_prompt(entries))
+        completion = self.ask("/completion", LlamaCompletion, body, for_prompt(entries))
         if completion.truncated or completion.tokens_evaluated not in (None, len(prompt)):
             raise self.misread(f"whole prompt of {len(prompt)} tokens")
         return completion

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 import msgspec
 
@@ -48,69 +48,33 @@ def for_prompt(entries: int) -> Limits:
     return Limits(PROMPT_SECONDS, (1 << 20) + 256 * entries)
 
 
-@dataclass(frozen=True)
-class Response:
-    """The answer of a server. status: of HTTP. body: its bytes. location: where a redirection leads, or empty."""
-
-    status: int
-    body: bytes
-    location: str = ""
-
-
-class TooLarge(RopeconvError):
-    """The body exceeds the limit."""
-
-
-def send(
-    client: httpx.Client, method: Literal["GET", "POST"], path: str, limits: Limits, body: object = None
-) -> Response:
-    """The response to a request with a JSON body. Raises RopeconvError where none comes within the limits."""
-    reports: queue.Queue[Response | Exception] = queue.Queue()
-    arguments = (client, method, path, limits, body, reports)
-    threading.Thread(target=_read, args=arguments, daemon=True).start()  # httpx limits the single read, not the whole
-    url, seconds = str(client.base_url), limits.seconds + CONNECT + REST + limits.size / RATE
-    try:
-        report = reports.get(timeout=seconds)
-    except queue.Empty:
-        raise RopeconvError(
-            f"the server at {url} does not answer {path} within {seconds:,.0f} seconds; restart it, or lower --length"
-        ) from None
-    if isinstance(report, Response):
-        return report
-    if isinstance(report, TooLarge):
-        raise RopeconvError(
-            f"the answer of the server at {url} to {path} is longer than the allowed {limits.size:,} bytes; correct "
-            "--server"
-        )
-    why = str(report) or type(report).__name__
-    raise RopeconvError(f"the server at {url} does not answer ({why[:300]}); start it, or correct --server")
+Response = tuple[int, str, bytes]
+"""The answer of a server: the status of HTTP, where a redirection leads (or empty), and the body."""
 
 
 def _read(
-    client: httpx.Client,
-    method: str,
-    path: str,
-    limits: Limits,
-    body: object,
-    reports: queue.Queue[Response | Exception],
+    client: httpx.Client, path: str, body: object, limits: Limits, reports: queue.Queue[Response | Exception]
 ) -> None:
     """Read a response, and report it or the exception."""
     import httpx2 as httpx
 
+    method = "GET" if body is None else "POST"
     within = httpx.Timeout(limits.seconds, connect=CONNECT)
     plain = {"Accept-Encoding": "identity"}  # a few bytes can be gigabytes otherwise
     try:
         with client.stream(method, path, json=body, headers=plain, timeout=within) as response:
-            parts, size = [], 0
+            content = bytearray()
             for part in response.iter_raw(BLOCK):
-                size += len(part)
-                if size > limits.size:
-                    raise TooLarge
-                parts.append(part)
+                content += part
+                if len(content) > limits.size:
+                    raise RopeconvError(
+                        f"the answer of the server at {client.base_url} to {path} is longer than the allowed "
+                        f"{limits.size:,} bytes; correct --server"
+                    )
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise httpx.DecodingError("it compresses its answers though the request excludes that")
             location = response.headers.get("Location", "") if response.is_redirect else ""
-            reports.put(Response(response.status_code, b"".join(parts), location))
+            reports.put((response.status_code, location, bytes(content)))
     except Exception as problem:
         reports.put(problem)
 
@@ -239,7 +203,7 @@ class Server(Engine):
     def encode(self, text: str, special: bool = False) -> list[int]:
         """The tokens of a text. special: with those that the server adds to every text."""
         body = {"model": self.served.model, "prompt": text, "add_special_tokens": special}
-        return self.post("/tokenize", body, TokenList, for_prompt(len(text))).tokens
+        return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -254,36 +218,40 @@ class Server(Engine):
                 "--context-length, llama-server -c), or give shorter --lengths"
             )
 
-    def post(self, path: str, body: JsonObject, kind: type[T], limits: Limits = SHORT) -> T:
-        """Post JSON, and return the answer. Raises RopeconvError as `ask`."""
-        return ask(self.client, "POST", path, kind, limits, body)
-
-    def get(self, path: str, kind: type[T]) -> T:
-        """Get the answer at a path. Raises RopeconvError as `ask`."""
-        return ask(self.client, "GET", path, kind)
+    def ask(self, path: str, kind: type[T], body: JsonObject | None = None, limits: Limits = SHORT) -> T:
+        """As the function `ask`."""
+        return ask(self.client, path, kind, body, limits)
 
 
-def ask(
-    client: httpx.Client,
-    method: Literal["GET", "POST"],
-    path: str,
-    kind: type[T],
-    limits: Limits = SHORT,
-    body: object = None,
-) -> T:
-    """The decoded answer to a request. Raises RopeconvError for no response, an error, or another kind."""
-    url = str(client.base_url)
-    response = send(client, method, path, limits, body)
-    if response.status in (401, 403):
-        raise RopeconvError(f"the server at {url} wants a key ({response.status}); set OPENAI_API_KEY")
-    if response.location:
-        raise RopeconvError(
-            f"the server at {url} redirects {path} to {response.location[:300]}; give the URL of the API"
-        )
-    if response.status != 200:
-        raise RopeconvError(f"the server at {url} refuses ({response.status}): {_words(response.body)}")
+def ask(client: httpx.Client, path: str, kind: type[T], body: object = None, limits: Limits = SHORT) -> T:
+    """The decoded answer to a request, which posts the body as JSON where there is one.
+
+    Raises RopeconvError where no answer comes within the limits, for an error, and for an answer of another kind.
+    """
+    reports: queue.Queue[Response | Exception] = queue.Queue()
+    arguments = (client, path, body, limits, reports)
+    threading.Thread(target=_read, args=arguments, daemon=True).start()  # httpx limits the single read, not the whole
+    url, seconds = str(client.base_url), limits.seconds + CONNECT + REST + limits.size / RATE
     try:
-        return msgspec.json.decode(response.body, type=kind)
+        response = reports.get(timeout=seconds)
+    except queue.Empty:
+        raise RopeconvError(
+            f"the server at {url} does not answer {path} within {seconds:,.0f} seconds; restart it, or lower --length"
+        ) from None
+    if isinstance(response, RopeconvError):
+        raise response
+    if isinstance(response, Exception):
+        why = str(response) or type(response).__name__
+        raise RopeconvError(f"the server at {url} does not answer ({why[:300]}); start it, or correct --server")
+    status, location, content = response
+    if status in (401, 403):
+        raise RopeconvError(f"the server at {url} wants a key ({status}); set OPENAI_API_KEY")
+    if location:
+        raise RopeconvError(f"the server at {url} redirects {path} to {location[:300]}; give the URL of the API")
+    if status != 200:
+        raise RopeconvError(f"the server at {url} refuses ({status}): {_words(content)}")
+    try:
+        return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as problem:
         raise RopeconvError(
             f"the answer of the server at {url} to {path} has another format than ropeconv knows ({problem}); run the "

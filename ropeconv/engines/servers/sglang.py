@@ -54,23 +54,23 @@ class Sglang(Server):
 
     def describe(self, entry: ModelEntry) -> ServedModel:
         try:
-            info = self.get("/server_info", Info)
+            info = self.ask("/server_info", Info)
         except RopeconvError:  # its name before SGLang 0.5
-            info = self.get("/get_server_info", Info)
+            info = self.ask("/get_server_info", Info)
         runtime = f"SGLang {info.version}".strip()
         return ServedModel(entry.id, runtime, entry.max_model_len or 0, info.model_path or "")
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
         body = {"input_ids": list(ids), "sampling_params": {"max_new_tokens": count, "temperature": 0}}
-        tokens = self.post("/generate", body, SglangGeneration, for_prompt(count)).output_ids
+        tokens = self.ask("/generate", SglangGeneration, body, for_prompt(count)).output_ids
         if tokens is None:
             raise self.misread("output_ids")
         return tokens
 
     def decode(self, ids: Sequence[int]) -> str:
         body = {"model": self.served.model, "tokens": list(ids), "skip_special_tokens": False}
-        return self.post("/detokenize", body, SglangText, for_prompt(len(ids))).text
+        return self.ask("/detokenize", SglangText, body, for_prompt(len(ids))).text
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
         first = min(kept)
@@ -82,7 +82,7 @@ class Sglang(Server):
             "top_logprobs_num": top,
         }
         limits = for_prompt((len(ids) - first) * (top + 1))
-        meta = self.post("/generate", body, SglangGeneration, limits).meta_info
+        meta = self.ask("/generate", SglangGeneration, body, limits).meta_info
         rows, actual = meta.input_top_logprobs, meta.input_token_logprobs
         if rows is None or actual is None or not len(rows) == len(actual) == len(ids) - first:
             raise self.misread("input_top_logprobs for every token")

@@ -56,7 +56,7 @@ class Vllm(Server):
     unchecked = ("which precision and attention kernel it runs", "tokens other than the likeliest ones")
 
     def describe(self, entry: ModelEntry) -> ServedModel:
-        version = self.get("/version", Version).version
+        version = self.ask("/version", Version).version
         return ServedModel(entry.id, f"vLLM {version}", entry.max_model_len or 0, entry.root or "")
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
@@ -69,12 +69,12 @@ class Vllm(Server):
 
     def decode(self, ids: Sequence[int]) -> str:
         body = {"model": self.served.model, "tokens": list(ids)}
-        return self.post("/detokenize", body, VllmText, for_prompt(len(ids))).prompt
+        return self.ask("/detokenize", VllmText, body, for_prompt(len(ids))).prompt
 
     def _complete(self, ids: Sequence[int], fields: JsonObject, limits: Limits) -> Choice:
         """The completion of a prompt. fields: others of the request."""
         body = {"model": self.served.model, "prompt": list(ids), "temperature": 0, **fields}
-        choices = self.post("/v1/completions", body, VllmCompletion, limits).choices
+        choices = self.ask("/v1/completions", VllmCompletion, body, limits).choices
         return choices[0] if choices else Choice()
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:

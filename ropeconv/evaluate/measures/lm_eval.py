@@ -51,7 +51,11 @@ class LmEval(Measure):
         require("lm_eval", f"--measure {LM_EVAL}{task}")
         self.folder, self.checksum = None, 0
         if task.endswith((".yaml", ".yml")):
-            self.folder, text = Path(task).parent, _text(task)
+            try:
+                text = Path(task).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as problem:
+                raise UsageError(f"--measure {LM_EVAL}{task}: the file cannot be read ({problem})") from None
+            self.folder = Path(task).parent
             named = re.search(r"""^(?:task|group):[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
             if named is None:
                 raise UsageError(f"{task} has no line with `task:` or `group:` and a name; add one")
@@ -70,10 +74,15 @@ class LmEval(Measure):
     def observe_model(self, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
         if not isinstance(engine, TransformersEngine) or not isinstance(tokenizer, CheckpointTokenizer):
             raise RopeconvError(f"{self.name} runs in transformers and not in {engine.runtime}; leave it out")
+
+        def filters(sample: JsonObject) -> str:  # of answers, where the task has several
+            kind = sample.get("filter", "none")
+            return "" if kind == "none" else f",{kind}"
+
         tasks = self._samples(engine.model, tokenizer.tokenizer, case)
         observations = [
             Observation(
-                self.name, _metric(name, sample), case.column, int(sample["doc_id"]), place, float(sample[name])
+                self.name, name + filters(sample), case.column, int(sample["doc_id"]), place, float(sample[name])
             )
             for place, task in enumerate(sorted(tasks))
             for sample in tasks[task]
@@ -117,13 +126,6 @@ class LmEval(Measure):
         return samples
 
 
-def _text(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"--measure {LM_EVAL}{name}: the file cannot be read ({problem})") from None
-
-
 @contextmanager
 def _silent() -> Iterator[None]:
     """Keeps progress bars and warnings of lm_eval from the screen."""
@@ -134,9 +136,3 @@ def _silent() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def _metric(name: str, sample: JsonObject) -> str:
-    """The name of a metric, with its filter of answers where the task has several."""
-    kind = sample.get("filter", "none")
-    return name if kind == "none" else f"{name},{kind}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -93,28 +93,20 @@ class Sliding(Measure):
                 f"a stride of {sizes.stride:,} leaves out tokens between sequences of {sizes.lengths[0]:,}; give "
                 f"sliding:N with N up to {room:,}"
             )
-        for document in long_enough(texts, sizes.longest)[: sizes.windows]:
-            for length in sizes.lengths:
-                yield from self._windows(texts, document, length, sizes)
-
-    def _windows(self, texts: Texts, document: int, length: int, sizes: EvaluationSizes) -> Iterator[Case]:
-        before, room = len(texts.prefix), length - len(texts.prefix)
-        total, done = sizes.longest - before, 0
-        for number, end in enumerate(_ends(total, room, sizes.stride)):
-            ids = texts.window(document, end, end - number * sizes.stride + before)
-            targets = np.arange(max(len(ids) - (end - done), max(before, 1)), len(ids), dtype=np.int32)
-            done = end
-            yield Case(self.name, length, document, number, ids, targets)
+        before = len(texts.prefix)
+        total = sizes.longest - before
+        for document, length in product(long_enough(texts, sizes.longest)[: sizes.windows], sizes.lengths):
+            done = 0
+            for number, end in enumerate([*range(min(length - before, total), total, sizes.stride), total]):
+                ids = texts.window(document, end, end - number * sizes.stride + before)
+                targets = np.arange(max(len(ids) - (end - done), max(before, 1)), len(ids), dtype=np.int32)
+                done = end
+                yield Case(self.name, length, document, number, ids, targets)
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         loss = float(losses.loss.mean())
         count = len(case.targets)
         return [Observation(self.name, "loss", case.column, case.document, case.window, loss, weight=count)]
-
-
-def _ends(total: int, room: int, stride: int) -> list[int]:
-    """Ends of the windows over `total` tokens of a text: the first at `room`, each later one `stride` further."""
-    return [*range(min(room, total), total, stride), total]
 
 
 ALPHA, BETA = 2.0, -2.0

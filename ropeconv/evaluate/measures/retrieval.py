@@ -88,7 +88,10 @@ class Haystack:
 
         name: of the measure. Raises UsageError where the length is too short for the prompt.
         """
-        tail, targets = self._tail(prompt)
+        question = prompt.question + prompt.lead
+        tail = self.tokens(f"{question} {prompt.answer}")  # as one text
+        answer = range(len(self.tokens(question)), len(tail))
+        targets = [index for index in answer if self.texts.tokenizer.decode([tail[index]]).strip()]
         texts = [prompt.task, *(text for _, text in prompt.facts)]
         room = length - len(self.texts.prefix) - sum(len(self.tokens(text)) for text in texts) - len(tail)
         if room < 0:
@@ -101,21 +104,6 @@ class Haystack:
             done = until
         ids += hay[done:]
         return ids + tail, [len(ids) + index for index in targets]
-
-    def _tail(self, prompt: Prompt) -> tuple[list[int], list[int]]:
-        """The tokens from the question to the end, as one text, and the indices of the answer's tokens in them."""
-        text = prompt.question + prompt.lead
-        tail = self.tokens(f"{text} {prompt.answer}")
-        answer = range(len(self.tokens(text)), len(tail))
-        return tail, [index for index in answer if self.texts.tokenizer.decode([tail[index]]).strip()]
-
-
-def haystacks(texts: Texts, count: int, seed: int) -> list[Haystack]:
-    """Places for `count` samples, in turn from all documents. seed: of the places."""
-    draw = np.random.default_rng(seed)
-    order = draw.permutation(len(texts.documents))
-    turns = (int(order[index % len(order)]) for index in range(count))
-    return [Haystack(texts, document, int(draw.integers(len(texts.documents[document].ids)))) for document in turns]
 
 
 def different_numbers(count: int, digits: int, draw: np.random.Generator) -> list[str]:
@@ -149,7 +137,11 @@ class Retrieval(Measure):
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         depths = [float(depth) for depth in np.linspace(0, 1, sizes.depths)] if sizes.depths > 1 else [0.5]
-        for window, haystack in enumerate(haystacks(texts, sizes.windows, sizes.seed)):
+        places = np.random.default_rng(sizes.seed)
+        order = places.permutation(len(texts.documents))  # in turn from all documents
+        for window in range(sizes.windows):
+            document = int(order[window % len(order)])
+            haystack = Haystack(texts, document, int(places.integers(len(texts.documents[document].ids))))
             for length in sizes.lengths:
                 for number, depth in enumerate(depths):
                     draw = np.random.default_rng((sizes.seed, window, number))
@@ -169,16 +161,12 @@ class Retrieval(Measure):
         ]
 
     def observe_text(self, case: Case, text: str) -> list[Observation]:
-        return [self._observation(case, "accuracy", float(_occurs(case.answer, text)), 1)]
+        occurs = re.search(rf"(?<![^\W_]){re.escape(case.answer)}(?![^\W_])", text)  # as a whole word or number
+        return [self._observation(case, "accuracy", float(occurs is not None), 1)]
 
     def _observation(self, case: Case, metric: str, value: float, weight: int = 0) -> Observation:
         weight = weight or len(case.targets)
         return Observation(self.name, metric, case.column, case.document, case.window, value, case.depth, weight)
-
-
-def _occurs(answer: str, text: str) -> bool:
-    """Whether a text has an answer as a whole word or number."""
-    return re.search(rf"(?<![^\W_]){re.escape(answer)}(?![^\W_])", text) is not None
 
 
 NEEDLES = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -222,18 +223,6 @@ def _mentioned(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
 
 @cache
 def _words(settings: bytes) -> set[str]:
-    """The texts in settings as JSON, and their parts between dots."""
-    return {word for text in _texts(msgspec.json.decode(settings)) for word in (text, *text.split("."))}
-
-
-def _texts(value: object) -> Iterator[str]:
-    """The texts in data, with the keys of its objects."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield key
-            yield from _texts(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _texts(inner)
+    """The texts in settings as JSON, which are keys and values, and their parts between dots."""
+    texts = re.findall(r'"([^"]*)"', settings.decode())
+    return {word for text in texts for word in (text, *text.split("."))}

@@ -67,7 +67,7 @@ class LlamaCppProcess(ProgramProcess):
         super().start()
         self.loaded = self._answer(LoadedModel, self.load)
 
-    def ask(self, kind: type[T], method: str, *arguments: Any, progress: Progress | None = None) -> T:
+    def ask(self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None) -> T:
         """What a method of `LlamaModel` returns. kind: its type. progress: told how many tokens were read.
 
         Raises LlamaCppError, and ends the process, where llama.cpp fails or does not answer in time.
@@ -156,7 +156,7 @@ class LlamaCppEngine(Engine):
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         return self._ask(list[int], "generate", list(ids), count)
 
-    def _ask(self, kind: type[T], method: str, *arguments: Any, progress: Progress | None = None) -> T:
+    def _ask(self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None) -> T:
         if self.process is not None:
             return self.process.ask(kind, method, *arguments, progress=progress)
         with LlamaCppProcess(self.load) as process:

@@ -80,32 +80,25 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True):
-    """The frequencies of "global" and "local" layers.
+    """The frequencies of "global" and "local" layers, or why there are none.
 
     transformers: its version. read_as: the model type that replaced one that it does not have.
     """
 
-    modules: dict[str, Module]
+    modules: dict[str, Module] = {}
+    error: str = ""
     transformers: str = ""
     read_as: str = ""
 
 
-class ProbeFailure(msgspec.Struct, frozen=True):
-    """The reason for no answer."""
-
-    error: str
-
-
 def parsed(text: str | bytes) -> JsonObject | None:
     """An answer as JSON-ready data; None for another text, such as one with NaN."""
-    for kind in (ProbeFailure, ProbeAnswer):
-        try:
-            msgspec.json.decode(text, type=kind)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            continue
-        data: JsonObject = json.loads(text)
-        return data
-    return None
+    try:
+        msgspec.json.decode(text, type=ProbeAnswer)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    data: JsonObject = json.loads(text)
+    return data
 
 
 class ProbeCache:

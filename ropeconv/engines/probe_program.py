@@ -33,8 +33,6 @@ from ropeconv.pretrained import load_class, load_config, make_config, make_model
 from ropeconv.rope.errors import RopeconvError
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from torch.nn import Module
     from transformers import PretrainedConfig
 
@@ -83,21 +81,19 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
 
     stands_for: the model type of a config whose own is not known here; empty to read it unchanged.
     """
-    import torch
-
-    config, read_as = read(path, stands_for)
+    config, read_as = read(Path(path), stands_for)
     text = config.get_text_config() if hasattr(config, "get_text_config") else getattr(config, "text_config", config)
     halves = getattr(config, "is_encoder_decoder", False)
     if halves:
         text = config
     try:
-        model = build(shrunk(text), torch)
+        model = build(shrunk(text))
     except ValueError:  # a class that misses, in few layers, a module it names
-        model = build(text, torch)
+        model = build(text)
     modules: dict[str, object] = {}
     for name, module in model.named_modules():
         if "RotaryEmbedding" in type(module).__name__:
-            found = dict(look(module, name, context, torch))
+            found = dict(look(module, name, context))
             differ = [label for label in found if modules.get(label, found[label]) != found[label]]
             if differ and halves:
                 raise ValueError(f"its encoder and its decoder compute different {differ[0]} frequencies")
@@ -107,29 +103,25 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
     return {"modules": modules, "class": type(model).__name__, "read_as": read_as}
 
 
-def read(path: str, stands_for: str) -> tuple[PretrainedConfig, str]:
+def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
     """The config in a folder, and the model type that was put in the place of its own. stands_for: as for `ask`."""
     from transformers import CONFIG_MAPPING
 
+    whole = json.loads((folder / "config.json").read_bytes())
     if stands_for:
-        with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
-            whole = json.load(file)
         part = whole["text_config"] if isinstance(whole.get("text_config"), dict) else whole
         if part.get("model_type") not in CONFIG_MAPPING:
             return make_config(part, stands_for), stands_for
     try:
-        return load_config(Path(path), trust=False), ""
+        return load_config(folder, trust=False), ""
     except RopeconvError:
-        with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
-            model_type = json.load(file).get("model_type")
-        if model_type in CONFIG_MAPPING:
+        if whole.get("model_type") in CONFIG_MAPPING:
             raise
-        raise LookupError(f"it has no model type {model_type}") from None
+        raise LookupError(f"it has no model type {whole.get('model_type')}") from None
 
 
 def ask_own(path: str, context: int) -> dict[str, object]:
     """The answer for a folder whose frequencies are stored in a tensor and read by its own modelling file."""
-    import torch
     from safetensors.torch import load_file
 
     config = load_config(Path(path), trust=True)
@@ -138,18 +130,19 @@ def ask_own(path: str, context: int) -> dict[str, object]:
     with open(os.path.join(path, "model.safetensors.index.json"), encoding="utf-8") as index:
         shard = json.load(index)["weight_map"]["model.rotary_emb.inv_freq"]
     rotary.inv_freq = load_file(os.path.join(path, shard))["model.rotary_emb.inv_freq"]
-    return {"modules": dict(look(rotary, "model.rotary_emb", context, torch)), "class": model.__name__}
+    return {"modules": dict(look(rotary, "model.rotary_emb", context)), "class": model.__name__}
 
 
-def build(text: PretrainedConfig, torch: ModuleType) -> Module:
+def build(text: PretrainedConfig) -> Module:
     """The text model of a config on the meta device, without weights, but with its rotary modules on the CPU."""
+    import torch
     from transformers import PreTrainedModel
 
     PreTrainedModel.init_weights = lambda self: None
     model_class = class_of(text)
     for thing in vars(sys.modules[model_class.__module__]).values():
         if isinstance(thing, type) and "RotaryEmbedding" in thing.__name__:
-            on_cpu(thing, torch)
+            on_cpu(thing)
     try:
         with torch.device("meta"):
             return make_model(model_class, text)
@@ -175,8 +168,10 @@ def class_of(text: PretrainedConfig) -> type[Module]:
     )  # fmt: skip
 
 
-def on_cpu(rotary: type[Module], torch: ModuleType) -> None:
+def on_cpu(rotary: type[Module]) -> None:
     """Makes a rotary class compute its frequencies on the CPU, also inside a meta device."""
+    import torch
+
     made = rotary.__init__
     if getattr(made, "on_cpu", False):
         return
@@ -192,65 +187,50 @@ def on_cpu(rotary: type[Module], torch: ModuleType) -> None:
 def shrunk(text: PretrainedConfig) -> PretrainedConfig:
     """A copy of a text config, or of one with an encoder and a decoder, with as few layers as show every kind."""
     text = copy.deepcopy(text)
-    halves = (
-        (text.encoder, text.decoder) if getattr(text, "is_encoder_decoder", False) and hasattr(text, "encoder") else ()
-    )
-    for part in [half.get_text_config() for half in halves] or [text]:
-        shrink(part)
+    halves = getattr(text, "is_encoder_decoder", False) and hasattr(text, "encoder")
+    for part in [half.get_text_config() for half in (text.encoder, text.decoder)] if halves else [text]:
+        kinds, count = getattr(part, "layer_types", None), getattr(part, "num_hidden_layers", 1)
+        keep = min(count, 1 + max((kinds.index(kind) for kind in set(kinds)), default=0)) if kinds else min(count, 1)
+        part.num_hidden_layers = keep
+        for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
+            if isinstance(getattr(part, name, None), list):
+                with contextlib.suppress(AttributeError):  # a property that follows the number of layers
+                    setattr(part, name, getattr(part, name)[:keep])
     return text
 
 
-def shrink(text: PretrainedConfig) -> None:
-    """Leaves a text config as few layers as contain every kind of layer."""
-    kinds = getattr(text, "layer_types", None)
-    count = getattr(text, "num_hidden_layers", 1)
-    keep = min(count, 1 + max((kinds.index(kind) for kind in set(kinds)), default=0)) if kinds else min(count, 1)
-    text.num_hidden_layers = keep
-    for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
-        if isinstance(getattr(text, name, None), list):
-            with contextlib.suppress(AttributeError):  # a property that follows the number of layers
-                setattr(text, name, getattr(text, name)[:keep])
-
-
-def look(module: Module, name: str, context: int, torch: ModuleType) -> Iterator[tuple[str, dict[str, object]]]:
+def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[str, object]]]:
     """Yields (label, answer) per set of frequencies in a rotary module; the label is "global" or "local".
 
-    module: the rotary module. name: in its model, which shows whether it is local. context: in tokens. torch: the
-    module torch, which is imported late.
+    name: of the module in its model, which shows whether it is local. context: in tokens.
     """
     kinds = [key[: -len("_inv_freq")] for key in dict(module.named_buffers()) if key.endswith("_inv_freq")]
     kinds = [kind for kind in kinds if not kind.endswith("original")]
     if not kinds:
         local = name.endswith(("_local", "_unscaled")) or "sliding_attention" in name
-        yield "local" if local else "global", run(module, None, context, torch)
+        yield "local" if local else "global", run(module, None, context)
     for kind in kinds:
         local = ("sliding" in kind or kind == "main") and len(kinds) > 1
-        yield "local" if local else "global", run(module, kind, context, torch)
+        yield "local" if local else "global", run(module, kind, context)
 
 
-def run(module: Module, kind: str | None, context: int, torch: ModuleType) -> dict[str, object]:
+def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
     """The answer for one set of frequencies: at the end of the context, at position 1, and the attention factor.
 
-    module: the rotary module. kind: the layer type of the set, None for a module with one set. context: in tokens.
-    torch: the module torch.
+    kind: the layer type of the set, None for a module with one set. context: in tokens.
     """
     buffer = "inv_freq" if kind is None else f"{kind}_inv_freq"
-    forward(module, kind, [0, 1], torch)
-    short = getattr(module, buffer).to(torch.float64).tolist()
-    attention_factor = forward(module, kind, [0, context - 1], torch)
-    return {
-        "inv_freq": getattr(module, buffer).to(torch.float64).tolist(),
-        "short": short,
-        "attention_factor": attention_factor,
-    }
+    forward(module, kind, [0, 1])
+    short = getattr(module, buffer).double().tolist()
+    attention_factor = forward(module, kind, [0, context - 1])
+    inv_freq = getattr(module, buffer).double().tolist()
+    return {"inv_freq": inv_freq, "short": short, "attention_factor": attention_factor}
 
 
-def forward(module: Module, kind: str | None, positions: list[int], torch: ModuleType) -> float:
-    """Runs a rotary module and returns its attention factor, which is cos at position 0.
+def forward(module: Module, kind: str | None, positions: list[int]) -> float:
+    """Runs a rotary module at positions from 0 on, and returns its attention factor, which is cos at position 0."""
+    import torch
 
-    module: the rotary module. kind: the layer type, None for a module with one set of frequencies. positions: from 0
-    on. torch: the module torch.
-    """
     states = torch.zeros(1, len(positions), 2)
     extra = {} if kind is None else {"layer_type": kind}
     ids = torch.tensor([positions])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,11 @@ from ...rope.spec import RopeSpec
 from ..statistics import Sample
 from .result import Candidate, Start
 from .scorer import PassLine, Scorer, TextWindow
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...engines.transformers.backbone import Differentiable
 
 RATE = 0.04
 """Largest change of a log divisor in one step, for pairs with at most one period within the trained context."""
@@ -159,8 +164,8 @@ def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
     return slope
 
 
-def loss(engine: Any, scorer: Scorer, window: TextWindow) -> Any:
-    """The loss of a window as a tensor with a gradient, in nats per token. engine: `Differentiable`."""
+def loss(engine: Differentiable, scorer: Scorer, window: TextWindow) -> Tensor:
+    """The loss of a window with a gradient, in nats per token, a scalar."""
     price, case, needle = scorer.price, window.text, window.needle
     tokens = engine.losses(case.ids.tolist(), case.targets.tolist())
     total = tokens[window.beyond :].mean()

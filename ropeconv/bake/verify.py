@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 
@@ -121,5 +122,6 @@ def earlier_output(plan: Plan) -> Comparison | None:
 
 
 def made_from(receipt: Receipt) -> bytes:
-    """Return the source of an output and how it was made, as JSON, without later measurements."""
-    return msgspec.json.encode([receipt.source, receipt.recipe, receipt.target, receipt.schedule, receipt.encoding])
+    """Return the source of an output and how it was made, as JSON, without later measurements and its adapter."""
+    target = replace(receipt.target, adapter="")
+    return msgspec.json.encode([receipt.source, receipt.recipe, target, receipt.schedule, receipt.encoding])

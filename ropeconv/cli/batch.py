@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,9 @@ class Batch:
                 plans.append((unit, plan))
         refuse_collisions(plans, self.units)
         if self.flags.adapter:
-            self.adapter = adapter_plan(self.flags.adapter, plans[0][1])
+            unit, plan = plans[0]
+            self.adapter = adapter_plan(self.flags.adapter, plan)
+            plans[0] = unit, replace(plan, target=replace(plan.target, out=plan.out, adapter=self.adapter.out.name))
         return [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
@@ -214,6 +217,7 @@ class Batch:
         if not self.screen.as_json:
             return
         more = {name: value for name, value in more.items() if value != ""}
+        more |= {"adapter": str(self.adapter.out)} if self.adapter else {}
         if not self.several:
             self.screen.data(next(iter(documents)) | more)
             return

@@ -22,10 +22,12 @@ class Target(TargetOptions, OutputPlace):
 
     The other fields are the options of `apply`: see `OutputPlace` and `TargetOptions` in ropeconv/options.py.
 
-    draft: the name of the output with its draft model, which is beside it. drafts_for: for a draft, that of its target.
+    draft, adapter: the names of outputs beside it, with its draft model and with a PEFT adapter. drafts_for: for a
+    draft, that of its target.
     """
 
     draft: str = ""
+    adapter: str = ""
     drafts_for: str = ""
 
     def __post_init__(self) -> None:
@@ -36,7 +38,11 @@ class Target(TargetOptions, OutputPlace):
         """Raise UsageError for options that contradict each other, or have no effect with the others."""
         to_gguf = (from_gguf and self.to is None) or self.to == "gguf"
         self._check_values()
-        self._check_method(recipe)
+        kept = "--as-is" if isinstance(recipe.method, AsIs) else "--on-top" if recipe.on_top else ""
+        if self.replace and kept:
+            raise UsageError(f"{kept} keeps the scaling that --replace would take away; give one of them")
+        if self.allow_approximate and recipe.log_n is None:
+            raise UsageError("--allow-approximate needs --log-n, the only approximated method; leave it out")
         if self.assume_arch_keys and not from_gguf:
             raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         if self.in_place and (not from_gguf or not to_gguf or self.out is not None):
@@ -61,14 +67,6 @@ class Target(TargetOptions, OutputPlace):
             raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
         for name in self.runtimes:
             find_any(name)
-
-    def _check_method(self, recipe: Recipe) -> None:
-        if self.replace and isinstance(recipe.method, AsIs):
-            raise UsageError("--as-is keeps the scaling that --replace would take away; give one of them")
-        if self.replace and recipe.on_top:
-            raise UsageError("--on-top keeps the scaling that --replace would take away; give one of them")
-        if self.allow_approximate and recipe.log_n is None:
-            raise UsageError("--allow-approximate needs --log-n, the only approximated method; leave it out")
 
     def _check_folder(self, from_gguf: bool) -> None:
         for flag in self._given("gguf"):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ropeconv.bake import companions
+from ropeconv.inspection.receipts.storage import read_receipt
 
 from ..conftest import hashes
 from ..inspection.test_compatibility import logits, lora
@@ -29,8 +30,10 @@ def of_adapter_alone(folder: Path) -> Any:
 
 def test_the_adapter_brings_its_extended_base(llama: Path, tmp_path: Path) -> None:
     adapter, out, place = lora(llama, tmp_path / "lora"), tmp_path / "extended", tmp_path / "extended-adapter"
+    command(tmp_path, "apply", llama, "--yarn", "4", "-o", tmp_path / "alone", code=0)
     done = command(tmp_path, "apply", llama, "--yarn", "4", "-o", out, "--adapter", adapter)
     assert done.returncode == 0, done.stderr
+    assert [read_receipt(path).target.adapter for path in (out, tmp_path / "alone")] == ["extended-adapter", ""]
     assert f"The adapter with this base is in {place}." in done.stderr
     expected = logits(out, adapter)
     assert (of_adapter_alone(place) - expected).abs().max() < 1e-5
@@ -55,7 +58,8 @@ def test_the_same_command_continues_after_it_was_stopped_between_the_two(
         patch.setattr(companions, "execute_plan", stop)
         command(tmp_path, *line, code=130)
     assert ((tmp_path / "out").is_dir(), (tmp_path / "out-adapter").exists()) == (True, False)
-    command(tmp_path, *line, code=0)
+    told = json.loads(command(tmp_path, *line, "--json", code=0).stdout)
+    assert told["adapter"] == "out-adapter"
     written = hashes(tmp_path)
     (tmp_path / "lora/README.md").write_text("another training")
     for options in ((), ("--force",)):

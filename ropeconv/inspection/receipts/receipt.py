@@ -36,11 +36,12 @@ class TargetRecord(TargetOptions):
     """The target of an output, which makes its plan again, together with the recipe and the source.
 
     The options are those of the user: an encoding may be "auto". to: the format of the output. draft,
-    drafts_for: as in `Target`.
+    adapter, drafts_for: as in `Target`.
     """
 
     to: Format = field()
     draft: str = ""
+    adapter: str = ""
     drafts_for: str = ""
 
 

@@ -257,7 +257,7 @@ EVALUATION_PICTURE = "evaluation.png"
 
 def card(
     what: UploadSet, repo_id: str, base: BaseModel, ggufs: Sequence[str] = (), pictures: Collection[str] = (),
-    branch: str | None = None,
+    how: PublishOptions = PublishOptions(),
 ) -> str:  # fmt: skip
     """Return the text of the card.
 
@@ -267,14 +267,14 @@ def card(
         base: The base model.
         ggufs: Names of GGUF files in the repository.
         pictures: File names of those to show.
-        branch: The branch of the repository, None for the default one.
+        how: The options of publishing: `revision`, the branch that the card is on, and `branches`.
 
     Raises:
         BadSource: The receipt names an unknown method.
     """
     from huggingface_hub import ModelCardData
 
-    receipt, known, weights = what.receipt, {**base.known}, what.quantised
+    receipt, known, weights, branch = what.receipt, {**base.known}, what.quantised, how.revision
     step, title = receipt.extension, repo_id.split("/")[-1]
     method = REGISTRY.get(step.method)
     if method is None:
@@ -312,6 +312,7 @@ def card(
         local="/" not in repo_id,
         companion=companion(receipt, repo_id),
         kv_cache=what.kv_cache,
+        branches=how.branches,
         commands_of_runtimes={
             name: render(
                 "run.jinja", runtime=name, path=repo_id, context=what.context, modelfile=None, draft=None

@@ -31,10 +31,11 @@ class PushOptions:
 
 @dataclass(frozen=True)
 class PublishOptions(PushOptions):
-    """How and where an output is published. repo_id: owner/name."""
+    """How and where an output is published. repo_id: owner/name. branches: for its card, (name, tokens) of profiles."""
 
     token: str | None = option(None, "Use this token instead of HF_TOKEN and the stored login.", EXPERT)
     repo_id: str = ""
+    branches: tuple[tuple[str, int], ...] = ()
 
 
 def repository(text: str) -> str:

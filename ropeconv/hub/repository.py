@@ -115,7 +115,7 @@ class Repository:
         ggufs, pictures = set(self.what.gguf), drawn(self.what.receipt)
         if ggufs and exists:
             ggufs |= {name for name in self._names(self.how.revision) if name.endswith(".gguf")}
-        text = card(self.what, self.name, base, sorted(ggufs), pictures, self.how.revision)
+        text = card(self.what, self.name, base, sorted(ggufs), pictures, self.how)
         return {CARD: text.encode(), **pictures}
 
     def _names(self, revision: str | None) -> set[str]:

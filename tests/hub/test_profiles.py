@@ -33,6 +33,8 @@ def test_branches_have_their_own_configs_and_copies_of_the_hub(
         card = (root / "README.md").read_text()
         named = [f'"{REPOSITORY}", revision="{revision}"' in card, f"--revision {revision}" in card]
         assert named == [revision != "main"] * 2
+        command = f"| 1,024 | `vllm serve {REPOSITORY} --revision yarn16 --max-model-len 1024` |"
+        assert (command in card) is (revision == "main")
     assert [path.name for path in tmp_path.glob("out")] == (["out"] if given else [])
     if not given:
         push(line)  # the same command completes what is there

@@ -133,8 +133,10 @@ def _publish(
     from ...hub.upload_set import from_plan
     from .push import publish_staged, send
 
+    others = tuple((name, plan.schedule.context) for name, plan in plans.items() if branches[name] == name)
     for name, plan in plans.items():
-        here = replace(how, revision=name, exist_ok=True) if branches[name] == name else how
+        on_branch = branches[name] == name
+        here = replace(how, revision=name, exist_ok=True) if on_branch else replace(how, branches=others)
         assert isinstance(plan, CheckpointPlan)
         if kept:
             url = send(from_plan(plan, plan.out), here, screen)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 
 from ropeconv.bake.advice import METHODS
-from ropeconv.convert.encoding import CheckpointResult, EncodeRequest, tried
+from ropeconv.convert.encoding import ENCODINGS, CheckpointResult, EncodeRequest, tried
 from ropeconv.convert.gguf_encoding import GgufModel
 from ropeconv.convert.gguf_selection import select_gguf
 from ropeconv.convert.target import Target
 from ropeconv.convert.to_gguf.hparams import gguf_rules, hparams, sizes_of
+from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.gguf.header import INT32, GgufHeader, GgufValue, array, f32, string, u32
 from ropeconv.models.config import detect, text_part
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import GOOD, newest
@@ -51,15 +52,14 @@ def configs() -> Mapping[str, dict[str, object]]:
     return dict(published_configs())
 
 
-@cache
-def written(model: str, method: str) -> tuple[Schedule, RopeSpec, list[CheckpointResult]]:
-    """Return the schedule of a method for a model, the RoPE it starts from, and the checkpoints that can hold it."""
+def extended(model: str, method: str) -> EncodeRequest:
+    """Return the schedule of a method for a model, to be written into its config."""
     config = configs()[model]
     family = detect(config)
     spec = read_spec(config, family)
     base = spec.unscaled() if spec.scaled else spec
     schedule = Recipe(REGISTRY[method](FACTOR)).schedule(base)  # type: ignore[call-arg]
-    return schedule, base, tried(EncodeRequest(schedule, base, family, config, Target(replace=True)))[0]
+    return EncodeRequest(schedule, base, family, config, Target(replace=True))
 
 
 @cache
@@ -68,13 +68,13 @@ def obstacles(model: str, method: str) -> dict[str, str]:
 
     The output is one checkpoint for transformers, vLLM and SGLang, and one GGUF file for llama.cpp.
     """
-    schedule, base, results = written(model, method)
-    failing = [_failing(result) for result in results]
+    request = extended(model, method)
+    failing = [_failing(result) for result in tried(request)[0]]
     nothing = dict.fromkeys((newest(name).title for name in ENGINES), "no encoding of the config can hold it")
     found = min(failing, key=len, default=nothing)
     try:
-        header = GgufHeader(3, _gguf_keys(model, base), {}, 32, 0, 0)
-        select_gguf(schedule, GgufModel(header, {}, {}), Target(to="gguf"))
+        header = GgufHeader(3, _gguf_keys(model, request.spec), {}, 32, 0, 0)
+        select_gguf(request.schedule, GgufModel(header, {}, {}), Target(to="gguf"))
     except RopeconvError as problem:
         found["llama.cpp"] = str(problem).partition("; ")[0].rpartition(": ")[2].replace("by keys, ", "in its keys ")
     return {engine: reason.partition(" (")[0] for engine, reason in found.items()}
@@ -149,9 +149,9 @@ def shares() -> str:
     grades = Counter[str]()
     for model in configs():
         for method, encoding in METHODS.values():
-            for result in written(model, method)[2]:
-                if result.encoding == encoding:
-                    grades.update(_verdict(result, name).grade or "unknown" for name in MAIN)
+            with suppress(UnsupportedBake):
+                result = ENCODINGS[encoding].encode(extended(model, method))
+                grades.update(_verdict(result, name).grade or "unknown" for name in MAIN)
     run, read, unknown = (grades[grade] / grades.total() for grade in ("run", "read", "unknown"))
     text = (
         f"For {len(configs())} published models in the newest versions of eight runtimes, {run:.0%} of the statuses "

@@ -14,11 +14,12 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters, matrix
 from ropeconv.convert.encoding import ENCODINGS
-from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
+from ropeconv.convert.gguf_selection import GGUF_ENCODINGS
 from ropeconv.models.registry import families as all_families
 from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.runtime import Runtime, newest, runtimes
@@ -57,9 +58,18 @@ MODELS = {
 """Rows of the table of models, each with a pattern for the names of its families; the last line counts all others."""
 
 
+@cache
+def cells_by_range() -> dict[tuple[str, str], list[MatrixCell]]:
+    """The cells of the matrix by the range of versions that their verdicts are about."""
+    by_range: dict[tuple[str, str], list[MatrixCell]] = {}
+    for cell in matrix():
+        by_range.setdefault((cell.verdict.runtime, cell.verdict.through), []).append(cell)
+    return by_range
+
+
 def of(row: Runtime) -> list[MatrixCell]:
     """The cells of a row of the table of runtimes."""
-    return [cell for cell in matrix() if cell.verdict.covers(row)]
+    return [cell for cells in cells_by_range().values() if cells[0].verdict.covers(row) for cell in cells]
 
 
 def newest_versions() -> str:

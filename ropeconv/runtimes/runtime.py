@@ -213,12 +213,12 @@ def choose(wanted: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...
     raise RecipeError(f"--runtime {wanted}: this version is untested; tested: {ranges}")
 
 
-@lru_cache(maxsize=1024)
 def version_key(version: str) -> tuple[int, ...]:
     """A dotted version as a tuple of numbers, for comparisons; parts that are not numbers are left out."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
+@lru_cache(maxsize=4096)
 def within(version: str, first: str, last: str) -> bool:
     """Whether a version is from `first` to `last`; more numbers than these have do not count."""
     number, start, end = version_key(version), version_key(first), version_key(last)

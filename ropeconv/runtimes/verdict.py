@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ..formats.jsontext import JsonObject
-from ..models.config import Geometry, geometry, text_part
+from ..models.config import geometry, text_part
 from ..models.family import Family
 from ..models.schema import Config
 from ..rope.forms import Form, LongRope, Yarn
@@ -197,7 +197,7 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     if finding or types is None:
         return verdict(*(finding or _of_unknown_type(kind, rules)), rules.source, kind)
     source = types.source or rules.source
-    finding = _of_type(types, rope, schedule) or _of_head(types, geometry(config, family), family, kind, rope)
+    finding = _of_type(types, rope, schedule) or _of_head(types, config, family, kind, rope)
     if finding:
         return verdict(*finding, source, kind)
     finding = _of_schedule(schedule, before, read_spec(config, family, runtime), types)
@@ -253,9 +253,9 @@ def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | No
     return ("refused", f"it fails on {present}") if present else None
 
 
-def _of_head(types: TypeRules, sizes: Geometry, family: Family, kind: str, rope: Config) -> Finding | None:
+def _of_head(types: TypeRules, config: Config, family: Family, kind: str, rope: Config) -> Finding | None:
     """The finding about which dimensions of a head rotate, in which pairs, and by which lists of factors."""
-    if types.partial and sizes.rotary_dim != sizes.head_dim:
+    if types.partial and (sizes := geometry(config, family)).rotary_dim != sizes.head_dim:
         return types.partial, f"{PARTIAL[types.partial]} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate"
     if types.half_only and family.layout == "interleaved":
         return types.half_only, HALF_ONLY[types.half_only].format(kind)

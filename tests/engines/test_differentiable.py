@@ -15,6 +15,7 @@ from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.inspection.inspection import inspect_config
 from ropeconv.models.open import open_source
+from ropeconv.rope.errors import RopeconvError
 
 from ..support.extent import sample
 from ..support.models import make
@@ -108,5 +109,15 @@ def test_gradients_come_from_kernels_that_give_the_same_again(tmp_path: Path) ->
     assert not torch.are_deterministic_algorithms_enabled()
     with differentiable.differentiable(model, spec.current(), spec):
         assert torch.are_deterministic_algorithms_enabled()
-        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled(), "the gradients of attention would vary"
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_an_operation_that_never_gives_the_same_again_is_refused(tmp_path: Path) -> None:
+    model, spec = loaded("llama", tmp_path / "llama")
+    with (
+        pytest.raises(RopeconvError, match=r"^put_ gives other numbers every time on this device; use --device cpu$"),
+        differentiable.differentiable(model, spec.current(), spec),
+    ):
+        torch.zeros(2).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
     assert not torch.are_deterministic_algorithms_enabled()

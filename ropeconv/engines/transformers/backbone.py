@@ -13,9 +13,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BadSource
+from ...formats.disk import human
 from ...rope.errors import RopeconvError
+from ...rope.lengths import format_tokens
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
+from .memory import free_bytes
 from .patch import patch, rotary_modules
 
 if TYPE_CHECKING:
@@ -249,15 +252,40 @@ class Differentiable:
         return torch.cat([checkpoint(block, rows, tokens, use_reentrant=False) for rows, tokens in parts])
 
 
+def check_gradient(model: PreTrainedModel, tokens: int) -> None:
+    """Raises RopeconvError where the hidden states that a gradient keeps, one per token and layer, exceed the memory.
+
+    model: as it is loaded. tokens: of one sequence.
+    """
+    config, devices = model.config.get_text_config(), {weight.device for weight in model.parameters()}
+    size = tokens * config.num_hidden_layers * config.hidden_size * model.dtype.itemsize
+    free = sum(free_bytes(str(device)) for device in devices)
+    if size > free:
+        raise RopeconvError(
+            f"a gradient over {format_tokens(tokens)} tokens keeps {human(size)} of hidden states, and {human(free)} are "
+            f"free on {', '.join(sorted(map(str, devices)))}; give a shorter --context, or several devices with "
+            "--device-map auto"
+        )
+
+
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Let torch use kernels that give the same numbers again, while it is entered; flash attention has such a one."""
+    """Let torch use kernels that give the same numbers again, while it is entered; flash attention has such a one.
+
+    With `warn_only`, the gradients of attention would come from its faster kernels. Raises RopeconvError for an
+    operation that has no such kernel on its device.
+    """
     import torch
 
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
     try:
         yield
+    except RuntimeError as problem:
+        operation, unavailable, _ = str(problem).partition(" does not have a deterministic implementation")
+        if not unavailable:
+            raise
+        raise RopeconvError(f"{operation} gives other numbers every time on this device; use --device cpu") from None
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 

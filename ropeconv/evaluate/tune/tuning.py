@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.engine import Progress
+from ...engines.transformers.backbone import check_gradient
 from ...errors import UsageError
 from ...formats.journal import Journal, default_path
 from ...formats.jsontext import JsonObject
@@ -267,6 +268,7 @@ def open_tuning(
             raise UsageError(
                 f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to extend it to"
             )
+        check_gradient(runner.loaded.model, context)
         texts, passes = tokenized(files, runner.tokenizer), Passes()
         if keep:
             path = journal or default_path(runner.source, "tune")

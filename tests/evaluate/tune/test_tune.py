@@ -110,6 +110,7 @@ def test_the_steps_that_fit_a_budget() -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "context inside": ({"context": "64"}, "trained for 64 tokens; give a --context above that"),
     "text too short": ({"context": "64k"}, "give a longer --text"),
+    "context beyond the memory": ({"context": "1000M"}, "a gradient over 1000M tokens keeps 1.1 TB of hidden states"),
     "unknown start": ({"start": "theta"}, "--start theta is not one of the formulas; choose"),
     "three windows": ({"held_windows": 3}, "needs at least 4 windows; give --held-windows 4"),
     "negative factor": ({"attention_factor": -1.0}, "--attention-factor is -1.0; give a positive number"),

@@ -21,6 +21,7 @@ from ropeconv.engines.transformers.load import DeviceSpec, device_spec, load_sto
 from ropeconv.engines.transformers.memory import release
 from ropeconv.evaluate.tune.tuning import open_tuning
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.lengths import parse_tokens
 from ropeconv.validate.sampling import synthetic
 
 from .benchmarks.evaluation import text, write_tokenizer
@@ -34,8 +35,8 @@ SMALL = {
     "num_hidden_layers": 4, "vocab_size": 8192, "max_position_embeddings": 128,
 }  # fmt: skip
 FACTOR = 16
-SHARPER = 2.0
-"""The factor of queries and keys with which attention of random weights depends on positions."""
+SPREAD = 1.28
+"""Standard deviation of weights times the square root of the width. Larger ones multiply every rounding error."""
 SAME = 1e-4
 """The largest difference of a loss in nats between two ways to compute the same."""
 MOST_FORWARDS = 1.15
@@ -46,8 +47,6 @@ MOST_ABOVE = 1 << 30
 """The most memory above that of a bare forward pass, in bytes."""
 BEYOND = "1M"
 """A context for which the memory of no device is enough."""
-COPIES = 120
-"""Copies of the text that are long enough for it."""
 
 
 @dataclass
@@ -81,13 +80,10 @@ class Bench:
         print(f"Making {self.model} ...", flush=True)
         write_tokenizer(self.model)
         torch.manual_seed(0)
-        config = transformers.LlamaConfig(**self.shape, rms_norm_eps=1e-5, initializer_range=0.02, dtype="bfloat16")
+        spread = SPREAD / self.shape["hidden_size"] ** 0.5
+        config = transformers.LlamaConfig(**self.shape, rms_norm_eps=1e-5, initializer_range=spread, dtype="bfloat16")
         with torch.device(self.at.device):
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        with torch.no_grad():
-            for layer in model.model.layers:
-                for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
-                    projection.weight.mul_(SHARPER * (4096 / config.hidden_size) ** 0.5)
         model.save_pretrained(self.model)
 
 
@@ -173,9 +169,11 @@ def check_eval(bench: Bench) -> dict[str, Any]:
     lengths = f"{bench.shape['max_position_embeddings'] // 4}"
 
     def losses(name: str, device: str, dtype: str, chunk: int) -> list[float]:
+        journal = bench.folder / f"{name}.jsonl"
+        journal.unlink(missing_ok=True)
         result = ropeconv.evaluate(
             bench.model, "base,yarn:4", book, lengths=lengths, windows=2, targets=16, device=device, dtype=dtype,
-            chunk=chunk, journal=bench.folder / f"{name}.jsonl",
+            chunk=chunk, journal=journal,
         )  # fmt: skip
         return [cell.value for cell in result.cells]
 
@@ -223,7 +221,7 @@ def check_tune(bench: Bench) -> dict[str, Any]:
     passed = {"twice with one seed": first == second, "estimate": 1 / WITHIN <= ratio <= WITHIN}
     result = {**costs, "trace": first["trace"], "times": times, "passed": passed}
     if not bench.small:
-        book.write_text(text() * COPIES, "utf-8")
+        book.write_text(" the" * 7 * parse_tokens(BEYOND), "utf-8")  # a token a word, and more than six windows
         settings = ropeconv.SearchSettings(BEYOND, windows=2, held_windows=4, targets=16, steps=1)
         result["beyond"] = ""
         try:

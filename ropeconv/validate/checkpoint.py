@@ -6,7 +6,6 @@ of its rotary modules overwritten from the schedule. A control, the unpatched so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..engines.engine import Progress
@@ -69,11 +68,12 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     runs = [run.until(len(hidden)) for run, hidden in zip(reading.runs, states.reference, strict=True)]
     states.baked = states.timed("baked", runs, lambda run: spec.plain(stock, run))
     runs = [run.until(len(hidden)) for run, hidden in zip(runs, states.baked, strict=True)]
-    compared = _ComparedModels(reading, runs)
-    results, curve = compared.buckets(stock)
+    results, curve = _buckets(reading, runs, stock)
     agrees, sentence = conclusion(results, comparison.unchanged)
     if states.formula:
-        sentence += compared.distance_from_formula()
+        head, pairs = reading.head, zip(runs, states.formula, states.reference, strict=False)
+        kl = max(reading.measured(head, a, head, b, run.targets()).kl.mean().item() for run, a, b in pairs)
+        sentence += f" The output has steps in place of log-n, which differ from it by a KL of {kl:.2e}."
     sentence += otherwise(reading.changes) + comparison.remark
     partial = [len(run.kept) for run in runs] != [len(run.kept) for run in reading.runs]
     if partial:
@@ -95,38 +95,24 @@ def stock_version() -> str:
     return str(transformers.__version__)
 
 
-@dataclass(frozen=True)
-class _ComparedModels:
-    """Hidden states of both sides. runs: as far as both sides were read."""
-
-    reading: SourceReading
-    runs: list[TokenRun]
-
-    def buckets(self, stock: TransformersEngine) -> tuple[list[BucketResult], Curve]:
-        """Return the result of each bucket, spread runs first, and (position, KL) of the whole run."""
-        results: list[BucketResult] = []
-        curve: Curve = ()
-        reading, states = self.reading, self.reading.states
-        for number, run in enumerate(self.runs):
-            measures = reading.measured(
-                reading.head, states.reference[number], stock, states.baked[number], run.targets()
+def _buckets(
+    reading: SourceReading, runs: list[TokenRun], stock: TransformersEngine
+) -> tuple[list[BucketResult], Curve]:
+    """The result of each bucket, spread runs first, and (position, KL) of the whole run. runs: as far as was read."""
+    results: list[BucketResult] = []
+    curve: Curve = ()
+    states = reading.states
+    for number, run in enumerate(runs):
+        measures = reading.measured(reading.head, states.reference[number], stock, states.baked[number], run.targets())
+        if run.kind == "spread":
+            control = reading.controls[number]
+            results.append(
+                bucket_result(run.buckets[0], measures, control.kl, control.noise, "spread", control.allowed)
             )
-            if run.kind == "spread":
-                control = reading.controls[number]
-                results.append(
-                    bucket_result(run.buckets[0], measures, control.kl, control.noise, "spread", control.allowed)
-                )
-                continue
-            for spread, (bucket, rows) in zip(list(results), run.parts(), strict=False):
-                results.append(
-                    bucket_result(bucket, measures[rows], spread.control_kl, spread.noise_kl, "whole", spread.tolerance)
-                )
-            curve = tuple((run.positions[k], kl) for k, kl in zip(run.kept, measures.kl.tolist(), strict=False))
-        return results, curve
-
-    def distance_from_formula(self) -> str:
-        """Return a sentence on the KL between log-n and its approximation in the output."""
-        reading, head = self.reading, self.reading.head
-        pairs = zip(self.runs, reading.states.formula, reading.states.reference, strict=False)
-        kl = max(reading.measured(head, a, head, b, run.targets()).kl.mean().item() for run, a, b in pairs)
-        return f" The output has steps in place of log-n, which differ from it by a KL of {kl:.2e}."
+            continue
+        for spread, (bucket, rows) in zip(list(results), run.parts(), strict=False):
+            results.append(
+                bucket_result(bucket, measures[rows], spread.control_kl, spread.noise_kl, "whole", spread.tolerance)
+            )
+        curve = tuple((run.positions[k], kl) for k, kl in zip(run.kept, measures.kl.tolist(), strict=False))
+    return results, curve

@@ -13,14 +13,13 @@ from ..engines.servers.protocol import ServedModel, Server
 from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.load import folder_of, load_stock, load_widened, placed, stored_dtype
 from ..errors import BadSource
-from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import read_receipt
 from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..rope.errors import RopeconvError
 from .comparison import Comparison, Settings
-from .gguf_reference import DequantisedReference, weights_type
+from .gguf import DequantisedReference, weights_type
 from .sampling import KEPT, TokenRun, of_text, spread_buckets, synthetic, usual_length
 from .source_reading import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .validation import (
@@ -33,7 +32,6 @@ from .validation import (
     conclusion,
     in_blocks,
     log_probs_of,
-    noise_floor,
     rule,
     with_rounded_weights,
 )
@@ -157,8 +155,8 @@ def _judged(
     results, noise = [], 0.0
     for bucket, rows in run.parts():
         control_kl = control[rows].kl.mean().item()
-        same, other = states.by_precision([measures[rows].kl.quantile(0.95).item() for measures in floors])
-        noise = max(noise, noise_floor(same, []), *other)  # whole: a server's kernels are others
+        kls = [measures[rows].kl.quantile(0.95).item() for measures in floors]
+        noise = max(noise, states.noise_floor(kls, 1.0))  # whole: a server's kernels are others
         result = bucket_result(bucket, served[rows], control_kl, noise, "whole")
         results.append(with_rounded_weights(result) if rounded else result)
     return results, tuple(zip(run.kept, served.kl.tolist(), strict=True))
@@ -170,13 +168,11 @@ def _same_model(served: ServedModel, comparison: Comparison) -> None:
     path = Path(served.path) if served.path else baked
     if not path.exists() or path.resolve() == baked.resolve():
         return
+    names = ("recipe", "schedule", "source")
     try:
-        same = _identity(read_receipt(path)) == _identity(comparison.receipt)
+        served_receipt = read_receipt(path)
+        same = all(getattr(served_receipt, name) == getattr(comparison.receipt, name) for name in names)
     except BadSource:
         same = False
     if not same:
         raise RopeconvError(f"the server runs {path}, which is not {baked}; start it with that, or correct --server")
-
-
-def _identity(receipt: Receipt) -> tuple[object, ...]:
-    return receipt.recipe, receipt.schedule, receipt.source

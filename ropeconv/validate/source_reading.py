@@ -38,7 +38,6 @@ from .validation import (
     in_blocks,
     measure,
     measure_states,
-    noise_floor,
     spread_of,
     tolerance,
 )
@@ -147,7 +146,7 @@ class SourceReading:
             noise_kl = [kl(engine or self.head, hidden[number]) for engine, hidden in states.noise_runs]
             floors = [run_kl.quantile(0.95).item() for run_kl in noise_kl]
             worst = max((run_kl.max().item() for run_kl in noise_kl), default=0.0)
-            noise = max(noise, noise_floor(*states.by_precision(floors), part))
+            noise = max(noise, states.noise_floor(floors, part))
             faint = kl(self.head, states.faint[number]).mean().item() if states.faint else math.inf
             allowed = tolerance(run.positions[-1], noise, SAME_KERNELS, faint)
             controls.append(Control(kl(self.head, control).mean().item(), faint, noise, allowed, worst))
@@ -307,10 +306,15 @@ class HiddenStates:
     baked: list[Tensor] = field(default_factory=list)
     speed: dict[str, float] = field(default_factory=dict)
 
-    def by_precision(self, values: list[float]) -> tuple[list[float], list[float]]:
-        """Split values, one per entry of `noise_runs`, into those in the precision of the source and the others."""
-        pairs = [(engine, value) for (engine, _), value in zip(self.noise_runs, values, strict=True)]
-        return [value for engine, value in pairs if engine is None], [value for engine, value in pairs if engine]
+    def noise_floor(self, kls: list[float], part: float) -> float:
+        """Return the noise floor in nats: the sum of the KLs in the precision of the source, or a part of a larger one.
+
+        kls: 95th percentiles, one per entry of `noise_runs`; KL is quadratic in errors of logits, so the KLs of
+        independent errors add. part: of those in another precision; 1 if the two sides round differently.
+        """
+        same = [kl for (engine, _), kl in zip(self.noise_runs, kls, strict=True) if engine is None]
+        other = [kl * part for (engine, _), kl in zip(self.noise_runs, kls, strict=True) if engine is not None]
+        return max(sum(same), *other, 0.0)
 
     def timed(self, name: str, runs: list[TokenRun], read: Callable[[TokenRun], Tensor]) -> list[Tensor]:
         """Return the hidden states of every run, and add the speed of a whole run to `speed` under a name."""

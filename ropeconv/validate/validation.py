@@ -41,25 +41,6 @@ class Measures:
         return Measures(*(None if values is None else values[rows] for values in vars(self).values()))
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Measures over many positions: mean, 95th percentile and maximum of the KL in nats, and means of the others.
-
-    max_dlogit is the maximum. Losses are None if no next token is known. cosine: of hidden states, the 5th percentile;
-    top1 and top5 are None with it.
-    """
-
-    kl_mean: float
-    kl_95: float
-    kl_max: float
-    max_dlogit: float
-    top1: float | None
-    top5: float | None
-    loss_reference: float | None
-    loss_other: float | None
-    cosine: float | None = None
-
-
 def measure(reference: Tensor, other: Tensor, targets: Tensor | None = None, temperature: float = 1.0) -> Measures:
     """Compare logits of shape [positions, vocabulary].
 
@@ -109,23 +90,6 @@ def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int
     parts = [measured(slice(first, min(first + rows, count))) for first in range(0, count, rows)]
     columns = ([vars(part)[name] for part in parts] for name in Measures.__dataclass_fields__)
     return Measures(*(None if values[0] is None else torch.cat(values) for values in columns))
-
-
-def summarise(measures: Measures) -> Figures:
-    """Return the figures of measures over all their positions."""
-    means = (measures.top1, measures.top5, measures.loss_reference, measures.loss_other)
-    top1, top5, reference, other = (None if math.isnan(mean) else mean for mean in (m.nanmean().item() for m in means))
-    return Figures(
-        measures.kl.mean().item(),
-        measures.kl.quantile(0.95).item(),
-        measures.kl.max().item(),
-        measures.max_dlogit.max().item(),
-        top1,
-        top5,
-        reference,
-        other,
-        None if measures.cosine is None else measures.cosine.quantile(0.05).item(),
-    )
 
 
 def spread_of(logits: Tensor) -> float:
@@ -298,12 +262,14 @@ def bucket_result(
     measures: of its positions, between the reference and the output. control_kl: mean KL of the unscaled source, in
     nats. noise: the noise floor, in nats. kind: of its run. allowed: the tolerance, by default that at its end.
     """
-    last, figures = run.positions[-1], summarise(measures)
-    allowed = tolerance(last, noise) if allowed is None else allowed
+    last, kl, cosine = run.positions[-1], measures.kl, measures.cosine
+    kl_95, allowed = kl.quantile(0.95).item(), tolerance(last, noise) if allowed is None else allowed
+    means = (measures.top1, measures.top5, measures.loss_reference, measures.loss_other)
+    top1, top5, reference, other = (None if math.isnan(mean) else mean for mean in (m.nanmean().item() for m in means))
     return BucketResult(
-        run.name, last, figures.kl_mean, figures.kl_95, figures.kl_max, figures.max_dlogit, figures.top1, control_kl,
-        allowed, figures.kl_95 <= allowed, figures.top5, figures.loss_reference, figures.loss_other, noise, kind,
-        cosine=figures.cosine,
+        run.name, last, kl.mean().item(), kl_95, kl.max().item(), measures.max_dlogit.max().item(), top1, control_kl,
+        allowed, kl_95 <= allowed, top5, reference, other, noise, kind,
+        cosine=None if cosine is None else cosine.quantile(0.05).item(),
     )  # fmt: skip
 
 
@@ -318,16 +284,6 @@ def with_rounded_weights(result: BucketResult, noise: float = 0.0, separation: f
         result, tolerance=allowed, agrees=result.kl_mean <= allowed, rounded_weights=True,
         noise_kl=result.noise_kl + noise,
     )  # fmt: skip
-
-
-def noise_floor(same: list[float], other: list[float], part: float = 1 / NOISE) -> float:
-    """Return the noise floor in nats: the sum of `same`, or a part of the largest of `other` if that is larger.
-
-    same, other: 95th percentiles of the KL of the reference from its variants in the same precision and in another.
-    part: of `other`; 1 if the two sides round differently. KL is quadratic in errors of logits, so the KLs of
-    independent errors add.
-    """
-    return max(sum(same), *(kl * part for kl in other), 0.0)
 
 
 def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]:

@@ -17,7 +17,8 @@ from ropeconv.engines.transformers.load import load_stock
 from ropeconv.engines.transformers.patch import patch
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.validation import Figures, measure, summarise
+from ropeconv.validate.sampling import Bucket
+from ropeconv.validate.validation import BucketResult, bucket_result, measure
 
 from .baking import apply, make_plan
 from .models import SOURCES, TINY, TRAINED, VOCABULARY, make, what_decides
@@ -167,9 +168,14 @@ def of_transformers(source: Path, plan: Plan | None) -> torch.Tensor:
         return model(input_ids=torch.tensor([sequence()]), use_cache=False).logits[0].float()
 
 
-def beyond(reference: torch.Tensor, other: torch.Tensor) -> tuple[Figures, Figures]:
+def figures(reference: torch.Tensor, other: torch.Tensor) -> BucketResult:
+    """The figures of a comparison of logits."""
+    return bucket_result(Bucket("", [0], slice(1)), measure(reference, other), 0.0)
+
+
+def beyond(reference: torch.Tensor, other: torch.Tensor) -> tuple[BucketResult, BucketResult]:
     """Figures at one to two, and at two to four times the trained length."""
     other = other[:, : reference.shape[1]]
     ranges = (slice(TRAINED, 2 * TRAINED), slice(2 * TRAINED, 4 * TRAINED))
-    first, second = (summarise(measure(reference[rows], other[rows])) for rows in ranges)
+    first, second = (figures(reference[rows], other[rows]) for rows in ranges)
     return first, second

@@ -17,11 +17,11 @@ from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checkpoint import validate_checkpoint
 from ropeconv.validate.comparison import Comparison, Settings
-from ropeconv.validate.validation import in_blocks, measure, summarise
+from ropeconv.validate.validation import in_blocks, measure
 
 from ..support.baking import apply, make_plan, recipe_of, replaced, validate
 from ..support.in_process import command
-from ..support.llamacpp import checkpoint
+from ..support.llamacpp import checkpoint, figures
 from ..support.models import make
 
 VALIDATE = ("validate", "out", "--against", "model", "--tokens", 64)
@@ -43,7 +43,7 @@ def test_measures_against_float64() -> None:
         torch.testing.assert_close(found.loss_other.double(), -q[range(50), targets], rtol=1e-5, atol=1e-5)
         blocks = in_blocks(lambda rows, o=other, t=targets: measure(one[rows], o[rows], t[rows]), 50, 1 << 24)
         torch.testing.assert_close(blocks.kl, found.kl)
-    same = summarise(measure(one, one))
+    same = figures(one, one)
     assert (same.kl_max, same.top1, same.top5) == (0, 1, 1)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...engines.engine import Engine, Output
 from ...engines.servers import connect
-from ...engines.servers.protocol import ServedModel, Server
+from ...engines.servers.protocol import Server
 from ...engines.transformers.load import folder_of
 from ...errors import BadSource, UsageError
 from ...inspection.inspection import Inspection, inspect_source
@@ -58,13 +58,15 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     """
     servers, rows = dict[str, Server](), list[Row]()
     for text in request.servers:
-        name, url = _split(text)
+        name, equals, url = text.partition("=")
+        name, url = (name, url) if equals and "://" not in name else ("", text)
         server = connect(url, prefer=name)
-        name = name or server.served.model
+        name, served = name or server.served.model, server.served
         if name in servers:
             raise UsageError(f"two servers have the name {name}; name each, as in --server long={url}")
-        servers[name] = server
-        rows.append(Row(name, path=_output(request.model, server.served), url=url))
+        servers[name], output = server, Path(request.model)
+        runs = request.model and output.resolve().name in (Path(served.path).name, Path(served.model).name)
+        rows.append(Row(name, path=output if runs and has_receipt(output) else None, url=url))
     with ExitStack() as stack:
         local, inspection = _local(request, stack)
         first = next(iter(servers.values()))
@@ -76,19 +78,6 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
             raise UsageError("the server does not say how many tokens it accepts; name the checkpoint that it runs too")
         identity = hashlib.sha256(repr((tokenizer.encode(SAMPLE), tokenizer.prefix, trained)).encode()).hexdigest()
         yield ServerRunner(servers, tokenizer, trained, identity), rows
-
-
-def _output(model: str, served: ServedModel) -> Path | None:
-    """The output of ropeconv that a server says it runs, for its receipt; None for another model."""
-    path = Path(model)
-    same = model and path.resolve().name in (Path(served.path).name, Path(served.model).name)
-    return path if same and has_receipt(path) else None
-
-
-def _split(text: str) -> tuple[str, str]:
-    """Name and URL of a --server: `NAME=URL`, or a URL."""
-    name, equals, url = text.partition("=")
-    return (name, url) if equals and "://" not in name else ("", text)
 
 
 def _local(request: RunnerRequest, stack: ExitStack) -> tuple[Tokenizer | None, Inspection | None]:

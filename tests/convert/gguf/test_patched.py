@@ -12,12 +12,11 @@ import torch
 
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.validation import measure, summarise
 
 from ...support.baking import AS_IS, apply, make_plan, recipe_of
 from ...support.extent import sample
 from ...support.gguf_files import contents
-from ...support.llamacpp import bake, checkpoint, of_llamacpp
+from ...support.llamacpp import bake, checkpoint, figures, of_llamacpp
 from ...support.models import TRAINED
 
 
@@ -80,7 +79,7 @@ def test_a_quantised_file_is_patched_by_keys_and_as_another_architecture(tmp_pat
     bake(original, recipe, tmp_path / "keys.gguf")
     bake(original, recipe, tmp_path / "carried.gguf", carrier="llama")
     by_keys, unscaled = of_llamacpp(tmp_path / "keys.gguf"), of_llamacpp(original)
-    assert summarise(measure(by_keys, of_llamacpp(tmp_path / "carried.gguf"))).kl_mean < 0.01
-    assert summarise(measure(by_keys, unscaled)).kl_mean > 1
+    assert figures(by_keys, of_llamacpp(tmp_path / "carried.gguf")).kl_mean < 0.01
+    assert figures(by_keys, unscaled).kl_mean > 1
     apply(make_plan(original, recipe, in_place=True))
     assert torch.equal(of_llamacpp(original), by_keys)

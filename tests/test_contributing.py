@@ -10,7 +10,7 @@ import pytest
 
 from ropeconv.cli.app import COMMANDS
 from ropeconv.convert.encoding import ENCODINGS
-from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
+from ropeconv.convert.gguf_selection import GGUF_ENCODINGS
 from ropeconv.evaluate.measures.measure import REGISTRY as MEASURES
 from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.run.jobs import CHAIN
@@ -54,7 +54,7 @@ REGISTERED = {
         {name.replace("_", "-") for name in defined(r"^def (\w+)_command\(", "cli/commands")},
         {name.split()[-1] for name in COMMANDS},
     ),
-    "tasks": (set(defined(r'^@task\("([^"]+)"\)$', "run")), TASKS),
+    "tasks": (set(defined(r"^def (\w+)_unit\(", "run")), TASKS),
     "tasks of a plan": (set(TASKS), get_args(TaskName)),
     "tasks in their order": ({*CHAIN, "eval"}, TASKS),
 }

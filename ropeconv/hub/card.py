@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -35,8 +35,8 @@ from ..rope.errors import RopeconvError, shown
 from ..rope.methods.method import REGISTRY, Method
 from ..runtimes.runtime import RUNS
 from ..version import __version__
-from ..views.evaluation_plots import Curve, differences, losses
-from ..views.plot_style import figure, write
+from ..views.evaluation_plots import Curve, curve, differences, losses
+from ..views.plot_style import Panel, figure, write
 from ..views.reports import method_title
 from ..views.results import evaluation_table
 from ..views.support import problems, support
@@ -114,32 +114,21 @@ def draw(record: EvaluationRecord, path: Path) -> None:
     Raises:
         RopeconvError: matplotlib is not installed.
     """
-    cells = _growth(record)
-    losses_here, difference = _curve(cells, "value", "error"), _curve(cells, "difference", "margin")
-    curves, title = {"this model": losses_here}, f"Loss by length, {record.described_texts}"
-    if not record.against or np.isnan(difference.y).any():
-        write(figure(partial(losses, curves=curves, title=title, trained=record.trained, unit="nats per token")), path)
-        return
-    first = Curve(losses_here.x, losses_here.y - difference.y, np.full(len(losses_here.x), np.nan))
-    both = {record.against: first} | curves
-    minus = partial(
-        differences,
-        curves={"this model": difference},
-        title=f"Loss by length, compared with {record.against}",
-        trained=record.trained,
-        unit="nats per token",
-    )
-    write(figure(partial(losses, curves=both, title=title, trained=record.trained, unit="nats per token"), minus), path)
+    cells, style = _growth(record), dict[str, Any](trained=record.trained, unit="nats per token")
+    here = curve((cell.column, cell.value, cell.error) for cell in cells)
+    apart = curve((cell.column, cell.difference, cell.margin) for cell in cells)
+    curves, title = {"this model": here}, f"Loss by length, {record.described_texts}"
+    panels: list[Panel] = []
+    if record.against and not np.isnan(apart.y).any():
+        curves = {record.against: Curve(here.x, here.y - apart.y, np.full(len(here.x), np.nan))} | curves
+        compared = f"Loss by length, compared with {record.against}"
+        panels = [partial(differences, curves={"this model": apart}, title=compared, **style)]
+    write(figure(partial(losses, curves=curves, title=title, **style), *panels), path)
 
 
 def drawable(records: Sequence[EvaluationRecord]) -> EvaluationRecord | None:
     """The newest evaluation with growth; None where there is none."""
     return next((record for record in reversed(records) if _growth(record)), None)
-
-
-def _curve(cells: Sequence[MeasuredRecord], value: str, error: str) -> Curve:
-    points = [(cell.column, getattr(cell, value), getattr(cell, error)) for cell in cells]
-    return Curve(*np.array([[np.nan if x is None else x for x in point] for point in points], np.float64).T)
 
 
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
@@ -200,10 +189,7 @@ def name_of(what: UploadSet, how: PublishOptions) -> tuple[str, str]:
 
 
 def base_model(api: HfApi, what: UploadSet, how: PublishOptions) -> tuple[BaseModel, str]:
-    """The base model of an output, and a sentence on what could not be seen of it, empty where all was.
-
-    api: the client. what: the files. how: the options of publishing.
-    """
+    """The base model of an output, and a sentence on what could not be seen of it, empty where all was."""
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
     name, commit = name_of(what, how)

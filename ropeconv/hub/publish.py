@@ -15,7 +15,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationCopy
 from huggingface_hub.errors import HfHubHTTPError
 
 from ..bake.apply import AppliedPlan, apply
-from ..bake.checkpoint import CheckpointPlan
+from ..bake.plan import Plan
 from ..engines.probe import Probe
 from ..formats.disk import Advance
 from ..formats.files import scratch
@@ -23,7 +23,7 @@ from ..models.hub import answers
 from ..rope.errors import RopeconvError
 from .options import PublishOptions
 from .repository import Repository
-from .upload_set import UploadSet, from_plan
+from .upload_set import UploadSet, from_gguf, from_plan
 
 Note = Callable[[str], None]
 WAITS = (1.0, 3.0)  # seconds between attempts to commit
@@ -35,7 +35,7 @@ REFUSED = {401: LOGIN, 403: LOGIN, CHANGED: "has changed while this was prepared
 
 @contextmanager
 def staged(
-    plan: CheckpointPlan,
+    plan: Plan,
     probe: Probe | None = None,
     checksum: bool = False,
     writing: AbstractContextManager[Advance] | None = None,
@@ -48,9 +48,11 @@ def staged(
     """
     with scratch() as folder:
         plan = replace(plan, out=folder / plan.out.name)
+        if not plan.is_folder:
+            plan = replace(plan, target=replace(plan.target, out=plan.out))
         with writing or nullcontext(lambda done: None) as advance:
-            done = apply(plan, staged=True, checksum=checksum, fsync=False, advance=advance, probe=probe)
-        yield done, from_plan(plan, done.path)
+            done = apply(plan, staged=plan.is_folder, checksum=checksum, fsync=False, advance=advance, probe=probe)
+        yield done, from_plan(plan, done.path) if plan.is_folder else from_gguf(done.path)
 
 
 def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: None) -> str:

@@ -81,12 +81,12 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         target = self.target.name if self.target is not None else ""
         return " ".join(filter(None, (self.task, self.name, recipe, target)))
 
-    def plan(self, out: Path | None = None) -> Plan:
-        """The plan of its output. out: another place for it. Raises what `open_source` and `make_plan` raise."""
+    def plan(self) -> Plan:
+        """The plan of its output. Raises what `open_source` and `make_plan` raise."""
         assert self.target is not None
         recipe = self.recipes[0].row().recipe
         assert recipe is not None
-        return make_plan(open_source(self.source, self.family), recipe, self.target.target(out or Path(self.out)))
+        return make_plan(open_source(self.source, self.family), recipe, self.target.target(Path(self.out)))
 
 
 class Job(msgspec.Struct, frozen=True):

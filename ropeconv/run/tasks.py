@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from ..bake.apply import apply
-from ..bake.checkpoint import CheckpointPlan
 from ..bake.hidden import is_empty
 from ..bake.verify import earlier_output, verify_output
 from ..engines.probe import Probe, SharedProbe
@@ -22,7 +21,6 @@ from ..evaluate.evaluation import Evaluation, open_evaluation
 from ..evaluate.result import Result, headline, measures_of, write_result
 from ..evaluate.runners.runner import RunnerRequest
 from ..evaluate.texts import read_files
-from ..formats.files import scratch
 from ..formats.journal import Journal
 from ..formats.jsontext import JsonObject
 from ..hub.options import PublishOptions
@@ -49,20 +47,8 @@ class Tools:
 
 Task = Callable[[Unit, Tools], JsonObject]
 """Runs a unit, and returns its result, JSON-ready. Raises RopeconvError where it fails."""
-TASKS: dict[str, Task] = {}
 
 
-def task(name: str) -> Callable[[Task], Task]:
-    """Decorator: registers a task. name: in plans."""
-
-    def register(function: Task) -> Task:
-        TASKS[name] = function
-        return function
-
-    return register
-
-
-@task("apply")
 def apply_unit(unit: Unit, tools: Tools) -> JsonObject:
     """Writes the output of a unit.
 
@@ -102,7 +88,6 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
         yield evaluation
 
 
-@task("eval")
 def eval_unit(unit: Unit, tools: Tools) -> JsonObject:
     """Evaluates the recipes of a unit. Raises RopeconvError where no row can be run."""
     path = Path(unit.out)
@@ -135,7 +120,6 @@ def headlines(result: Result) -> dict[str, str]:
     return words_of
 
 
-@task("push")
 def push_unit(unit: Unit, tools: Tools) -> JsonObject:
     """Publishes the output of a unit. Raises as `publish` does; what is there from an earlier run is completed."""
     options = {name: value for name, value in unit.settings.items() if name not in ("to", "kept")}
@@ -152,15 +136,10 @@ def push_unit(unit: Unit, tools: Tools) -> JsonObject:
             return send(from_gguf(path))
         check_files(path, read_receipt(path))
         return send(from_folder(path))
-    plan = unit.plan()
-    if isinstance(plan, CheckpointPlan):
-        with staged(plan, tools.probe) as (_, what):
-            return send(what)
-    with scratch() as folder:
-        return send(from_gguf(apply(unit.plan(folder / path.name), fsync=False).path))
+    with staged(unit.plan(), tools.probe) as (_, what):
+        return send(what)
 
 
-@task("validate")
 def validate_unit(unit: Unit, tools: Tools) -> JsonObject:
     """Validates the output of a unit. Raises Disagreement where it does not compute the schedule."""
     comparison, settings = Comparison.open(Path(unit.out), unit.source), Settings(**unit.settings)
@@ -178,3 +157,6 @@ def validate_unit(unit: Unit, tools: Tools) -> JsonObject:
     if not result.agrees:
         raise Disagreement(result.sentence)
     return {"runtime": result.runtime, "sentence": result.sentence}
+
+
+TASKS: dict[str, Task] = {"apply": apply_unit, "validate": validate_unit, "eval": eval_unit, "push": push_unit}

@@ -10,13 +10,14 @@ from gradio.components import Navbar
 
 from ..formats.package_data import render
 from ..version import __version__
-from .context import KEPT
 from .pages import build_bake, build_compare, build_inspect, build_results, build_runtimes
 from .server import Front
 
 PAGES = {
     "Inspect": build_inspect, "Compare": build_compare, "Runtimes": build_runtimes, "Results": build_results,
 }  # fmt: skip
+KEPT = (600, 7200)
+"""Seconds between two looks at dropped files, and after which they are removed."""
 QUIET, QUIET_DARK = "#59636e", "#a3abb3"
 """Small type, with a contrast of at least 4.5 to what is behind it."""
 HEAD = '<link rel="icon" href="favicon.ico"><style>%s</style><script>%s</script>'

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 from ..bake.plan import Plan
 from ..convert.target import Target
@@ -18,6 +18,9 @@ from ..evaluate.row import parse_rows
 from ..formats.files import expanded
 from ..hub.options import PushOptions
 from ..inspection.receipts.storage import apply_words, read_recipe
+from ..models.gguf import GgufSource
+from ..models.open import HUB_FILE, HUB_ID, open_source
+from ..models.source import PAGE, Source
 from ..options import Format, TargetOptions, copied, options
 from ..rope.errors import shown
 from ..rope.lengths import is_length
@@ -78,6 +81,42 @@ class BakeForm(TargetOptions, PushOptions, ModelForm):
     recipe: str = ""
     out: str = ""
     repo_id: str = ""
+
+
+ON_HUB = tuple(map(re.compile, (HUB_ID, HUB_FILE, PAGE.pattern)))
+
+
+def opened(form: ModelForm) -> Source | GgufSource:
+    """The model of a form: the dropped file, else what is named.
+
+    Raises UsageError where nothing is named, or there is no such file, and what `open_source` raises.
+    """
+    reference = form.source
+    if form.upload:
+        return dropped(Path(form.upload))
+    if not reference:
+        raise UsageError("no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file")
+    if not is_on_hub(reference) and ":" not in reference and not expanded(reference).exists():
+        place = shown(str(expanded(reference).absolute()))
+        raise UsageError(f"no such file or folder: {place}; write its full path, or owner/name as on the Hub")
+    return open_source(reference)
+
+
+def dropped(path: Path) -> Source | GgufSource:
+    """The model in a dropped file, by its own name and not by its place on this machine."""
+    if path.suffix not in (".json", ".gguf"):
+        raise UsageError(f"{shown(path.name)} is not a config.json or GGUF file; drop one of these")
+    source = open_source(str(path))
+    source.reference = path.name
+    if not isinstance(source, GgufSource):
+        source.name = path.stem  # its folder is named by a hash
+    return source
+
+
+def is_on_hub(reference: str) -> bool:
+    """Whether a reference can only mean something on the Hub, where no file of this machine has such a name."""
+    parts = unquote(reference).split("/")
+    return ".." not in parts and any(pattern.fullmatch(reference) for pattern in ON_HUB)
 
 
 def names(kind: type[PageForm]) -> tuple[str, ...]:
@@ -169,12 +208,8 @@ def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
     return value, settings
 
 
-def target_of(form: BakeForm, out: Path | None = None) -> Target:
+def target_of(form: BakeForm) -> Target:
     """Return the target of a form. For a runtime that reads only GGUF, the output is a GGUF file.
-
-    Args:
-        form: The values of the page.
-        out: The folder or GGUF file; None for the default.
 
     Raises:
         UsageError: The format is unknown.
@@ -182,6 +217,7 @@ def target_of(form: BakeForm, out: Path | None = None) -> Target:
     if form.to not in (None, *get_args(Format)):
         raise UsageError(f"{shown(form.to)} is not a format; choose {' or '.join(get_args(Format))}")
     of_gguf = any(name in reader_names() for name in form.runtimes)
+    out = expanded(form.out) if form.out else None
     target = copied(Target, form, out=out, to=form.to or ("gguf" if of_gguf else None))
     return target.published_by(form.repo_id.partition("/")[0])
 
@@ -204,11 +240,6 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
         return shlex.join([*words, "--push", form.repo_id, *how])
     write, push = [*words, "-o", plan.out.name], ["ropeconv", "push", plan.out.name, form.repo_id, *how]
     return f"{shlex.join(write)}\n{shlex.join(push)}"
-
-
-def place_of(form: BakeForm) -> Path | None:
-    """Return the place of the output; None for the default."""
-    return expanded(form.out) if form.out else None
 
 
 def to_page(page: str, form: PageForm) -> str:

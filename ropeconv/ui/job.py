@@ -42,15 +42,6 @@ def work(connection: Connection, request: PageRequest) -> None:
 
 def _answer(connection: Connection, request: PageRequest) -> PageAnswer:
     """The answer of a task, also where it fails."""
-    try:
-        threading.Thread(target=_watch, args=(connection,), daemon=True).start()
-        return _done(connection, request)
-    except Exception as problem:
-        return failure(without_places(redacted(reason(problem)), request.form))
-
-
-def _done(connection: Connection, request: PageRequest) -> PageAnswer:
-    from .tasks import TASKS
 
     def tell(message: Message) -> None:
         connection.send_bytes(encode(message))
@@ -58,10 +49,16 @@ def _done(connection: Connection, request: PageRequest) -> PageAnswer:
     def finish() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    refuse_long(request.form)
-    sheet = HtmlSheet()
-    TASKS[request.task](request.form, TaskContext(tell, finish), sheet)
-    return PageAnswer(without_places(sheet.html(), request.form))
+    try:
+        from .tasks import TASKS
+
+        threading.Thread(target=_watch, args=(connection,), daemon=True).start()
+        refuse_long(request.form)
+        sheet = HtmlSheet()
+        TASKS[request.task](request.form, TaskContext(tell, finish), sheet)
+        return PageAnswer(without_places(sheet.html(), request.form))
+    except Exception as problem:
+        return failure(without_places(redacted(reason(problem)), request.form))
 
 
 def without_places(text: str, form: PageForm) -> str:

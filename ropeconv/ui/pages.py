@@ -18,7 +18,6 @@ from ..options import Format, Option, TargetOptions, options
 from ..rope.methods.method import REGISTRY
 from ..runtimes.gguf_readers import reader_names
 from ..views.reports import method_title
-from .context import AT_ONCE
 from .forms import (
     METHODS,
     BakeForm,
@@ -34,6 +33,8 @@ from .forms import (
 from .server import Front
 from .tasks import WRITINGS, family_names, runtime_names, shown
 
+AT_ONCE = 8
+"""Requests that run."""
 SOURCE = (
     "owner/name on the Hub, with @revision or /file.gguf if needed; or the path of a folder, config.json or GGUF file"
 )

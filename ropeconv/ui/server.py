@@ -18,13 +18,15 @@ from ..formats.files import scratch
 from ..formats.package_data import render
 from ..rope.errors import RopeconvError
 from .access import PARAMETER, KeyMiddleware, OriginMiddleware, new_key
-from .context import SECONDS, PageAnswer, PageProgress, PageRequest
+from .context import PageAnswer, PageProgress, PageRequest
 from .forms import PageForm
 from .job import CANCELLED, PageJob, failure, prepare
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+SECONDS = 300.0
+"""That an answer may take; a bake may take any time."""
 BUSY = "a bake is running on this page; cancel it, or wait for it"
 MOST_CANCELLED = 10_000
 """Pages that are remembered."""
@@ -90,22 +92,14 @@ HOST, PORT, PORTS = "127.0.0.1", 7860, 20
 """Where the page is: the first free port of so many."""
 POLL, GRACE = 0.02, 3
 """Seconds between two looks whether the server has started, and that requests have at the end."""
-Ready = Callable[[str], None]
 
 
 @contextmanager
-def serving(port: int | None = None, renewed: Ready = lambda address: None) -> Iterator[str]:
-    """Serve the pages while it is entered, only on this machine.
+def serving(port: int | None, renewed: Callable[[str], None]) -> Iterator[str]:
+    """Serve the pages while it is entered, only on this machine, and yield the address that opens them.
 
-    Args:
-        port: To listen on, None for the first free one.
-        renewed: Called with the next address when one was used, since each works once.
-
-    Yields:
-        The address that opens them.
-
-    Raises:
-        RopeconvError: The port is taken.
+    port: to listen on, None for the first free one. renewed: called with the next address when one was used, since each
+    works once. Raises RopeconvError where the port is taken.
     """
     require("gradio", "the page")
     key, path = new_key(), new_key()
@@ -121,22 +115,6 @@ def serving(port: int | None = None, renewed: Ready = lambda address: None) -> I
 
         with _served(listener, f"/{path}", closed):
             yield address(key)
-
-
-def serve(
-    ready: Ready, wait: Callable[[], None], port: int | None = None, renewed: Ready = lambda address: None
-) -> None:
-    """Serve the pages on this machine until `wait` returns.
-
-    Args:
-        ready: Called with their address.
-        wait: Returns at the end.
-        port: As in `serving`.
-        renewed: As in `serving`.
-    """
-    with serving(port, renewed) as address:
-        ready(address)
-        wait()
 
 
 @contextmanager

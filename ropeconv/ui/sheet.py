@@ -8,48 +8,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from textwrap import dedent
-from typing import Literal
 
 from ..formats.package_data import render
-from ..views.plot_style import Drawn, Picture, drawn
+from ..views.plot_style import Picture, drawn
 from ..views.sheet import MARKS
 
-Mark = Literal["plain", "quiet", "problem", "good"]
 LABELLED = re.compile(r"([A-Z][a-z]+): +(.+)")
 """A command with the word before it."""
 MOST_ROWS = 300
 """Of a table."""
 
 
-@dataclass(frozen=True)
-class HtmlCell:
-    """A cell of a table. mark: a class of the style sheet, or empty. right: whether it is set flush right."""
-
-    text: str
-    mark: str
-    right: bool
-
-
-@dataclass(frozen=True)
-class Block:
-    """A part of an answer. kind: of the template. The other fields are those that the kind has."""
-
-    kind: Literal["title", "text", "command", "file", "table", "pictures", "link", "ways", "folded"]
-    text: str = ""
-    mark: Mark = "plain"
-    name: str = ""
-    data: str = ""
-    columns: tuple[HtmlCell, ...] = ()
-    rows: tuple[tuple[HtmlCell, ...], ...] = ()
-    drawn: tuple[Drawn, ...] = ()
-    ways: tuple[tuple[str, str], ...] = ()
-
-
 @dataclass
 class HtmlSheet:
-    """A sheet that becomes a part of a page. blocks: what it has so far."""
+    """A sheet that becomes a part of a page. blocks: what it has so far, for the template."""
 
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[dict[str, object]] = field(default_factory=list)
     colours: bool = True
 
     def table(
@@ -62,16 +36,12 @@ class HtmlSheet:
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
         """As in `Sheet`. All columns are shown, since tables of a page can be scrolled."""
-        body = list(rows)
-        head = tuple(HtmlCell(name, "", name in right) for name in columns)
-        cells = tuple(
-            tuple(
-                HtmlCell(text, MARKS.get(text, styles.get((number, place), "")), columns[place] in right)
-                for place, text in enumerate(row)
-            )
+        body, sides = list(rows), ["right" if name in right else "" for name in columns]
+        cells = [
+            [(text, MARKS.get(text, styles.get((number, place), "")), sides[place]) for place, text in enumerate(row)]
             for number, row in enumerate(body[:MOST_ROWS])
-        )
-        self.blocks.append(Block("table", title, columns=head, rows=cells))
+        ]
+        self._add("table", text=title, columns=list(zip(columns, sides, strict=True)), rows=cells)
         if len(body) > MOST_ROWS:
             self.note(f"{len(body) - MOST_ROWS:,} more rows are left out.")
         return tuple(columns)
@@ -101,27 +71,27 @@ class HtmlSheet:
         labelled = LABELLED.fullmatch(text)
         label, command = labelled.groups() if labelled else ("", text)
         if text.strip():
-            self.blocks.append(Block("command", dedent(command).strip("\n"), name=label))
+            self._add("command", text=dedent(command).strip("\n"), name=label)
 
     def title(self, text: str) -> None:
         """A heading."""
-        self.blocks.append(Block("title", text))
+        self._add("title", text=text)
 
     def file(self, name: str, text: str) -> None:
         """A text that can be opened and saved. name: of the file."""
-        self.blocks.append(Block("file", text, name=name, data=b64encode(text.encode()).decode()))
+        self._add("file", text=text, name=name, data=b64encode(text.encode()).decode())
 
     def pictures(self, pictures: Iterable[Picture]) -> None:
         """Pictures, two in a row where they fit. Raises RopeconvError without matplotlib."""
-        self.blocks.append(Block("pictures", drawn=tuple(drawn(pictures))))
+        self._add("pictures", drawn=drawn(pictures))
 
     def link(self, address: str, words: str) -> None:
         """A link to a page of the Hub; only the words for any other address."""
-        self.blocks.append(Block("link", words, data=address if address.startswith(("https://", "http://")) else ""))
+        self._add("link", text=words, data=address if address.startswith(("https://", "http://")) else "")
 
     def ways(self, title: str, ways: Iterable[tuple[str, str]]) -> None:
         """Links to other pages of this site, filled in. title: of them. ways: pairs of words and an address."""
-        self.blocks.append(Block("ways", title, ways=tuple(ways)))
+        self._add("ways", text=title, ways=list(ways))
 
     @contextmanager
     def folded(self, title: str) -> Iterator[None]:
@@ -131,12 +101,15 @@ class HtmlSheet:
             yield
         finally:
             inner, self.blocks = self.html(), before
-        self.blocks.append(Block("folded", title, data=inner))
+        self._add("folded", text=title, data=inner)
 
     def html(self) -> str:
         """The answer as HTML."""
         return render("ui/answer.html.jinja", blocks=self.blocks)
 
-    def _text(self, message: str, mark: Mark) -> None:
+    def _text(self, message: str, mark: str) -> None:
         if message.strip():
-            self.blocks.append(Block("text", message.strip(), mark))
+            self._add("text", text=message.strip(), mark=mark)
+
+    def _add(self, kind: str, **values: object) -> None:
+        self.blocks.append({"kind": kind, **values})

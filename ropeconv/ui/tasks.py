@@ -1,4 +1,4 @@
-"""A bake: its plan, its output on the disk, and its publication."""
+"""The tasks of the pages, each with its form and the sheet that it fills."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from ..bake.advice import matrix
 from ..bake.apply import apply, make_plan
-from ..bake.checkpoint import CheckpointPlan
 from ..bake.hidden import HiddenFolder, discard
 from ..bake.plan import Plan
 from ..bake.warnings import repairs, run_commands
@@ -18,15 +17,14 @@ from ..errors import BadSource, UsageError
 from ..evaluate.ranking import advised
 from ..evaluate.result import read_result
 from ..formats import jsontext
-from ..formats.files import read_text, scratch
+from ..formats.files import read_text
 from ..hub.options import PublishOptions, repository
-from ..hub.upload_set import UploadSet, from_gguf, planned, with_card
+from ..hub.upload_set import UploadSet, planned, with_card
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import parse_receipt, receipt_of
 from ..models.gguf import GgufSource
 from ..models.hub import answers
-from ..models.open import open_source
 from ..models.source import Source
 from ..options import Format, copied
 from ..rope.errors import RecipeError, RopeconvError
@@ -42,14 +40,15 @@ from ..views.results import show_result, show_validation
 from ..views.schedule_plots import pictures_of
 from ..views.support import POPULAR, WORDS, title_of
 from ..views.validation_plots import validation_pictures
-from .context import PageProgress, TaskContext, dropped, named, opened
+from .context import PageProgress, TaskContext
 from .forms import (
     BakeForm,
     CompareForm,
     ModelForm,
     RuntimesForm,
     command_of,
-    place_of,
+    dropped,
+    opened,
     recipe_of,
     target_of,
     to_bake,
@@ -104,16 +103,8 @@ def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     output_plan = _planned(form, task)
     from ..hub.publish import staged
 
-    if isinstance(output_plan, CheckpointPlan):
-        with staged(output_plan, writing=task.progress("Writing", output_plan.bytes)) as (done, what):
-            url = _sent(what, how, task, sheet)
-    else:
-        with scratch() as folder:
-            out = folder / output_plan.out.name
-            output_plan = replace(output_plan, out=out, target=replace(output_plan.target, out=out))
-            with task.progress("Writing", output_plan.bytes) as advance:
-                done = apply(output_plan, fsync=False, advance=advance)
-            url = _sent(from_gguf(done.path), how, task, sheet)
+    with staged(output_plan, writing=task.progress("Writing", output_plan.bytes)) as (done, what):
+        url = _sent(what, how, task, sheet)
     sheet.note(done.reason and f"Not checked: {done.reason}.")
     sheet.link(url, f"Published: {url}")
     show_outcome(output_plan, Outcome(check=done.check), sheet)
@@ -126,7 +117,7 @@ def _same(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> Non
 
 
 def _planned(form: BakeForm, task: TaskContext) -> Plan:
-    recipe, target = recipe_of(form), target_of(form, place_of(form))
+    recipe, target = recipe_of(form), target_of(form)
     if recipe.method.slow_note:
         task.tell(PageProgress(recipe.method.slow_note))
     source = opened(form)
@@ -239,7 +230,7 @@ def results(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
     if form.upload:
         _dropped(Path(form.upload), sheet)
     else:
-        _receipt(receipt_of(open_source(named(form.source))), sheet)
+        _receipt(receipt_of(opened(form)), sheet)
 
 
 def _dropped(path: Path, sheet: HtmlSheet) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -137,10 +137,10 @@ def panels(result: Result, measure: str) -> list[Picture]:
         return _heat_maps(result, measure, cells)
     metric = metric_of(name)
     by_row = _by_row(result, cells)
-    curves = {row: _arrays([(cell.column, cell.value, cell.error) for cell in found]) for row, found in by_row.items()}
+    curves = {row: curve((cell.column, cell.value, cell.error) for cell in found) for row, found in by_row.items()}
     first = next(iter(curves))
     apart = {
-        row: _arrays([(cell.column, cell.difference, cell.margin) for cell in found if cell.difference is not None])
+        row: curve((cell.column, cell.difference, cell.margin) for cell in found if cell.difference is not None)
         for row, found in by_row.items()
         if row != first
     }
@@ -166,7 +166,8 @@ def _by_row(result: Result, cells: list[Cell]) -> dict[str, list[Cell]]:
     return {row: found for row, found in by_row.items() if found}
 
 
-def _arrays(points: Sequence[tuple[float | None, ...]]) -> Curve:
+def curve(points: Iterable[tuple[float | None, ...]]) -> Curve:
+    """A curve from its points as (tokens, number, band), of which the last two may be None."""
     numbers = np.array([[np.nan if number is None else number for number in point] for point in points], np.float64)
     return Curve(*numbers.reshape(-1, 3).T)
 

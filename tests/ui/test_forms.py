@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -10,8 +11,17 @@ import pytest
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.ui.context import is_on_hub
-from ropeconv.ui.forms import BakeForm, CompareForm, filled, from_address, kept, recipe_of, target_of, to_page
+from ropeconv.ui.forms import (
+    BakeForm,
+    CompareForm,
+    filled,
+    from_address,
+    is_on_hub,
+    kept,
+    recipe_of,
+    target_of,
+    to_page,
+)
 
 FILLED = BakeForm(
     source="a/b@c", method="yarn", value="4", settings="beta_fast=16", to="gguf", outtype="q8_0", encoding="keys",
@@ -76,7 +86,7 @@ def test_what_is_no_recipe_is_refused_in_a_sentence(form: BakeForm, said: str) -
 
 
 def test_a_form_is_a_target() -> None:
-    made = target_of(FILLED, Path("x"))
+    made = target_of(replace(FILLED, out="x"))
     assert (made.to, made.out, made.encoding, made.runtimes) == ("gguf", Path("x"), "keys", ("llama.cpp", "ollama"))
     assert (made.outtype, made.replace) == ("q8_0", True)
     plain = target_of(BakeForm())

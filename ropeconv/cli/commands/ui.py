@@ -33,14 +33,7 @@ def ui_command(
     screen = Screen()
     require("gradio", "`ropeconv ui`")
     from ...ui.access import write_redirect
-    from ...ui.server import serve
-
-    def ready(address: str) -> None:
-        screen.copyable(address)
-        screen.note("The address works once. Ctrl-C ends the page.")
-        sys.stdout.flush()
-        if not no_browser:
-            webbrowser.open(write_redirect(folder, address).as_uri())
+    from ...ui.server import serving
 
     def renewed(address: str) -> None:
         screen.note("The address was used. To open the page once more, for example in another browser:")
@@ -48,7 +41,12 @@ def ui_command(
         sys.stdout.flush()
 
     try:
-        with scratch() as folder:
-            serve(ready, signal.pause, port, renewed)
+        with scratch() as folder, serving(port, renewed) as address:
+            screen.copyable(address)
+            screen.note("The address works once. Ctrl-C ends the page.")
+            sys.stdout.flush()
+            if not no_browser:
+                webbrowser.open(write_redirect(folder, address).as_uri())
+            signal.pause()
     except KeyboardInterrupt:
         screen.note("The page is closed.")

@@ -262,8 +262,8 @@ def check_gradient(model: PreTrainedModel, tokens: int) -> None:
     free = sum(free_bytes(str(device)) for device in devices)
     if size > free:
         raise RopeconvError(
-            f"a gradient over {format_tokens(tokens)} tokens keeps {human(size)} of hidden states, and {human(free)} are "
-            f"free on {', '.join(sorted(map(str, devices)))}; give a shorter --context, or several devices with "
+            f"a gradient over {format_tokens(tokens)} tokens keeps {human(size)} of hidden states, and {human(free)} "
+            f"are free on {', '.join(sorted(map(str, devices)))}; give a shorter --context, or several devices with "
             "--device-map auto"
         )
 

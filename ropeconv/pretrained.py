@@ -131,9 +131,8 @@ def load_model(
 ) -> tuple[PreTrainedModel, JsonObject]:
     """Return a model with its weights, and the loading report of transformers.
 
-    auto_class: of transformers. folder: the checkpoint. trust: run its modelling file. pickles: load pickled weights
-    and kernels of the Hub. given: further arguments of `from_pretrained`. Raises BadSource for code without
-    permission, and if transformers does not load it.
+    pickles: load pickled weights and kernels of the Hub. Raises BadSource for code without permission, and if
+    transformers does not load it.
     """
     _check_trusted(folder, trust or pickles)
     safe = None if pickles else True
@@ -149,8 +148,7 @@ def load_skeleton(
 ) -> PreTrainedModel:
     """Return a model without weights, on torch's meta device, with the attention of `load_model`.
 
-    auto_class, folder, trust, pickles: as in `load_model`, which has the same errors. config: of transformers. dtype:
-    of its weights, as torch names it.
+    Parameters and errors are those of `load_model`.
     """
     import torch
 
@@ -208,10 +206,7 @@ def load_pickled(path: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def _sentences(folder: Path, trust: bool, what: str, otherwise: str = "correct its files") -> Iterator[None]:
-    """Turn errors of a load into messages, and keep transformers from asking on stdin.
-
-    trust: as in the call. what: the beginning of the message. otherwise: the fix.
-    """
+    """Turn errors of a load into messages, and keep transformers from asking on stdin."""
     from transformers import dynamic_module_utils
 
     # parts of a model are loaded without the argument, and 0 seconds for an answer means not to ask

@@ -39,10 +39,7 @@ DISAGREES = 3
 class Batch:
     """The outputs of one `apply`.
 
-    units: what to make. flags: how. screen: for everything that is printed. A failure of a single unit is raised,
-    and so is one of a target and its draft.
-    `code` is the exit code: 0, 3 where an output does not compute its schedule, that of all units where they fail with
-    the same one, else 1.
+    A failure of a single unit is raised, and so is one of a target and its draft.
     """
 
     def __init__(self, units: Sequence[OutputUnit], flags: Flags, screen: Screen) -> None:

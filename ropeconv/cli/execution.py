@@ -27,9 +27,8 @@ def execute(
 ) -> Outcome:
     """Writes the output of a plan, and validates it where that is asked for.
 
-    plan: what to write. probe: a running one, or None. flags: how. screen: for progress and notes. title: of the
-    progress. again: take an output that an earlier run of the same command has written, as is done where outputs are
-    published. With `flags.how` and without -o a folder is written to a temporary one and published from there.
+    again: take an output that an earlier run of the same command has written, as is done where outputs are published.
+    With `flags.how` and without -o a folder is written to a temporary one and published from there.
     """
     from ..bake.checkpoint import CheckpointPlan
 
@@ -111,9 +110,8 @@ def run_validation(
 ) -> tuple[Validation, Verification]:
     """Compares the files of an output, then runs it in transformers, llama.cpp or a server, and records the result.
 
-    comparison: the output and its source. settings: how to run. server: the URL of a server, or empty. model: which of
-    its models, empty for the only one. options: how files are compared. screen: for progress and notes. Raises what
-    `verify_output`, `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
+    server: its URL, or empty. model: which of its models, empty for the only one. Raises what `verify_output`,
+    `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
     """
     from ..engines.engine import Progress
     from ..engines.transformers.load import out_of_memory
@@ -151,10 +149,7 @@ def run_validation(
 
 
 def compare_files(comparison: Comparison, options: Options, screen: Screen) -> Verification:
-    """Compares the files of an output with what its recipe and its source give.
-
-    comparison: the output and its source. options: how. screen: for progress and notes.
-    """
+    """Compares the files of an output with what its recipe and its source give."""
     from ..bake.verify import verify_output
 
     with screen.progress("Comparing", comparison.size) as advance:
@@ -174,10 +169,7 @@ def _check_frequencies(comparison: Comparison, settings: Settings, screen: Scree
 
 @contextmanager
 def stopping(screen: Screen, what: str = "what has been run so far will be compared") -> Iterator[Callable[[], bool]]:
-    """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises KeyboardInterrupt.
-
-    screen: for the note. what: is done then, in a phrase.
-    """
+    """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises KeyboardInterrupt."""
     pressed: list[int] = []
     pending: list[int] = []
 

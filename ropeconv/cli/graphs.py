@@ -52,10 +52,7 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
 
 
 def compare_graphs(models: Sequence[str], family: str, others: dict[str, bool], screen: Screen) -> bool:
-    """Prints whether a compiled graph and another model have the same RoPE, and returns it.
-
-    models: two, at least one of them a graph. family: of the other. others: options that have no effect here.
-    """
+    """Prints whether a compiled graph and another model have the same RoPE, and returns it."""
     others = others | {"--family": bool(family) and all(map(is_graph, models))}
     given = next((name for name, value in others.items() if value), "")
     if given:

@@ -60,8 +60,8 @@ class ModelArgs:
 def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
     """A model that is given by numbers.
 
-    values: of options of methods, by name. `--theta` is the model's base (default 10000), unless it is the only method;
-    `--original-context` its trained length (default 4096). head_dim, rotary_dim: of one head, by default 128 and all.
+    `--theta` is the model's base (default 10000), unless it is the only method; `--original-context` its trained length
+    (default 4096).
     """
     theta = values.get("theta")
     others = {**values, "theta": None}
@@ -94,8 +94,7 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
 def find(what: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
     """The model that a command line names; recipes for one on disk or on the Hub start from its unscaled RoPE.
 
-    what: its SOURCE, None for a model given by numbers. values: of options of methods, by name. head_dim, rotary_dim:
-    of a model given by numbers. Raises UsageError for options that have no effect, BadSource as `inspect_source` does.
+    Raises UsageError for options that have no effect, BadSource as `inspect_source` does.
     """
     from ..inspection.inspection import inspect_source
     from ..models.open import open_source

@@ -176,7 +176,7 @@ def chosen_methods(values: dict[str, Any]) -> list[str]:
 def build_recipes(values: dict[str, Any]) -> list[Recipe]:
     """A recipe per method on the command line; modifiers go to all, settings to the methods that have them.
 
-    values: of options, by name. Raises UsageError for settings and modifiers without a method.
+    Raises UsageError for settings and modifiers without a method.
     """
     flags = {variable(name): method for name, method in REGISTRY.items()}
     chosen = chosen_methods(values)

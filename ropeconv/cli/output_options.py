@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 def split(values: dict[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
     """The options of each output of one source: one per --to, and per --outtype where that has an effect.
 
-    values: of options, by name. from_gguf: whether the source is a GGUF file. With several formats, options that
-    only one of them has go only to that one.
+    With several formats, options that only one of them has go only to that one.
     """
     formats = ["gguf" if to == "ollama" else to for to in values["to"]] or [None]
     outputs = []
@@ -56,8 +55,7 @@ def names_ollama(values: dict[str, Any]) -> bool:
 def build_target(values: dict[str, Any], owner: str | None = None) -> Target:
     """The Target of one output.
 
-    values: of options, by name, as `split` gives them. owner: of the repository that it is published in, who is
-    named in a conversion that quantises; None where it is not published.
+    owner: of the repository that it is published in, who is named in a conversion that quantises.
     """
     from ..convert.target import Target
 

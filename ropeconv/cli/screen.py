@@ -206,7 +206,7 @@ def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[s
     """The rate since the start, `12.3 MB/s` or `1,234 tokens/s`, and the time left, `0:01:30 left`; empty at first.
 
     Not the rate of the last steps, as rich has it: that needs two of them, which are minutes apart where a step is a
-    chunk of a large model. unit: "bytes", or in the plural.
+    chunk of a large model.
     """
     if seconds < SETTLED or not done:
         return "", ""
@@ -222,10 +222,7 @@ def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[s
 def bar(
     title: str, unit: str, console: Console, clock: Clock = time.monotonic
 ) -> Iterator[tuple[Callable[[int], None], Advance]]:
-    """A progress bar, as (set the total, advance). Time runs from the first total, which is known when work begins.
-
-    title: before it. unit: "bytes", or in the plural. console: of rich. clock: in seconds.
-    """
+    """A progress bar, as (set the total, advance). Time runs from the first total, which is known when work begins."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     words = (TextColumn("{task.fields[speed]}"), TextColumn("{task.fields[left]}"))

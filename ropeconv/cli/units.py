@@ -63,8 +63,7 @@ class OutputUnit:
 def units_of(sources: Sequence[str], options: dict[str, Any]) -> list[OutputUnit]:
     """The outputs that a command line asks for, in its order.
 
-    sources: as the user named them. options: of the target, by name; `out` is the folder of several outputs.
-    Raises UsageError where that is the name of a file.
+    `out` is the folder of several outputs. Raises UsageError where that is the name of a file.
     """
     parts = []
     for named in sources:
@@ -114,10 +113,7 @@ def refuse_push(units: Sequence[OutputUnit]) -> None:
 
 
 def refuse_collisions(plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[OutputUnit]) -> None:
-    """Raises UsageError where an output would have the place of another one or of a source.
-
-    made: units with their plans. units: all of them.
-    """
+    """Raises UsageError where an output would have the place of another one or of a source."""
     places: dict[str, OutputUnit] = {}
     sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
     for unit, plan in plans:

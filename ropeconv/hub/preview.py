@@ -56,8 +56,7 @@ class Preview:
 def preview(what: UploadSet, how: PublishOptions) -> Preview:
     """Return what `publish` would do with files, without writing anything.
 
-    what: the files, which need not be there yet. how: repository and options. Raises RopeconvError where the licence
-    of the base model forbids it, and what huggingface_hub raises.
+    Raises RopeconvError where the licence of the base model forbids it, and what huggingface_hub raises.
     """
     repository, exists, blocked = Repository(what, how), False, ""
     try:

@@ -58,10 +58,9 @@ def staged(
 def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: None) -> str:
     """Publishes files with a model card, and returns the URL of the commit or pull request.
 
-    what: the files. how: repository and options. note: called with sentences for the user. Raises RopeconvError where
-    the repository has other content and there is no `exist_ok`, where it changes meanwhile, or the licence of the
-    source forbids it; and what huggingface_hub raises. A repository that was made for it is removed again then. After a
-    kill the same publication completes what is there.
+    Raises RopeconvError where the repository has other content and there is no `exist_ok`, where it changes meanwhile,
+    or the licence of the source forbids it; and what huggingface_hub raises. A repository that was made for it is
+    removed again then. After a kill the same publication completes what is there.
     """
     repository = Repository(what, how)
     try:

@@ -55,8 +55,8 @@ class TrainingFacts:
 def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
     """An output of `ropeconv apply`, from its receipt.
 
-    source: the output. path: what the trainer loads, where that is another place. Raises UsageError for a GGUF file,
-    and where there is no receipt of these files, BadSource for an unknown family.
+    path: what the trainer loads, where that is another place. Raises UsageError for a GGUF file, and where there is no
+    receipt of these files, BadSource for an unknown family.
     """
     if isinstance(source, GgufSource):
         raise UsageError("trainers do not load GGUF files; apply the method to the checkpoint and give that output")
@@ -189,8 +189,8 @@ class Snippet:
 def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
     """The file that trains a checkpoint at its whole context, with the baked RoPE.
 
-    trainer: that runs it. baked: the checkpoint. Raises RopeconvError where the trainer would compute another RoPE
-    than the baked one, where it fails on the checkpoint, and for encoders.
+    Raises RopeconvError where the trainer would compute another RoPE than the baked one, where it fails on the
+    checkpoint, and for encoders.
     """
     _check(trainer, baked)
     status, _ = baked.verdict(trainer.transformers)

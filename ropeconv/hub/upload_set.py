@@ -193,7 +193,6 @@ def _is_text(value: object) -> bool:
 def conventional(name: str, file_type: int | None) -> str:
     """The name of a GGUF file with its quantisation at the end, where runtimes and the Hub look for it.
 
-    file_type: general.file_type of the file, None where it has none.
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
     """
     from gguf import LlamaFileType

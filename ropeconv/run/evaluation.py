@@ -81,8 +81,7 @@ def open_spread(
 ) -> Iterator[Evaluation]:
     """An evaluation that workers run, while it is entered. No weights are loaded in this process.
 
-    executor: of the workers. opening, sizes, files: as in `open_evaluation`. Raises as that does, and RopeconvError
-    where no worker can load the model.
+    Raises as `open_evaluation` does, and RopeconvError where no worker can load the model.
     """
     if opening.servers:
         raise UsageError("a server runs its model itself, so --workers has no effect on --server; leave it out")

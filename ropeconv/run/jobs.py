@@ -119,8 +119,8 @@ class NamedSource:
 def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
     """The sources that a plan lists, each once.
 
-    listed: as in the file. folder: that paths are relative to. A source that cannot be opened has a `problem`. Raises
-    UsageError for a pattern, a collection or a query that gives none.
+    A source that cannot be opened has a `problem`. Raises UsageError for a pattern, a collection or a query that gives
+    none.
     """
     references = dict.fromkeys(reference for text in listed for reference in _expanded(text, folder))
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -214,8 +214,8 @@ CHAIN = ("apply", "validate", "push")
 def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Path) -> list[Job]:
     """The jobs of a plan: for each source one for every output, and one for its evaluation.
 
-    plan: of the user. sources: of it. folder: that paths of the plan are relative to. out: of outputs. Raises
-    UsageError where two outputs or repositories would have one name, and for texts that cannot be read.
+    folder: that paths of the plan are relative to. out: of outputs. Raises UsageError where two outputs or repositories
+    would have one name, and for texts that cannot be read.
     """
     rows = plan.rows
     labels = _labels([row for row in rows if row.recipe is not None])
@@ -375,8 +375,7 @@ class RunJournal(Journal[RunLine]):
 def stamp(path: Path) -> str:
     """Digest of what an output was made of, and of the sizes of its files; documents in it may change.
 
-    path: a folder or GGUF file, or the result of an evaluation, whose whole content counts. Raises BadSource for
-    something else, OSError.
+    Raises BadSource for something that is neither a folder, a GGUF file nor a result of an evaluation, OSError.
     """
     if path.suffix == ".json":
         return sha256(path)

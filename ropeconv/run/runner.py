@@ -53,10 +53,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class TaskWorker:
-    """Runs the units of a job one after the other, until one fails. It is made in the process that runs them.
-
-    limit: seconds that a unit may take, 0 for any time.
-    """
+    """Runs the units of a job one after the other, until one fails. It is made in the process that runs them."""
 
     def __init__(self, limit: float = 0.0) -> None:
         self.tools, self.limit = Tools(), limit
@@ -110,8 +107,8 @@ def run_jobs(
 ) -> bool:
     """Runs jobs, and appends their units to the journal as they end. Returns whether all were run.
 
-    jobs: as `missing` gives them. pool: of `TaskWorker`. journal: of the run. ended: called with each job and
-    its lines. stopped: whether to end early, asked as jobs end; what runs then is dropped.
+    ended: called with each job and its lines. stopped: whether to end early, asked as jobs end; what runs then is
+    dropped.
     """
     remaining = len(jobs)
     with closing(pool.run(jobs)) as results:
@@ -130,7 +127,7 @@ def run_jobs(
 def states(job: Job, journal: RunJournal, problem: str = "") -> dict[str, tuple[str, str]]:
     """The state of each task of a job: "done", "failed" or "not run", with the seconds or the reason.
 
-    job: with all its units. journal: of the run. problem: why its source cannot be opened, or empty.
+    problem: why its source cannot be opened, or empty.
     """
     outcomes, before = dict[str, tuple[str, str]](), problem
     for unit in job.units:

@@ -62,9 +62,6 @@ class OriginMiddleware:
     """Refuse what pages of other origins send: reads, form posts, uploads, preflights of CORS and websockets.
 
     A request must be to a host name of this machine, and all requests but reads must state their origin.
-
-    Args:
-        app: The application behind it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -99,12 +96,8 @@ def _problem(scope: Scope) -> str:
 class KeyMiddleware:
     """Let requests through that have the path and the cookie, which the address with the key yields once.
 
-    Args:
-        app: The application behind it, which is mounted below `path`.
-        path: The first part of the path of every page.
-        key: The key of the first address.
-        cookie: The name of the cookie.
-        renewed: Called with the key of the next address when one was used.
+    path: the first part of the path of every page. key: of the first address. renewed: called with the key of the next
+    address when one was used.
     """
 
     def __init__(self, app: ASGIApp, path: str, key: str, cookie: str, renewed: Callable[[str], None]) -> None:

@@ -174,9 +174,7 @@ LENGTHS = (Value.FACTOR, Value.TOKENS)
 def recipe_of(form: BakeForm) -> Recipe:
     """Return the recipe of a form: the dropped one, else the method with its value and settings.
 
-    Raises:
-        UsageError: The form does not state a recipe.
-        RecipeError: A value is wrong.
+    Raises UsageError for a form that states none, RecipeError for a wrong value.
     """
     if form.recipe:
         if form.value or form.settings:
@@ -209,11 +207,7 @@ def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
 
 
 def target_of(form: BakeForm) -> Target:
-    """Return the target of a form. For a runtime that reads only GGUF, the output is a GGUF file.
-
-    Raises:
-        UsageError: The format is unknown.
-    """
+    """Return the target of a form. For a runtime that reads only GGUF, the output is a GGUF file."""
     if form.to not in (None, *get_args(Format)):
         raise UsageError(f"{shown(form.to)} is not a format; choose {' or '.join(get_args(Format))}")
     of_gguf = any(name in reader_names() for name in form.runtimes)
@@ -223,10 +217,7 @@ def target_of(form: BakeForm) -> Target:
 
 
 def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
-    """Return the command line that does the same, in the place of the plan where the form names one.
-
-    publishing: whether that is a publication, and not a file or folder.
-    """
+    """Return the command line that does the same, in the place of the plan where the form names one."""
     words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
     if form.recipe and "--recipe" in words:  # one with lists, which no option can be
         words[words.index("--recipe") + 1] = Path(form.recipe).name

@@ -26,7 +26,7 @@ CANCELLED = "cancelled: nothing was kept"
 def work(connection: Connection, request: PageRequest) -> None:
     """Does a task and sends its messages, the last of which is an answer.
 
-    connection: to the page. Any message from it, and its end, stop the task. request: the task.
+    Any message from the page, and the end of the connection, stop the task.
     """
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the page's to handle, which then closes the connection

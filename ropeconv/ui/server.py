@@ -41,10 +41,7 @@ class Front:
         self._lock = threading.Lock()
 
     def answers(self, task: str, form: PageForm, session: str, baking: bool = False) -> Iterator[str]:
-        """Yield the HTML that a page shows while a task runs; the last is its answer.
-
-        task: its name. form: what was typed. session: of the page in a browser. baking: whether it may take any time.
-        """
+        """Yield the HTML that a page shows while a task runs; the last is its answer."""
         page_request, seconds = PageRequest(task, form), None if baking else SECONDS
         job: PageJob | None = None
         with self._lock:  # and nothing is yielded here: whoever leaves then would keep it

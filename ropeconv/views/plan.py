@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
 
 def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
-    """Shows a plan and its warnings.
-
-    explain: with RoPE before and after, every runtime with its reason, the encodings and the files.
-    """
+    """Shows a plan and its warnings."""
     if explain:
         _show_details(plan, sheet)
     else:
@@ -211,10 +208,7 @@ class Outcome:
 
 
 def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
-    """Shows the outcome of a plan: the check, the place, the validation, the publication, and the next commands.
-
-    plan: that was executed. done: its outcome.
-    """
+    """Shows the outcome of a plan: the check, the place, the validation, the publication, and the next commands."""
     if done.check:
         name = f"transformers {done.check.transformers}"
         loaded = (

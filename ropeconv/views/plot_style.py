@@ -73,13 +73,7 @@ def in_tokens(axes: Axes, name: Literal["x", "y"]) -> None:
 def figure(*panels: Panel, title: str = "", dark: bool = False) -> Figure:
     """Return a figure with panels below each other, whose type can be read on a telephone. It needs no display.
 
-    Args:
-        panels: Functions that draw on the axes that they are called with.
-        title: Above all of them.
-        dark: Light lines on a dark background, in place of lines for white and for black.
-
-    Raises:
-        RopeconvError: matplotlib is not installed.
+    dark: light lines on a dark background. Raises RopeconvError without matplotlib.
     """
     require("matplotlib", "a picture")
     import matplotlib

@@ -82,8 +82,7 @@ def write_evaluation_report(result: Result, path: Path) -> None:
 def write_validation_report(result: Validation, baked: Path, against: str, path: Path) -> None:
     """Writes the report of a validation in one HTML file: result, recipe, changed keys, runtimes, plots, all numbers.
 
-    result: the validation. baked: the output. against: how the user named the source. path: the file to write. Raises
-    RopeconvError without matplotlib.
+    against: how the user named the source. Raises RopeconvError without matplotlib.
     """
     runtime = result.runtime + (f" {result.transformers}" if result.transformers else "")
     speed = ", ".join(f"{name} {value:,.0f}" for name, value in result.speed.items())

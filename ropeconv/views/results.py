@@ -177,10 +177,7 @@ def _bucket(bucket: BucketResult) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """The table of an evaluation for the card.
-
-    lengths: of the columns. lines: name and cells of each row. retrieves: whether retrieval was measured.
-    """
+    """The table of an evaluation for the card."""
 
     record: EvaluationRecord
     lengths: tuple[int, ...]

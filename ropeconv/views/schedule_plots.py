@@ -139,8 +139,7 @@ def distances(length: int) -> Vector:
 def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> JsonObject:
     """The data of the plots of a schedule, JSON-ready, with null for pairs that do not rotate.
 
-    before: the frequencies of the unscaled model. inv_freq: those of the schedule; radians per token, float64
-    [rotary_dim / 2]. unrotated: (d - r)/2. length: the largest distance, in tokens.
+    Parameters as in `preference`.
     """
     at, lowest = margins(inv_freq, unrotated, length, POINTS)
     spots = distances(length)

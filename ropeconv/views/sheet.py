@@ -80,10 +80,7 @@ RUNTIMES = {
 
 
 def legend(meanings: Mapping[str, str], shown: Iterable[str]) -> str:
-    """A sentence on the columns or words that a table shows; empty where none needs one.
-
-    meanings: by column. shown: names of the columns.
-    """
+    """A sentence on the columns or words that a table shows; empty where none needs one."""
     names = set(shown)
     parts = [f"{name}: {meaning}" for name, meaning in meanings.items() if name in names]
     text = "; ".join(parts)

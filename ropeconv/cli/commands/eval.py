@@ -218,8 +218,7 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
 def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, screen: Screen) -> None:
     """Runs an evaluation with a progress bar; Ctrl-C ends it with what has been measured.
 
-    journal: its file. fresh: start it anew. budget: in seconds, 0 for none. Raises UsageError where it would take
-    longer than the budget, and Interrupted.
+    budget: in seconds, 0 for none. Raises UsageError where it would take longer, and Interrupted.
     """
     from ...engines.engine import Progress
     from ...engines.transformers.load import out_of_memory

@@ -37,8 +37,8 @@ def how_to_publish(values: dict[str, Any]) -> PublishOptions:
 def written_before(plan: Plan, screen: Screen) -> bool:
     """Whether the output of a plan is there, from a run that was stopped before it had made or published all of them.
 
-    plan: what is to be written. screen: for progress and notes. Raises BadSource where files of a folder have been
-    changed since, Disagreement where they are not what the source gives now.
+    Raises BadSource where files of a folder have been changed since, Disagreement where they are not what the source
+    gives now.
     """
     from ...bake.findings import Options
     from ...bake.verify import earlier_output
@@ -60,8 +60,7 @@ def publish_staged(
 ) -> tuple[CheckRecord | None, str]:
     """Publishes a plan from a temporary folder, which holds only files that are not copied unchanged.
 
-    plan: what to write. probe: a running one, None without transformers. how: repository and options. screen: for
-    progress and notes. checksum: hash copied files too. Returns the check of the output, and the URL of the commit.
+    Returns the check of the output, and the URL of the commit.
     """
     from ...hub.publish import staged
 
@@ -71,10 +70,7 @@ def publish_staged(
 
 
 def show_preview(what: UploadSet, how: PublishOptions, screen: Screen) -> dict[str, Any]:
-    """Prints what a publication would do, and returns it as JSON-ready data.
-
-    what: the files. how: repository and options. screen: prints nothing but notes with `as_json`.
-    """
+    """Prints what a publication would do, and returns it as JSON-ready data."""
     from ...hub.preview import preview, show_publication
 
     planned = preview(what, how)

@@ -119,10 +119,7 @@ def validate_command(
 
 
 def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
-    """Raises UsageError for options that have no effect on this way of running.
-
-    settings: from the command line. gguf: whether the output is a GGUF file. server: the URL of one, or empty.
-    """
+    """Raises UsageError for options that have no effect on this way of running."""
     refusals = (
         (server and settings.device_map, "--device-map is for validation without --server; leave it out"),
         (

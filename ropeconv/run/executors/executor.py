@@ -69,10 +69,7 @@ _kept: dict[bytes, Worker] = {}
 
 
 def call(factory: bytes, item: object) -> Any:
-    """Runs an item in the worker of this process, which the first call makes.
-
-    factory: pickled. item: to run. Returns the result, or a `Failure`.
-    """
+    """Runs an item in the worker of this process, which the first call makes."""
     try:
         if factory not in _kept:
             _kept.clear()  # a worker of another pool, with its model

@@ -33,7 +33,7 @@ def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
     """Gives a new process a GPU of its own, and its share of the cores.
 
     folder: of the locks, which the system takes back when a process ends. devices: that are shared out; none without
-    GPUs. threads: of a process.
+    GPUs.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -68,10 +68,7 @@ class Local(Executor):
 
 
 class Processes(Pool):
-    """The processes of a pool.
-
-    pool: of pebble. factory: pickled. retries: as in `Executor.pool`. longest: as in `Executor`.
-    """
+    """The processes of a pool."""
 
     def __init__(
         self, pool: ProcessPool, factory: bytes, retries: int, longest: Callable[[Any], float] | None = None

@@ -150,10 +150,7 @@ def minutes(timeout: str) -> int:
 
 
 class Arrays(Pool):
-    """Arrays of jobs.
-
-    executor: of submitit. call: with an item. retries: as in `Executor.pool`. watch: of its jobs.
-    """
+    """Arrays of jobs."""
 
     def __init__(
         self, executor: SubmititExecutor, call: Callable[[object], object], retries: int, watch: Watch

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bake.apply import make_plan
+from ..bake.apply import apply, make_plan
 from ..bake.companions import adapter_plan, draft_plan, paired, write_adapter
 from ..bake.execution import refuse_early
+from ..bake.findings import Options
 from ..bake.plan import FilePlan, Plan
 from ..bake.verify import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
-from ..errors import Interrupted, UsageError
-from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned, with_card
+from ..errors import Disagreement, Interrupted, UsageError
+from ..hub.upload_set import from_gguf, from_plan, merged, planned, with_card
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
 from ..rope.recipe import Recipe
 from ..views.plan import Outcome, show_outcome, show_plan
-from .commands.push import send, show_preview
-from .execution import execute, recovered
+from .commands.push import publish_staged, send, show_preview
+from .execution import compare_files, recovered, run_validation
 from .output_options import build_target
 from .process import complain, explained, reader_gone, traced
 from .screen import Screen
@@ -30,23 +31,25 @@ from .units import Flags, OutputUnit, make_folder, refuse_collisions, refuse_unt
 
 if TYPE_CHECKING:
     from ..engines.probe import Probe
+    from ..validate.validation import Validation
 
 
-Made = list[tuple[OutputUnit, Plan]]
 DISAGREES = 3
 
 
 class Batch:
     """The outputs of one `apply`.
 
-    A failure of a single unit is raised, and so is one of a target and its draft.
+    plans: with their units, once `plan` was called. A failure of a single unit is raised, and so is one of a target and
+    its draft.
     """
 
-    def __init__(self, units: Sequence[OutputUnit], flags: Flags, screen: Screen) -> None:
+    def __init__(self, units: list[OutputUnit], flags: Flags, screen: Screen) -> None:
         self.units, self.flags, self.screen = units, flags, screen
         self.several = len(units) > 1
         self.pair = any(unit.is_draft for unit in units)
         self.failed: list[tuple[OutputUnit, str, int]] = []
+        self.plans: list[tuple[OutputUnit, Plan]] = []
         self.adapter: FilePlan | None = None
 
     @property
@@ -57,8 +60,8 @@ class Batch:
             return DISAGREES
         return codes[0] if len(codes) == len(self.units) and len(set(codes)) == 1 else int(bool(codes))
 
-    def plan(self, recipe: Recipe) -> Made:
-        """The plans of all outputs but those that are refused.
+    def plan(self, recipe: Recipe) -> None:
+        """Plans all outputs, and leaves out those that are refused.
 
         Raises UsageError for options that do not go together, and for outputs that would have one place.
         """
@@ -72,7 +75,7 @@ class Batch:
             except UsageError as problem:
                 raise UsageError(f"{unit.label}: {problem}" if self.several else str(problem)) from None
         self.screen.note(recipe.method.slow_note)
-        plans: Made = []
+        plans: list[tuple[OutputUnit, Plan]] = []
         opened: dict[str, Source | GgufSource] = {}
         for unit, target in zip(self.units, targets, strict=True):
             with self._failing(unit):
@@ -98,7 +101,7 @@ class Batch:
             unit, plan = plans[0]
             self.adapter = adapter_plan(self.flags.adapter, plan)
             plans[0] = unit, replace(plan, target=replace(plan.target, out=plan.out, adapter=self.adapter.out.name))
-        return [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
+        self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
         """Whether the place of one of several outputs is free, or has what the same command wrote; reports the rest."""
@@ -111,38 +114,37 @@ class Batch:
             refuse_early(plan, self.flags.force)
         return len(self.failed) == failed
 
-    def show(self, plans: Made) -> None:
+    def show(self) -> None:
         """Prints plans, and what publishing them would do."""
         screen, flags = self.screen, self.flags
-        for unit, plan in plans if not screen.as_json else []:
+        for unit, plan in self.plans if not screen.as_json else []:
             if screen.quiet:
                 screen.copyable(str(plan.out))
             else:
-                self._gap(unit, plans)
+                self._gap(unit)
                 show_plan(plan, screen, flags.explain)
                 screen.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
                 if self.adapter:
                     screen.copyable(f"Would write {self.adapter.out}")
         publication = {}
-        if flags.how and plans and len(plans) == len(self.units):
+        if flags.how and self.plans and len(self.plans) == len(self.units):
             shown = screen.as_json or not screen.quiet
-            sets = merged([planned(plan) for _, plan in plans])
+            sets = merged([planned(plan) for _, plan in self.plans])
             publication = {"publication": show_preview(sets, flags.how, screen) if shown else {}}
-        self._data((plan.to_dict() for _, plan in plans), publication)
+        self._data((plan.to_dict() for _, plan in self.plans), publication)
 
-    def run(self, plans: Made, probe: Probe | None) -> None:
+    def run(self, probe: Probe | None) -> None:
         """Executes plans one after another, and publishes their outputs together.
 
         probe: a running one, or None; the first folder is checked with it.
         """
-        if plans:
+        if self.plans:
             make_folder(self.units)
         outcomes: list[tuple[Plan, Outcome]] = []
-        for number, (unit, plan) in enumerate(plans, 1):
+        for number, (unit, plan) in enumerate(self.plans, 1):
             with self._failing(unit, len(outcomes)):
-                title = f"Writing {number} of {len(plans)}" if self.several else "Writing"
-                again = self.several or self.adapter is not None
-                done = execute(plan, probe, self.flags, self.screen, title, again)
+                title = f"Writing {number} of {len(self.plans)}" if self.several else "Writing"
+                done = self._execute(plan, probe, title)
                 if probe is not None and plan.is_folder:
                     probe.stop()
                     probe = None
@@ -151,7 +153,7 @@ class Batch:
                     self.failed.append((unit, done.proof.sentence, DISAGREES))
                 elif not self.several:
                     self._publish(outcomes)
-                self._finish(unit, plan, done, plans)
+                self._finish(unit, plan, done)
         if self.failed and self.several:
             without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
             self.screen.note(f"{len(outcomes)} of {len(self.units)} outputs were made; failed: {without}.")
@@ -160,38 +162,103 @@ class Batch:
         if published and not self.screen.as_json:
             self.screen.copyable(published)
 
-    def _finish(self, unit: OutputUnit, plan: Plan, done: Outcome, plans: Made) -> None:
-        """Prints what was written, with the commands that run it, and writes the adapter."""
-        if done.path is not None:
-            done.run = self._run_commands(plan, done.path, plans)
-        self._gap(unit, plans)
-        self._show(plan, done)
-        if self.adapter and done.path and not unit.is_draft:
-            write_adapter(self.adapter, not self.flags.no_fsync)
-            self.screen.note(f"The adapter with this base is in {self.adapter.out}.")
+    def _execute(self, plan: Plan, probe: Probe | None, title: str) -> Outcome:
+        """Writes the output of a plan, and validates it where that is asked for.
 
-    def _run_commands(self, plan: Plan, path: Path, plans: Made) -> list[str]:
-        """The commands that run an output, with the draft among the plans; with `ollama` writes its Modelfile."""
-        modelfile = write_modelfile(plan) if self.flags.ollama and not plan.is_folder else None
-        draft = next((other for unit, other in plans if unit.is_draft), None)
-        return run_commands(plan, path, modelfile, draft)
-
-    def _show(self, plan: Plan, done: Outcome) -> None:
-        """Prints a plan and its outcome; with `quiet` only the path or URL, nothing with `as_json`."""
-        if self.screen.as_json:
-            return
-        if self.screen.quiet:
-            self.screen.copyable(done.published or str(done.path))
+        An output that an earlier run of the same command has written is taken where there are several, or where it is
+        published. Where it is published without -o, a folder is written to a temporary one and published from there.
+        """
+        flags, screen = self.flags, self.screen
+        if flags.how is not None and plan.target.out is None and plan.is_folder:
+            check, published = publish_staged(plan, probe, flags.how, screen, flags.checksum)
+            return Outcome(check=check, published=published)
+        again = self.several or self.adapter is not None or flags.how is not None
+        if again and not (flags.force or plan.target.in_place) and self._written_before(plan):
+            screen.note(f"{plan.out} is complete from an earlier run of this command.")
+            done = Outcome(plan.out)
         else:
-            show_plan(plan, self.screen, self.flags.explain)
-            show_outcome(plan, done, self.screen)
+            done = self._write(plan, probe, title)
+        if flags.validate != "off" and plan.is_folder and done.path is not None:
+            done.proof = self._validate(plan, done.path)
+        return done
 
-    def _gap(self, unit: OutputUnit, plans: Made) -> None:
+    def _written_before(self, plan: Plan) -> bool:
+        """Whether the output of a plan is there, from a run that was stopped before it had made or published all.
+
+        Raises BadSource where files of a folder have been changed since, Disagreement where they are not what the
+        source gives now.
+        """
+        earlier = earlier_output(plan)
+        if earlier is None:
+            return False
+        try:
+            compare_files(earlier, Options(), self.screen)
+        except Disagreement as problem:
+            raise Disagreement(f"{problem}, with --force to replace it") from None
+        return True
+
+    def _write(self, plan: Plan, probe: Probe | None, title: str) -> Outcome:
+        flags = self.flags
+        try:
+            with self.screen.progress(title, plan.bytes) as advance:
+                done = apply(
+                    plan, link=flags.link and plan.is_folder, force=flags.force,
+                    checksum=flags.checksum and plan.is_folder, fsync=not flags.no_fsync, advance=advance, probe=probe,
+                )  # fmt: skip
+        except KeyboardInterrupt:
+            if plan.target.in_place:
+                left = f"in a change of {plan.out}; the same command undoes it first, and then starts again"
+                raise Interrupted(f"interrupted {left}") from None
+            raise Interrupted(
+                f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden folder beside it: the "
+                "same command continues with them"
+            ) from None
+        self.screen.note(done.reason and f"Not checked: {done.reason}.")
+        return Outcome(done.path, done.check)
+
+    def _validate(self, plan: Plan, path: Path) -> Validation | None:
+        """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
+        from ..engines.transformers.load import placed, stored_dtype
+        from ..engines.transformers.memory import gpu_bytes
+        from ..validate.comparison import Comparison, Settings
+
+        automatic, reference = self.flags.validate == "auto", plan.source.reference
+        settings = Settings(device="cuda" if automatic else self.flags.validate)
+        again = f"`ropeconv validate {path} --against {reference}` does it on the CPU"
+        if automatic and not gpu_bytes():
+            self.screen.note(f"Not validated: there is no GPU; {again}.")
+            return None
+        comparison = Comparison.open(path, reference)
+        if automatic:
+            source = comparison.checkpoint
+            if placed(source, settings.place(stored_dtype(source.config()))).layer_by_layer:
+                self.screen.note(f"Not validated: the GPU is too small; {again}.")
+                return None
+        return run_validation(comparison, settings, "", "", Options(), self.screen)[0]
+
+    def _finish(self, unit: OutputUnit, plan: Plan, done: Outcome) -> None:
+        """Prints what was written, with the commands that run it, and writes its Modelfile and the adapter."""
+        screen, flags = self.screen, self.flags
+        if done.path is not None:
+            modelfile = write_modelfile(plan) if flags.ollama and not plan.is_folder else None
+            draft = next((other for unit, other in self.plans if unit.is_draft), None)
+            done.run = run_commands(plan, done.path, modelfile, draft)
+        if screen.quiet and not screen.as_json:
+            screen.copyable(done.published or str(done.path))
+        elif not screen.as_json:
+            self._gap(unit)
+            show_plan(plan, screen, flags.explain)
+            show_outcome(plan, done, screen)
+        if self.adapter and done.path and not unit.is_draft:
+            write_adapter(self.adapter, not flags.no_fsync)
+            screen.note(f"The adapter with this base is in {self.adapter.out}.")
+
+    def _gap(self, unit: OutputUnit) -> None:
         """Prints an empty line before all outputs but the first."""
-        if unit is not plans[0][0] and not (self.screen.quiet or self.screen.as_json):
+        if unit is not self.plans[0][0]:
             self.screen.say("")
 
-    def _publish(self, outcomes: Sequence[tuple[Plan, Outcome]]) -> str:
+    def _publish(self, outcomes: list[tuple[Plan, Outcome]]) -> str:
         """Publishes outputs in one commit and returns its URL; nothing where one of them failed."""
         plan, done = outcomes[0] if outcomes else (None, None)
         if self.flags.how is None or plan is None or done is None or done.published or done.path is None:
@@ -199,11 +266,10 @@ class Batch:
         if self.failed:
             self.screen.note("Nothing was published, because not all outputs were made; the same command continues.")
             return ""
-        what: UploadSet = (
-            from_plan(plan, done.path)
-            if plan.is_folder
-            else merged([from_gguf(other.path) for _, other in outcomes if other.path])
-        )
+        if plan.is_folder:
+            what = from_plan(plan, done.path)
+        else:
+            what = merged([from_gguf(other.path) for _, other in outcomes if other.path])
         url = send(what, self.flags.how, self.screen)
         if not self.several:
             done.published = url

@@ -1,4 +1,4 @@
-"""Carries out one plan of `apply`: writes the output, has it checked, and validates it."""
+"""Runs a validation with progress, notes and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,92 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Interrupted, Stopped
-from ..views.plan import Outcome
-from .commands.push import publish_staged, written_before
 from .screen import Screen
-from .units import Flags
 
 if TYPE_CHECKING:
     from ..bake.findings import Options, Verification
-    from ..bake.plan import Plan
-    from ..engines.probe import Probe
     from ..validate.comparison import Comparison, Settings
     from ..validate.validation import Validation
-
-
-def execute(
-    plan: Plan, probe: Probe | None, flags: Flags, screen: Screen, title: str = "Writing", again: bool = False
-) -> Outcome:
-    """Writes the output of a plan, and validates it where that is asked for.
-
-    again: take an output that an earlier run of the same command has written, as is done where outputs are published.
-    With `flags.how` and without -o a folder is written to a temporary one and published from there.
-    """
-    from ..bake.checkpoint import CheckpointPlan
-
-    if flags.how is not None and plan.target.out is None and isinstance(plan, CheckpointPlan):
-        check, published = publish_staged(plan, probe, flags.how, screen, flags.checksum)
-        return Outcome(check=check, published=published)
-    again = (again or flags.how is not None) and not (flags.force or plan.target.in_place)
-    if again and written_before(plan, screen):
-        screen.note(f"{plan.out} is complete from an earlier run of this command.")
-        done = Outcome(plan.out)
-    else:
-        done = _written(plan, probe, flags, screen, title)
-    if flags.validate != "off" and plan.is_folder and done.path is not None:
-        done.proof = _validated(plan, done.path, flags.validate, screen)
-    return done
-
-
-def _written(plan: Plan, probe: Probe | None, flags: Flags, screen: Screen, title: str) -> Outcome:
-    from ..bake.apply import apply
-
-    try:
-        with screen.progress(title, plan.bytes) as advance:
-            done = apply(
-                plan,
-                link=flags.link and plan.is_folder,
-                force=flags.force,
-                checksum=flags.checksum and plan.is_folder,
-                fsync=not flags.no_fsync,
-                advance=advance,
-                probe=probe,
-            )
-    except KeyboardInterrupt:
-        raise Interrupted(_left(plan)) from None
-    screen.note(done.reason and f"Not checked: {done.reason}.")
-    return Outcome(done.path, done.check)
-
-
-def _left(plan: Plan) -> str:
-    """The message of an interrupted run: what remains on disk, and how to continue."""
-    if plan.target.in_place:
-        return f"interrupted in a change of {plan.out}; the same command undoes it first, and then starts again"
-    return (
-        f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden folder beside it: the same "
-        "command continues with them"
-    )
-
-
-def _validated(plan: Plan, path: Path, where: str, screen: Screen) -> Validation | None:
-    """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
-    from ..bake.findings import Options
-    from ..engines.transformers.load import placed, stored_dtype
-    from ..engines.transformers.memory import gpu_bytes
-    from ..validate.comparison import Comparison, Settings
-
-    settings, reference = Settings(device="cuda" if where == "auto" else where), plan.source.reference
-    again = f"`ropeconv validate {path} --against {reference}` does it on the CPU"
-    if where == "auto" and not gpu_bytes():
-        screen.note(f"Not validated: there is no GPU; {again}.")
-        return None
-    comparison = Comparison.open(path, reference)
-    if where == "auto":
-        source = comparison.checkpoint
-        if placed(source, settings.place(stored_dtype(source.config()))).layer_by_layer:
-            screen.note(f"Not validated: the GPU is too small; {again}.")
-            return None
-    return run_validation(comparison, settings, "", "", Options(), screen)[0]
 
 
 def recovered(source: str, screen: Screen) -> None:

@@ -84,11 +84,11 @@ def apply_command(
         from ..batch import Batch
 
         batch = Batch(units, flags, screen)
-        plans = batch.plan(chosen)
+        batch.plan(chosen)
         if flags.dry_run:
-            batch.show(plans)
+            batch.show()
         else:
-            batch.run(plans, probe)
+            batch.run(probe)
     if batch.code:
         raise SystemExit(batch.code)
 

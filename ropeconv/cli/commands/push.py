@@ -16,7 +16,6 @@ from ..options import FamilyOption
 from ..screen import ProgressScreen, Screen, printable
 
 if TYPE_CHECKING:
-    from ...bake.checkpoint import CheckpointPlan
     from ...bake.plan import Plan
     from ...engines.probe import Probe
     from ...hub.upload_set import UploadSet
@@ -34,29 +33,8 @@ def how_to_publish(values: dict[str, Any]) -> PublishOptions:
     return replace(how, message=printable(how.message), base_model=how.base_model and repository(how.base_model))
 
 
-def written_before(plan: Plan, screen: Screen) -> bool:
-    """Whether the output of a plan is there, from a run that was stopped before it had made or published all of them.
-
-    Raises BadSource where files of a folder have been changed since, Disagreement where they are not what the source
-    gives now.
-    """
-    from ...bake.findings import Options
-    from ...bake.verify import earlier_output
-    from ...errors import Disagreement
-    from ..execution import compare_files
-
-    earlier = earlier_output(plan)
-    if earlier is None:
-        return False
-    try:
-        compare_files(earlier, Options(), screen)
-    except Disagreement as problem:
-        raise Disagreement(f"{problem}, with --force to replace it") from None
-    return True
-
-
 def publish_staged(
-    plan: CheckpointPlan, probe: Probe | None, how: PublishOptions, screen: Screen, checksum: bool
+    plan: Plan, probe: Probe | None, how: PublishOptions, screen: Screen, checksum: bool
 ) -> tuple[CheckRecord | None, str]:
     """Publishes a plan from a temporary folder, which holds only files that are not copied unchanged.
 

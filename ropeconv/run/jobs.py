@@ -38,13 +38,15 @@ from .plan_file import RunPlan, TargetTable
 
 
 class NamedRecipe(msgspec.Struct, frozen=True):
-    """A row of a plan.
-
-    name: its text in the plan. recipe: of `Recipe.to_dict`; None for the unchanged model.
-    """
+    """A row of a plan. name: its text there. recipe: of `Recipe.to_dict`; None for the unchanged model."""
 
     name: str
     recipe: JsonObject | None
+
+    @classmethod
+    def of(cls, row: Row) -> NamedRecipe:
+        """That of a row of an evaluation."""
+        return cls(row.name, None if row.recipe is None else row.recipe.to_dict())
 
     def row(self) -> Row:
         """The row of an evaluation."""
@@ -98,8 +100,8 @@ class Job(msgspec.Struct, frozen=True):
 AT_ONCE = 8
 """Requests to the Hub."""
 QUERY = re.compile(r"(?:(?:author|search|tag):\S+\s*)+")
-MODELS = ("*.gguf", "config.json", "params.json")
-"""Files of a model; a pattern selects GGUF files and folders with one of the others."""
+MODELS = ("config.json", "params.json")
+"""Files of a model; a pattern selects folders with one of them, and GGUF files."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +138,17 @@ def _expanded(text: str, folder: Path) -> Iterator[str]:
     elif any(mark in text for mark in "*?["):
         base = expanded(text)
         start, pattern = (Path(base.anchor), str(base)[len(base.anchor) :]) if base.is_absolute() else (folder, text)
-        references = [str(path) for path in sorted(start.glob(pattern)) if _is_model(path)]
+        references = [
+            str(path)
+            for path in sorted(start.glob(pattern))
+            if path.suffix == ".gguf" or any((path / name).exists() for name in MODELS)
+        ]
     else:
         local = (folder / expanded(text)).resolve()
         references = [str(local) if local.exists() else resolved(text)]
     if not references:
         raise UsageError(f"the source {text!r} matches no model; correct it, or leave it out")
     yield from references
-
-
-def _is_model(path: Path) -> bool:
-    return path.suffix == ".gguf" or (path.is_dir() and any(next(path.glob(name), None) for name in MODELS[1:]))
 
 
 def _collection(slug: str) -> list[str]:
@@ -230,7 +232,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
             listed = rows if any(row.recipe is None for row in rows) else [Row(BASE), *rows]
             unit = Unit(
                 task="eval", source=source.reference, name=source.name, identity=source.identity,
-                recipes=tuple(_named_recipe(row) for row in listed), family=plan.family, settings=evaluated,
+                recipes=tuple(map(NamedRecipe.of, listed)), family=plan.family, settings=evaluated,
                 out=str(out / "eval" / f"{source.name}.json"),
             )  # fmt: skip
             jobs.append(Job((unit,)))
@@ -255,16 +257,12 @@ def _chain(
     return tuple(
         Unit(
             task=task, source=source.reference, name=source.name, identity=source.identity,
-            recipes=(_named_recipe(row),), target=target, family=plan.family, settings=settings[task],
+            recipes=(NamedRecipe.of(row),), target=target, family=plan.family, settings=settings[task],
             out=str(out / (stem + ".gguf" * gguf)),
         )
         for task in CHAIN
         if task in plan.tasks
     )  # fmt: skip
-
-
-def _named_recipe(row: Row) -> NamedRecipe:
-    return NamedRecipe(row.name, None if row.recipe is None else row.recipe.to_dict())
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, str]:

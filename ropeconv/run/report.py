@@ -13,7 +13,7 @@ from statistics import median
 from ..environment import installed
 from ..errors import UsageError, reason
 from ..evaluate.evaluation import duration
-from ..evaluate.result import Result, Table, read_result, tables
+from ..evaluate.result import read_result, tables
 from ..formats.disk import human
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import render
@@ -21,7 +21,7 @@ from ..inspection.kv_cache import now
 from ..rope.errors import RopeconvError
 from ..version import __version__
 from ..views.evaluation_plots import evaluation_pictures
-from ..views.plot_style import Drawn, drawn
+from ..views.plot_style import drawn
 from .jobs import CHAIN, Job, NamedSource, RunJournal, RunLine, Unit
 from .plan_file import RunPlan
 from .runner import states
@@ -34,23 +34,27 @@ TASKS = (*CHAIN, "eval")
 class RunRow:
     """An output, or an evaluation.
 
-    source: its name. recipe, target: of an output; empty for an evaluation. states: by task, "done", "failed" or "not
-    run". seconds: of those that are done, by task. reason: why the first failed one did, or empty. results: of tasks.
+    source: its name. recipe, target: of an output; empty for an evaluation. outcomes: by task, as `states` gives them.
+    results: of tasks.
     """
 
     source: str
     recipe: str
     target: str
-    states: dict[str, str]
-    seconds: dict[str, str]
-    reason: str
+    outcomes: dict[str, tuple[str, str]]
     results: dict[str, JsonObject]
+
+    @property
+    def reason(self) -> str:
+        """Why the first task that is not done is not; empty where all are."""
+        return next((words for state, words in self.outcomes.values() if state != "done"), "")
 
     def to_dict(self) -> JsonObject:
         """JSON-ready data."""
         return {
             "source": self.source, "recipe": self.recipe or None, "target": self.target or None,
-            "tasks": self.states, "reason": self.reason or None, "results": self.results,
+            "tasks": {task: state for task, (state, _) in self.outcomes.items()}, "reason": self.reason or None,
+            "results": self.results,
         }  # fmt: skip
 
 
@@ -64,7 +68,7 @@ class RunTable:
     @property
     def counts(self) -> Counter[str]:
         """How many units are done, failed and not run."""
-        return Counter(state for row in self.rows for state in row.states.values())
+        return Counter(state for row in self.rows for state, _ in row.outcomes.values())
 
     @property
     def reasons(self) -> dict[str, list[str]]:
@@ -78,8 +82,9 @@ class RunTable:
 
     def cells(self, row: RunRow) -> tuple[str, ...]:
         """The cells of a line: source, recipe, target, and a word or the seconds for each task."""
-        words = [row.seconds.get(task) or row.states.get(task, "") for task in self.columns]
-        return (row.source, row.recipe or ("all rows" if "eval" in row.states else ""), row.target, *words)
+        outcomes = (row.outcomes.get(task, ("", "")) for task in self.columns)
+        words = [seconds if state == "done" else state for state, seconds in outcomes]
+        return (row.source, row.recipe or ("all rows" if "eval" in row.outcomes else ""), row.target, *words)
 
     def to_dict(self) -> JsonObject:
         """JSON-ready data."""
@@ -94,34 +99,17 @@ def table_of(plan: RunPlan, jobs: Sequence[Job], sources: Sequence[NamedSource],
     rows = []
     for job in jobs:
         first = job.units[0]
-        outcomes = states(job, journal, problems.get(first.source, ""))
         lines = {unit.task: journal.lines[unit.key] for unit in job.units if unit.key in journal.lines}
-        reason = next((words for state, words in outcomes.values() if state != "done"), "")
         rows.append(
             RunRow(
                 first.name,
                 first.recipes[0].name if first.target is not None else "",
                 first.target.name if first.target is not None else "",
-                {task: state for task, (state, _) in outcomes.items()},
-                {task: words for task, (state, words) in outcomes.items() if state == "done"},
-                reason,
+                states(job, journal, problems.get(first.source, "")),
                 {task: line.result for task, line in lines.items() if not line.failed},
             )
         )
     return RunTable(tuple(task for task in TASKS if task in plan.tasks), tuple(rows))
-
-
-@dataclass(frozen=True)
-class EvaluationSection:
-    """The evaluation of a source.
-
-    name: of the source. result, tables, pictures: of it; no pictures without matplotlib.
-    """
-
-    name: str
-    result: Result
-    tables: list[Table]
-    pictures: list[Drawn]
 
 
 def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
@@ -144,17 +132,18 @@ def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
     path.write_text(page, "utf-8")
 
 
-def _evaluated(table: RunTable) -> list[EvaluationSection]:
-    sections = []
+def _evaluated(table: RunTable) -> list[dict[str, object]]:
+    """The evaluations for the template: name, result and tables of each, and pictures where matplotlib is installed."""
+    sections: list[dict[str, object]] = []
     for number, row in enumerate(table.rows):
-        if "eval" not in row.results or row.states["eval"] != "done":
+        if "eval" not in row.results or row.outcomes["eval"][0] != "done":
             continue
         try:
             result = read_result(Path(row.results["eval"]["path"]))
         except RopeconvError:
             continue
         pictures = drawn(evaluation_pictures(result), f"eval-{number}") if installed("matplotlib") else []
-        sections.append(EvaluationSection(row.source, result, tables(result), pictures))
+        sections.append({"name": row.source, "result": result, "tables": tables(result), "pictures": pictures})
     return sections
 
 
@@ -213,11 +202,7 @@ def kept_bytes(previews: Sequence[JobPreview]) -> int:
 
 @dataclass(frozen=True)
 class Costs:
-    """The duration of units by task.
-
-    seconds: the median of a unit in the journal, by task. timed: the name of the source of which short sequences were
-    timed for eval, or empty.
-    """
+    """The median seconds of units by task. timed: the source of which short sequences were timed for eval, or empty."""
 
     seconds: dict[str, float]
     timed: str = ""

@@ -45,10 +45,8 @@ class ModelArgs:
     seen: Inspection | None = None
 
     def schedules(self) -> dict[str, Schedule]:
-        """The schedule of each recipe by its label; without recipes the schedule that the model has."""
-        if not self.recipes:
-            return {self.name: self.spec.current()}
-        schedules: dict[str, Schedule] = {}
+        """The schedule of each recipe, in their order, by its label; without any the schedule that the model has."""
+        schedules: dict[str, Schedule] = {} if self.recipes else {self.name: self.spec.current()}
         for recipe in self.recipes:
             label = recipe.method.label
             basis = self.seen.basis(recipe) if self.seen else self.source

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,18 +13,11 @@ from ...options import EvalOptions, RunOptions, SizeOptions, TextOptions, copied
 from ...rope.errors import counted
 from ..command import Positional, Rule, command
 from ..options import DryRunOption, FamilyOption
-from ..output_options import (
-    DeviceMapOption,
-    PlotOption,
-    ReportOption,
-    TrustOption,
-    check_places,
-)
+from ..output_options import DeviceMapOption, PlotOption, ReportOption, TrustOption, check_places
 from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:
     from ...evaluate.evaluation import Evaluation, Sizes
-    from ...evaluate.ranking import Condition
     from ...evaluate.result import Result
     from ...evaluate.runners.runner import RunnerRequest
 
@@ -111,7 +104,9 @@ def eval_command(
     check_places(report, plot, options.out)
     words, names = sort_words([*filter(None, [model]), *(named or ())], options)
     model, *named = words or [""]
-    methods = _methods_of(named, options)
+    if named and options.methods:
+        raise UsageError("name methods after MODEL or with --methods, not both")
+    methods = options.methods or ",".join(["base", *named] if named else [])
     seconds = parse_duration(options.budget) if options.budget else 0.0
     conditions = [parse_condition(text) for text in options.fail_if]
     opening = RunnerRequest(
@@ -136,14 +131,11 @@ def eval_command(
         raise Interrupted("stopped before its end; the same command continues")
     for path in record(result, rows):
         screen.note(f"The receipt of {path} has these numbers.")
-    _judge(conditions, result, screen)
-
-
-def _methods_of(named: Sequence[str], options: EvalOptions) -> str:
-    """The methods with commas, those after MODEL with the unchanged model. Raises UsageError for two lists of them."""
-    if named and options.methods:
-        raise UsageError("name methods after MODEL or with --methods, not both")
-    return options.methods or ",".join(["base", *named] if named else [])
+    judged = [condition.judge(result) for condition in conditions]
+    for one in judged:
+        screen.note(one.sentence)
+    if any(one.met for one in judged):
+        raise SystemExit(3)
 
 
 def _write(result: Result, out: Path | None, plot: Path | None, report: Path | None) -> None:
@@ -161,29 +153,18 @@ def _write(result: Result, out: Path | None, plot: Path | None, report: Path | N
         write_evaluation_report(result, report)
 
 
-def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> None:
-    """Exits with 3 where a condition of --fail-if holds."""
-    judged = [condition.judge(result) for condition in conditions]
-    for one in judged:
-        screen.note(one.sentence)
-    if any(one.met for one in judged):
-        raise SystemExit(3)
-
-
-@contextmanager
-def _opened(workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]) -> Iterator[Evaluation]:
+def _opened(
+    workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]
+) -> AbstractContextManager[Evaluation]:
     """An evaluation in this process, or on workers. workers: as --workers has them, or empty."""
     from ...evaluate.evaluation import open_evaluation
 
     if not workers:
-        with open_evaluation(opening, sizes, files) as evaluation:
-            yield evaluation
-        return
+        return open_evaluation(opening, sizes, files)
     from ...run.evaluation import open_spread
     from ...run.executors import executor_of
 
-    with open_spread(executor_of(workers), opening, sizes, files) as opened:
-        yield opened
+    return open_spread(executor_of(workers), opening, sizes, files)
 
 
 def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
@@ -48,7 +48,7 @@ def plot_command(
         checked(out)
         frequencies_only(recipe)
     model = find(source, recipe, head_dim, rotary_dim)
-    spec, schedules = model.spec, model.schedules()
+    spec, schedules, recipes = model.spec, model.schedules(), model.recipes or (None,)
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
     curves = {name: schedule.inv_freq for name, schedule in schedules.items() if model.recipes or spec.scaled}
     context = max(schedule.context for schedule in schedules.values())
@@ -64,23 +64,16 @@ def plot_command(
         screen.data(
             {
                 "model": model.name, "picture": out and str(out), "lengths": lengths_of(spec, context),
-                "schedules": {name: _document(recipe, schedule) for recipe, name, schedule in _named(model, schedules)},
+                "schedules": {
+                    name: (recipe.to_dict() if recipe else {}) | schedule.to_dict()
+                    for recipe, (name, schedule) in zip(recipes, schedules.items(), strict=True)
+                },
                 "curves": drawn,
             }
         )  # fmt: skip
     elif out is None:
-        for recipe_made, name, schedule in _named(model, schedules):
-            _show(schedule, model, recipe_made, name, screen)
-
-
-def _named(model: ModelArgs, schedules: dict[str, Schedule]) -> list[tuple[Recipe | None, str, Schedule]]:
-    """Each schedule with its recipe, None for that of the model itself, and its name."""
-    recipes = model.recipes or (None,)
-    return [(recipe, *named) for recipe, named in zip(recipes, schedules.items(), strict=True)]
-
-
-def _document(recipe: Recipe | None, schedule: Schedule) -> dict[str, Any]:
-    return (recipe.to_dict() if recipe else {}) | schedule.to_dict()
+        for chosen, (name, schedule) in zip(recipes, schedules.items(), strict=True):
+            _show(schedule, model, chosen, name, screen)
 
 
 def _show(schedule: Schedule, model: ModelArgs, recipe: Recipe | None, name: str, screen: Screen) -> None:

@@ -23,9 +23,6 @@ from ..runtimes.llamacpp.read_header import arch_of
 from ..runtimes.read_config import number, rope_dict
 from ..runtimes.verdict import describe
 
-Pair = tuple[float, float]
-"""mscale and mscale_all_dim."""
-
 
 def first_inspection(source: Source, target: Target) -> tuple[ConfigInspection, ConfigInspection, Source]:
     """Return the inspection of a checkpoint, that of the start of a plan, and the checkpoint of the latter.
@@ -78,11 +75,10 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
 class PlanStart:
     """A source and the schedule of a recipe for it, with which every plan begins.
 
-    seen: the inspection of the source. recipe: with the mscale pair that it inherits from the source. spec: the RoPE
-    that it starts from. notes: how its numbers are derived.
+    recipe: with the mscale pair that it inherits from the source. spec: the RoPE that it starts from. notes: how its
+    numbers are derived.
     """
 
-    seen: Inspection
     recipe: Recipe
     spec: RopeSpec
     schedule: Schedule
@@ -95,7 +91,7 @@ def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target) -
     first: the inspection of what the plan starts from. Raises what `start_spec` raises, UsageError where the output
     would declare fewer tokens than the source and no `--context` asks for it, RecipeError as `Recipe.schedule`.
     """
-    spec, inherited = start_spec(first, recipe, target), inherit_mscale(recipe, mscale_of(first))
+    spec, inherited = start_spec(first, recipe, target), inherit_mscale(recipe, first)
     schedule, today = inherited.schedule(spec, first.spec), seen.spec.context
     if recipe.context is None and schedule.context < today:
         shorter = format_tokens(schedule.context)
@@ -116,7 +112,7 @@ def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target) -
             factors += f", softmax_scale {schedule.softmax_scale:.5g}"
         pair = f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g}"
         notes.append(f"{pair} are the model's own: {factors}")
-    return PlanStart(seen, inherited, spec, schedule, tuple(notes))
+    return PlanStart(inherited, spec, schedule, tuple(notes))
 
 
 def _derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
@@ -162,31 +158,25 @@ def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
     return [f"{recipe.method.flag()}: {reached}, which does not cover --context {recipe.context:,}; pass {repair}"]
 
 
-def mscale_of(seen: Inspection) -> Pair | None:
-    """Return the pair (mscale, mscale_all_dim) of a model; None without it. Raises BadSource for a non-number.
-
-    A GGUF file has it as rope.scaling.yarn_log_multiplier: deepseek2 uses mscale = mscale_all_dim, the others 1
-    (src/llama-context.cpp:187-196).
-    """
-    source = seen.source
-    if isinstance(source, GgufSource):
-        arch = arch_of(source.file)
-        mscale = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
-        if mscale and arch.softmax:
-            mscale /= 0.1
-        return (mscale if arch.same_mscale else 1.0, mscale) if mscale else None
-    assert isinstance(source, Source)
-    assert isinstance(seen, ConfigInspection)
-    rope, _ = rope_dict(text_part(source.config(), seen.family), seen.family)
-    return (number(rope, "mscale", 1.0), number(rope, "mscale_all_dim")) if rope.get("mscale_all_dim") else None
-
-
-def inherit_mscale(recipe: Recipe, pair: Pair | None) -> Recipe:
+def inherit_mscale(recipe: Recipe, seen: Inspection) -> Recipe:
     """Return the recipe with the mscale pair of its source, for YaRN without a pair of its own; others do not change.
 
-    The source was trained with the attention factor and the softmax scale that follow from it.
+    The source was trained with the attention factor and the softmax scale that follow from it. A GGUF file has it as
+    rope.scaling.yarn_log_multiplier: deepseek2 uses mscale = mscale_all_dim, the others 1
+    (src/llama-context.cpp:187-196). Raises BadSource for a non-number.
     """
-    method = recipe.method
-    if pair is None or not isinstance(method, YarnMethod) or method.mscale is not None:
+    method, source = recipe.method, seen.source
+    if not isinstance(method, YarnMethod) or method.mscale is not None:
         return recipe
-    return replace(recipe, method=replace(method, mscale=pair[0], mscale_all_dim=pair[1]))
+    if isinstance(source, GgufSource):
+        arch = arch_of(source.file)
+        of_all = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
+        if of_all and arch.softmax:
+            of_all /= 0.1
+        mscale = of_all if arch.same_mscale else 1.0
+    else:
+        assert isinstance(source, Source)
+        assert isinstance(seen, ConfigInspection)
+        rope, _ = rope_dict(text_part(source.config(), seen.family), seen.family)
+        mscale, of_all = number(rope, "mscale", 1.0), number(rope, "mscale_all_dim", 0.0)
+    return replace(recipe, method=replace(method, mscale=mscale, mscale_all_dim=of_all)) if of_all else recipe

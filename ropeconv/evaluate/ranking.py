@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ..bake.advice import CRITERION, Advice, advise, trained_scaling
-from ..bake.start import Pair, inherit_mscale, mscale_of
+from ..bake.start import inherit_mscale
 from ..bake.warnings import cannot_gain
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
@@ -62,14 +62,12 @@ class Ranking:
         }  # fmt: skip
 
 
-def ranked(
-    methods: Sequence[Advice], result: Result, inspection: Inspection, context: int, mscale: Pair | None = None
-) -> Ranking:
+def ranked(methods: Sequence[Advice], result: Result, inspection: Inspection, context: int) -> Ranking:
     """Advice sorted by what was measured.
 
     methods: advice in its own order. result: of an evaluation of the same model. inspection: the model. context: in
-    tokens; the longest measured length within it counts. mscale: that a recipe inherits from the model. Raises
-    UsageError for a result of a model with another trained context, and for one without growth.
+    tokens; the longest measured length within it counts. Raises UsageError for a result of a model with another trained
+    context, and for one without growth.
     """
     spec = inspection.first_spec
     trained = (spec.unscaled() if spec.scaled else spec).original_context
@@ -84,7 +82,7 @@ def ranked(
     column = max((length for length in columns if length <= context), default=columns[0])
     rows: dict[str, RowResult] = {}
     for row in result.rows:
-        schedule = _schedule(row, inspection, mscale)
+        schedule = _schedule(row, inspection)
         if schedule is not None and result.cell(row.name, GROWTH, "loss", column):
             rows |= {advice.method.name: row for advice in methods if _alike(schedule, advice.schedule)}
 
@@ -101,12 +99,12 @@ def _loss(result: Result, row: RowResult, column: int) -> Cell:
     return cell
 
 
-def _schedule(row: RowResult, inspection: Inspection, mscale: Pair | None) -> Schedule | None:
+def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
     """Return the recipe of a row; None for the unchanged model, and for a recipe that this model cannot have."""
     if row.recipe is None:
         return None
     try:
-        recipe = inherit_mscale(Recipe.from_dict(row.recipe), mscale)
+        recipe = inherit_mscale(Recipe.from_dict(row.recipe), inspection)
         basis = inspection.basis(recipe)
         return recipe.schedule(recipe.start(basis), basis)
     except RecipeError:
@@ -196,7 +194,7 @@ def advised(
     if measured is None:
         return RankedMethods(inspection, context, methods, passed)
     result, reference = read_result(measured), source.reference
-    ranking = ranked(methods, result, inspection, context, mscale_of(inspection))
+    ranking = ranked(methods, result, inspection, context)
     criterion = f"the loss at {ranking.column:,} tokens in {measured}, then methods without one: {CRITERION}"
     other = Path(result.source).name != Path(reference).name
     note = f"{measured} is an evaluation of {result.source}, and this is {reference}." if other else ""

@@ -9,10 +9,10 @@ import json
 import math
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, BinaryIO, TypeVar
+from typing import Annotated, BinaryIO
 
 import msgspec
 import numpy as np
@@ -202,31 +202,6 @@ def safe_name(name: str) -> bool:
     path = PurePosixPath(name)
     inside = name not in ("", ".") and not path.is_absolute() and ".." not in path.parts
     return inside and "\\" not in name and ":" not in name and "\0" not in name
-
-
-T = TypeVar("T")
-SHARD_BYTES = 5_000_000_000
-"""Bytes of data per file, as in checkpoints that transformers writes for the Hub."""
-
-
-def grouped(items: Iterable[T], size: Callable[[T], int], limit: int = SHARD_BYTES) -> list[tuple[T, ...]]:
-    """Return items in order, in groups of at most `limit` bytes each, or of one item. size: of an item, in bytes."""
-    groups: list[list[T]] = [[]]
-    filled = 0
-    for item in items:
-        if groups[-1] and filled + size(item) > limit:
-            groups.append([])
-            filled = 0
-        groups[-1].append(item)
-        filled += size(item)
-    return [tuple(group) for group in groups]
-
-
-def shard_names(count: int) -> list[str]:
-    """Return the names of `count` files of one checkpoint."""
-    if count == 1:
-        return ["model.safetensors"]
-    return [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
 
 
 def index_text(total: int, weight_map: dict[str, str]) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
-from ..models.config import halves
+from ..models.config import halves, text_part
 from ..models.family import Family
 from ..models.gguf import GgufSource
 from ..models.length_limits import length_limits, modelfile_limits
@@ -38,7 +38,6 @@ from .problems import (
     config_problems,
     draft_of,
     gguf_problems,
-    limit_problem,
     limit_problems,
     stale_tensors,
 )
@@ -193,9 +192,10 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     if receipt is not None:
         first = first_reading(source.file, receipt)
         spec = _trained(spec, receipt, first)
-    problems = list(gguf_problems(reading, source.file, rope_tensors(source.file)))
-    for limit in modelfile_limits(source):
-        problems += limit_problem(limit, spec, "--as-is --ollama")
+    problems = [
+        *gguf_problems(reading, source.file, rope_tensors(source.file)),
+        *limit_problems(modelfile_limits(source), spec, (), "--as-is --ollama"),
+    ]
     return Inspection(
         source, reading.arch.name, display_name, spec, _unplanned(problems, spec, receipt),
         kv_cache=gguf_cache(source.file, reading.arch), first=first,
@@ -229,6 +229,8 @@ def inspect_config(source: Source) -> ConfigInspection:
     verdicts = judge_all(config, family, spec.current(), spec)
     if draft is not None:
         verdicts = draft_verdicts(draft, family, verdicts)
+    part = text_part(config, family)
+    declared = [key for key in family.keys.context if part.get(key) is not None][:1]
     newest_verdicts = (verdict for verdict in verdicts if verdict.covers(newest("transformers")))
     problems = [
         *(
@@ -237,7 +239,7 @@ def inspect_config(source: Source) -> ConfigInspection:
             if verdict.status == "refused"
         ),
         *config_problems(config, family, spec),
-        *limit_problems(length_limits(source), config, family, spec),
+        *limit_problems(length_limits(source), spec, declared, "--as-is"),
         *stale_tensors(source),
     ]
     if family.refuse:  # then `apply` repairs nothing

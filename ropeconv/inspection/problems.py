@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
@@ -137,24 +137,17 @@ def _schemas(config: Config, family: Family) -> Iterator[Problem]:
         yield Problem("schemas", f"runtimes read the settings differently: {readings}", "--as-is")
 
 
-def limit_problems(limits: Iterable[LengthLimit], config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
-    """Yield problems of files of a checkpoint that limit prompts below the declared context."""
-    part = text_part(config, family)
-    declared = [key for key in family.keys.context if part.get(key) is not None][:1]
+def limit_problems(
+    limits: Iterable[LengthLimit], spec: RopeSpec, declared: Sequence[str], fix: str
+) -> Iterator[Problem]:
+    """Yield problems of files that limit prompts below the declared context.
+
+    declared: the key of config.json that declares it. fix: options of `apply` that raise the limits.
+    """
     for limit in limits:
-        if not limit.declares(declared):
-            yield from limit_problem(limit, spec, "--as-is")
-
-
-def limit_problem(limit: LengthLimit, spec: RopeSpec, repair: str) -> Iterator[Problem]:
-    """Yield the problem of a limit below the declared context."""
-    if limit.tokens < spec.context:
-        yield Problem(
-            limit.rule.code,
-            f"{limit.file} has {limit.key} = {limit.tokens:,}, below the declared context of {spec.context:,}: "
-            f"{limit.rule.effect}",
-            repair,
-        )
+        if limit.tokens < spec.context and not limit.declares(declared):
+            message = f"{limit.file} has {limit.key} = {limit.tokens:,}, below the declared context of {spec.context:,}"
+            yield Problem(limit.rule.code, f"{message}: {limit.rule.effect}", fix)
 
 
 def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector]) -> Iterator[Problem]:

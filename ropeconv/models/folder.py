@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from io import BytesIO
@@ -183,6 +183,25 @@ class ConvertedShard(Generic[T]):
         return len(self.head) + self.data_size
 
 
+SHARD_BYTES = 5_000_000_000
+"""Bytes of data per file, as in checkpoints that transformers writes for the Hub."""
+
+
+def in_shards(tensors: Iterable[T], limit: int = SHARD_BYTES) -> tuple[ConvertedShard[T], ...]:
+    """Tensors in order, in files of at most `limit` bytes of data each, or of one tensor."""
+    groups, filled = [list[T]()], 0
+    for tensor in tensors:
+        size = tensor_bytes(tensor.dtype, tensor.shape)
+        if groups[-1] and filled + size > limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(tensor)
+        filled += size
+    names = [f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
+    names = names if len(groups) > 1 else ["model.safetensors"]
+    return tuple(ConvertedShard(name, tuple(group)) for name, group in zip(names, groups, strict=True))
+
+
 class ConvertedSource(Source, Generic[T]):
     """A checkpoint whose config, index, tokenizer and shards are made from files in another format.
 
@@ -230,10 +249,18 @@ class ConvertedSource(Source, Generic[T]):
         files = {tensor.name: shard.name for shard in self.shards for tensor in shard.tensors}
         return {"model.safetensors.index.json": index_text(sum(shard.data_size for shard in self.shards), files)}
 
-    def made_files(self) -> list[SourceFile]:
-        """The entries of all files that are made, for `files`."""
+    def kept_files(self) -> list[SourceFile]:
+        """The files that are not made."""
+        return []
+
+    @cached_property
+    def _files(self) -> tuple[SourceFile, ...]:
         texts = [SourceFile(name, len(text.encode())) for name, text in self.texts.items()]
-        return texts + [SourceFile(item.name, item.size) for item in self.generated_files()]
+        made = [SourceFile(item.name, item.size) for item in self.generated_files()]
+        return tuple(sorted([*self.kept_files(), *texts, *made], key=lambda file: file.name))
+
+    def files(self) -> tuple[SourceFile, ...]:
+        return self._files
 
     def text(self, name: str) -> str | None:
         return self.texts.get(name)

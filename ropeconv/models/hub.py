@@ -216,8 +216,11 @@ def read_listing(info: ModelInfo, reference: str) -> Listing:
     Raises BadSource for wrong types, impossible sizes, and names that are not inside the repository or there twice.
     """
     try:
-        rows = [{"name": row.rfilename, "size": row.size, "sha256": _sha256(row)} for row in info.siblings or ()]
-        listing = msgspec.convert({"commit": info.sha, "files": rows}, Listing)
+        files = [
+            {"name": row.rfilename, "size": row.size, "sha256": row.lfs and row.lfs.sha256}
+            for row in info.siblings or ()
+        ]
+        listing = msgspec.convert({"commit": info.sha, "files": files}, Listing)
     except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as problem:
         raise BadSource(
             f"the Hub's list of the files of {reference} is malformed ({problem}); check HF_ENDPOINT, or try "
@@ -231,11 +234,6 @@ def read_listing(info: ModelInfo, reference: str) -> Listing:
             raise BadSource(f"{reference} lists {file.name} twice; do not trust it")
         names.add(file.name)
     return listing
-
-
-def _sha256(row: Any) -> Any:
-    lfs = getattr(row, "lfs", None)
-    return lfs.get("sha256") if isinstance(lfs, dict) else getattr(lfs, "sha256", None)
 
 
 BLOCK = 1 << 16  # bytes asked for at a time

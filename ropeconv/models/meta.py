@@ -26,7 +26,7 @@ from ..formats.safetensors import tensor_bytes
 from ..pretrained import load_pickled
 from ..rope.errors import counted, shown
 from . import meta_layout
-from .folder import ConvertedShard, ConvertedSource, FolderSource, check_link
+from .folder import ConvertedShard, ConvertedSource, FolderSource, check_link, in_shards
 from .meta_layout import DTYPES, Params, TensorTarget
 from .schema import Config
 from .source import GeneratedFile, Source, SourceFile
@@ -109,7 +109,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def shards(self) -> tuple[ConvertedShard[TensorTarget], ...]:
-        return meta_layout.shard_layout(self._config)
+        return in_shards(meta_layout.targets(self._config))
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -124,15 +124,11 @@ class MetaSource(ConvertedSource[TensorTarget]):
             **self.index(),
         }
 
-    @cached_property
-    def _files(self) -> tuple[SourceFile, ...]:
+    def kept_files(self) -> list[SourceFile]:
         kept = [file for file in self.inner.files() if file.name not in LEFT and not PART.fullmatch(file.name)]
         if self._above is not None:
             kept.append(SourceFile(TOKENIZER, self._above[0].stat().st_size))
-        return tuple(sorted([*kept, *self.made_files()], key=lambda file: file.name))
-
-    def files(self) -> tuple[SourceFile, ...]:
-        return self._files
+        return kept
 
     def path(self, name: str) -> Path:
         return self._above[0] if name == TOKENIZER and self._above is not None else self.inner.path(name)

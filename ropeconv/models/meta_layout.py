@@ -18,8 +18,6 @@ import msgspec
 from ..environment import require
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
-from ..formats.safetensors import SHARD_BYTES, grouped, shard_names, tensor_bytes
-from .folder import ConvertedShard
 from .schema import Config
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
@@ -155,12 +153,6 @@ def targets(config: Config) -> Iterator[TensorTarget]:
             yield TensorTarget(f"{new}{made}.weight", dtype, f"{old}{origin}.weight", shape, join, head)
     yield TensorTarget("model.norm.weight", dtype, "norm.weight", (dim,), None)
     yield TensorTarget("lm_head.weight", dtype, "output.weight", (vocab, dim), 0)
-
-
-def shard_layout(config: Config) -> tuple[ConvertedShard[TensorTarget], ...]:
-    """The shards of a Llama: its tensors in order, in files of at most SHARD_BYTES of data each (or one tensor)."""
-    groups = grouped(targets(config), lambda target: tensor_bytes(target.dtype, target.shape), SHARD_BYTES)
-    return tuple(ConvertedShard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
 
 
 SPECIALS = 256

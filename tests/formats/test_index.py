@@ -13,8 +13,6 @@ from ropeconv.formats.package_data import typed
 from ropeconv.formats.safetensors import (
     INDEX,
     LONGEST,
-    SHARD_BYTES,
-    grouped,
     index_text,
     safe_name,
     shards,
@@ -124,18 +122,3 @@ def test_what_an_index_names_and_how_it_grows() -> None:
 )
 def test_names_inside_a_folder(inside: bool, names: tuple[str, ...]) -> None:
     assert [safe_name(name) for name in names] == [inside] * len(names)
-
-
-HALF = SHARD_BYTES // 2
-
-
-@pytest.mark.parametrize(
-    ("sizes", "limit", "groups"),
-    [
-        ([3, 3, 3], 6, [(3, 3), (3,)]), ([3, 3, 3], 5, [(3,), (3,), (3,)]), ([9, 1, 1], 4, [(9,), (1, 1)]),
-        ([1, 9, 1], 4, [(1,), (9,), (1,)]), ([2, 2, 2, 2, 2], 4, [(2, 2), (2, 2), (2,)]), ([5], 4, [(5,)]),
-        ([], 4, [()]), ([HALF, HALF], 5 * 10**9, [(HALF, HALF)]),
-    ],
-)  # fmt: skip
-def test_groups_of_shards_within_their_limit(sizes: list[int], limit: int, groups: list[tuple[int, ...]]) -> None:
-    assert grouped(sizes, lambda size: size, limit) == groups

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.models.meta_layout import Params, hf_config, shard_layout
+from ropeconv.models.folder import SHARD_BYTES, in_shards
+from ropeconv.models.meta_layout import Params, TensorTarget, hf_config, targets
 
 from ..conftest import CONFIGS, hashes
 from ..support.baking import AS_IS, apply, make_plan
@@ -181,10 +182,26 @@ def test_published_params(name: str, expected: tuple[int, float, int]) -> None:
 
 def test_shards_are_filled_up_to_their_limit() -> None:
     config = hf_config(published("meta-llama--Llama-2-7b"), 32000, "float16")
-    shards = shard_layout(config)
+    shards = in_shards(targets(config))
     assert [shard.name for shard in shards] == [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
     assert sum(shard.size for shard in shards) // 10**6 == 13476
     assert all(shard.size < 5_000_100_000 for shard in shards)
+
+
+HALF = SHARD_BYTES // 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "groups"),
+    [
+        ([3, 3, 3], 6, [[3, 3], [3]]), ([3, 3, 3], 5, [[3], [3], [3]]), ([9, 1, 1], 4, [[9], [1, 1]]),
+        ([1, 9, 1], 4, [[1], [9], [1]]), ([2, 2, 2, 2, 2], 4, [[2, 2], [2, 2], [2]]), ([5], 4, [[5]]),
+        ([], 4, [[]]), ([HALF, HALF], 5 * 10**9, [[HALF, HALF]]),
+    ],
+)  # fmt: skip
+def test_groups_of_shards_within_their_limit(sizes: list[int], limit: int, groups: list[list[int]]) -> None:
+    shards = in_shards((TensorTarget("x", "U8", "", (size,), None) for size in sizes), limit)
+    assert [[tensor.shape[0] for tensor in shard.tensors] for shard in shards] == groups
 
 
 class Evil:

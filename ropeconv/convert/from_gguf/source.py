@@ -12,14 +12,13 @@ from ...formats import jsontext
 from ...formats.disk import FileIdentity, text_digest
 from ...formats.gguf.header import F32, TYPES
 from ...formats.jsontext import JsonObject
-from ...formats.safetensors import grouped, shard_names
 from ...inspection.inspection import Inspection, inspect_gguf
 from ...inspection.receipts.gguf import gguf_stated
 from ...models.family import Family
-from ...models.folder import ConvertedShard, ConvertedSource
+from ...models.folder import ConvertedShard, ConvertedSource, in_shards
 from ...models.gguf import GgufSource
 from ...models.schema import Config
-from ...models.source import GeneratedFile, SourceFile
+from ...models.source import GeneratedFile
 from ...runtimes.llamacpp.read_header import WINDOW_NORM
 from ..to_gguf.hparams import gguf_rules, sizes_of
 from .config import checkpoint_shapes, config_of, family_of
@@ -81,8 +80,7 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         file, rules, spec = self.inner.file, gguf_rules(self.family), self.inspection.spec
         shapes = checkpoint_shapes(file, self.family, len(spec.layers))
         tensors = restored_tensors(file, shapes, rules, sizes_of(self._config, self.family, spec))
-        groups = grouped((self._typed(tensor) for tensor in tensors), lambda tensor: tensor.size)
-        return tuple(ConvertedShard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
+        return in_shards(self._typed(tensor) for tensor in tensors)
 
     def _typed(self, tensor: RestoredTensor) -> RestoredTensor:
         """The tensor in the dtype of the checkpoint; vectors and routers, in F32 in GGUF, only where that is exact."""
@@ -100,9 +98,6 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         if self.with_tokenizer:
             files["tokenizer_config.json"] = tokenizer_config(self.inner.file, config["max_position_embeddings"])
         return {name: jsontext.dump(data) for name, data in files.items()} | self.index()
-
-    def files(self) -> tuple[SourceFile, ...]:
-        return tuple(sorted(self.made_files(), key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
         return self.inner.path

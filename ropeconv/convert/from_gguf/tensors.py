@@ -107,10 +107,6 @@ class RestoredTensor:
     dtype: str = "F32"
 
     @property
-    def size(self) -> int:
-        return tensor_bytes(self.dtype, self.shape)
-
-    @property
     def parts(self) -> Iterator[Part]:
         return (part for region in self.regions for part in region.parts)
 

@@ -80,7 +80,11 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     if rules.prediction:
         sizes = replace(sizes, prediction=count_layers(names, sizes.layers))
     values = hparams(sizes, family, spec, vocabulary)
-    tensors = [*_rope_freqs(spec, family), *out_tensors(headers, rules, sizes, kind)]
+    tensors = list(out_tensors(headers, rules, sizes, kind))
+    if family.still_pairs:  # 1e30 for pairs that do not rotate
+        plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)
+        data = divisors(plain, spec.form.inv_freq(spec.rotary_dim)).astype("<f4").tobytes()
+        tensors.insert(0, OutTensor(FREQS, (spec.rotary_dim // 2,), F32, (), data=data))
     values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
     total = sum(tensor.elements for tensor in tensors)
@@ -88,7 +92,11 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     experts = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
     size = total, in_experts // (experts or 1), experts if in_experts else 0
     with scratch() as folder:
-        _copy_small(source, folder)
+        for file in {file.name for file in source.files()} & set(SMALL):
+            if source.is_generated(file):
+                source.copy(file, folder / file)
+            else:
+                (folder / file).write_bytes(read_bytes(source.path(file), file))
         repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
         described, bare = (describe(folder, source.name, repository, text, *size) for text in (label, ""))
         general = [metadata_keys(found, name, options.quantized_by) for found in (described, bare)]
@@ -104,24 +112,6 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     vectors = {tensor.name: np.frombuffer(tensor.data, "<f4").astype(np.float64) for tensor in tensors if tensor.data}
     model = GgufModel(header, header.tensors, vectors)
     return GgufExport(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
-
-
-def _copy_small(source: Source, folder: Path) -> None:
-    """Copy the files that gguf-py reads: tokenizer, configs and model card."""
-    for name in {file.name for file in source.files()} & set(SMALL):
-        if source.is_generated(name):
-            source.copy(name, folder / name)
-        else:
-            (folder / name).write_bytes(read_bytes(source.path(name), name))
-
-
-def _rope_freqs(spec: RopeSpec, family: Family) -> list[OutTensor]:
-    """The divisors of the pairs of a family without any scaling, 1e30 for pairs that do not rotate."""
-    if not family.still_pairs:
-        return []
-    plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)
-    data = divisors(plain, spec.form.inv_freq(spec.rotary_dim)).astype("<f4").tobytes()
-    return [OutTensor(FREQS, (spec.rotary_dim // 2,), F32, (), data=data)]
 
 
 def _kind(outtype: str, source: Source) -> int:

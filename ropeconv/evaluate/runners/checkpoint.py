@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from ...bake.start import inherit_mscale, mscale_of
+from ...bake.start import inherit_mscale
 from ...engines.engine import Engine, Progress, TokenLosses
 from ...engines.transformers.engine import TransformersEngine
 from ...engines.transformers.load import DeviceSpec
@@ -73,7 +73,6 @@ class CheckpointRunner(Runner):
     ) -> None:
         self.source = source.identity
         self.inspection, self.family, self.at = inspection, source.family, at
-        self.mscale = mscale_of(inspection)
         self.trained = inspection.spec.unscaled().original_context
         self.tokenizer = CheckpointTokenizer(folder, at.pickles)
         self.folder, self.chunk = folder, chunk
@@ -91,7 +90,7 @@ class CheckpointRunner(Runner):
         if self.inspection.refuse:
             name, reason = self.inspection.display_name, self.inspection.refuse
             raise UnsupportedBake("a context extension", name, reason, "or choose another model")
-        recipe = inherit_mscale(row.recipe, self.mscale)
+        recipe = inherit_mscale(row.recipe, self.inspection)
         basis = self.inspection.basis(recipe)
         return recipe.schedule(recipe.start(basis), basis)
 

@@ -202,7 +202,12 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
         values.pop(key, None)
     values |= edit.values
     if edit.added and COUNT in values:
-        values[COUNT] = _more(values[COUNT], len(edit.added))
+        value, number = values[COUNT], values[COUNT].decode()
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        if not whole or not 0 <= number + len(edit.added) < 1 << (8 * len(value.raw) - 1):
+            words = f"the header has {COUNT} = {shown(number)}, where a whole number belongs"
+            raise BadSource(f"{words}; fetch the file again")
+        values[COUNT] = replace(value, raw=(number + len(edit.added)).to_bytes(len(value.raw), "little"))
     tensors: dict[str, TensorInfo] = {}
     kept = end = 0
     for name, info in header.tensors.items():
@@ -223,14 +228,6 @@ def _renamed(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:
         arch + key.removeprefix(old) if key.startswith(f"{old}.") else key: value for key, value in values.items()
     }
     return renamed | {"general.architecture": string(arch)}
-
-
-def _more(value: GgufValue, count: int) -> GgufValue:
-    number = value.decode()
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    if not whole or not 0 <= number + count < 1 << (8 * len(value.raw) - 1):
-        raise BadSource(f"the header has {COUNT} = {shown(number)}, where a whole number belongs; fetch the file again")
-    return replace(value, raw=(number + count).to_bytes(len(value.raw), "little"))
 
 
 def new_size(header: GgufHeader, edit: Edit) -> int:

@@ -131,9 +131,9 @@ def test_quantised_weights_are_those_of_the_reference_dequantiser(outtype: str, 
 
 def test_large_models_come_back_in_shards(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ropeconv.convert.from_gguf import source as module
-    from ropeconv.formats import safetensors as shards
+    from ropeconv.models.folder import in_shards
 
-    monkeypatch.setattr(module, "grouped", lambda items, size: shards.grouped(items, size, 300_000))
+    monkeypatch.setattr(module, "in_shards", lambda tensors: in_shards(tensors, 300_000))
     back = restored(plain, tmp_path / "back")
     index = json.loads((back / "model.safetensors.index.json").read_text())
     files = {path.name for path in back.glob("*.safetensors")}

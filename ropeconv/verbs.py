@@ -119,7 +119,7 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
 
 def _plan(model: object, recipe: object, given: dict[str, Any], dry_run: bool) -> Plan:
     """Return the plan of a model that is not a plan yet. Parameters and errors are those of `apply`."""
-    from .cli.output_options import build_target
+    from .cli.options import build_target
 
     names = _of_recipe()
     chosen = _recipe("apply", recipe, {name: value for name, value in given.items() if name in names})

@@ -24,7 +24,7 @@ from ..rope.recipe import Recipe
 from ..views.plan import Outcome, show_outcome, show_plan
 from .commands.push import publish_staged, send, show_preview
 from .execution import compare_files, recovered, run_validation
-from .output_options import build_target
+from .options import build_target
 from .process import complain, explained, reader_gone, traced
 from .screen import Screen
 from .units import Flags, OutputUnit, make_folder, refuse_collisions, refuse_untrained

@@ -15,7 +15,7 @@ from ..rope.recipe import Recipe
 from ..runtimes.verdict import frequencies
 from ..views.plan import title
 from ..views.sheet import sentence
-from .output_options import build_target
+from .options import build_target
 from .screen import Screen
 from .units import Flags, other_option
 

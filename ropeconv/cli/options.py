@@ -1,19 +1,24 @@
-"""Options that several commands share, and those of the methods in the registry."""
+"""Options that several commands share, with those of the methods in the registry, and what is made of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from ..environment import require
 from ..errors import UsageError
-from ..options import Option, described, option
+from ..options import Option, OutputPlace, TargetOptions, described, from_command_line, option, options
 from ..rope.lengths import format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, Recipe
 from ..views.sheet import sentence
-from .command import EXPERT, LENGTH, METHOD, OUTPUT, LogNKind, OptionGroup, Positional, flag
+from .command import EXPERT, LENGTH, METHOD, OUTPUT, RUNNING, LogNKind, OptionGroup, Positional, flag
+
+if TYPE_CHECKING:
+    from ..convert.target import Target
 
 ExplainOption = Annotated[bool, flag("Show all numbers and all runtimes.", "--explain", short="-v")]
 DryRunOption = Annotated[bool, flag("Print the plan and write nothing.", "--dry-run", OUTPUT)]
@@ -36,6 +41,17 @@ SourceArgument = Annotated[str, Positional("SOURCE", SOURCE)]
 
 FAMILY = "Treat the model as one of this family, whatever its model_type (`ropeconv list families`)."
 FamilyOption = Annotated[str, flag(FAMILY, "--family", metavar="NAME")]
+
+DeviceMapOption = Annotated[
+    str, flag("auto spreads the model over several devices.", "--device-map", RUNNING, metavar="MAP")
+]
+ReportOption = Annotated[
+    Path | None, flag("Write a page with plots and all numbers (HTML).", "--report", OUTPUT, metavar="FILE")
+]
+TrustOption = Annotated[
+    bool, flag("Run code of the models that ropeconv has not written, and load pickled weights.", "--trust-remote-code")
+]
+PlotOption = Annotated[Path | None, flag("Write the plots (.png or .svg).", "--plot", OUTPUT, metavar="FILE")]
 
 MODIFIER_OPTIONS: dict[str, tuple[Any, str | None, str]] = {
     "context": (str, "TOKENS", "the context length to reach (128k = 131072); without a method, YaRN up to 4 times"),
@@ -209,3 +225,70 @@ def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
 def _read_tokens(extras: dict[str, Any]) -> dict[str, Any]:
     """Values of settings by name, with those given as text parsed as numbers of tokens."""
     return {name: parse_tokens(value) if isinstance(value, str) else value for name, value in extras.items()}
+
+
+def split(values: dict[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
+    """The options of each output of one source: one per --to, and per --outtype where that has an effect.
+
+    With several formats, options that only one of them has go only to that one.
+    """
+    formats = ["gguf" if to == "ollama" else to for to in values["to"]] or [None]
+    outputs = []
+    for to in formats:
+        to_gguf = to == "gguf" or (from_gguf and to is None)
+        output = values | {"to": to}
+        if len(set(formats)) > 1:
+            other = "folder" if to_gguf else "gguf"
+            output |= {option.name: None for option in options(TargetOptions) if option.only == other}
+            output["runtime"] = _runtimes(values["runtime"], to_gguf)
+        converts = to_gguf != from_gguf
+        outtypes = values["outtype"] if converts or len(set(formats)) == 1 else None
+        outputs += [output | {"outtype": outtype} for outtype in outtypes or [None]]
+    return outputs
+
+
+def _runtimes(names: Iterable[str], to_gguf: bool) -> list[str]:
+    """The runtimes that read GGUF files, or those that do not. names: with or without a version."""
+    from ..runtimes.gguf_readers import reader_names
+    from ..runtimes.runtime import LLAMA_CPP, canonical
+
+    known = (LLAMA_CPP, *reader_names())
+    return [name for name in names if (canonical(name).partition("@")[0] in known) == to_gguf]
+
+
+def names_ollama(values: dict[str, Any]) -> bool:
+    """Whether the options of a target name Ollama, which needs a Modelfile. values: of options, by name."""
+    from ..runtimes.runtime import canonical
+
+    runtimes = (canonical(name).partition("@")[0] for name in values["runtime"])
+    return "ollama" in runtimes or "ollama" in values["to"]
+
+
+def build_target(values: dict[str, Any], owner: str | None = None) -> Target:
+    """The Target of one output.
+
+    owner: of the repository that it is published in, who is named in a conversion that quantises.
+    """
+    from ..convert.target import Target
+
+    return from_command_line(Target, values).published_by(owner or "")
+
+
+TargetValues = Annotated[dict[str, Any], OptionGroup(lambda: options(OutputPlace, TargetOptions))]
+"""The values of the options of an output, by name, for `build_target`.
+
+The Target is made later, since that imports numpy and the probe of transformers has to start before.
+"""
+
+
+def check_places(report: Path | None, plot: Path | None, out: Path | None = None) -> None:
+    """Raises UsageError for files that could not be written at the end."""
+    from ..views.plot_style import checked
+
+    if report is not None or plot is not None:
+        require("matplotlib", "--report" if plot is None else "--plot")
+    if plot is not None:
+        checked(plot)
+    for path in (report, plot, out):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"{path.parent} does not exist; create it, or choose another place for {path.name}")

@@ -15,8 +15,7 @@ from ..options import option
 from ..rope.errors import RopeconvError
 from ..rope.lengths import format_tokens
 from .command import EXPERT, GENERAL, HUB, OUTPUT, RUNNING, Device
-from .options import FAMILY, WriteOptions
-from .output_options import split
+from .options import FAMILY, WriteOptions, split
 
 if TYPE_CHECKING:
     from ..bake.plan import Plan

@@ -146,7 +146,7 @@ def _served(listener: socket.socket, path: str, guarded: Callable[[ASGIApp], ASG
         from fastapi import FastAPI
         from gradio import mount_gradio_app
 
-        from .app import application, looks
+        from .pages import application, looks
 
         front = Front()
         demo = application(front)

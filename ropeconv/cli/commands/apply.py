@@ -12,8 +12,16 @@ from ...errors import UsageError
 from ...formats.files import is_graph
 from ...hub.options import PublishOptions, repository
 from ..command import Positional, command
-from ..options import OR_GRAPH, RecipeValues, build_recipe, chosen_methods
-from ..output_options import TargetValues, build_target, names_ollama, split
+from ..options import (
+    OR_GRAPH,
+    RecipeValues,
+    TargetValues,
+    build_recipe,
+    build_target,
+    chosen_methods,
+    names_ollama,
+    split,
+)
 from ..screen import ProgressScreen, Screen
 from ..units import Flags, check_flags, other_option, refuse_push, units_of, with_draft
 

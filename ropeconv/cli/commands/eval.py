@@ -12,8 +12,7 @@ from ...errors import Interrupted, UsageError
 from ...options import EvalOptions, RunOptions, SizeOptions, TextOptions, copied
 from ...rope.errors import counted
 from ..command import Positional, Rule, command
-from ..options import DryRunOption, FamilyOption
-from ..output_options import DeviceMapOption, PlotOption, ReportOption, TrustOption, check_places
+from ..options import DeviceMapOption, DryRunOption, FamilyOption, PlotOption, ReportOption, TrustOption, check_places
 from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:

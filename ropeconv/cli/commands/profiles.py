@@ -19,10 +19,10 @@ from ..options import (
     ExplainOption,
     FamilyOption,
     build_recipe,
+    build_target,
     recipe_options,
     variable,
 )
-from ..output_options import build_target
 from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:

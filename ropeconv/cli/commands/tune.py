@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from ...errors import Interrupted, UsageError
 from ...options import DeviceOptions, TextOptions, TuneOptions, copied
 from ..command import OUTPUT, Positional, command, flag
-from ..options import DryRunOption, FamilyOption
-from ..output_options import DeviceMapOption, PlotOption, TrustOption, check_places
+from ..options import DeviceMapOption, DryRunOption, FamilyOption, PlotOption, TrustOption, check_places
 from ..screen import ProgressScreen
 from .eval import NEEDS_DATASET, sort_words, texts_of
 

@@ -12,8 +12,7 @@ from ...options import ValidateOptions, copied, option
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
 from ..command import GENERAL, RUNNING, Positional, command
-from ..options import ExplainOption
-from ..output_options import DeviceMapOption, PlotOption, ReportOption, TrustOption, check_places
+from ..options import DeviceMapOption, ExplainOption, PlotOption, ReportOption, TrustOption, check_places
 from ..screen import ProgressScreen
 
 if TYPE_CHECKING:

@@ -37,8 +37,9 @@ OF_WEIGHTS = {
     "ropeconv bound ./SmolLM2-135M --weights",
     "ropeconv eval SmolLM2-135M-Instruct --methods base,yarn:4,ntk:4,mixed:4,linear:4 --text manual.txt "
     "--measure growth,passkey --lengths 256,768 --windows 6 --depths 2",
-    "ropeconv eval SmolLM2-135M-Instruct --methods base,ntk:2,yarn:2,linear:2 --text manual.txt --lengths 1/4T,1T,2T "
-    "--windows 3 --targets 512 --dtype bfloat16",
+    "ropeconv eval SmolLM2-135M-Instruct --methods base,linear:2,ntk:2,by-parts:2,yarn:2,mixed:2,ntk-fixed:2 "
+    "--text 'texts/*.txt' --lengths 1/4T,1T,2T --windows 12 --depths 1 --measure growth,longppl,passkey "
+    "--dtype bfloat16",
     "ropeconv eval SmolLM2-135M-Instruct --methods base,yarn:2 --text manual.txt --lengths 12k --windows 1 "
     "--targets 512",
     "ropeconv tune ./model --text 'texts/*.txt' --context 256 -o tuned.json",

@@ -72,8 +72,12 @@ def _rope(rotary: Any, kind: str | None, context: int, trained: int) -> protocol
 
 
 def _first(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:
-    """inv_freq and attention_factor from the tables of a batch that begins at position 1, with every pair twice."""
+    """inv_freq and attention_factor from the tables of a batch that begins at position 1, with pairs once or twice."""
     cos, sin = cos[0, 0].double(), sin[0, 0].double()
     half = len(cos) // 2
-    chosen = slice(0, half) if torch.equal(sin[:half], sin[half:]) else slice(0, None, 2)
+    chosen = slice(None)
+    if torch.equal(sin[:half], sin[half:]):
+        chosen = slice(half)
+    elif torch.equal(sin[0::2], sin[1::2]):
+        chosen = slice(0, None, 2)
     return protocol.from_cos_sin(cos[chosen].tolist(), sin[chosen].tolist())

@@ -206,14 +206,6 @@ EXAMPLE = "write it like 'yarn:4 > base @2T' or 'passkey yarn:4 < 0.9 @2T'"
 
 
 @dataclass(frozen=True)
-class ConditionResult:
-    """Whether a condition is significantly true, and the numbers in a sentence."""
-
-    met: bool
-    sentence: str
-
-
-@dataclass(frozen=True)
 class Condition:
     """A comparison of a row with another one, or with a number.
 
@@ -252,11 +244,11 @@ class Condition:
             raise UsageError(f"--fail-if {self.text!r} has several lengths; give --fail-if once for each")
         return columns[0]
 
-    def judge(self, result: Result) -> ConditionResult:
-        """Whether it is significantly true. Raises RopeconvError where numbers that it needs are missing.
+    def judge(self, result: Result) -> tuple[bool, str]:
+        """Whether it is significantly true, and the numbers in a sentence.
 
         Rows of which neither is the first are compared by their differences to it, with the sum of both margins, which
-        the margin of a paired difference never exceeds.
+        the margin of a paired difference never exceeds. Raises RopeconvError where numbers that it needs are missing.
         """
         left = self._cell(self.left, result)
         if isinstance(self.right, float):
@@ -273,10 +265,9 @@ class Condition:
         met, metric = (apart > 0) == self.above and abs(apart) > limit, metric_of(left.metric)
         unit = f" {metric.unit}" if metric.unit else ""
         place = f"{self.measure} at {in_trained(left.column, result.trained)}"
-        return ConditionResult(
-            met,
+        return met, (
             f"{self.text} is {'true' if met else 'not shown'}: {place}, the difference is "
-            f"{metric.difference(apart)} ± {metric.error(error)}{unit}.",
+            f"{metric.difference(apart)} ± {metric.error(error)}{unit}."
         )
 
     def _cell(self, row: str, result: Result) -> Cell:

@@ -84,7 +84,7 @@ def test_other_texts_are_refused(text: str, said: str) -> None:
     ],
 )
 def test_it_is_true_beyond_the_margin(text: str, cells: list[tuple[str, dict[str, float]]], met: bool) -> None:
-    assert parsed(text).judge(with_cells(*cells)).met == met
+    assert parsed(text).judge(with_cells(*cells))[0] == met
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,9 @@ def eval_command(
     for path in record(result, rows):
         screen.note(f"The receipt of {path} has these numbers.")
     judged = [condition.judge(result) for condition in conditions]
-    for one in judged:
-        screen.note(one.sentence)
-    if any(one.met for one in judged):
+    for _, sentence in judged:
+        screen.note(sentence)
+    if any(met for met, _ in judged):
         raise SystemExit(3)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 from .rope.errors import RopeconvError
@@ -42,6 +43,8 @@ def missing(package: str, what: str = "this", extra: str = "") -> RopeconvError:
 
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY")
+PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
+"""The user and password of a URL."""
 SHORTEST = 8
 """Characters of the shortest secret to redact; a shorter one may be part of ordinary words."""
 
@@ -52,11 +55,11 @@ def without_secrets() -> dict[str, str]:
 
 
 def redacted(text: str) -> str:
-    """Return a text without the values of secrets and the stored token."""
+    """Return a text without the values of secrets, the stored token, and passwords in URLs."""
     for value in (*(os.environ.get(name, "") for name in SECRETS), stored_token()):
         if len(value) >= SHORTEST:
             text = text.replace(value, "***")
-    return text
+    return PASSWORD.sub("***@", text)
 
 
 def stored_token() -> str:

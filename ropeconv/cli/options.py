@@ -175,7 +175,8 @@ def build_recipe(values: dict[str, Any]) -> Recipe:
     for name in extras:
         if name not in known:
             raise _unused_setting(name, method.flag())
-    return Recipe(_method(method, values[chosen[0]], _read_tokens(extras)), **modifiers)
+    settings = {name: parse_tokens(value) if isinstance(value, str) else value for name, value in extras.items()}
+    return Recipe(_method(method, values[chosen[0]], settings), **modifiers)
 
 
 def _unused_setting(name: str, chosen: str) -> UsageError:
@@ -220,11 +221,6 @@ def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
 
         return from_file(method, read_lists(Path(value)))
     return method(**{dataclasses.fields(method)[0].name: method.parse(value)}, **extras)
-
-
-def _read_tokens(extras: dict[str, Any]) -> dict[str, Any]:
-    """Values of settings by name, with those given as text parsed as numbers of tokens."""
-    return {name: parse_tokens(value) if isinstance(value, str) else value for name, value in extras.items()}
 
 
 def split(values: dict[str, Any], from_gguf: bool) -> list[dict[str, Any]]:

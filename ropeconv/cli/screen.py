@@ -23,8 +23,6 @@ from ..views.sheet import MARKS
 if TYPE_CHECKING:
     from rich.console import Console
 
-PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
-"""The user and password of a URL."""
 TRAILING = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
 """Blanks and codes of colours at the end of a line."""
 UNSAFE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -36,21 +34,17 @@ https://www.unicode.org/reports/tr36/#Bidirectional_Text_Spoofing
 
 def printable(text: str) -> str:
     """The text with unsafe characters as escapes, `\\x1b` or `\\u202e`, and without tokens, keys and passwords."""
-    return UNSAFE.sub(lambda match: repr(match[0])[1:-1], _without_secrets(text))
+    return UNSAFE.sub(lambda match: repr(match[0])[1:-1], redacted(text))
 
 
 def printable_json(text: str) -> str:
     """A JSON document with unsafe characters as escapes of JSON, which leave it the same document."""
-    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", _without_secrets(text))
+    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", redacted(text))
 
 
 def trimmed(line: str) -> str:
     """A line without the blanks at its end, also those between the codes of colours."""
     return TRAILING.sub(lambda match: match[0].replace(" ", ""), line)
-
-
-def _without_secrets(text: str) -> str:
-    return PASSWORD.sub("***@", redacted(text))
 
 
 STYLES = {"good": "green", "fair": "yellow", "bad": "red"}

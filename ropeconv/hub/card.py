@@ -36,8 +36,8 @@ from ..rope.methods.method import REGISTRY, Method
 from ..runtimes.runtime import RUNS
 from ..version import __version__
 from ..views.evaluation_plots import Curve, curve, differences, losses
+from ..views.plan import method_title
 from ..views.plot_style import Panel, figure, write
-from ..views.reports import method_title
 from ..views.results import evaluation_table
 from ..views.support import problems, support
 from .options import PublishOptions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -92,8 +91,7 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
             origin = plan.origin(file)
             assert origin is not None, file
             adds[file.name] = origin
-    files = _without_base_card(adds, copies, read_receipt(staged), own_card=False)
-    return replace(files, kv_cache=_cache(plan.kv_cache, plan.schedule.context))
+    return _without_base_card(adds, copies, read_receipt(staged), plan.kv_cache)
 
 
 def planned(plan: Plan) -> UploadSet:
@@ -103,19 +101,14 @@ def planned(plan: Plan) -> UploadSet:
     adds = {name: plan.out / name for name in (*sizes, *([RECEIPT] if plan.is_folder else ())) if name not in copied}
     records = tuple(FileRecord(f.name, f.action, f.size, f.sha256, f.origin or None) for f in plan.files)
     receipt = msgspec.structs.replace(plan.receipt(), files=records)
-    files = _without_base_card(adds, {name: name for name in copied}, receipt, own_card=False)
-    cache = _cache(plan.kv_cache, plan.schedule.context)
-    return replace(files, quantised=quantised_as(_config(plan)), sizes=sizes, kv_cache=cache)
+    files = _without_base_card(adds, {name: name for name in copied}, receipt, plan.kv_cache)
+    config = next((file.text for file in plan.files if file.name == CONFIG), None)
+    return replace(files, quantised=quantised_as(config), sizes=sizes)
 
 
-def _config(plan: Plan) -> Mapping[str, object]:
-    """The config.json that a plan writes; empty for a GGUF file."""
-    text = next((file.text for file in plan.files if file.name == CONFIG), None)
-    return parse(text, CONFIG) if text else {}
-
-
-def quantised_as(config: Mapping[str, object]) -> str:
+def quantised_as(text: str | None) -> str:
     """How weights are quantised by a config.json: such as "awq", "mlx" for those of mlx-lm; empty for others."""
+    config = parse(text, CONFIG) if text else {}
     if config.get("quantization"):
         return "mlx"
     method = config.get("quantization_config")
@@ -136,8 +129,8 @@ def from_folder(folder: Path) -> UploadSet:
             del adds[name]
             copies[name] = file.origin or name
     written = CARD in adds and (CARD not in known or known[CARD].size != adds[CARD].stat().st_size)
-    files = _without_base_card(adds, copies, receipt, own_card=written)
-    return replace(files, kv_cache=_cache_of(open_source(str(folder), receipt.source.family or ""), files.context))
+    cache = _cache_of(open_source(str(folder), receipt.source.family or ""))
+    return _without_base_card(adds, copies, receipt, cache, own_card=written)
 
 
 def from_gguf(path: Path) -> UploadSet:
@@ -154,20 +147,17 @@ def from_gguf(path: Path) -> UploadSet:
     kind = source.file.get("general.file_type")
     adds = {conventional(name, kind if isinstance(kind, int) else None): path.with_name(name) for name in names}
     context = read_file(source.file).spec.context
-    cache = _cache_of(source, context)
-    return UploadSet(adds, read_receipt(path), context, known=stated_metadata(source.file), kv_cache=cache)
+    cache = _cache_of(source)
+    words = cache.short(context) if cache else ""
+    return UploadSet(adds, read_receipt(path), context, known=stated_metadata(source.file), kv_cache=words)
 
 
-def _cache_of(source: Source | GgufSource, context: int) -> str:
-    """A sentence on the key-value cache of an output; empty where its keys do not say it."""
+def _cache_of(source: Source | GgufSource) -> KvCache | None:
+    """The key-value cache of an output; None where its keys do not say it."""
     try:
-        return _cache(inspect_source(source).kv_cache, context)
+        return inspect_source(source).kv_cache
     except RopeconvError:
-        return ""
-
-
-def _cache(cache: KvCache | None, context: int) -> str:
-    return cache.short(context) if cache else ""
+        return None
 
 
 def stated_metadata(file: GgufFile) -> JsonObject:
@@ -216,7 +206,9 @@ def merged(parts: list[UploadSet]) -> UploadSet:
     return replace(first, adds=adds, sizes={name: size for part in parts for name, size in part.sizes.items()})
 
 
-def _without_base_card(adds: dict[str, Path], copies: dict[str, str], receipt: Receipt, own_card: bool) -> UploadSet:
+def _without_base_card(
+    adds: dict[str, Path], copies: dict[str, str], receipt: Receipt, cache: KvCache | None, own_card: bool = False
+) -> UploadSet:
     """The upload set without the source's own card, which is about another model; it is linked, not copied."""
     readme = next((adds[name] for name in (SOURCE_CARD, CARD) if name in adds and adds[name].is_file()), None)
     text = readme.read_text("utf-8", errors="replace") if readme else ""
@@ -224,8 +216,10 @@ def _without_base_card(adds: dict[str, Path], copies: dict[str, str], receipt: R
         adds.pop(name, None)
         copies.pop(name, None)
     config = adds.get(CONFIG)
-    quantised = quantised_as(parse(read_text(config, CONFIG), CONFIG)) if config and config.is_file() else ""
-    return UploadSet(adds, receipt, receipt.schedule.context, copies, text, own_card, quantised=quantised)
+    quantised = quantised_as(read_text(config, CONFIG)) if config and config.is_file() else ""
+    context = receipt.schedule.context
+    words = cache.short(context) if cache else ""
+    return UploadSet(adds, receipt, context, copies, text, own_card, quantised=quantised, kv_cache=words)
 
 
 def with_card(plan: Plan) -> Plan:

@@ -19,7 +19,7 @@ from ..options import Format, Option, TargetOptions, options
 from ..rope.methods.method import REGISTRY
 from ..runtimes.gguf_readers import reader_names
 from ..version import __version__
-from ..views.reports import method_title
+from ..views.plan import method_title
 from .forms import (
     METHODS,
     BakeForm,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
 from ..rope.forms import count_zero
 from ..rope.lazy import Vector
+from ..rope.methods.method import Method
 from ..rope.recipe import flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -97,6 +99,14 @@ def title(plan: Plan) -> str:
     words = " ".join(flags(plan.recipe) or [plan.recipe.method.flag()])
     tokens = f"{after:,} tokens" if before == after else f"{before:,} -> {after:,} tokens"
     return f"{plan.source.reference}: {tokens} with {words}"
+
+
+OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequencies", "as-is": "the unchanged RoPE"}
+
+
+def method_title(method: type[Method]) -> str:
+    """Return the name of a method for a sentence, such as "YaRN" or "position interpolation"."""
+    return OTHER_TITLES.get(method.name) or re.split(r" as |[:(,]", method.summary)[0].strip()
 
 
 def training(plan: Plan) -> str:

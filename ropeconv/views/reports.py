@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,20 +24,12 @@ from ..models.open import open_source
 from ..models.source import RECEIPT
 from ..rope.errors import RopeconvError, counted
 from ..rope.lengths import format_tokens
-from ..rope.methods.method import Method
 from ..validate.validation import Validation
 from ..version import __version__
 from .evaluation_plots import evaluation_pictures
 from .plot_style import drawn
 from .support import grouped
 from .validation_plots import validation_pictures
-
-OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequencies", "as-is": "the unchanged RoPE"}
-
-
-def method_title(method: type[Method]) -> str:
-    """Return the name of a method for a sentence, such as "YaRN" or "position interpolation"."""
-    return OTHER_TITLES.get(method.name) or re.split(r" as |[:(,]", method.summary)[0].strip()
 
 
 def _origin() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,14 +84,17 @@ def profiles_command(
     recipes = recipes_of(named or [], methods)
     how = PublishOptions(private, repo_id=repository(push)) if push else None
     source, chosen = open_source(model, family), build_target(target)
-    if push:
-        refuse_gguf(source.kind, push)
+    if push and source.kind == "gguf":
+        raise UsageError(
+            "--push is for checkpoints; write GGUF profiles with -o, and publish each with `ropeconv push FILE "
+            f"{push} --exist-ok`"
+        )
     out, keeps = chosen.out or Path(f"{source.name}-profiles"), not push or chosen.out is not None
     plans = profile_plans(source, recipes, replace(chosen, out=out if keeps else None))
     if keeps:
         plans = {name: with_card(plan) for name, plan in plans.items()}
     plan = profiles_plan(source, plans, out, copy)
-    branches = branches_of(plans)
+    branches = dict(zip(plans, ["main", *list(plans)[1:]], strict=True))
     if not (screen.quiet or screen.as_json):
         show_profiles(plan, screen, explain, keeps)
     documents = {
@@ -108,20 +110,6 @@ def profiles_command(
     if screen.as_json:
         shared = sum(file.size for file in plan.shared)
         screen.data({"out": str(plan.out), "shared_bytes": shared, "profiles": list(documents.values())})
-
-
-def refuse_gguf(kind: str, push: str) -> None:
-    """Raises UsageError for a GGUF file that is to be published. kind: of the source."""
-    if kind == "gguf":
-        raise UsageError(
-            "--push is for checkpoints; write GGUF profiles with -o, and publish each with `ropeconv push FILE "
-            f"{push} --exist-ok`"
-        )
-
-
-def branches_of(names: Iterable[str]) -> dict[str, str]:
-    """The branch of each profile in one repository: main for the first one, else its name."""
-    return {name: name if number else "main" for number, name in enumerate(names)}
 
 
 def _publish(

@@ -95,7 +95,7 @@ def used(kind: Any, data: dict[str, Any], above: str = "") -> Iterator[str]:
 
 
 def test_few_keys_of_the_schema_are_about_one_family() -> None:
-    """A fact of one family belongs into its hooks, `models/hooks.py`."""
+    """A fact of one family belongs into its hooks, `models/data/NAME.py`."""
     paths = (ROOT / "models/data").glob("*.toml")
     counts = Counter(key for path in paths for key in set(used(Family, tomllib.loads(path.read_text()))))
     assert len(counts) > 150

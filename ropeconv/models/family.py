@@ -1,11 +1,14 @@
 """The schema of `data/*.toml`, one file per model family, and FamilyHooks, behaviour that no field describes.
 
-`hooks.py` has the subclasses of single families. Other families have the behaviour of FamilyHooks.
+The class `Hooks` in `data/NAME.py` belongs to the family NAME. Other families have the behaviour of FamilyHooks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -385,6 +388,15 @@ class FamilyHooks:
         return (), {}
 
 
+@cache
+def hooks_of(family: str) -> FamilyHooks:
+    """Return the hooks of a family of the package by its name."""
+    if not (files("ropeconv.models") / "data" / f"{family}.py").is_file():
+        return FamilyHooks()
+    hooks: FamilyHooks = import_module(f"ropeconv.models.data.{family}").Hooks()
+    return hooks
+
+
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
@@ -430,9 +442,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def hooks(self) -> FamilyHooks:
         """Behaviour that differs from all other families; a user's file cannot have any."""
-        from .hooks import HOOKS  # which imports this module
-
-        return HOOKS.get("" if self.origin else self.name, FamilyHooks())
+        return hooks_of("" if self.origin else self.name)
 
     @property
     def text_type(self) -> str:

@@ -1,0 +1,35 @@
+"""Command A MoE has an interval of its own for its first layers, without experts, where 1 lets all of them rotate."""
+
+from __future__ import annotations
+
+from ...formats.jsontext import JsonObject
+from ..family import FamilyHooks, Kind, Layers
+from ..layers import at_intervals
+from ..schema import Index, positive_int
+from ..schema import Layers as Count
+
+
+class Hooks(FamilyHooks):
+    keys = {"first_k_dense_replace": Index, "prefix_dense_sliding_window_pattern": Count}
+
+    def layer_names(self, part: JsonObject, layers: Layers, count: int) -> list[str] | None:
+        interval = positive_int(part, (layers.interval_key,), layers.interval)
+        if not interval:
+            return None
+        dense = min(self._dense(part), count)
+        return at_intervals(layers, dense, self._interval(part)) + at_intervals(layers, count - dense, interval)
+
+    def layer_kinds(self, part: JsonObject, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+        if self._interval(part) != 1:
+            return kinds
+        types = part.get("mlp_layer_types")
+        dense = [index < self._dense(part) for index in range(len(kinds))]
+        if isinstance(types, list):
+            dense = [name == "dense" for name in types]
+        return tuple("global" if is_dense else kind for kind, is_dense in zip(kinds, dense, strict=False))
+
+    def _dense(self, part: JsonObject) -> int:
+        return positive_int(part, ("first_k_dense_replace",), 0, least=0) or 0
+
+    def _interval(self, part: JsonObject) -> int:
+        return positive_int(part, ("prefix_dense_sliding_window_pattern",), 1) or 1

@@ -25,7 +25,8 @@ LACKING = (
     "KeyError: 'None'", "No model architectures are specified", "failed to be inspected", "'vit_config'",
     "'use_qk_norm'", "'image_size'", "'downsample_factor'", "Model Runner V1", "'compress_ratios'",
     "no list of 6 decoder layers", "'num_shared_expert'", "num_query_groups", "embed_dim must be divisible", "StubType",
-    "Unrecognized configuration class",
+    "Unrecognized configuration class", "'language_config'", "'pad_token_id'",
+    "compression only supports ratios", "requires the validated ModelConfig quantization",
 )  # fmt: skip
 """Parts of messages on what the lab's configs, folders or stubs lack."""
 

@@ -23,7 +23,7 @@ from scripts.laboratory.runtimes import RUNTIMES
 from ..support.extent import sample
 from ..support.models import TINY
 
-EXECUTED = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp")
+EXECUTED = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "lmdeploy")
 SOURCES = sources()
 TODAY = set(sample(sorted(SOURCES), 10))
 

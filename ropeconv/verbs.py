@@ -15,6 +15,10 @@ from .bake import restore as restoring
 from .bake.apply import AppliedPlan
 from .bake.companions import draft_plan, paired
 from .bake.plan import FilePlan, Plan
+from .cli.execution import recovered, run_validation
+from .cli.options import LENGTHS, build_recipe, build_target, chosen_methods, method_settings, variable
+from .cli.screen import Screen
+from .environment import require
 from .errors import UsageError
 from .evaluate.evaluation import Sizes, evaluate_model
 from .evaluate.result import Result
@@ -34,7 +38,6 @@ from .validate.comparison import Comparison, Settings, source_of
 from .validate.validation import Validation
 
 if TYPE_CHECKING:
-    from .cli.screen import Screen
     from .engines.transformers.patch import Undo
 
 
@@ -89,10 +92,10 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
         model: A path, an id on the Hub, a loaded model, a source, or a plan of `make_plan`.
         recipe: A `Recipe` or the path of one, in place of a method among the keywords.
         dry_run: Return the plan, with `draft` that of the target, and write nothing.
-        draft: Path or Hub id of its draft model, which is extended for the same context beside it, as OUT-draft.
         keywords: The flags of the command with underscores: a method with its settings and modifiers (`yarn=4`,
             `beta_fast=16`, `context="128k"`), those of the output (`out`, `to`, `outtype`, `runtime`, `encoding`, ...),
-            `family`, and `link`, `force`, `checksum`, `fsync`, `check`, `advance`.
+            `family`, and `link`, `force`, `checksum`, `fsync`, `check`, `advance`. `draft`, a path or Hub id, is its
+            draft model, which is extended for the same context beside it, as OUT-draft.
 
     Raises:
         UsageError: For keywords that do not exist or do not go together.
@@ -119,15 +122,11 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
 
 def _plan(model: object, recipe: object, given: dict[str, Any], dry_run: bool) -> Plan:
     """Return the plan of a model that is not a plan yet. Parameters and errors are those of `apply`."""
-    from .cli.options import build_target
-
     names = _of_recipe()
     chosen = _recipe("apply", recipe, {name: value for name, value in given.items() if name in names})
     target = build_target(given)
     if target.in_place and not dry_run:
-        from .cli.execution import recovered
-
-        recovered(_reference("apply", model), _screen())
+        recovered(_reference("apply", model), Screen(as_json=True))
     return baking.make_plan(_source("apply", model, given.get("family", "")), chosen, target)
 
 
@@ -150,8 +149,6 @@ def validate(output: object, against: object = None, **keywords: Any) -> Validat
         RopeconvError: Where the output or its source cannot be read or run.
     """
     from .bake.findings import Options
-    from .cli.execution import run_validation
-    from .environment import require
 
     require("torch", "validating", "validate")
     require("transformers", "validating", "validate")
@@ -165,7 +162,7 @@ def validate(output: object, against: object = None, **keywords: Any) -> Validat
     settings = Settings(**{name: value for name, value in given.items() if name in of_settings})
     checked = Options(given.get("quick", False), given.get("ignore_receipt", False), settings.trust_remote_code)
     server, named = given.get("server", ""), given.get("model", "")
-    return run_validation(comparison, settings, server, named, checked, _screen())[0]
+    return run_validation(comparison, settings, server, named, checked, Screen(as_json=True))[0]
 
 
 def inspect(model: object, family: str = "") -> Inspection:
@@ -249,25 +246,14 @@ def restore(
         plan = output
     else:
         if in_place:
-            from .cli.execution import recovered
-
-            recovered(_reference("restore", output), _screen())
+            recovered(_reference("restore", output), Screen(as_json=True))
         plan = restoring.restore_plan(_source("restore", output), None if out is None else Path(out), in_place)
     path = restoring.restore(plan, force=force, fsync=fsync)
     return Output(path, plan=plan, against=plan.source.reference)
 
 
-def _screen() -> Screen:
-    """Return the output for progress: stderr, if that is a terminal."""
-    from .cli.screen import Screen
-
-    return Screen(as_json=True)
-
-
 def _of_recipe() -> dict[str, Keyword]:
     """Return the keywords of a recipe: methods, their settings, and modifiers."""
-    from .cli.options import method_settings, variable
-
     kinds = {Value.SWITCH: SWITCH, Value.NUMBER: NUMBER}
     methods = {variable(name): kinds.get(method.value, EITHER) for name, method in REGISTRY.items()}
     return methods | dict.fromkeys([*method_settings(), *MODIFIERS], EITHER) | dict.fromkeys(SWITCHES, SWITCH)
@@ -309,8 +295,6 @@ def _value(name: str, value: Any, keyword: Keyword) -> Any:
 
 def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
     """Return the recipe of a verb. Raises UsageError unless there is one method, RecipeError for wrong values."""
-    from .cli.options import LENGTHS, build_recipe, chosen_methods, variable
-
     texts = {variable(name) for name, kind in REGISTRY.items() if kind.value not in (Value.SWITCH, Value.NUMBER)}
     values = {name: f"{value}" if name in (*texts, *LENGTHS) else value for name, value in keywords.items()}
     if isinstance(recipe, Recipe):

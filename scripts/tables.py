@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters, matrix
 from ropeconv.convert.encoding import ENCODINGS
-from ropeconv.convert.gguf_selection import GGUF_ENCODINGS
+from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.models.registry import families as all_families
 from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.runtime import Runtime, newest, runtimes

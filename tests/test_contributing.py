@@ -10,7 +10,7 @@ import pytest
 
 from ropeconv.cli.app import COMMANDS
 from ropeconv.convert.encoding import ENCODINGS
-from ropeconv.convert.gguf_selection import GGUF_ENCODINGS
+from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.evaluate.measures.measure import REGISTRY as MEASURES
 from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.run.jobs import CHAIN

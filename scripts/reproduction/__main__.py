@@ -30,7 +30,6 @@ from .text import Corpus, corpus, files, manual
 from .training import Training
 
 LONGEST = 2048  # tokens of the longest sequences
-RESULTS = "## Results\n"
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -47,7 +46,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="of torch (cpu)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="models at a time on a CPU (one a core)")
     parser.add_argument("--out", type=Path, default=Path("scripts/results/reproduce"), help="folder of the results")
-    parser.add_argument("--page", type=Path, help="a page whose results are renewed: docs/reproducing.md")
+    parser.add_argument("--renew", action="store_true", help="renew docs/tables/reproducing.txt, and the pictures")
     given = parser.parse_args(arguments)
     given.only = tuple(given.only.split(","))
     unknown = [name for name in given.only if name not in SUBJECTS]
@@ -75,23 +74,20 @@ def reports(done: Sequence[tuple[Job, Found]], how: Training, subjects: Sequence
 
 def written(made: Sequence[Report], how: dict[str, object], out: Path) -> str:
     """Writes results.json, results.md and the pictures, and returns the page. how: as `facts` gives it."""
-    text = _sections(made, out, out, "")
+    text = "\n".join(f"{one.markdown()}\n![{one.title}]({one.draw(out).name})\n" for one in made)
     (out / "results.md").write_text(text, "utf-8")
     data = how | {one.name: one.to_dict() for one in made}
     (out / "results.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
     return text
 
 
-def renew(page: Path, made: Sequence[Report]) -> None:
-    """Replaces the results of subjects in a page and their pictures, and their differences in `tables` beside it."""
-    pictures, tables = page.parent / "pictures", page.parent / "tables"
-    pictures.mkdir(exist_ok=True)
-    tables.mkdir(exist_ok=True)
-    differences, before = tables / "reproducing.txt", page.read_text("utf-8").partition(RESULTS)
-    known = differences.read_text("utf-8") if differences.exists() else ""
-    differences.write_text(replaced(known, "\n".join(report.markdown() for report in made)), "utf-8")
-    sections = _sections(made, pictures, page.parent, "reproducing-", False)
-    page.write_text(f"{before[0]}{RESULTS}\n{replaced(before[2].lstrip(), sections)}", "utf-8")
+def renew(docs: Path, made: Sequence[Report]) -> None:
+    """Replaces the tables of subjects in `tables/reproducing.txt`, and their pictures. docs: the folder."""
+    tables = docs / "tables" / "reproducing.txt"
+    known = tables.read_text("utf-8") if tables.exists() else ""
+    tables.write_text(replaced(known, "\n".join(report.markdown() for report in made)), "utf-8")
+    for report in made:
+        report.draw(docs / "pictures", "reproducing-")
 
 
 def replaced(text: str, sections: str) -> str:
@@ -103,12 +99,6 @@ def replaced(text: str, sections: str) -> str:
         if section.strip()
     }
     return "\n".join(by_title.values())
-
-
-def _sections(made: Sequence[Report], pictures: Path, page: Path, prefix: str, differences: bool = True) -> str:
-    """The sections of all subjects. pictures: folder they are drawn into. page: folder that links are relative to."""
-    drawn = [(one, one.draw(pictures, prefix).relative_to(page).as_posix()) for one in made]
-    return "\n".join(f"{one.markdown(differences)}\n![{one.title}]({link})\n" for one, link in drawn)
 
 
 def facts(read: Corpus, how: Training, given: argparse.Namespace, seconds: float) -> dict[str, object]:
@@ -133,8 +123,8 @@ def main(arguments: list[str] | None = None) -> int:
     found, seconds = run_all(todo, read, given.device, given.out / "measured", given.jobs)
     made = reports(list(zip(todo, found, strict=True)), how, given.only)
     print(written(made, facts(read, how, given, seconds), given.out))
-    if given.page:
-        renew(given.page, made)
+    if given.renew:
+        renew(Path(__file__).parents[2] / "docs", made)
     print(f"{time.perf_counter() - began:.0f} s; wrote {given.out}/results.json, results.md and pictures")
     return 0
 

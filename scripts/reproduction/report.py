@@ -45,10 +45,10 @@ class Report:
     numbers: dict[str, Any] = field(default_factory=dict)
     unit: str = "percentage points"
 
-    def markdown(self, differences: bool = True) -> str:
-        """The section of a page, without its picture. differences: with the table of differences."""
+    def markdown(self) -> str:
+        """The section of a page, without its picture."""
         parts = [f"### {self.title}\n\n{self.source}\n", *(table.markdown() for table in self.tables)]
-        if self.comparisons and differences:
+        if self.comparisons:
             parts.append(compared(self.comparisons, self.unit).markdown())
         return "\n".join(parts)
 

@@ -1,1 +1,1 @@
-"""Faults while a command runs, wrong outputs and hostile inputs: see docs/architecture.md."""
+"""Faults while a command runs, wrong outputs and hostile inputs: see SECURITY.md."""

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from .kinds import write_input
 
 SECONDS, MEGABYTES = 10.0, 500.0
-"""Processor time, twice that of docs/families.md for slower machines, and memory beyond what the process has before."""
+"""Processor time, twice that of SECURITY.md for slower machines, and memory beyond what the process has before."""
 GUARD = 2 << 30
 """Address space beyond which an allocation fails, so that a test cannot take the machine's memory."""
 CHUNK = 250

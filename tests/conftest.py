@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from ropeconv.engines.probe import Probe, SharedProbe
 
@@ -37,6 +38,8 @@ __all__ = [
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 DATA = Path(__file__).parent / "data"
 CONFIGS = DATA / "configs"
 
@@ -100,8 +103,13 @@ def llama(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Recorded answers of the tests stay among the tests."""
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    """Recorded answers of the tests stay among the tests; those of transformers serve all processes of a run."""
+    cache, base = tmp_path_factory.mktemp("cache"), tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "checks"
+    shared.mkdir(exist_ok=True)
+    (cache / "ropeconv").mkdir()
+    (cache / "ropeconv" / "checks").symlink_to(shared)
+    os.environ["XDG_CACHE_HOME"] = str(cache)
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,31 @@ def test_a_cached_answer_is_compared_again(llama: Path, tmp_path: Path, cache: P
         ropeconv.apply(plans[2])
 
 
+PROGRAM = """import importlib.metadata, json, sys
+version = importlib.metadata.version("transformers")
+for line in sys.stdin:
+    radians = [1e6 ** (-pair / 32) for pair in range(32)]
+    module = {"inv_freq": radians, "short": radians, "attention_factor": 1.0}
+    print(json.dumps({"modules": {"global": module}, "transformers": version}), flush=True)
+"""
+"""Answers every question with the frequencies of --theta 1e6 for a head of 64 dimensions."""
+
+
 @pytest.mark.skipif(not Probe.available(), reason="transformers is not installed")
 def test_one_probe_serves_several_outputs_and_is_started_anew_after_its_end(llama: Path, tmp_path: Path) -> None:
     probe, pids = SharedProbe(), []
-    probe.stop()
+    probe.command = [sys.executable, "-c", PROGRAM]
     for number in range(3):
         if number == 2:
             probe.process.kill()
             probe.process.wait()
-        recipe = recipe_of("yarn", 4.0, context=300 + number)
+        recipe = recipe_of("theta", 1e6, context=300 + number)
         assert ropeconv.apply(make_plan(llama, recipe, tmp_path / str(number)), probe=probe).check is not None
         pids.append(probe.process.pid)
     assert pids[0] == pids[1] != pids[2]
+    with pytest.raises(Disagreement, match="computes other global frequencies"):
+        ropeconv.apply(make_plan(llama, recipe_of("theta", 2e6, context=304), tmp_path / "other"), probe=probe)
+    probe.stop()
     assert probe.process.poll() is None
     Probe.stop(probe)
     assert probe.process.poll() is not None

@@ -9,13 +9,13 @@ from typing import Any
 from ropeconv.run.jobs import Job, jobs_of, named_sources
 from ropeconv.run.plan_file import read_plan
 
-from ..support.llamacpp import checkpoint
-
 EVAL = '[eval]\ntext = ["text.txt"]\nlengths = "1/2T,1T,4T"\nwindows = 4\ntargets = 8\n'
 
 
 def models(folder: Path, names: str = "abc") -> Path:
     """A folder with tiny models that have a tokenizer, and a text."""
+    from ..support.llamacpp import checkpoint  # not in the workers that tests start, where torch takes seconds
+
     for name in names:
         checkpoint("llama", folder / "models" / name)
     words = Path(__file__).with_name("test_run.py").read_text().split()

@@ -36,6 +36,13 @@ OTHER_WORDS = {
     "upload": "push", "verify": "validate",
 }  # fmt: skip
 """Commands that people type by other names."""
+OTHER_OPTIONS = {
+    "--quantize": "--outtype", "--quant": "--outtype", "--gguf": "--to gguf", "--format": "--to", "--output": "-o",
+    "--max-model-len": "--context", "--ctx-size": "--context", "--max-position-embeddings": "--context",
+    "--rope-theta": "--theta", "--rope-freq-base": "--theta", "--rope-scaling": "--yarn", "--factor": "--yarn",
+    "--overwrite": "--force",
+}  # fmt: skip
+"""Options that people type by other names, such as those of runtimes."""
 PUSH_ONLY = (
     "--public", "--revision", "--commit-message", "--exist-ok", "--overwrite-card", "--base-model", "--token",
 )  # fmt: skip
@@ -133,6 +140,9 @@ class Command(click.Command):
             if self.name == "apply" and name in PUSH_ONLY:
                 words = f"{name} is an option of `ropeconv push`; write the output with -o, and publish it with that"
                 raise UsageError(words) from None
+            other = OTHER_OPTIONS.get(name.replace("quantise", "quantize"), "")
+            if any(other.partition(" ")[0] in param.opts for param in self.params):
+                raise UsageError(f"there is no option {name}; use {other}") from None
             if problem.possibilities:
                 raise
             raise UsageError(f"there is no option {name}; `{ctx.command_path} --help-all` lists them") from None

@@ -27,20 +27,14 @@ class Option:
     """A field as an option.
 
     Attributes:
-        name: The name of the field.
         kind: The type of one value.
-        default: The default of the field.
         many: Whether the field is a tuple, so that the option can be repeated.
-        help: A sentence.
         group: The panel of the help.
-        flag: By default `--` and the name of the field.
         short: A second spelling, such as `-o`.
-        metavar: The name of the value in the help.
         choices: The values that it can have, by default those of a Literal.
         only: "gguf" or "folder" where it applies only to that output; it is refused with the other one.
         repeatable: Whether the command line makes one output per value.
-        least: The smallest number.
-        most: The largest number.
+        least, most: The smallest and the largest number.
         shown: Whether the help has the default, where that is not empty.
     """
 

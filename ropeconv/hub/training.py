@@ -150,13 +150,6 @@ def trainers() -> dict[str, Trainer]:
     return {row.name: row for row in sorted(rows, key=lambda row: row.name)}
 
 
-def find_trainer(name: str) -> Trainer:
-    """The trainer of a name. Raises UsageError for one that is not known."""
-    if name not in trainers():
-        raise UsageError(f"no trainer is known as {name}; choose {', '.join(trainers())}")
-    return trainers()[name]
-
-
 UNSEEN = "unknown"
 
 

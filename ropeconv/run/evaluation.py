@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,8 @@ ABOUT = ""
 """The item that asks a worker about itself; others are keys of units."""
 
 
-@dataclass(frozen=True)
-class About:
-    """The runner of a worker. runtime, device, dtype: as in Runner."""
-
-    runtime: str
-    device: str
-    dtype: str
+About = tuple[str, str, str]
+"""Runtime, device and dtype of the runner of a worker."""
 
 
 class EvalWorker:
@@ -44,7 +39,7 @@ class EvalWorker:
         """Return the description of the worker for ABOUT, else the measurement of a unit. item: its key."""
         runner = self.evaluation.runner
         if item == ABOUT:
-            return About(runner.runtime, runner.device, runner.dtype)
+            return runner.runtime, runner.device, runner.dtype
         if item not in self.units:
             raise RopeconvError(
                 f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and another one with "
@@ -92,7 +87,7 @@ def open_spread(
         if isinstance(about, Failure):
             raise RopeconvError(about.reason)
         runner = evaluation.runner
-        runner.runtime, runner.device, runner.dtype = about.runtime, about.device, about.dtype
+        runner.runtime, runner.device, runner.dtype = about
         evaluation.workers = partial(_measured, pool)
         evaluation.at_once = max(1, executor.at_once)
         yield evaluation

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
+from ..engines.probe import Probe, SharedProbe
 from ..errors import reason
 from ..evaluate.evaluation import duration
 from ..formats.jsontext import JsonObject
 from ..models import hub as hub_client
 from .executors.executor import Failure, Pool
 from .jobs import Job, RunJournal, RunLine, Unit
-from .tasks import TASKS, Tools
+from .tasks import TASKS
 
 PATIENCE = 12
 """How often a request is sent again that the Hub is too busy for: over ten minutes, more than its window of five."""
@@ -56,7 +57,7 @@ class TaskWorker:
     """Runs the units of a job one after the other, until one fails. It is made in the process that runs them."""
 
     def __init__(self, limit: float = 0.0) -> None:
-        self.tools, self.limit = Tools(), limit
+        self.limit, self.probe = limit, SharedProbe() if Probe.available() else None
         hub_client.patience = PATIENCE
 
     def __call__(self, job: Job) -> list[RunLine]:
@@ -73,9 +74,9 @@ class TaskWorker:
         failed, result = "", JsonObject()
         try:
             with time_limit(self.limit):
-                result = TASKS[unit.task](unit, self.tools)
+                result = TASKS[unit.task](unit, self.probe)
         except TimeLimit:
-            limit, self.tools = duration(self.limit), Tools()
+            limit, self.probe = duration(self.limit), self.probe and SharedProbe()
             failed = f"it took longer than {limit} and was stopped; raise unit_timeout in [limits] if it needs more"
         except Exception as problem:
             failed = reason(problem)

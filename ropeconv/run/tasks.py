@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from ..bake.apply import apply
 from ..bake.hidden import is_empty
 from ..bake.verify import earlier_output, verify_output
-from ..engines.probe import Probe, SharedProbe
+from ..engines.probe import Probe
 from ..engines.transformers.load import out_of_memory
 from ..errors import BadSource, Disagreement
 from ..evaluate.cases import EVAL, metric_of
@@ -35,21 +34,11 @@ from ..validate.validation import Validation
 from .jobs import Unit, stamp
 from .plan_file import EvalTable
 
-
-class Tools:
-    """Resources that a worker shares between units."""
-
-    @cached_property
-    def probe(self) -> Probe | None:
-        """The installed transformers in a process of its own, which starts when it is asked; None without it."""
-        return SharedProbe() if Probe.available() else None
-
-
-Task = Callable[[Unit, Tools], JsonObject]
+Task = Callable[[Unit, Probe | None], JsonObject]
 """Runs a unit, and returns its result, JSON-ready. Raises RopeconvError where it fails."""
 
 
-def apply_unit(unit: Unit, tools: Tools) -> JsonObject:
+def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Writes the output of a unit.
 
     Raises as `make_plan` and `apply` do, and BadSource or Disagreement where something else has its place.
@@ -69,7 +58,7 @@ def apply_unit(unit: Unit, tools: Tools) -> JsonObject:
         raise BadSource(
             f"{plan.out} exists and is not the output of this unit; move it away, or give the plan another `out`"
         )
-    done = apply(with_card(plan), probe=tools.probe)
+    done = apply(with_card(plan), probe=probe)
     return {**document, "checked": done.check is not None, "reason": done.reason, "stamp": stamp(plan.out)}
 
 
@@ -88,7 +77,7 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
         yield evaluation
 
 
-def eval_unit(unit: Unit, tools: Tools) -> JsonObject:
+def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Evaluates the recipes of a unit. Raises RopeconvError where no row can be run."""
     path = Path(unit.out)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +109,7 @@ def headlines(result: Result) -> dict[str, str]:
     return words_of
 
 
-def push_unit(unit: Unit, tools: Tools) -> JsonObject:
+def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Publishes the output of a unit. Raises as `publish` does; what is there from an earlier run is completed."""
     options = {name: value for name, value in unit.settings.items() if name not in ("to", "kept")}
     how, notes = PublishOptions(repo_id=unit.settings["to"], **options), list[str]()
@@ -136,11 +125,11 @@ def push_unit(unit: Unit, tools: Tools) -> JsonObject:
             return send(from_gguf(path))
         check_files(path, read_receipt(path))
         return send(from_folder(path))
-    with staged(unit.plan(), tools.probe) as (_, what):
+    with staged(unit.plan(), probe) as (_, what):
         return send(what)
 
 
-def validate_unit(unit: Unit, tools: Tools) -> JsonObject:
+def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Validates the output of a unit. Raises Disagreement where it does not compute the schedule."""
     comparison, settings = Comparison.open(Path(unit.out), unit.source), Settings(**unit.settings)
     gguf = comparison.baked.suffix == ".gguf"

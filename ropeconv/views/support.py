@@ -189,16 +189,13 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
             break
         if WORDS[row.status] == word:
             first = row
-    parts, oldest = (VERSIONS.fullmatch(row.display_name) for row in (rows[-1], first))
-    if parts is None or oldest is None or word in ("untested", "unsupported") or parts["title"].startswith("llama.cpp"):
-        return word, title_of(rows[-1])
-    exactly = parts["first"] if parts["last"] is None else f"{parts['first']}-{parts['last']}"
-    version = exactly if first is rows[-1] else f"{oldest['first']} or newer"
-    return word, f"{title_of(rows[-1])} {version}"
+    title, newest, oldest = title_of(rows[-1]), _range(rows[-1]), _range(first)
+    if not (newest.last and oldest.last) or word in ("untested", "unsupported") or title.startswith("llama.cpp"):
+        return word, title
+    return word, f"{title} {newest.versions if first is rows[-1] else f'{oldest.first} or newer'}"
 
 
 def title_of(row: VerdictLike) -> str:
     """The name of a runtime without its versions."""
-    parts = VERSIONS.fullmatch(row.display_name)
-    title = parts["title"] if parts else row.display_name
-    return title.replace(" via convert_hf_to_gguf.py", " (after conversion)").partition(" (commit ")[0]
+    title = _range(row).title.replace(" via convert_hf_to_gguf.py", " (after conversion)")
+    return title.partition(" (commit ")[0]

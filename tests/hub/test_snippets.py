@@ -12,7 +12,7 @@ import pytest
 
 from ropeconv import RopeconvError
 from ropeconv.cli.command import trainer_names
-from ropeconv.hub.training import Trainer, TrainingFacts, find_trainer, make_snippet, trainers
+from ropeconv.hub.training import Trainer, TrainingFacts, make_snippet, trainers
 from ropeconv.runtimes.runtime import runtimes
 
 yaml = pytest.importorskip("yaml")
@@ -77,10 +77,10 @@ def test_any_path_stays_one_value(trainer: Trainer, path: str) -> None:
 )
 def test_unsloth_refuses_what_it_would_train_otherwise(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(RopeconvError, match=reason) as refused:
-        make_snippet(find_trainer("unsloth"), baked(**changes))
+        make_snippet(trainers()["unsloth"], baked(**changes))
     named = {name for name in trainers() if f"--for {name}" in str(refused.value)}
     assert named == (set() if "encoder" in changes else set(trainers()) - {"unsloth"})
-    assert make_snippet(find_trainer("unsloth"), baked(model_type="gemma2", rope_type="default")).text
+    assert make_snippet(trainers()["unsloth"], baked(model_type="gemma2", rope_type="default")).text
 
 
 @of_each
@@ -95,7 +95,7 @@ def test_what_its_transformers_does_not_compute_is_refused(trainer: Trainer) -> 
     [(BAKED, "was not tested with this"), (baked(two_lists=True, rope_type="longrope"), "within 32,768 tokens")],
 )
 def test_a_note_says_what_to_know(made_from: TrainingFacts, note: str) -> None:
-    (found,) = make_snippet(find_trainer("trl"), made_from).notes
+    (found,) = make_snippet(trainers()["trl"], made_from).notes
     assert re.search(note, found)
 
 

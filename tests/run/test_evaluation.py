@@ -17,7 +17,7 @@ from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.evaluate.texts import read_files
 from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.run.evaluation import About, open_spread
+from ropeconv.run.evaluation import open_spread
 from ropeconv.run.executors.executor import Executor, Pool
 
 from ..support.in_process import command
@@ -83,7 +83,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(place: Path, tmp_path: Path) -> None:
     def on_a_gpu(found: Any) -> Any:
-        return About("transformers 9", "cuda", "bfloat16") if isinstance(found, About) else found
+        return ("transformers 9", "cuda", "bfloat16") if isinstance(found, tuple) else found
 
     files = read_files([str(place / "text.txt")])
     asked = RunnerRequest(str(place / "models" / "a"), parse_rows("base,yarn:4"))

@@ -152,11 +152,11 @@ def train_config_command(
 
     It trains at the whole context, and does not scale RoPE a second time.
     """
-    from ...hub.training import baked_output, find_trainer, make_snippet
+    from ...hub.training import baked_output, make_snippet, trainers
     from ...models.open import open_source
     from ...views.sheet import sentence
 
-    snippet = make_snippet(find_trainer(trainer), baked_output(open_source(baked, family), model))
+    snippet = make_snippet(trainers()[trainer], baked_output(open_source(baked, family), model))
     for note in snippet.notes:
         screen.note(f"Note: {sentence(note)}")
     if screen.as_json:

@@ -19,10 +19,9 @@ Factory = Callable[[], Worker]
 
 @dataclass(frozen=True)
 class Failure:
-    """The result of an item that failed. reason: in a sentence. lost: whether its worker ended before it answered."""
+    """The result of an item that failed. reason: in a sentence."""
 
     reason: str
-    lost: bool = False
 
 
 class Pool(ABC):
@@ -60,9 +59,7 @@ def lost(times: int, log: str = "") -> Failure:
     """The result of an item whose workers ended. times: how many. log: a file with the output of the last one."""
     ended = "its worker" if times == 1 else f"{times} workers, one after the other,"
     logged = f"; its output is in {log}" if log else ""
-    return Failure(
-        f"{ended} ended while it ran (killed, or out of memory){logged}; give it more memory, or fewer jobs", True
-    )
+    return Failure(f"{ended} ended while it ran (killed, or out of memory){logged}; give it more memory, or fewer jobs")
 
 
 _kept: dict[bytes, Worker] = {}

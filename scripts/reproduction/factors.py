@@ -120,8 +120,8 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
             ),
         ],
         [
-            curves(swept, "exponent of mixed", "loss minus that of YaRN, nats", "Mixed minus YaRN"),
-            curves(by_method, "tokens", "loss, nats", "Dynamic NTK", log=True),
+            curves(swept, "exponent of mixed", "loss minus that of YaRN, nats", "Loss of mixed, compared with YaRN"),
+            curves(by_method, "tokens", "loss, nats", "Loss by length, fixed and dynamic NTK", log=True),
         ],
         unit="nats",
     )  # fmt: skip

@@ -95,7 +95,10 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         SU,
         [table],
         comparisons(found),
-        [bars(*_bars(found, column), "right next tokens, %", COLUMNS[column]) for column in (1, 2)],
+        [
+            bars(*_bars(found, column), "right next tokens, %", f"Text {FACTOR} times as long, {COLUMNS[column]}")
+            for column in (1, 2)
+        ],
     )
 
 

@@ -21,6 +21,7 @@ from .training import Training, recipe
 FACTORS = (2, 4, 8)
 SWEPT = np.arange(0.80, 1.4501, 0.05)
 DOCUMENTS = 16
+TITLE = "Loss by attention factor (lines: 0.1 ln s + 1)"
 
 
 def trainings(how: Training) -> list[Training]:
@@ -94,7 +95,7 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         PENG,
         [Table("The best attention factor by s", head, lines, note)],
         comparisons,
-        [curves(drawn, "attention factor", "loss minus that at 1, nats", "upright lines: 0.1 ln s + 1", marks)],
+        [curves(drawn, "attention factor", "loss minus that at 1, nats", TITLE, marks)],
         {"slope": slope.value, "slope_error": slope.error, "factors": numbers},
         "nats",
     )

@@ -93,7 +93,7 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         LAW,
         [Table("The best theta by length", head, lines, note)],
         comparisons,
-        [curves(drawn, "theta", "loss, nats", "upright lines: the law", marks, log=True)],
+        [curves(drawn, "theta", "loss, nats", "Loss by theta (lines: the law)", marks, log=True)],
         {"lengths": numbers},
         "nats",
     )

@@ -222,6 +222,13 @@ def command(examples: str, **rules: Rule) -> Callable[[Callable[..., None]], Com
     return lambda function: Command(function, examples, rules)
 
 
+def refuse(*cases: tuple[object, str]) -> None:
+    """Raises UsageError with the sentence of the first case that is true."""
+    for is_refused, sentence in cases:
+        if is_refused:
+            raise UsageError(sentence)
+
+
 def _place(param: click.Parameter) -> tuple[int, bool]:
     """The place of a parameter: arguments, then options by panel, in each of which those of the screen come last."""
     return PANELS.index(param.panel) + 1 if isinstance(param, PanelOption) else 0, param.name in ("json", "quiet")

@@ -14,7 +14,7 @@ from ..hub.options import PublishOptions
 from ..options import option
 from ..rope.errors import RopeconvError
 from ..rope.lengths import format_tokens
-from .command import EXPERT, GENERAL, HUB, OUTPUT, RUNNING, Device
+from .command import EXPERT, GENERAL, HUB, OUTPUT, RUNNING, Device, refuse
 from .options import FAMILY, WriteOptions, split
 
 if TYPE_CHECKING:
@@ -82,33 +82,6 @@ def units_of(sources: Sequence[str], options: dict[str, Any]) -> list[OutputUnit
             given = target if folder is None else target | {"out": None}
             units.append(OutputUnit(source, given, folder, f"{source} ({what})" if what else source, modelfile))
     return units
-
-
-def with_draft(units: list[OutputUnit], flags: Flags) -> list[OutputUnit]:
-    """The units with that of --draft. Raises UsageError where it is not beside exactly one output."""
-    if not flags.draft:
-        return units
-    if len(units) > 1:
-        raise UsageError("--draft goes with one SOURCE and one output; run apply once for each")
-    if flags.push:
-        raise UsageError(
-            "--push publishes one repository, and --draft makes two outputs; leave it out, and run `ropeconv push OUT "
-            f"{flags.push}` and `ropeconv push OUT-draft {flags.push}-draft` afterwards"
-        )
-    if flags.validate != "off":
-        raise UsageError("--validate compares one model; run `ropeconv validate` on the output afterwards")
-    return [*units, OutputUnit(flags.draft, units[0].given, None, flags.draft, is_draft=True)]
-
-
-def refuse_push(units: Sequence[OutputUnit]) -> None:
-    """Raises UsageError where the outputs are not those of one repository: a folder, or GGUF files of one source."""
-    if len({unit.source for unit in units}) > 1:
-        raise UsageError("--push publishes the output of one SOURCE, and there are several; run it once for each")
-    if len(units) > 1 and not all(unit.to_gguf for unit in units):
-        raise UsageError(
-            "--push publishes one folder, or GGUF files of one repository; leave it out, and publish each output with "
-            "`ropeconv push`"
-        )
 
 
 def refuse_collisions(plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[OutputUnit]) -> None:
@@ -198,31 +171,50 @@ def other_option(flags: Flags, target: dict[str, Any], allowed: Collection[str])
 
 
 def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
-    """Raises UsageError for options that have no effect on any of the outputs."""
+    """Raises UsageError for options that have no effect on any of the outputs, or do not go together."""
     folder, gguf = not all(unit.to_gguf for unit in units), any(unit.to_gguf for unit in units)
-    if flags.validate != "off" and not folder:
-        raise UsageError("--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards")
-    if flags.checksum and not folder:
-        raise UsageError("--checksum is for folders, whose receipt lists files; leave it out")
-    typed = {"--link": flags.link, "--push": flags.how, "--force": flags.force, "--no-fsync": flags.no_fsync}
+    in_place, several = units[0].given["in_place"], len(units) > 1 + bool(flags.draft)
+    validating = flags.validate != "off"
+    typed = {"--link": flags.link, "--push": flags.push, "--force": flags.force, "--no-fsync": flags.no_fsync}
     flag = next((name for name, value in typed.items() if value), "")
-    if units[0].given["in_place"] and flag:
-        raise UsageError(f"{flag} does not go with --in-place; leave one out")
-    if flags.adapter:
-        check_adapter_flags(units, flags, gguf)
-    if flags.link and not folder:
-        raise UsageError("--link is for folders, whose unchanged files it links; leave it out")
-    if flags.ollama and not gguf:
-        raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
-    if flags.how and flags.validate != "off" and units[0].given["out"] is None:
-        raise UsageError("--push with --validate needs -o, the folder to validate; add it")
-
-
-def check_adapter_flags(units: Sequence[OutputUnit], flags: Flags, gguf: bool) -> None:
-    """Raises UsageError where an adapter has no single checkpoint to go with. gguf: whether an output is GGUF."""
-    if gguf:
-        raise UsageError(
-            "--adapter goes with checkpoints; leave it out, and convert it with llama.cpp's convert_lora_to_gguf.py"
-        )
-    if len(units) > 1 + bool(flags.draft) or units[0].given["in_place"] or flags.push:
-        raise UsageError("--adapter goes with one SOURCE and one output on this disk; run apply once for each with -o")
+    refuse(
+        (flags.draft and several, "--draft goes with one SOURCE and one output; run apply once for each"),
+        (
+            flags.draft and flags.push,
+            "--push publishes one repository, and --draft makes two outputs; leave it out, and run `ropeconv push OUT "
+            f"{flags.push}` and `ropeconv push OUT-draft {flags.push}-draft` afterwards",
+        ),
+        (
+            flags.draft and validating,
+            "--validate compares one model; run `ropeconv validate` on the output afterwards",
+        ),
+        (
+            flags.push and len({unit.source for unit in units}) > 1,
+            "--push publishes the output of one SOURCE, and there are several; run it once for each",
+        ),
+        (
+            flags.push and several and folder,
+            "--push publishes one folder, or GGUF files of one repository; leave it out, and publish each output with "
+            "`ropeconv push`",
+        ),
+        (
+            validating and not folder,
+            "--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards",
+        ),
+        (flags.checksum and not folder, "--checksum is for folders, whose receipt lists files; leave it out"),
+        (in_place and flag, f"{flag} does not go with --in-place; leave one out"),
+        (
+            flags.adapter and gguf,
+            "--adapter goes with checkpoints; leave it out, and convert it with llama.cpp's convert_lora_to_gguf.py",
+        ),
+        (
+            flags.adapter and (several or in_place or flags.push),
+            "--adapter goes with one SOURCE and one output on this disk; run apply once for each with -o",
+        ),
+        (flags.link and not folder, "--link is for folders, whose unchanged files it links; leave it out"),
+        (flags.ollama and not gguf, "Ollama runs GGUF files, and the output is a folder; add --to gguf"),
+        (
+            flags.push and validating and units[0].given["out"] is None,
+            "--push with --validate needs -o, the folder to validate; add it",
+        ),
+    )

@@ -23,7 +23,7 @@ from ..options import (
     split,
 )
 from ..screen import ProgressScreen, Screen
-from ..units import Flags, check_flags, other_option, refuse_push, units_of, with_draft
+from ..units import Flags, OutputUnit, check_flags, other_option, units_of
 
 if TYPE_CHECKING:
     from ...rope.recipe import Recipe
@@ -77,15 +77,14 @@ def apply_command(
 
         apply_graphs(sources, chosen, target, flags, screen)
         return
-    units = with_draft(units_of(sources, target), flags)
-    if flags.push:
-        refuse_push(units)
-    how = (
-        PublishOptions(flags.private, create_pr=flags.create_pr, repo_id=repository(flags.push)) if flags.push else None
-    )
-    ollama = flags.ollama or names_ollama(target)
-    flags = replace(flags, how=how, ollama=ollama, by_length=not chosen_methods(recipe))
+    units = units_of(sources, target)
+    if flags.draft:
+        units.append(OutputUnit(flags.draft, units[0].given, None, flags.draft, is_draft=True))
+    flags = replace(flags, ollama=flags.ollama or names_ollama(target), by_length=not chosen_methods(recipe))
     check_flags(units, flags)
+    if flags.push:
+        how = PublishOptions(flags.private, create_pr=flags.create_pr, repo_id=repository(flags.push))
+        flags = replace(flags, how=how)
     probing = not (flags.dry_run or all(unit.to_gguf for unit in units)) and Probe.available()
     with Probe() if probing else nullcontext() as probe:
         # after the probe has been started, which takes longer to import transformers than all of this

@@ -47,7 +47,7 @@ def inspect_command(
     inspection = inspect_source(opened)
     problems = list(repairs(opened, inspection))
     if screen.as_json:
-        screen.data(inspection.document(problems).to_dict())
+        screen.data(inspection.to_dict(problems))
     else:
         show_inspection(inspection, screen, problems, explain)
 

@@ -11,7 +11,7 @@ from ...errors import Interrupted, UsageError
 from ...options import ValidateOptions, copied, option
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
-from ..command import GENERAL, RUNNING, Positional, command
+from ..command import GENERAL, RUNNING, Positional, command, refuse
 from ..options import DeviceMapOption, ExplainOption, PlotOption, ReportOption, TrustOption, check_places
 from ..screen import ProgressScreen
 
@@ -119,7 +119,7 @@ def validate_command(
 
 def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
     """Raises UsageError for options that have no effect on this way of running."""
-    refusals = (
+    refuse(
         (server and settings.device_map, "--device-map is for validation without --server; leave it out"),
         (
             settings.trust_remote_code and gguf,
@@ -135,6 +135,3 @@ def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
             "--dequantised is for a GGUF file and its source in GGUF; leave it out",
         ),
     )
-    for refused, sentence in refusals:
-        if refused:
-            raise UsageError(sentence)

@@ -260,7 +260,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Summary:
+class EvaluationSummary:
     """The numbers for a `Result`: rows in the order of the table, cells, and sentences for below the table."""
 
     rows: list[RowResult]
@@ -268,7 +268,7 @@ class Summary:
     notes: list[str]
 
 
-def summarise(outcome: RunOutcome, rows: Sequence[Row], sizes: EvaluationSizes) -> Summary:
+def summarise(outcome: RunOutcome, rows: Sequence[Row], sizes: EvaluationSizes) -> EvaluationSummary:
     """Means, errors, differences to the first row that ran, and what follows from them.
 
     outcome: of the run, which may have been stopped.
@@ -280,7 +280,7 @@ def summarise(outcome: RunOutcome, rows: Sequence[Row], sizes: EvaluationSizes) 
         against = observations[first] if first is not None and row.name != first else None
         cells += cells_of(row.name, observations.get(row.name, []), against, sizes.seed)
     results = [_row(row, outcome, cells, sizes) for row in rows]
-    return Summary(results, cells, [*_run_notes(outcome, rows, first, sizes.trained), *notes(cells)])
+    return EvaluationSummary(results, cells, [*_run_notes(outcome, rows, first, sizes.trained), *notes(cells)])
 
 
 def _row(row: Row, outcome: RunOutcome, cells: Sequence[Cell], sizes: EvaluationSizes) -> RowResult:

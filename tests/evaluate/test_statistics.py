@@ -15,8 +15,8 @@ from ropeconv.evaluate.result import ALPHA, critical, margin, tail
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.run import Refusal, RunOutcome
 from ropeconv.evaluate.statistics import (
+    EvaluationSummary,
     Sample,
-    Summary,
     cells_of,
     difference_error,
     effective_count,
@@ -50,7 +50,7 @@ def by_depth(values: Mapping[float, list[float]]) -> list[Observation]:
     ]
 
 
-def summary(rows: Mapping[str, list[Observation]], trained: int = 1024, **outcome: object) -> Summary:
+def summary(rows: Mapping[str, list[Observation]], trained: int = 1024, **outcome: object) -> EvaluationSummary:
     """The summary of rows by name."""
     lengths = sorted({one.column for found in rows.values() for one in found} | {trained})
     return summarise(

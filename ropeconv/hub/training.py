@@ -142,6 +142,11 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """The title with the version."""
         return f"{self.title} {self.version}"
 
+    @property
+    def library(self) -> str:
+        """The version of transformers that it runs."""
+        return f"transformers {self.transformers}" if self.transformers else "the newest transformers"
+
 
 @cache
 def trainers() -> dict[str, Trainer]:
@@ -185,39 +190,28 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
     Raises RopeconvError where the trainer would compute another RoPE than the baked one, where it fails on the
     checkpoint, and for encoders.
     """
-    _check(trainer, baked)
+    if reason := _refusal(trainer, baked):
+        others = [other.name for other in trainers().values() if other is not trainer and not _refusal(other, baked)]
+        ways = " or ".join(f"--for {name}" for name in others)
+        repair = (
+            f"use {ways}" if ways else "write it another way (`ropeconv apply --explain` lists what runtimes support)"
+        )
+        raise RopeconvError(f"{trainer.display_name} cannot train this checkpoint with its RoPE: {reason}; {repair}")
     status, _ = baked.verdict(trainer.transformers)
     text = render(
         f"training/{trainer.file}.jinja", trainer=trainer.display_name, command=trainer.command, model=baked.path,
         output=f"{baked.path.rstrip('/').rpartition('/')[2]}-trained", method=baked.method, context=baked.context,
         own_code=baked.own_code,
     )  # fmt: skip
-    return Snippet(trainer, baked, text, status, tuple(_notes(trainer, baked, status)))
-
-
-def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> list[str]:
-    """Return the notes for the user."""
     notes = []
     if status == UNSEEN:
-        named = f"transformers {trainer.transformers}" if trainer.transformers else "the newest transformers"
-        notes.append(f"{named}, which {trainer.title} runs, was not tested with this checkpoint")
+        notes.append(f"{trainer.library}, which {trainer.title} runs, was not tested with this checkpoint")
     if baked.two_lists:
         notes.append(
             f"sequences within {baked.trained:,} tokens train the short list of frequencies; use longer ones to train "
             "the extension"
         )
-    return notes
-
-
-def _check(trainer: Trainer, baked: TrainingFacts) -> None:
-    """Raises RopeconvError for a checkpoint that a trainer would train with another RoPE, or not at all."""
-    reason = _refusal(trainer, baked)
-    if not reason:
-        return
-    others = [other.name for other in trainers().values() if other is not trainer and not _refusal(other, baked)]
-    ways = " or ".join(f"--for {name}" for name in others)
-    repair = f"use {ways}" if ways else "write it another way (`ropeconv apply --explain` lists what runtimes support)"
-    raise RopeconvError(f"{trainer.display_name} cannot train this checkpoint with its RoPE: {reason}; {repair}")
+    return Snippet(trainer, baked, text, status, tuple(notes))
 
 
 def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
@@ -228,8 +222,7 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
         return trainer.no_code
     status, reason = baked.verdict(trainer.transformers)
     if status not in (*RUNS, UNSEEN):
-        which = f"transformers {trainer.transformers}" if trainer.transformers else "the newest transformers"
-        return f"it runs {which}, which does not compute it ({status}: {reason})"
+        return f"it runs {trainer.library}, which does not compute it ({status}: {reason})"
     for rotary in trainer.rotary:
         if baked.model_type not in rotary.model_types:
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from ...errors import Interrupted, UsageError
 from ...options import DeviceOptions, TextOptions, TuneOptions, copied
@@ -48,7 +48,7 @@ def tune_command(
     from ...engines.transformers.load import out_of_memory
     from ...evaluate.evaluation import parse_duration
     from ...evaluate.tune.result import write_tuned
-    from ...evaluate.tune.tuning import SearchSettings, Tuning, open_tuning
+    from ...evaluate.tune.tuning import SearchSettings, open_tuning
     from ...views.results import show_tuned
     from ..execution import stopping
 
@@ -59,43 +59,32 @@ def tune_command(
     settings = copied(SearchSettings, options)
     settings.check()
     files, budget = texts_of(names, reading), parse_duration(reading.budget) if reading.budget else 0.0
-    how: dict[str, Any] = {
-        "device": running.device, "dtype": running.dtype, "device_map": device_map, "family": family,
-        "trust_remote_code": trust_remote_code,
-    }  # fmt: skip
-
-    def run(tuning: Tuning) -> Any:
-        if budget or dry_run:
-            cost = tuning.estimate()
-            cost.check(budget, settings.steps)
-            if dry_run:
-                return cost
-            screen.note(cost.sentence)
-        return tuning.run()
-
     what = "the best schedule so far will be measured on held-out text"
     try:
         with screen.counting("Searching", "steps") as (total, advance), stopping(screen, what) as stopped:
             progress = Progress(screen.note, total, advance, stopped)
             with open_tuning(
-                model, files, settings, progress, reading.journal, reading.fresh, not dry_run, **how
-            ) as tuning:
-                found = out_of_memory(lambda: run(tuning))
+                model, files, settings, progress, reading.journal, reading.fresh, not dry_run, device=running.device,
+                dtype=running.dtype, device_map=device_map, family=family, trust_remote_code=trust_remote_code,
+            ) as tuning:  # fmt: skip
+                cost = out_of_memory(tuning.estimate) if budget or dry_run else None
+                if cost:
+                    cost.check(budget, settings.steps)
+                    screen.note("" if dry_run else cost.sentence)
+                tuned = None if dry_run else out_of_memory(tuning.run)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; no recipe was written, and the same command continues") from None
-    if dry_run:
-        if screen.as_json:
-            screen.data(found.to_dict())
-        else:
-            screen.say(found.sentence)
+    if tuned is None:
+        assert cost is not None
+        screen.data(cost.to_dict()) if screen.as_json else screen.say(cost.sentence)
         return
     if out is not None:
-        write_tuned(found, out)
+        write_tuned(tuned, out)
     if plot is not None:
         from ...views.validation_plots import write_plot
 
-        write_plot(found, plot)
+        write_plot(tuned, plot)
     if screen.as_json:
-        screen.data(to_builtins(found))
+        screen.data(to_builtins(tuned))
     else:
-        show_tuned(found, out, screen)
+        show_tuned(tuned, out, screen)

@@ -31,8 +31,9 @@ EXPERT = "Expert options"
 PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, HUB, GENERAL, EXPERT)
 OTHER_WORDS = {
     "archs": "list archs", "bake": "apply", "check": "validate", "convert": "apply", "diff": "compare",
-    "extend": "apply", "families": "list families", "info": "inspect", "methods": "list methods", "publish": "push",
-    "recommend": "advise", "runtimes": "list runtimes", "schedule": "plot", "show": "inspect", "undo": "restore",
+    "extend": "apply", "families": "list families", "help": "--help", "info": "inspect", "merge": "compare",
+    "methods": "list methods", "publish": "push", "quantize": "apply", "recommend": "advise",
+    "runtimes": "list runtimes", "schedule": "plot", "show": "inspect", "test": "validate", "undo": "restore",
     "upload": "push", "verify": "validate",
 }  # fmt: skip
 """Commands that people type by other names."""
@@ -40,7 +41,7 @@ OTHER_OPTIONS = {
     "--quantize": "--outtype", "--quant": "--outtype", "--gguf": "--to gguf", "--format": "--to", "--output": "-o",
     "--max-model-len": "--context", "--ctx-size": "--context", "--max-position-embeddings": "--context",
     "--rope-theta": "--theta", "--rope-freq-base": "--theta", "--rope-scaling": "--yarn", "--factor": "--yarn",
-    "--overwrite": "--force",
+    "--method": "--yarn", "--lora": "--adapter", "--overwrite": "--force",
 }  # fmt: skip
 """Options that people type by other names, such as those of runtimes."""
 PUSH_ONLY = (
@@ -143,6 +144,8 @@ class Command(click.Command):
             other = OTHER_OPTIONS.get(name.replace("quantise", "quantize"), "")
             if any(other.partition(" ")[0] in param.opts for param in self.params):
                 raise UsageError(f"there is no option {name}; use {other}") from None
+            if name == "--model":
+                raise UsageError(f"there is no option {name}; use `{ctx.command_path} MODEL`") from None
             if problem.possibilities:
                 raise
             raise UsageError(f"there is no option {name}; `{ctx.command_path} --help-all` lists them") from None
@@ -194,6 +197,7 @@ class Group(click.Group):
             path = ctx.command_path
             near = OTHER_WORDS.get(word, "") if ctx.parent is None else ""
             near = near or next(iter(get_close_matches(word, names, 1)), "")
+            near = near or ("apply MODEL" if "/" in word or os.path.exists(word) else "")
             repair = f"use `{path} {near}`" if near else f"`{path} --help` lists them"
             raise UsageError(f"there is no command {shown(word)}; {repair}")
         return super().resolve_command(ctx, args)

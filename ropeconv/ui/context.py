@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import msgspec
 
 from ..formats.disk import Advance
-from .forms import PageForm
 
 
 class PageProgress(msgspec.Struct, frozen=True, tag="progress"):
@@ -66,11 +65,3 @@ class TaskContext:
                 self.tell(PageProgress(title, done, total))
 
         yield advance
-
-
-@dataclass(frozen=True)
-class PageRequest:
-    """A task for a process. task: its name in the registry. form: what was typed."""
-
-    task: str
-    form: PageForm

@@ -16,14 +16,14 @@ from types import FrameType
 from ..environment import redacted
 from ..errors import Stopped, reason
 from ..views.sheet import sentence
-from .context import Message, PageAnswer, PageProgress, PageRequest, TaskContext, decode, encode
+from .context import Message, PageAnswer, PageProgress, TaskContext, decode, encode
 from .forms import UPLOADS, PageForm, refuse_long
 from .sheet import HtmlSheet
 
 CANCELLED = "cancelled: nothing was kept"
 
 
-def work(connection: Connection, request: PageRequest) -> None:
+def work(connection: Connection, task: str, form: PageForm) -> None:
     """Does a task and sends its messages, the last of which is an answer.
 
     Any message from the page, and the end of the connection, stop the task.
@@ -31,7 +31,7 @@ def work(connection: Connection, request: PageRequest) -> None:
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the page's to handle, which then closes the connection
     try:
-        answer = _answer(connection, request)
+        answer = _answer(connection, task, form)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Stopped:  # there is only one, which may come at any moment
         answer = failure(CANCELLED)
@@ -40,7 +40,7 @@ def work(connection: Connection, request: PageRequest) -> None:
     os._exit(0)  # without waiting for the thread of a download that hangs
 
 
-def _answer(connection: Connection, request: PageRequest) -> PageAnswer:
+def _answer(connection: Connection, task: str, form: PageForm) -> PageAnswer:
     """The answer of a task, also where it fails."""
 
     def tell(message: Message) -> None:
@@ -53,12 +53,12 @@ def _answer(connection: Connection, request: PageRequest) -> PageAnswer:
         from .tasks import TASKS
 
         threading.Thread(target=_watch, args=(connection,), daemon=True).start()
-        refuse_long(request.form)
+        refuse_long(form)
         sheet = HtmlSheet()
-        TASKS[request.task](request.form, TaskContext(tell, finish), sheet)
-        return PageAnswer(without_places(sheet.html(), request.form))
+        TASKS[task](form, TaskContext(tell, finish), sheet)
+        return PageAnswer(without_places(sheet.html(), form))
     except Exception as problem:
-        return failure(without_places(redacted(reason(problem)), request.form))
+        return failure(without_places(redacted(reason(problem)), form))
 
 
 def without_places(text: str, form: PageForm) -> str:
@@ -107,13 +107,13 @@ def prepare() -> None:
 
 
 class PageJob:
-    """A running request. request: the task. seconds: its limit of time, None for none. baking: whether it writes."""
+    """A running task. seconds: its limit of time, None for none. baking: whether it writes."""
 
-    def __init__(self, request: PageRequest, seconds: float | None, baking: bool = False) -> None:
+    def __init__(self, task: str, form: PageForm, seconds: float | None, baking: bool = False) -> None:
         self.seconds, self.baking = seconds, baking
         self._stopped_at: float | None = None
         self._connection, theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=work, args=(theirs, request), daemon=True)
+        self._process = CONTEXT.Process(target=work, args=(theirs, task, form), daemon=True)
         self._process.start()
         theirs.close()
 

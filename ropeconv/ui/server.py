@@ -18,7 +18,7 @@ from ..formats.files import scratch
 from ..formats.package_data import render
 from ..rope.errors import RopeconvError
 from .access import PARAMETER, KeyMiddleware, OriginMiddleware, new_key
-from .context import PageAnswer, PageProgress, PageRequest
+from .context import PageAnswer, PageProgress
 from .forms import PageForm
 from .job import CANCELLED, PageJob, failure, prepare
 
@@ -42,14 +42,13 @@ class Front:
 
     def answers(self, task: str, form: PageForm, session: str, baking: bool = False) -> Iterator[str]:
         """Yield the HTML that a page shows while a task runs; the last is its answer."""
-        page_request, seconds = PageRequest(task, form), None if baking else SECONDS
         job: PageJob | None = None
         with self._lock:  # and nothing is yielded here: whoever leaves then would keep it
             before = self._jobs.get(session)
             busy = before is not None and before.baking
             cancelled = baking and session in self._cancelled
             if not busy and not cancelled:
-                job = self._jobs[session] = PageJob(page_request, seconds, baking)
+                job = self._jobs[session] = PageJob(task, form, None if baking else SECONDS, baking)
         if job is None:
             yield failure(CANCELLED if cancelled else BUSY).html
             return

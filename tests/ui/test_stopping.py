@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.ui.context import PageAnswer, PageRequest
+from ropeconv.ui.context import PageAnswer
 from ropeconv.ui.forms import BakeForm, ModelForm
 from ropeconv.ui.job import PageJob
 from ropeconv.ui.server import Front, _listening
@@ -91,7 +91,7 @@ def test_ctrl_c_ends_the_page_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def ask(task: str, form: ModelForm | BakeForm, seconds: float | None = 60) -> PageAnswer:
-    *_, last = PageJob(PageRequest(task, form), seconds).messages()
+    *_, last = PageJob(task, form, seconds).messages()
     assert isinstance(last, PageAnswer)
     return last
 
@@ -108,7 +108,7 @@ def test_a_request_that_takes_too_long_is_stopped_and_leaves_what_others_keep(fo
 
 
 def test_a_process_that_is_killed_is_an_answer(llama: Path) -> None:
-    job = PageJob(PageRequest("inspect", ModelForm(source=str(llama))), 60)
+    job = PageJob("inspect", ModelForm(source=str(llama)), 60)
     job._process.kill()
     (answer,) = [one for one in job.messages() if isinstance(one, PageAnswer)]
     assert answer.failed

@@ -94,43 +94,36 @@ def profiles_command(
     if keeps:
         plans = {name: with_card(plan) for name, plan in plans.items()}
     plan = profiles_plan(source, plans, out, copy)
-    branches = dict(zip(plans, ["main", *list(plans)[1:]], strict=True))
     if not (screen.quiet or screen.as_json):
         show_profiles(plan, screen, explain, keeps)
     documents = {
         name: {"name": name, "own_bytes": plan.own_bytes(name), **made.to_dict()} for name, made in plans.items()
     }
     if dry_run and not screen.as_json:
-        screen.copyable(f"Would publish {push}: {', '.join(branches.values())}" if push else f"Would write {plan.out}")
+        branches = ", ".join(["main", *list(plans)[1:]])
+        screen.copyable(f"Would publish {push}: {branches}" if push else f"Would write {plan.out}")
     if not dry_run:
         if keeps:
             _write(plan, documents, screen)
         if how:
-            _publish(plans, branches, how, keeps, documents, screen)
+            _publish(plans, how, documents, screen)
     if screen.as_json:
         shared = sum(file.size for file in plan.shared)
         screen.data({"out": str(plan.out), "shared_bytes": shared, "profiles": list(documents.values())})
 
 
-def _publish(
-    plans: dict[str, Plan], branches: dict[str, str], how: PublishOptions, kept: bool,
-    documents: dict[str, dict[str, Any]], screen: Screen,
-) -> None:  # fmt: skip
-    """Publishes each profile as its branch, and adds the URL to its document. kept: whether they were written here."""
+def _publish(plans: dict[str, Plan], how: PublishOptions, documents: dict[str, dict[str, Any]], screen: Screen) -> None:
+    """Publishes the first profile as main and each other one as a branch, and adds the URLs to their documents."""
     from ...bake.checkpoint import CheckpointPlan
-    from ...hub.upload_set import from_plan
-    from .push import publish_staged, send
+    from .push import publish_staged
 
-    others = tuple((name, plan.schedule.context) for name, plan in plans.items() if branches[name] == name)
+    first, *others = plans
+    main = replace(how, branches=tuple((name, plans[name].schedule.context) for name in others))
     for name, plan in plans.items():
-        on_branch = branches[name] == name
-        here = replace(how, revision=name, exist_ok=True) if on_branch else replace(how, branches=others)
+        here = main if name == first else replace(how, revision=name, exist_ok=True)
         assert isinstance(plan, CheckpointPlan)
-        if kept:
-            url = send(from_plan(plan, plan.out), here, screen)
-        else:
-            _, url = publish_staged(plan, None, here, screen, checksum=False)
-        documents[name] |= {"branch": branches[name], "published": url}
+        _, url = publish_staged(plan, None, here, screen, checksum=False)
+        documents[name] |= {"branch": here.revision or "main", "published": url}
         if not screen.as_json:
             screen.copyable(url if screen.quiet else f"{name}: {url}")
 

@@ -6,6 +6,8 @@ attention factor 1 + 0.1 ln s comes on top of it.
 
 from __future__ import annotations
 
+import math
+
 from ...errors import UnsupportedBake
 from ...formats.gguf.edit import Edit
 from ...formats.gguf.header import GgufValue, boolean, f32, string, u32
@@ -53,4 +55,10 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
                 raise UnsupportedBake(betas, target, why, OTHERWISE)
             values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
             values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
-    return with_attention_factor(model, schedule, start(model, schedule).merged(Edit(values | assumed)))
+    edit = start(model, schedule).merged(Edit(values | assumed))
+    if arch.softmax and arch.log_multiplier and not isinstance(form, Plain) and form.factor > 1:
+        # MLA scales its logits by the attention factor too; the multiplier, a slope over ln s, takes that back
+        scale = model.after(with_attention_factor(model, schedule, edit)).reading().spec.softmax_scale
+        slope = (math.sqrt(schedule.softmax_scale / scale) - 1) / math.log(form.factor)
+        edit = edit.merged(Edit({f"{prefix}scaling.yarn_log_multiplier": f32(slope)}))
+    return with_attention_factor(model, schedule, edit)

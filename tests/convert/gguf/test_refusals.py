@@ -46,14 +46,12 @@ def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) ->
         ("qwen2", PAIR, {"encoding": "tensor"}, "loads no rope_freqs for it; name a carrier (--carrier llama"),
         ("starcoder2", MIXED, {}, "starcoder2: by keys, nothing names an arbitrary frequency vector; by tensor, "
          "llama.cpp loads no rope_freqs for it; theta, linear and yarn fit into its keys"),
-        ("deepseek2", YARN, {"encoding": "keys"}, "with keys: it scales logits by 1.2965, not 1.0000; choose another"),
         ("llama", FULL, {}, "take --carrier mistral3, which llama and qwen2 can become, or leave --log-n out"),
         ("mistral3", CLAMPED, {}, "--allow-approximate to take that, or take --log-n full"),
     ],
 )  # fmt: skip
 def test_what_a_file_cannot_hold(tmp_path: Path, arch: str, of: Recipe, options: dict[str, Any], words: str) -> None:
-    keys = {"attention.head_count_kv": 1} if arch == "deepseek2" else None
-    assert words in refusal(tmp_path, arch, of, keys, **options)
+    assert words in refusal(tmp_path, arch, of, **options)
 
 
 def test_a_length_that_also_scales_queries_stays(tmp_path: Path) -> None:

@@ -104,6 +104,19 @@ def test_layers_that_predict_are_kept_where_llamacpp_has_them(tmp_path: Path, mo
     assert not any("MTP" in warning for warning in plan.warnings)
 
 
+@pytest.mark.parametrize(("method", "attn_factor"), [("yarn", 1.1386294), ("linear", 1)])
+def test_latent_attention_keeps_its_logits(tmp_path: Path, method: str, attn_factor: float) -> None:
+    """llama.cpp multiplies its logits by (1 + 0.1 ln 4)^2; the multiplier is (1 / 1.1386294 - 1) / ln 4."""
+    source, out = checkpoint("deepseek_v3", tmp_path / "source"), tmp_path / "out.gguf"
+    plan = bake(source, recipe_of(method, 4.0), out)
+    header = GgufFile.open(out)
+    assert header.get("deepseek2.rope.scaling.yarn_log_multiplier") == pytest.approx(-0.0878249, rel=1e-5)
+    assert header.get("deepseek2.rope.scaling.attn_factor", 1) == pytest.approx(attn_factor, rel=1e-6)
+    reference, stock = of_transformers(source, plan), of_llamacpp(out)
+    assert max(one.kl_mean for one in beyond(reference, stock)) < 1e-5
+    assert min(one.kl_mean for one in beyond(of_transformers(source, None), stock)) > 1e-3
+
+
 @pytest.mark.parametrize("model_type", ["deepseek_v3", "ernie4_5_moe"])
 def test_layers_that_predict_are_left_out_elsewhere_and_the_plan_says_so(tmp_path: Path, model_type: str) -> None:
     made, plain = tmp_path / "out.gguf", tmp_path / "plain.gguf"

@@ -248,10 +248,9 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
 
 def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
     """Shows a row per property of two models, without `explain` those that differ."""
-    cells = [_cells(side) for side in (difference.first, difference.second)]
     rows = [
-        (name, a, b, *(["differs" if key in difference.differs else ""] if explain else []))
-        for (key, name), a, b in zip(ROWS.items(), *cells, strict=True)
+        (title, a, b, *(["differs" if key in difference.differs else ""] if explain else []))
+        for (key, title, a), (_, _, b) in zip(_cells(difference.first), _cells(difference.second), strict=True)
         if (a or b) and (explain or key in difference.differs)
     ]
     if rows:
@@ -274,26 +273,8 @@ def _show_runtimes(difference: RopeDifference, sheet: Sheet, explain: bool) -> N
             sheet.table("", ("runtime", "A", "B"), changed)
 
 
-ROWS = {
-    "family": "family",
-    "frequencies": "frequencies",
-    "attention_factor": "attention factor",
-    "softmax_scale": "softmax scale",
-    "query_scaling": "query scaling",
-    "context": "context",
-    "original_context": "trained for",
-    "layers": "layers",
-    "window_frequencies": "window layers",
-    "window_attention_factor": "their attention factor",
-    "rotary_dim": "rotary_dim",
-    "mla": "attention",
-    "layout": "pairs",
-}
-"""Titles of the rows, by the name of what they show."""
-
-
-def _cells(side: Side) -> tuple[str, ...]:
-    """The cells of a model, in the order of ROWS; empty where there is nothing to say."""
+def _cells(side: Side) -> list[tuple[str, str, str]]:
+    """The properties of a model: the name of each, its title, and its value in words, empty for nothing to say."""
     spec, scaling = side.spec, side.spec.query_scaling
     kinds = {
         "global": ("rotates", "rotate"),
@@ -301,21 +282,25 @@ def _cells(side: Side) -> tuple[str, ...]:
         "none": ("does not rotate", "do not rotate"),
     }
     layers = [counted(spec.layers.count(kind), *words) for kind, words in kinds.items() if kind in spec.layers]
-    return (
-        side.inspection.name,
-        describe(spec.form),
-        f"{spec.attention_factor:.6g}{' (partly in the weights)' if side.folded else ''}",
-        f"{spec.softmax_scale:.6g}" if spec.softmax_scale != 1 else "",
-        f"{scaling.gain:.6g} (1 + {scaling.beta:.6g} ln(1 + floor(p / {scaling.length:,})))" if scaling else "",
-        f"{spec.context:,}",
-        f"{spec.original_context:,}",
-        "; ".join(layers),
-        describe(spec.local_form) if spec.local_form else "",
-        f"{side.window_attention_factor:.6g}" if side.window_attention_factor != 1 else "",
-        f"{spec.rotary_dim} of head_dim {spec.head_dim}",
-        "multi-head latent" if spec.mla else "",
-        "rotate_half" if spec.layout == "half" else "interleaved",
-    )
+    query_scaling = ""
+    if scaling:
+        query_scaling = f"{scaling.gain:.6g} (1 + {scaling.beta:.6g} ln(1 + floor(p / {scaling.length:,})))"
+    factor, window_factor = spec.attention_factor, side.window_attention_factor
+    return [
+        ("family", "family", side.inspection.name),
+        ("frequencies", "frequencies", describe(spec.form)),
+        ("attention_factor", "attention factor", f"{factor:.6g}{' (partly in the weights)' if side.folded else ''}"),
+        ("softmax_scale", "softmax scale", f"{spec.softmax_scale:.6g}" if spec.softmax_scale != 1 else ""),
+        ("query_scaling", "query scaling", query_scaling),
+        ("context", "context", f"{spec.context:,}"),
+        ("original_context", "trained for", f"{spec.original_context:,}"),
+        ("layers", "layers", "; ".join(layers)),
+        ("window_frequencies", "window layers", describe(spec.local_form) if spec.local_form else ""),
+        ("window_attention_factor", "their attention factor", f"{window_factor:.6g}" if window_factor != 1 else ""),
+        ("rotary_dim", "rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}"),
+        ("mla", "attention", "multi-head latent" if spec.mla else ""),
+        ("layout", "pairs", "rotate_half" if spec.layout == "half" else "interleaved"),
+    ]
 
 
 def _vector(difference: FrequencyDifference) -> str:

@@ -24,7 +24,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMPORTED = {
     "llama_cpp": "llama-cpp-python", "huggingface_hub": "huggingface-hub",
     "tokenizers": "transformers", "grpc": "ray", "starlette": "gradio", "fastapi": "gradio", "uvicorn": "gradio",
-    "google": "protobuf",
+    "google": "protobuf", "yaml": "pyyaml",
 }  # fmt: skip
 """Packages by the name of their distribution, or of one that depends on them."""
 

@@ -79,7 +79,7 @@ def terms_of(license: str) -> tuple[str, bool]:
 
 def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
     """The entries of `model-index`: one for every number."""
-    from huggingface_hub import EvalResult
+    from huggingface_hub.repocard_data import EvalResult
 
     for record in records:
         for number in record.measured:
@@ -133,6 +133,7 @@ def drawable(records: Sequence[EvaluationRecord]) -> EvaluationRecord | None:
 
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
 TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
+FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 COMMANDS = ("vllm", "sglang", "tgi", "mlx-lm")
 """Runtimes whose command a card has; run.jinja has the commands."""
@@ -214,8 +215,9 @@ def base_model(api: HfApi, what: UploadSet, how: PublishOptions) -> tuple[BaseMo
 def inherited(text: str) -> JsonObject:
     """The metadata of a model's card that also holds for its derivatives. text: of the card, may be empty."""
     data = _metadata(text)
-    tags = {"tags": list(data.get("tags") or [])} if data else {}
-    return {key: data[key] for key in INHERITED if data.get(key)} | tags
+    tags = data.get("tags")
+    of_card = {"tags": tags if isinstance(tags, list) else []} if data else {}
+    return {key: data[key] for key in INHERITED if data.get(key)} | of_card
 
 
 def relation(what: UploadSet, ggufs: Sequence[str]) -> str | None:
@@ -227,13 +229,15 @@ def relation(what: UploadSet, ggufs: Sequence[str]) -> str | None:
 
 
 def _metadata(text: str) -> JsonObject:
-    """The metadata of a card; empty for a text without."""
-    from huggingface_hub import ModelCard
+    """The metadata of a card; empty for a text without, or where it is no YAML."""
+    import yaml  # huggingface_hub's ModelCard brings its whole client, which takes a second to import
 
-    if not text.strip():
+    block = FRONT_MATTER.match(text)
+    try:
+        data = yaml.safe_load(block[1]) if block else {}
+    except yaml.YAMLError:
         return {}
-    metadata: JsonObject = ModelCard(text, ignore_metadata_errors=True).data.to_dict()
-    return metadata
+    return data if isinstance(data, dict) else {}
 
 
 MARK = "<!-- written by ropeconv -->"
@@ -258,7 +262,7 @@ def card(
     Raises:
         BadSource: The receipt names an unknown method.
     """
-    from huggingface_hub import ModelCardData
+    from huggingface_hub.repocard_data import ModelCardData
 
     receipt, known, weights, branch = what.receipt, {**base.known}, what.quantised, how.revision
     step, title = receipt.extension, repo_id.split("/")[-1]

@@ -179,6 +179,14 @@ def test_a_folder_gets_a_card_and_keeps_that_of_the_source(llama: Path, tmp_path
     assert {"README.md", "README-source.md"} & {*what.adds, *what.copies} == set()
 
 
+@pytest.mark.parametrize("metadata", ["license: [", "- mit", "license: mit\ntags: 7"])
+def test_metadata_that_is_no_mapping_of_yaml_is_left_out(metadata: str, llama: Path, tmp_path: Path) -> None:
+    (llama / "README.md").write_text(f"---\n{metadata}\n---\n# The base\n")
+    command(tmp_path, "apply", "model", "--yarn", "4", "-q", code=0)
+    data = data_of((tmp_path / "model-yarn4" / "README.md").read_text())
+    assert (data.license, data.tags) == ("mit" if "mit\n" in metadata else None, ["ropeconv", "yarn", "long-context"])
+
+
 def test_a_card_is_replaced_by_the_next_bake_and_undone_and_an_edited_one_stays(llama: Path, tmp_path: Path) -> None:
     (llama / "README.md").write_text("# The base\n")
     command(tmp_path, "apply", "model", "--yarn", "4", "-q", code=0)

@@ -121,12 +121,6 @@ def _difference(total: WindowMeasurement) -> str:
     return f"{total.difference:+.4f} ± {total.error:.4f}{MARK if total.decided else ' '}"
 
 
-STATES = (
-    "positions", "relative error", "95 %", "max", "allowed", "cosine", "unscaled source", "",
-)  # fmt: skip
-VALIDATION_COLUMNS = (
-    "positions", "KL mean", "KL 95 %", "KL max", "allowed", "max |dlogit|", "top-1", "top-5", "unscaled source", "",
-)  # fmt: skip
 OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
 
 
@@ -135,19 +129,13 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
     whole = title if result.unchecked else f"Every position up to {result.length:,}, {result.chunk} at a time"
     for run, words in (("spread", title), ("whole", whole)):
         shown = [bucket for bucket in result.buckets if bucket.run == run]
-        if any(bucket.cosine is not None for bucket in shown):
-            columns = sheet.table(words, STATES, [_states(bucket) for bucket in shown])
-            meanings = HIDDEN_STATES
-        elif shown:
-            kept = [i for i, name in enumerate(VALIDATION_COLUMNS) if explain or name not in OPTIONAL]
-            rows = [_bucket(bucket) for bucket in shown]
-            columns = sheet.table(
-                words,
-                [VALIDATION_COLUMNS[i] for i in kept],
-                [[row[i] for i in kept] for row in rows],
-                optional=OPTIONAL,
-            )
-            meanings = VALIDATION
+        states = any(bucket.cosine is not None for bucket in shown)
+        rows = [(_states if states else _logits)(bucket) for bucket in shown]
+        if rows:
+            kept = [name for name in rows[0] if explain or name not in OPTIONAL]
+            optional = [name for name in OPTIONAL if name in kept]
+            columns = sheet.table(words, kept, [[row[name] for name in kept] for row in rows], optional=optional)
+            meanings = HIDDEN_STATES if states else VALIDATION
     if result.buckets:
         sheet.say(legend(meanings, columns))
     sheet.say(result.sentence)
@@ -155,24 +143,26 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
         sheet.say(f"This test does not cover: {'; '.join(result.unchecked)}.")
 
 
-def _states(bucket: BucketResult) -> tuple[str, ...]:
-    """A row for hidden states, with relative errors instead of KLs."""
-    kls = (bucket.kl_mean, bucket.kl_95, bucket.kl_max, bucket.tolerance)
-    errors = [f"{math.sqrt(2 * kl):.1e}" for kl in kls]
-    control, word = f"{math.sqrt(2 * bucket.control_kl):.1e}", "agrees" if bucket.agrees else "disagrees"
-    return bucket.name, *errors, f"{bucket.cosine:.9f}", control, word
+def _states(bucket: BucketResult) -> dict[str, str]:
+    """A row for hidden states by column, with relative errors instead of KLs."""
+    kls = {"relative error": bucket.kl_mean, "95 %": bucket.kl_95, "max": bucket.kl_max, "allowed": bucket.tolerance}
+    return {
+        "positions": bucket.name, **{name: f"{math.sqrt(2 * kl):.1e}" for name, kl in kls.items()},
+        "cosine": f"{bucket.cosine:.9f}", "unscaled source": f"{math.sqrt(2 * bucket.control_kl):.1e}",
+        "": "agrees" if bucket.agrees else "disagrees",
+    }  # fmt: skip
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
-def _bucket(bucket: BucketResult) -> tuple[str, ...]:
-    return (
-        bucket.name, f"{bucket.kl_mean:.1e}", f"{bucket.kl_95:.1e}", f"{bucket.kl_max:.1e}", f"{bucket.tolerance:.1e}",
-        f"{bucket.max_dlogit:.1e}", _share(bucket.top1), _share(bucket.top5), f"KL {bucket.control_kl:.1e}",
-        "agrees" if bucket.agrees else "disagrees",
-    )  # fmt: skip
+def _logits(bucket: BucketResult) -> dict[str, str]:
+    """A row for logits by column."""
+    shares = {"top-1": bucket.top1, "top-5": bucket.top5}
+    return {
+        "positions": bucket.name, "KL mean": f"{bucket.kl_mean:.1e}", "KL 95 %": f"{bucket.kl_95:.1e}",
+        "KL max": f"{bucket.kl_max:.1e}", "allowed": f"{bucket.tolerance:.1e}",
+        "max |dlogit|": f"{bucket.max_dlogit:.1e}",
+        **{name: "-" if value is None else f"{value:.1%}" for name, value in shares.items()},
+        "unscaled source": f"KL {bucket.control_kl:.1e}", "": "agrees" if bucket.agrees else "disagrees",
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)

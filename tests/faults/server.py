@@ -74,7 +74,8 @@ def import_all() -> None:
     """Imports what commands import when they run, so that each fork need not."""
     for module in pkgutil.walk_packages(ropeconv.__path__, "ropeconv."):
         # the page's Gradio imports huggingface_hub, which takes its settings from the environment of that moment
-        if not module.name.endswith(("program", "__main__")) and not module.name.startswith("ropeconv.ui."):
+        unused = ("ropeconv.ui.", "ropeconv.engines.transformers.")  # no command here needs torch, and it takes seconds
+        if not module.name.endswith(("program", "__main__")) and not module.name.startswith(unused):
             importlib.import_module(module.name)
     for name in ("gguf", "rich.progress", "rich.table"):
         importlib.import_module(name)

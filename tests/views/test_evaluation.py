@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import msgspec
@@ -10,7 +11,8 @@ import pytest
 
 from ropeconv.cli.screen import Screen
 from ropeconv.evaluate.result import Result
-from ropeconv.views.results import show_result
+from ropeconv.validate.validation import BucketResult, Validation
+from ropeconv.views.results import show_result, show_validation
 
 from ..evaluate.results import made
 from ..support.in_process import Terminal, plain
@@ -72,3 +74,16 @@ def test_sentences_below_the_table_say_what_belongs_to_the_numbers(monkeypatch: 
         "chance would mark",
     ):  # fmt: skip
         assert said in text
+
+
+@pytest.mark.parametrize(("width", "columns"), [(200, 10), (70, 7), (40, 5)])
+def test_a_validation_leaves_columns_out_where_a_terminal_is_narrow(
+    monkeypatch: pytest.MonkeyPatch, width: int, columns: int
+) -> None:
+    bucket = BucketResult("1-63", 63, 1e-7, 2e-7, 3e-7, 1e-3, 1.0, 0.5, 1e-5, True)
+    result = Validation("5.23.0", "cpu", "d" * 64, 64, 0, (bucket,), True, "PASS")
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    show_validation(result, "x", Screen(), explain=width > 40)
+    row = next(line for line in plain(sys.stdout.getvalue()).splitlines() if line.startswith("1-63"))
+    assert len(re.split(r" {2,}", row)) == columns

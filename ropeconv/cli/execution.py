@@ -36,6 +36,7 @@ def run_validation(
     from ..engines.engine import Progress
     from ..engines.transformers.load import out_of_memory
     from ..validate.checkpoint import validate_checkpoint
+    from ..validate.checks import check_frequencies
     from ..validate.gguf import check_gguf, validate_gguf
     from ..validate.server import validate_server
 
@@ -46,7 +47,9 @@ def run_validation(
         settings.place()  # a device that does not exist is refused before any check
     files = compare_files(comparison, options, screen)
     if not (gguf or server):
-        _check_frequencies(comparison, settings, screen)
+        check = check_frequencies(comparison, settings.trust_remote_code)
+        read_as = f", read as {check.read_as}," if check.read_as else ""
+        screen.note(f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32).")
     long = bool(settings.length) and not (gguf or server)  # a part of a short run is not worth a comparison
 
     def run(progress: Progress) -> Validation:
@@ -77,14 +80,6 @@ def compare_files(comparison: Comparison, options: Options, screen: Screen) -> V
     for sentence in (verification.sentence, *verification.notes, *verification.unverified):
         screen.note(sentence if sentence.endswith(".") else f"Note: {sentence}.")
     return verification
-
-
-def _check_frequencies(comparison: Comparison, settings: Settings, screen: Screen) -> None:
-    from ..validate.checks import check_frequencies
-
-    check = check_frequencies(comparison, settings.trust_remote_code)
-    read_as = f", read as {check.read_as}," if check.read_as else ""
-    screen.note(f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32).")
 
 
 @contextmanager

@@ -85,7 +85,9 @@ def _problem(scope: Scope) -> str:
     if [_hostname(host) in LOOPBACK for host in hosts] != [True]:
         return OTHER_HOST
     is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-    if not all(site in OWN for site in sites) and not (is_read and _is_navigation(headers)):
+    # a browser opens a page, and not in a frame
+    navigates = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
+    if not all(site in OWN for site in sites) and not (is_read and navigates):
         return OTHER_ORIGIN
     if not origins and not is_read:
         return OTHER_ORIGIN
@@ -148,11 +150,6 @@ def _headers(scope: Scope) -> Headers:
     from starlette.datastructures import Headers
 
     return Headers(scope=scope)
-
-
-def _is_navigation(headers: Headers) -> bool:
-    """Whether a browser opens a page, and not in a frame."""
-    return (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
 
 
 def _netloc(origin: str) -> str:

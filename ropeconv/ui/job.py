@@ -129,7 +129,8 @@ class PageJob:
         answer: PageAnswer | None = None
         try:
             yield PageProgress("Reading")  # also so that the same answer once more is seen to be a new one
-            while answer is None and not self._overdue():
+            # one that was stopped too long ago is not going to answer
+            while answer is None and not (self._stopped_at and time.monotonic() - self._stopped_at > GRACE):
                 if self.seconds is not None and not late and time.monotonic() - begun > self.seconds:
                     late = True
                     self.stop()
@@ -148,10 +149,6 @@ class PageJob:
         if late and (answer is None or answer.failed):
             answer = failure(f"this takes longer than the limit of {self.seconds:.0f} seconds; {ELSEWHERE}")
         yield answer or failure(UNFINISHED if self._stopped_at else f"{LOST}; {ELSEWHERE}")
-
-    def _overdue(self) -> bool:
-        """Whether it was stopped so long ago that it is not going to answer."""
-        return self._stopped_at is not None and time.monotonic() - self._stopped_at > GRACE
 
     def _end(self) -> None:
         with suppress(OSError):

@@ -60,13 +60,14 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
     spec = inspection.spec
     rotating_dims = 2 * spec.rotating_pairs
     factor = "" if spec.attention_factor == 1 else f", attention factor {spec.attention_factor:.6g}"
+    assumed = " (assumed)" if spec.original_context_source == "declared" else ""
     cache = f"; KV cache {inspection.kv_cache.sizes(spec.context).partition(', ')[0]}" if inspection.kv_cache else ""
     rows = [
         *_draft(inspection),
         ("family", inspection.name),
         ("RoPE", f"{describe(spec.form)}{factor}"),
         ("rotates", f"{rotating_dims} of {spec.head_dim} dimensions; layers: {describe_layers(spec)}"),
-        ("context", f"{spec.context:,} tokens, trained: {spec.original_context:,}{_assumed(spec)}{cache}"),
+        ("context", f"{spec.context:,} tokens, trained: {spec.original_context:,}{assumed}{cache}"),
         *_parts(inspection),
     ]
     if inspection.encoder:
@@ -92,10 +93,6 @@ def _parts(inspection: Inspection) -> list[tuple[str, str]]:
     config = inspection.source.config() if isinstance(inspection.source, Source) else {}
     notes = {"MTP": mtp_note(config), "modalities": modality_note(config, inspection.spec.mrope_section)}
     return [(name, note) for name, note in notes.items() if note and not inspection.draft]
-
-
-def _assumed(spec: RopeSpec) -> str:
-    return " (assumed)" if spec.original_context_source == "declared" else ""
 
 
 def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:

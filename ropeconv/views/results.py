@@ -81,23 +81,19 @@ def _space(entry: Entry, colours: bool) -> str:
 
 def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
     """Show the held-out losses of all rows, the verdict, and the next command. out: the written recipe."""
-    with_needles = any(row.needle for row in result.rows)
-    columns = ["", "beyond", "inside", *["needle"] * with_needles, "total", "minus best formula"]
-    body = [
-        (
-            row.name,
-            f"{row.beyond.value:.4f}",
-            f"{row.inside.value:.4f}",
-            *([f"{row.needle.value:.4f}"] if row.needle else []),
-            f"{row.total.value:.4f}",
-            _difference(row.total),
-        )
+    rows = [
+        {
+            "": row.name, "beyond": f"{row.beyond.value:.4f}", "inside": f"{row.inside.value:.4f}",
+            **({"needle": f"{row.needle.value:.4f}"} if row.needle else {}), "total": f"{row.total.value:.4f}",
+            "minus best formula": _difference(row.total),
+        }
         for row in result.rows
-    ]
+    ]  # fmt: skip
+    columns, body = list(rows[0]), [list(row.values()) for row in rows]
     n = max(row.total.clusters for row in result.rows)
     title = f"{result.source}, held-out losses at {result.context:,} tokens; n = {n}"
-    sheet.table(title, tuple(columns), body, right=columns[1:])
-    parts = f"beyond + {result.price:g} inside" + f" + {result.needles:g} needle" * with_needles
+    sheet.table(title, columns, body, right=columns[1:])
+    parts = f"beyond + {result.price:g} inside" + f" + {result.needles:g} needle" * ("needle" in columns)
     sheet.say(
         f"Losses in nats per token, beyond and inside the trained context of {result.trained:,} tokens; total: "
         f"{parts}; {MARK}: {LEVEL}."

@@ -76,6 +76,19 @@ class LlamaCppProcess(ProgramProcess):
             raise RopeconvError(f"llama.cpp has ended after a failure with {self.name}; load it again")
         return self._answer(kind, [method, *arguments], (progress or Progress()).advance)
 
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The tokens before every text."""
+        return self.loaded.prefix
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, without the prefix."""
+        return self.ask(list[int], "encode", text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens."""
+        return self.ask(str, "decode", list(ids))
+
     def _answer(self, kind: type[T], question: object, advance: Callable[[int], None] = lambda count: None) -> T:
         try:
             self.send(msgspec.json.encode(question))

@@ -7,19 +7,17 @@ import hashlib
 import re
 import sys
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ..engines.llamacpp import LlamaCppProcess
 from ..engines.llamacpp_program import Load
-from ..engines.servers.protocol import Server
+from ..engines.servers.protocol import prefix_of
 from ..environment import require
 from ..errors import BadSource, UsageError
 from ..pretrained import load_tokenizer
@@ -30,25 +28,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Tokenizer(ABC):
-    """The tokenizer of a model. prefix: the tokens that it puts before every text."""
+class Tokenizer(Protocol):
+    """The tokenizer of a model."""
 
-    prefix: tuple[int, ...] = ()
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The tokens that it puts before every text."""
 
-    @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without the prefix."""
 
-    @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens."""
-
-
-def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, ...]:
-    """The tokens before a text. with_special: its tokens as a model reads it. plain: without special tokens."""
-    count = len(with_special) - len(plain)
-    before = next((k for k in range(count + 1) if list(with_special[k : k + len(plain)]) == list(plain)), 0)
-    return tuple(with_special[:before])
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +227,7 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
     return [(number, places[turn]) for turn in range(most) for number, places in ends.items() if turn < len(places)]
 
 
-class CheckpointTokenizer(Tokenizer):
+class CheckpointTokenizer:
     """The tokenizer of a checkpoint. trust: run its tokenization file. Raises BadSource as `load_tokenizer` does."""
 
     def __init__(self, folder: Path, trust: bool = False) -> None:
@@ -251,35 +242,6 @@ class CheckpointTokenizer(Tokenizer):
         return str(self.tokenizer.decode(list(ids)))
 
 
-class GgufTokenizer(Tokenizer):
-    """The tokenizer of a GGUF file. process: has loaded its vocabulary only."""
-
-    def __init__(self, process: LlamaCppProcess) -> None:
-        self.process, self.prefix = process, process.loaded.prefix
-
-    def encode(self, text: str) -> list[int]:
-        return self.process.ask(list[int], "encode", text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.process.ask(str, "decode", list(ids))
-
-
-@contextmanager
-def gguf_tokenizer(path: Path) -> Iterator[GgufTokenizer]:
-    """The tokenizer of a file, while it is entered. Raises RopeconvError where llama.cpp cannot load it."""
-    with LlamaCppProcess(Load(path=str(path), vocabulary_only=True)) as process:
-        yield GgufTokenizer(process)
-
-
-class ServerTokenizer(Tokenizer):
-    """The tokenizer of a server. Raises RopeconvError where it has none."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.prefix = prefix_of(server.encode("a", special=True), server.encode("a"))
-
-    def encode(self, text: str) -> list[int]:
-        return self.server.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.server.decode(ids)
+def gguf_tokenizer(path: Path) -> LlamaCppProcess:
+    """The tokenizer of a file, when it is entered. Raises RopeconvError where llama.cpp cannot load it."""
+    return LlamaCppProcess(Load(path=str(path), vocabulary_only=True))

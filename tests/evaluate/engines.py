@@ -11,12 +11,12 @@ from ropeconv import RecipeError
 from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.runners.runner import Runner
-from ropeconv.evaluate.texts import TextDocument, Texts, Tokenizer
+from ropeconv.evaluate.texts import TextDocument, Texts
 
 Loss = Callable[[Sequence[int], int], float]
 
 
-class Letters(Tokenizer):
+class Letters:
     """One token per character, behind `prefix`."""
 
     def __init__(self, prefix: tuple[int, ...] = ()) -> None:

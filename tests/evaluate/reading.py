@@ -13,7 +13,7 @@ from ropeconv.evaluate.texts import TextDocument, Texts, Tokenizer
 
 
 @dataclass
-class WordTokenizer(Tokenizer):
+class WordTokenizer:
     """Words with the space before them, single digits, and all other characters; two tokens before every text."""
 
     prefix: tuple[int, ...] = (0, 1)

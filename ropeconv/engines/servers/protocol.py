@@ -12,6 +12,7 @@ from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 import msgspec
@@ -135,6 +136,13 @@ class ServedModel:
     vocabulary: int = 0
 
 
+def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, ...]:
+    """The tokens before a text. with_special: its tokens as a model reads it. plain: without special tokens."""
+    count = len(with_special) - len(plain)
+    before = next((k for k in range(count + 1) if list(with_special[k : k + len(plain)]) == list(plain)), 0)
+    return tuple(with_special[:before])
+
+
 class Server(Engine):
     """A running server with one of its models, through one protocol.
 
@@ -199,6 +207,11 @@ class Server(Engine):
         return RopeconvError(
             f"the answer of {self.title} has no {what}, so this version is not supported; run the model another way"
         )
+
+    @cached_property
+    def prefix(self) -> tuple[int, ...]:
+        """The tokens that it puts before every text."""
+        return prefix_of(self.encode("a", special=True), self.encode("a"))
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """The tokens of a text. special: with those that the server adds to every text."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -107,14 +107,10 @@ class CheckpointRunner(Runner):
         weights = sum(weight.nbytes for weight in self.loaded.model.parameters())
         return memory_sentence(weights, self.inspection.kv_cache, tokens, 4 if self.at.dtype == "float32" else 2)
 
-    @contextmanager
-    def engine(self, row: Row) -> Iterator[Engine]:
+    def engine(self, row: Row) -> AbstractContextManager[Engine]:
         schedule = self.schedule(row)
-        if row.recipe is None and schedule.short_inv_freq is None:
-            yield self.loaded
-            return
-        with self.patched(schedule) as engine:
-            yield engine
+        unpatched = row.recipe is None and schedule.short_inv_freq is None
+        return nullcontext(self.loaded) if unpatched else self.patched(schedule)
 
     @contextmanager
     def patched(self, schedule: Schedule) -> Iterator[Engine]:

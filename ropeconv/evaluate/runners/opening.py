@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from ...engines.transformers.load import folder_of
 from ...environment import require
@@ -28,22 +28,17 @@ Opened = tuple[Runner, list[Row]]
 UNNEEDED = "--trust-remote-code has no effect, since this checkpoint has no code; leave it out"
 
 
-@contextmanager
-def open_runner(request: RunnerRequest) -> Iterator[Opened]:
+def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
     """The runner of the rows, and the rows, while it is entered.
 
     Raises UsageError for options that do not go together, BadSource where a model cannot be opened.
     """
     _refuse_nonsense(request)
-    opener = open_checkpoint
     if request.servers:
-        opener = open_servers
-    elif _is_output(request):
-        opener = open_output
-    elif request.model.endswith(".gguf"):
-        opener = open_gguf
-    with opener(request) as opened:
-        yield opened
+        return open_servers(request)
+    if _is_output(request):
+        return open_output(request)
+    return open_gguf(request) if request.model.endswith(".gguf") else open_checkpoint(request)
 
 
 @contextmanager
@@ -70,7 +65,7 @@ def open_gguf(request: RunnerRequest) -> Iterator[Opened]:
     source = open_source(request.model, request.family)
     assert isinstance(source, GgufSource)
     with gguf_tokenizer(source.file.path) as tokenizer:
-        options = engine_options(request, tokenizer.process.loaded.offloads)
+        options = engine_options(request, tokenizer.loaded.offloads)
         yield LlamaCppRunner(source, tokenizer, options), request.rows or parse_rows(DEFAULT)
 
 

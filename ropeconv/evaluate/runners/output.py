@@ -55,10 +55,8 @@ class OutputRunner(Runner):
     def digest(self, row: Row) -> str:
         return self.models[row][0]
 
-    @contextmanager
-    def engine(self, row: Row) -> Iterator[Engine]:
-        with self.models[row][1]() as engine:
-            yield engine
+    def engine(self, row: Row) -> AbstractContextManager[Engine]:
+        return self.models[row][1]()
 
 
 @contextmanager
@@ -111,7 +109,7 @@ def _in_llamacpp(
     """The runner of a GGUF file."""
     file = GgufSource(output)
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
-    options = engine_options(request, tokenizer.process.loaded.offloads)
+    options = engine_options(request, tokenizer.loaded.offloads)
     models: Models = {}
     if comparison is not None and isinstance(comparison.source, GgufSource):
         source = comparison.source

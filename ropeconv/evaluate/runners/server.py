@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from ...engines.engine import Engine, Output
@@ -18,7 +18,7 @@ from ...models.gguf import GgufSource
 from ...models.open import open_source
 from ...rope.errors import RopeconvError
 from ..row import Row
-from ..texts import CheckpointTokenizer, ServerTokenizer, Tokenizer, gguf_tokenizer
+from ..texts import CheckpointTokenizer, Tokenizer, gguf_tokenizer
 from .runner import Runner, RunnerRequest
 
 SAMPLE = "The 3 words naïve, façade and 北京 cost $12.50, and then `x += 1`."
@@ -44,9 +44,8 @@ class ServerRunner(Runner):
             return f"{server.runtime} is a server, and this measure runs in transformers; leave it out"
         return "" if output in server.gives else server.without(output)
 
-    @contextmanager
-    def engine(self, row: Row) -> Iterator[Engine]:
-        yield self.servers[row.name]
+    def engine(self, row: Row) -> AbstractContextManager[Engine]:
+        return nullcontext(self.servers[row.name])
 
 
 @contextmanager
@@ -70,7 +69,7 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     with ExitStack() as stack:
         local, inspection = _local(request, stack)
         first = next(iter(servers.values()))
-        tokenizer = local or ServerTokenizer(first)
+        tokenizer = local or first
         for server in servers.values():
             _refuse_other(server, tokenizer, request.model or first.served.model)
         trained = inspection.spec.unscaled().original_context if inspection else first.served.length

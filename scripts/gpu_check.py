@@ -16,8 +16,8 @@ import torch
 import transformers
 
 import ropeconv
-from ropeconv.engines.transformers.backbone import hidden_states
-from ropeconv.engines.transformers.load import DeviceSpec, device_spec, load_stock, out_of_memory
+from ropeconv.engines.transformers.engine import TransformersEngine
+from ropeconv.engines.transformers.load import DeviceSpec, load_stock, out_of_memory
 from ropeconv.engines.transformers.memory import release
 from ropeconv.evaluate.tune.tuning import open_tuning
 from ropeconv.rope.errors import RopeconvError
@@ -121,7 +121,7 @@ def _bare(bench: Bench) -> dict[str, Any]:
     result: dict[str, Any] = {}
 
     def run(count: int) -> None:
-        hidden_states(model, ids[:count], range(count), [count - 1], bench.chunk)
+        TransformersEngine(model, bench.chunk).hidden_states(ids[:count], range(count), [count - 1])
 
     used = kernels(lambda: run(2 * bench.chunk), bench.at)
     with measured(result):
@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder for the model and the outputs, which stay there")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
     given = parser.parse_args()
-    at = device_spec(given.device, "auto", stored="bfloat16")
+    at = DeviceSpec(given.device, "auto").available("bfloat16")
     name = torch.cuda.get_device_name() if at.device.startswith("cuda") else "cpu"
     results: dict[str, Any] = {
         "device": name, "torch": torch.__version__, "transformers": transformers.__version__, "dtype": at.dtype,

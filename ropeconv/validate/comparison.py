@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..convert.from_gguf.source import GgufCheckpoint
-from ..engines.transformers.load import DeviceSpec, device_spec
+from ..engines.transformers.load import DeviceSpec
 from ..errors import BadSource, UsageError
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.folder import first_source
@@ -199,7 +199,7 @@ def source_of(baked: Path) -> str:
 class Settings(ValidateOptions):
     """Options of a validation.
 
-    device_map: as in `device_spec`. length: tokens of a run over every position, 0 for none. text: a file to read in
+    device_map: as in `DeviceSpec`. length: tokens of a run over every position, 0 for none. text: a file to read in
     place of synthetic tokens. trust_remote_code: run code of the output, of tokenizers and of kernels that ropeconv did
     not write, and load pickled weights. dequantised: run the source of a GGUF file in transformers, with its weights
     dequantised.
@@ -217,8 +217,8 @@ class Settings(ValidateOptions):
         return self.tokens or (min(512, max(64, self.length // 256)) if self.length else 512)
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
-        """Return device and precision, as `device_spec` does. stored, stands_for: as there."""
+        """Return an available device and a precision. stored: that of the checkpoint. stands_for: as in DeviceSpec."""
         if self.layer_by_layer and self.device_map:
             raise UsageError("--layer-by-layer uses one device; leave --device-map out")
-        at = device_spec(self.device, self.dtype, self.device_map, stored, stands_for, self.trust_remote_code)
-        return replace(at, layer_by_layer=self.layer_by_layer)
+        trust, by_layer = self.trust_remote_code, self.layer_by_layer
+        return DeviceSpec(self.device, self.dtype, self.device_map, stands_for, trust, by_layer).available(stored)

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from ropeconv.convert import fold as arithmetic
-from ropeconv.engines.transformers.backbone import has_decoder
+from ropeconv.engines.transformers.engine import has_decoder
 from ropeconv.engines.transformers.patch import patch
 from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.safetensors import read_header

@@ -13,7 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from ropeconv.engines.transformers import chunks
-from ropeconv.engines.transformers.backbone import hidden_states
 from ropeconv.engines.transformers.chunks import ChunkMask, PreallocatedLayer, preallocate
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
@@ -27,7 +26,7 @@ WELL_KNOWN = ("llama", "gemma3_text", "qwen3", "mixtral")
 
 def states(model: object, chunk: int = CHUNK) -> torch.Tensor:
     ids = torch.randint(VOCABULARY, (LENGTH,), generator=torch.Generator().manual_seed(0)).tolist()
-    return hidden_states(model, ids, range(LENGTH), range(LENGTH), chunk)
+    return TransformersEngine(model, chunk).hidden_states(ids, range(LENGTH), range(LENGTH))
 
 
 def apart(left: torch.Tensor, right: torch.Tensor) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ropeconv.engines.transformers import backbone as differentiable
+from ropeconv.engines.transformers import differentiable
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.inspection.inspection import inspect_config

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.engines.transformers.backbone import hidden_states
+from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
 from ropeconv.rope.errors import RopeconvError
 
@@ -91,7 +91,7 @@ def test_only_one_layer_is_in_memory(llama: Path) -> None:
         layer.mlp.register_forward_hook(
             lambda *call: loaded.append([not one.mlp.up_proj.weight.is_meta for one in model.model.layers])
         )
-    hidden_states(model, [1, 2, 3], range(3), range(3), 4096)
+    TransformersEngine(model).hidden_states([1, 2, 3], range(3), range(3))
     assert loaded == [[True, False], [False, True]]
     assert all(weight.is_meta for weight in model.model.layers.parameters())
 

@@ -104,6 +104,6 @@ def test_the_allocator_of_a_gpu_has_expandable_segments_unless_the_user_chose_ot
         monkeypatch.delenv(name)
     if chosen:
         monkeypatch.setenv(chosen, "max_split_size_mb:64")
-    load.device_spec("cpu")
+    load.DeviceSpec("cpu", "auto").available()
     expected = {chosen: "max_split_size_mb:64"} if chosen else dict.fromkeys(names, "expandable_segments:True")
     assert {name: value for name, value in os.environ.items() if name in names} == expected

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ropeconv.engines.engine import Progress
-from ropeconv.engines.transformers.load import device_spec, out_of_memory
+from ropeconv.engines.transformers.load import DeviceSpec, out_of_memory
 from ropeconv.errors import BadSource
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
@@ -80,7 +80,7 @@ def test_a_length_beyond_the_context_and_unknown_devices_are_refused(llama: Path
         validate(baked(llama, tmp_path / "out"), llama, length=2048)
     for device, dtype, said in (("cuda:7", "auto", "'cuda:7'"), ("cpu", "int8", "unknown dtype 'int8'")):
         with pytest.raises(RopeconvError, match=said):
-            device_spec(device, dtype)
+            DeviceSpec(device, dtype).available()
 
     def full() -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")

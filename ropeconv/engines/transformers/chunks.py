@@ -165,25 +165,22 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
     def __init__(self, layer: DynamicLayer, length: int, on_host: bool = False) -> None:
         super().__init__()
         self.__dict__.update(vars(layer))
-        self._space = [self._allocated(states, length, on_host) for states in (layer.keys, layer.values)]
-        self._show(layer.keys.shape[-2])
+        self._space = []
+        for states in (layer.keys, layer.values):
+            shape, device = (*states.shape[:-2], length, states.shape[-1]), "cpu" if on_host else states.device
+            self._space.append(torch.empty(shape, dtype=states.dtype, device=device))
+        self._write(0, layer.keys, layer.values)
 
-    def _allocated(self, states: Tensor, length: int, on_host: bool) -> Tensor:
-        shape = (*states.shape[:-2], length, states.shape[-1])
-        space = torch.empty(shape, dtype=states.dtype, device="cpu" if on_host else states.device)
-        space[..., : states.shape[-2], :] = states
-        return space
-
-    def _show(self, stop: int) -> None:
+    def _write(self, start: int, *states: Tensor) -> None:
+        """Write keys and values from a place on, which is then filled up to their end."""
+        stop = start + states[0].shape[-2]
+        for space, part in zip(self._space, states, strict=True):
+            space[..., start:stop, :] = part
         self.keys, self.values = (space[..., :stop, :] for space in self._space)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **given: Any) -> tuple[Tensor, Tensor]:
         """Write keys and values behind the others, and return all of them on the device of the new ones."""
-        start = self.keys.shape[-2]
-        stop = start + key_states.shape[-2]
-        for space, states in zip(self._space, (key_states, value_states), strict=True):
-            space[..., start:stop, :] = states
-        self._show(stop)
+        self._write(self.keys.shape[-2], key_states, value_states)
         return self.keys.to(key_states.device), self.values.to(key_states.device)
 
 

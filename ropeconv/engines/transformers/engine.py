@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +13,13 @@ from ...rope.lengths import MOST_TOKENS
 from ...rope.schedule import LogN, QueryScaling, Schedule
 from ...rope.spec import RopeSpec
 from ..engine import Engine, Progress, TokenLosses
-from .backbone import first_not_finite, has_cache, has_decoder, hidden_states, keep_head, logits, read
 from .load import DeviceSpec, load_stock
 from .memory import release
 from .patch import Undo, compresses, patch
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Module
     from transformers import PreTrainedModel
 
 BLOCK = 512  # positions whose logits exist at a time
@@ -25,6 +27,24 @@ LOGITS = {"cpu": 1 << 23, "gpu": 1 << 24}
 """Numbers of logits that exist at a time where only losses are kept."""
 MASK = {"cpu": 1 << 24, "gpu": 1 << 27}
 """Numbers of the mask of a chunk, one for each of its tokens and each token before it."""
+
+
+def backbone_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The backbone of a language model: all but its head."""
+    if model.get_output_embeddings() is None:
+        return model
+    base = model.base_model
+    return model.model if base is model else base  # Llama 4 names a prefix that it does not have
+
+
+def has_decoder(model: PreTrainedModel) -> bool:
+    """Whether a model has an encoder for its input, and a decoder with tokens of its own."""
+    return "decoder_input_ids" in inspect.signature(backbone_of(model).forward).parameters
+
+
+def has_cache(model: PreTrainedModel) -> bool:
+    """Whether a model can read a text in chunks with a key-value cache."""
+    return "past_key_values" in inspect.signature(backbone_of(model).forward).parameters and not has_decoder(model)
 
 
 class TransformersEngine(Engine):
@@ -61,12 +81,82 @@ class TransformersEngine(Engine):
         self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> Tensor:
         """As in `Engine`, with `chunk` tokens read at a time."""
-        heard = progress or Progress()
-        return hidden_states(self.model, ids, positions, kept, self.chunk, heard.advance, heard.stopped)
+        import torch
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits of hidden states [positions, hidden_size], float32 [positions, vocabulary]."""
-        return logits(self.model, hidden)
+        return torch.cat([rows.cpu() for rows in self.read(ids, positions, kept, progress or Progress())])
+
+    def read(
+        self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress, chunk: int = 0
+    ) -> Iterator[Tensor]:
+        """Yield hidden states chunk by chunk, [rows, hidden_size] in the model's dtype and place.
+
+        ids, positions, kept, progress: as for `hidden_states`. chunk: tokens at a time, 0 for that of the engine.
+        Models with an encoder read all at once, and the states are those of a decoder where there is one.
+        """
+        import torch
+
+        from .chunks import preallocate, without_masks
+
+        backbone, device = backbone_of(self.model), self.model.get_input_embeddings().weight.device
+        gaps = any(later != earlier + 1 for earlier, later in pairwise(positions))
+        sequence, places = (torch.tensor([list(values)], device=device) for values in (ids, positions))
+        cache, count = None, len(ids)
+        cached, decodes = has_cache(self.model), has_decoder(self.model)
+        chunk = (chunk or self.chunk) if cached else count
+        for start in range(0, count, chunk):
+            stop = min(start + chunk, count)
+            given: dict[str, object] = {"input_ids": sequence[:, start:stop], "position_ids": places[:, start:stop]}
+            if gaps:  # without a mask, transformers takes a gap in the positions for the beginning of another sequence
+                given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
+            if decodes:  # both halves read the same tokens at the same places
+                given |= {"decoder_input_ids": sequence, "decoder_position_ids": places}
+            elif count > chunk:
+                given |= {"past_key_values": cache, "use_cache": True}
+            elif cached:  # with a cache no gap begins a sequence: Molmo 2 makes no mask of one of ones
+                given["use_cache"] = gaps and hasattr(backbone, "language_model")
+            with torch.no_grad(), without_masks(self.model):
+                out = backbone(**given)
+            cache = getattr(out, "past_key_values", None)
+            if start == 0 and count > chunk:
+                preallocate(cache, count)
+            yield out.last_hidden_state[0, [index - start for index in kept if start <= index < stop]]
+            del out
+            progress.advance(stop - start)
+            if progress.stopped():
+                break
+
+    def head(self, hidden: Tensor, gradient: bool = False) -> Tensor:
+        """Logits of hidden states [positions, hidden_size], float32 [positions, vocabulary].
+
+        They are computed by the model's own forward with its backbone replaced, so the scales and caps that some
+        families apply after the head are included. gradient: whether they have one. Raises RopeconvError where it has
+        no head.
+        """
+        model = self.model
+        if model.get_output_embeddings() is None:
+            raise RopeconvError(f"{type(model).__name__} has no logits; compare its hidden states")
+        import torch
+        from transformers.modeling_outputs import BaseModelOutputWithPast
+
+        class Done(BaseModelOutputWithPast):  # type: ignore[misc]
+            """The output of any backbone: fields of other outputs, which heads pass on, are None."""
+
+            def __getattr__(self, name: str) -> None:
+                if name.startswith("__"):
+                    raise AttributeError(name)
+
+        backbone, device = backbone_of(model), model.get_output_embeddings().weight.device
+        done = Done(last_hidden_state=hidden[None].to(device))
+        own = vars(backbone).get("forward")
+        backbone.forward = lambda *args, **given: done
+        try:
+            with torch.set_grad_enabled(gradient):
+                found = model(input_ids=torch.zeros((1, len(hidden)), dtype=torch.long, device=device), use_cache=False)
+        finally:
+            del backbone.forward
+            if own is not None:
+                backbone.forward = own
+        return found.logits[0].float()
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Tensor:
         import torch
@@ -84,7 +174,7 @@ class TransformersEngine(Engine):
                 f"{type(self.model).__name__} has an encoder, which sees each token before it is predicted; evaluate "
                 "it on its own task"
             )
-        heard, losses, right = progress or Progress(), [], []
+        losses, right = [], []
         device = self.model.get_output_embeddings().weight.device
         wanted = torch.tensor([ids[index] for index in targets], device=device)
         kept = [index - 1 for index in targets]
@@ -92,7 +182,7 @@ class TransformersEngine(Engine):
         rows, chunk, done = max(1, LOGITS[place] // self.vocabulary), self.chunk, 0
         if chunk < MOST_TOKENS and not needs_no_masks(self.model):
             chunk = min(chunk, max(256, MASK[place] // len(ids)))
-        for states in read(self.model, ids, range(len(ids)), kept, chunk, heard.advance, heard.stopped):
+        for states in self.read(ids, range(len(ids)), kept, progress or Progress(), chunk):
             for block in states.split(rows):
                 logits, tokens = self.head(block), wanted[done : done + len(block)]
                 own = logits.gather(1, tokens[:, None].to(logits.device))[:, 0]
@@ -120,7 +210,25 @@ class TransformersEngine(Engine):
         return [int(token) for token in found[0, begin:]]
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
-        return first_not_finite(self.model, ids, self.chunk)
+        found: list[str] = []
+
+        def watch(name: str) -> Callable[[Module, object, object], None]:
+            def seen(module: Module, args: object, output: object) -> None:
+                if not found and not all(bool(tensor.isfinite().all()) for tensor in _tensors(output)):
+                    found.append(name)
+
+            return seen
+
+        modules = ((name, module) for name, module in self.model.named_modules() if module is not self.model)
+        hooks = [module.register_forward_hook(watch(name)) for name, module in modules]
+        try:
+            for rows in self.read(ids, range(len(ids)), range(len(ids)), Progress(stopped=lambda: bool(found))):
+                if not found and self.has_logits:
+                    self.head(rows[-1:])
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found[0] if found else ""
 
     def patch(
         self, schedule: Schedule, before: RopeSpec, scale: LogN | QueryScaling | None = None, queries: str = ""
@@ -133,6 +241,27 @@ class TransformersEngine(Engine):
 
     def without_layers(self) -> TransformersEngine:
         """Free the memory of the layers, so that only `head` works, and return the engine."""
-        keep_head(self.model)
+        from torch import nn
+
+        head, embeddings = self.model.get_output_embeddings(), self.model.get_input_embeddings()
+        for module in backbone_of(self.model).modules():
+            for name, child in list(module.named_children()):
+                tied = child is embeddings and head is not None and head.weight is embeddings.weight
+                if isinstance(child, nn.ModuleList) or (child is embeddings and not tied):
+                    setattr(module, name, nn.ModuleList())
         release()
         return self
+
+
+def _tensors(output: object) -> Iterator[Tensor]:
+    """The tensors of numbers in the output of a module; key-value caches are left out."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, (tuple, list)):
+        for part in output:
+            yield from _tensors(part)
+    elif hasattr(output, "last_hidden_state"):
+        yield from _tensors(output.last_hidden_state)

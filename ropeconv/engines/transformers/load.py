@@ -38,10 +38,10 @@ ALLOCATOR = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "ex
 class DeviceSpec:
     """Where models run, and in which precision.
 
-    device: as torch names it. dtype: "float32", "bfloat16" or "float16". device_map: of accelerate, to use several
-    devices; empty for one. stands_for: the model type of checkpoints whose own transformers does not have. pickles: the
-    user trusts pickled weights, kernels of the Hub and code of tokenizers. layer_by_layer: read the weights of each
-    layer from the disk when it runs.
+    device: as torch names it, or "auto". dtype: "float32", "bfloat16", "float16" or "auto". device_map: of accelerate,
+    to use several devices; empty for one. stands_for: the model type of checkpoints whose own transformers does
+    not have. pickles: the user trusts pickled weights, kernels of the Hub and code of tokenizers. layer_by_layer: read
+    the weights of each layer from the disk when it runs.
     """
 
     device: str
@@ -51,37 +51,30 @@ class DeviceSpec:
     pickles: bool = False
     layer_by_layer: bool = False
 
+    def available(self, stored: str = "float32") -> DeviceSpec:
+        """The same with an available device, and with a precision.
 
-def device_spec(
-    device: str = "auto",
-    dtype: str = "auto",
-    device_map: str = "",
-    stored: str = "float32",
-    stands_for: str = "",
-    pickles: bool = False,
-) -> DeviceSpec:
-    """An available device and a precision.
+        stored: the precision of the checkpoint. The device "auto" is the first available of cuda, mps and cpu; the
+        dtype "auto" is float32 on a CPU, and elsewhere `stored`. Raises UsageError for a device that is not available
+        and an unknown dtype.
+        """
+        if not os.environ.keys() & ALLOCATOR.keys():
+            os.environ.update(ALLOCATOR)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same numbers again, which `tune` promises
+        import torch
 
-    device: "auto" takes the first available of cuda, mps and cpu. dtype: "auto" is float32 on a CPU, and elsewhere
-    `stored`. device_map, stands_for, pickles: as in DeviceSpec. stored: the precision of the checkpoint. Raises
-    UsageError for a device that is not available and an unknown dtype.
-    """
-    if not os.environ.keys() & ALLOCATOR.keys():
-        os.environ.update(ALLOCATOR)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same numbers again, which `tune` promises
-    import torch
-
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    available = [name for name, present in there.items() if present]
-    if device == "auto":
-        device = available[0]
-    if device.split(":")[0] not in available:
-        raise UsageError(f"unknown device {device!r}; available: {', '.join(available)}")
-    if dtype not in DTYPES:
-        raise UsageError(f"unknown dtype {dtype!r}; choose {', '.join(DTYPES)}")
-    if dtype == "auto":
-        dtype = "float32" if device == "cpu" or stored not in DTYPES else stored
-    return DeviceSpec(device, dtype, device_map, stands_for, pickles)
+        device, dtype = self.device, self.dtype
+        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+        available = [name for name, present in there.items() if present]
+        if device == "auto":
+            device = available[0]
+        if device.split(":")[0] not in available:
+            raise UsageError(f"unknown device {device!r}; available: {', '.join(available)}")
+        if dtype not in DTYPES:
+            raise UsageError(f"unknown dtype {dtype!r}; choose {', '.join(DTYPES)}")
+        if dtype == "auto":
+            dtype = "float32" if device == "cpu" or stored not in DTYPES else stored
+        return replace(self, device=device, dtype=dtype)
 
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -163,7 +156,9 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
 
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
     logging.disable_progress_bar()
-    config = stock_config(folder, at.stands_for, trust)
+    own = parsed(folder / "config.json") if at.stands_for else {}
+    assumed = at.stands_for and own.get("model_type") not in transformers.CONFIG_MAPPING
+    config = make_config(own, at.stands_for) if assumed else load_config(folder, trust)
     _check_fits(folder, at)
     if at.layer_by_layer:
         model = load_skeleton(_class_for(config), folder, trust, at.pickles, config, at.dtype)
@@ -207,21 +202,6 @@ def _check_complete(found: JsonObject, folder: Path, stands_for: str) -> None:
                 f"{folder} {words} {names[0]}, unlike a {stands_for} model, so it is not of the family that it was "
                 "treated as; apply again with another --family"
             )
-
-
-def stock_config(folder: Path, stands_for: str, trust: bool = False) -> PretrainedConfig:
-    """The config of a checkpoint, as the installed transformers reads it.
-
-    folder: the checkpoint. stands_for: the model type to read it with where transformers lacks its own; empty for
-    others. trust: run the configuration file of the checkpoint.
-    """
-    from transformers import CONFIG_MAPPING
-
-    if stands_for:
-        config = parsed(folder / "config.json")
-        if config.get("model_type") not in CONFIG_MAPPING:
-            return make_config(config, stands_for)
-    return load_config(folder, trust)
 
 
 def load_widened(folder: Path, at: DeviceSpec) -> PreTrainedModel:

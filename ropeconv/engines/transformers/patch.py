@@ -62,7 +62,8 @@ def patch(
         if scale is not None:
             undone.append(scale_queries(model, scale, queries))
     except BaseException:
-        _undo(undone)
+        while undone:
+            undone.pop()()
         raise
     patches: list[list[Undo]] = vars(model).setdefault(PATCHES, [])
     patches.append(undone)
@@ -73,14 +74,10 @@ def patch(
         if patches[-1] is not undone:
             raise RopeconvError("the model was patched again after this patch; undo the later one first")
         patches.pop()
-        _undo(undone)
+        while undone:
+            undone.pop()()
 
     return undo
-
-
-def _undo(undone: list[Undo]) -> None:
-    while undone:
-        undone.pop()()
 
 
 def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
@@ -90,18 +87,12 @@ def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
             continue
         if name.endswith(("_local", "_unscaled")) or "sliding_attention" in name:
             continue
-        prefix = _extended_set(module)
+        buffers = [str(key) for key, _ in module.named_buffers()]
+        sets = [key.removesuffix("inv_freq") for key in buffers if key.endswith("inv_freq") and "original" not in key]
+        whole = [prefix for prefix in sets if "sliding" not in prefix and prefix != "main_"]
+        prefix = (whole or sets or [""])[0]  # of the layers that see the whole context; empty for one set
         if hasattr(module, f"{prefix}inv_freq"):
             yield module, prefix
-
-
-def _extended_set(module: Module) -> str:
-    """The prefix of the frequencies of the layers that see the whole context; empty where a module has one set."""
-    ends = "inv_freq"
-    buffers = [str(name) for name, _ in module.named_buffers()]
-    names = [name[: -len(ends)] for name in buffers if name.endswith(ends) and "original" not in name]
-    whole = [name for name in names if "sliding" not in name and name != "main_"]
-    return (whole or names or [""])[0]
 
 
 def nudged(schedule: Schedule) -> Schedule:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ...engines.engine import Engine, Output
-from ...engines.transformers.load import DeviceSpec, device_spec, stored_dtype
+from ...engines.transformers.load import DeviceSpec, stored_dtype
 from ...formats.disk import human
 from ...formats.jsontext import JsonObject
 from ...inspection.kv_cache import KvCache
@@ -62,12 +61,9 @@ class Runner(ABC):
         """A sentence on the memory of a sequence; empty where it is not known."""
         return ""
 
-    @contextmanager
     @abstractmethod
-    def engine(self, row: Row) -> Iterator[Engine]:
+    def engine(self, row: Row) -> AbstractContextManager[Engine]:
         """The engine of a row, while it is entered. Raises RopeconvError where this model cannot have it."""
-        raise NotImplementedError
-        yield
 
 
 @dataclass(frozen=True)
@@ -75,10 +71,9 @@ class RunnerRequest:
     """The model and the rows that a user named.
 
     model: a checkpoint, a GGUF file, or an output of `apply`. rows: of --methods, or empty. against: the source of
-    an output. servers: URLs, or NAME=URL. device, dtype, device_map: as in `device_spec`. chunk: tokens that a model
+    an output. servers: URLs, or NAME=URL. device, dtype, device_map: as in `DeviceSpec`. chunk: tokens that a model
     reads at a time. family: in place of that of the model_type. trust_remote_code: run code of a checkpoint that is not
-    of ropeconv, and load pickled weights. threads: of the CPU; None for
-    OMP_NUM_THREADS or the cores.
+    of ropeconv, and load pickled weights. threads: of the CPU; None for OMP_NUM_THREADS or the cores.
     """
 
     model: str
@@ -99,5 +94,5 @@ class RunnerRequest:
             import torch
 
             torch.set_num_threads(self.threads)
-        dtype = stored_dtype(config)
-        return device_spec(self.device, self.dtype, self.device_map, dtype, stands_for, self.trust_remote_code)
+        at = DeviceSpec(self.device, self.dtype, self.device_map, stands_for, self.trust_remote_code)
+        return at.available(stored_dtype(config))

@@ -20,7 +20,7 @@ from .scorer import PassLine, Scorer, TextWindow
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...engines.transformers.backbone import Differentiable
+    from ...engines.transformers.differentiable import Differentiable
 
 RATE = 0.04
 """Largest change of a log divisor in one step, for pairs with at most one period within the trained context."""
@@ -149,7 +149,7 @@ def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
     """
     import torch
 
-    from ...engines.transformers.backbone import differentiable
+    from ...engines.transformers.differentiable import differentiable
 
     start = task.start
     point = torch.tensor(at, dtype=torch.float64, requires_grad=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.engine import Progress
-from ...engines.transformers.backbone import check_gradient
+from ...engines.transformers.differentiable import check_gradient
 from ...errors import UsageError
 from ...formats.journal import Journal, default_path
 from ...formats.jsontext import JsonObject

@@ -101,27 +101,43 @@ class Graph(ABC):
         both = {operation.kind for operation in rotations.values()} == {"Cos", "Sin"}
         return list(rotations.values()) if both else []
 
-    def _scaling(self, rotation: Operation) -> tuple[Operation | None, float]:
-        """The operation that multiplies a Cos or Sin by a constant number, None without one, and the number."""
+    def _scaling(self, rotation: Operation) -> tuple[Operation | None, Constant | None]:
+        """The operation that multiplies a Cos or Sin by a constant number, with that constant; None without one."""
         for reader in self.readers.get(rotation.outputs[0], ()):
             known = [self.constants[name] for name in reader.inputs if name in self.constants]
             if reader.kind in ("Mul", "Multiply") and known and np.prod(known[0].shape) == 1:
-                return reader, float(known[0].array().ravel()[0])
-        return None, 1.0
+                return reader, known[0]
+        return None, None
 
     def attention_factor(self, value: str) -> float:
         """The number by which cos and sin of a value are multiplied. Raises BadSource where these differ."""
-        factors = {self._scaling(rotation)[1] for rotation in self.rotations(value)}
+        factors = {_number(self._scaling(rotation)[1]) for rotation in self.rotations(value)}
         if len(factors) != 1:
             raise BadSource(f"{self.path} multiplies cos and sin by different numbers; export it again")
         return factors.pop()
 
     def set_attention_factor(self, value: str, factor: float) -> None:
-        """Multiply cos and sin of a value by a number, in place of the present one."""
-        for rotation in self.rotations(value):
-            scaling, present = self._scaling(rotation)
-            if present != factor:
+        """Multiply cos and sin of a value by a number, in place of the present one.
+
+        A constant that nothing else reads is replaced, which needs no operation of a newer opset.
+        """
+        rotations = self.rotations(value)
+        scalings = [self._scaling(rotation) for rotation in rotations]
+        for rotation, (scaling, constant) in zip(rotations, scalings, strict=True):
+            if _number(constant) == factor:
+                continue
+            names = [name for name, each in self.constants.items() if each is constant]
+            readers = [reader for name in names for reader in self.readers[name]]
+            alone = all(any(reader is each for each, _ in scalings) for reader in readers)
+            if constant and alone and constant.dtype in ("float32", "float64"):
+                self.replace(constant, np.full(constant.shape, factor, constant.array().dtype))
+            else:
                 self._multiply(rotation, scaling, factor)
+
+
+def _number(constant: Constant | None) -> float:
+    """The factor in a constant; 1 without one."""
+    return float(constant.array().ravel()[0]) if constant else 1.0
 
 
 class OnnxGraph(Graph):

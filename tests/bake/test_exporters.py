@@ -64,6 +64,7 @@ runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
 """
 EXPORTERS = [
     Exporter((*HUB, "optimum==2.1.0", "optimum-onnx==0.1.0"), OPTIMUM.format("onnx", "do_validation=False")),
+    Exporter((*HUB, "optimum==2.1.0", "optimum-onnx==0.1.0"), OPTIMUM.format("onnx", "do_validation=False, opset=14")),
     Exporter((*HUB, "optimum==2.3.0", "optimum-intel==2.2.0"), OPTIMUM.format("openvino", "stateful=False")),
     Exporter(("onnxruntime-genai==0.18.0",), BUILDER, ignores=True),
 ]

@@ -275,6 +275,10 @@ GRAPHS: dict[str, tuple[Callable[[Path], object], str]] = {
     "fixed input": (lambda m: vector(m, length=128), "position_ids has 128 tokens"),
     "mask": (lambda m: vector(m, mask=np.tri(64, dtype=bool)), "mask of 64 tokens"),
     "old opset": (lambda m: vector(m, opset=14), "needs opset 15"),
+    "old opset, one factor for two": (
+        lambda m: graphs.rotating(m / "model.onnx", VECTOR, VECTOR[:16], factor=1.0, opset=14),
+        "needs opset 15",
+    ),
     "damaged": (lambda m: (m / "model.onnx").write_bytes(b"\x08\x08ropeconv"), "is not an ONNX model"),
     "no data": (lambda m: cut_tables(m, None), "model.onnx.data, which is missing"),
     "data elsewhere": (lambda m: linked_data(m), "model.onnx.data leads to"),
@@ -322,6 +326,10 @@ def test_what_is_not_refused_is_written(run: Run, tmp_path: Path) -> None:
     assert run("apply", "m/model.onnx", "--yarn", 4, "--dry-run").returncode == 0
     graphs.rotating(tmp_path / "m/model.onnx", VECTOR, opset=14)
     assert run("apply", "m/model.onnx", "--linear", 4, "-o", "linear").returncode == 0
+    graphs.rotating(tmp_path / "m/model.onnx", VECTOR, opset=14, factor=1.0)  # as optimum exports
+    assert run("apply", "m/model.onnx", "--yarn", 4, "-o", "yarn").returncode == 0
+    cos, _ = graphs.run(tmp_path / "yarn/model.onnx", position_ids=np.array([[0]]))
+    assert cos.ravel() == pytest.approx(np.full(32, 0.1 * np.log(4) + 1), rel=1e-6)
     graphs.rotating(tmp_path / "m/model.onnx", VECTOR, factor=1.25)
     assert "attention factor 1.25" in run("inspect", "m/model.onnx").stdout
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -176,19 +175,15 @@ def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
     lengths = tuple(sorted({number.column for number in record.measured}))
     lines: list[tuple[str, tuple[str, ...]]] = []
     for key in dict.fromkeys((number.measure, number.metric) for number in record.measured):
-        numbers = {number.column: number for number in record.measured if (number.measure, number.metric) == key}
-        title = f"{key[0]}, {metric_of(key[1]).title} ({sample_size(numbers.values())})"
-        lines.append((title, _record_cells(numbers, lengths, _record_value)))
-        if any(number.difference is not None for number in numbers.values()):
-            lines.append((f"minus {record.against}", _record_cells(numbers, lengths, _record_difference)))
+        numbers = [number for number in record.measured if (number.measure, number.metric) == key]
+        title = f"{key[0]}, {metric_of(key[1]).title} ({sample_size(numbers)})"
+        values = {number.column: _record_value(number) for number in numbers}
+        lines.append((title, tuple(values.get(length, "") for length in lengths)))
+        if any(number.difference is not None for number in numbers):
+            apart = {number.column: _record_difference(number) for number in numbers}
+            lines.append((f"minus {record.against}", tuple(apart.get(length, "") for length in lengths)))
     retrieves = any(metric_of(number.metric).share for number in record.measured)
     return EvaluationTable(record, lengths, tuple(lines), retrieves)
-
-
-def _record_cells(
-    numbers: Mapping[int, MeasuredRecord], lengths: Sequence[int], write: Callable[[MeasuredRecord], str]
-) -> tuple[str, ...]:
-    return tuple(write(numbers[length]) if length in numbers else "" for length in lengths)
 
 
 def _record_value(number: MeasuredRecord) -> str:

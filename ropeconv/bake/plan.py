@@ -234,8 +234,8 @@ class Plan(FilePlan):
             "warnings": " ".join(self.warnings),
         }
 
-    def document(self) -> PlanDocument:
-        """Return the plan as a JSON document."""
+    def to_dict(self) -> JsonObject:
+        """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
         receipt, cache = self.receipt(), self.kv_cache
         names = (
             "family", "recipe", "before", "encoding", "fold", "in_config", "log_n_approximation", "effective_length",
@@ -245,18 +245,14 @@ class Plan(FilePlan):
             "source": self.source.to_dict(),
             "out": str(self.out),
             "considered": self.result.considered,
-            "files": [FileDocument(name=file.name, action=file.action, size=file.size) for file in self.files],
+            "files": self.files,
             "skipped": self.skipped,
             "bytes": self.bytes,
             "warnings": self.warnings,
             "kv_cache": cache.document(self.schedule.context, self.source_spec.context) if cache else None,
             "notes": self.notes,
         }
-        return msgspec.convert(fields, PlanDocument)
-
-    def to_dict(self) -> JsonObject:
-        """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
-        return self.document().to_dict()
+        return msgspec.convert(fields, PlanDocument, from_attributes=True).to_dict()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ..formats.safetensors import Tensor
 from ..models.config import text_part, text_parts
 from ..models.family import Family
 from ..models.schema import DUAL_CHUNK, Config
+from ..options import encoding_names
 from ..rope.forms import Plain
 from ..rope.methods.interpolation import Ntk
 from ..rope.registry import Registry
@@ -25,7 +26,6 @@ from ..runtimes.runtime import ALL, GOOD, LLAMA_CPP, RUNS, SILENT, Runtime, find
 from ..runtimes.verdict import judge_all, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold
-from .gguf_encoding import GGUF_ENCODINGS
 from .target import ConsideredEncoding, EncodeResult, Refusals, Target, refuse_approximate, refuse_attention_factor
 
 Tensors = Callable[[], Mapping[str, Tensor]]
@@ -197,7 +197,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
     if target.encoding == "auto":
         return _first_fitting(request)
     if target.encoding not in ENCODINGS:
-        if target.encoding in {*GGUF_ENCODINGS, "carrier"}:
+        if target.encoding in encoding_names():
             raise UsageError(f"--encoding {target.encoding} goes with GGUF; add --to gguf, or leave it out")
         *names, last = ENCODINGS
         raise UsageError(f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}")

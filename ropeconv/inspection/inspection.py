@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -131,8 +131,11 @@ class Inspection(Summary):
         """The assumption about a model that is treated as another family than that of its model_type; else empty."""
         return ""
 
-    def document(self, repairs: Iterable[Problem] | None = None) -> InspectionDocument:
-        """Return the inspection as a JSON document. repairs: of the command, None if they were not computed."""
+    def to_dict(self, repairs: Sequence[Problem] | None = None) -> JsonObject:
+        """Return the inspection as JSON-ready data; keys stay within a schema.
+
+        repairs: of the command, None if they were not computed.
+        """
         spec, form = self.spec, self.spec.form
         of_rope = (
             "head_dim", "rotary_dim", "layout", "mla", "rope_theta", "attention_factor", "softmax_scale",
@@ -160,11 +163,7 @@ class Inspection(Summary):
             "kv_cache": self.kv_cache.document(spec.context) if self.kv_cache else None,
             "schedule": spec.current().to_dict(),
         }
-        return msgspec.convert(fields | ({} if repairs is None else {"repairs": list(repairs)}), InspectionDocument)
-
-    def to_dict(self) -> JsonObject:
-        """Return the inspection as JSON-ready data; keys stay within a schema."""
-        return self.document().to_dict()
+        return msgspec.convert(fields | ({} if repairs is None else {"repairs": repairs}), InspectionDocument).to_dict()
 
 
 @dataclass(frozen=True)

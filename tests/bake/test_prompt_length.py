@@ -60,13 +60,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return source, apply(make_plan(source, YARN, root / "out"))
 
 
-def with_old(folders: tuple[Path, Path], root: Path, name: str) -> Path:
-    """A copy of the output with a file as it is in the source."""
-    folder = shutil.copytree(folders[1], root / "with an old file")
-    shutil.copy(folders[0] / name, folder / name)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def prompt(folders: tuple[Path, Path]) -> str:
     """A text of exactly the declared length in tokens."""
@@ -117,7 +110,9 @@ def test_sentence_transformers_encodes_the_whole_prompt(
     model = SentenceTransformer(str(folders[1]), device="cpu")
     assert model.preprocess([prompt])["input_ids"].shape[1] == CONTEXT
     whole = model.encode(prompt)
-    cut = SentenceTransformer(str(with_old(folders, tmp_path, SENTENCE)), device="cpu")
+    old = shutil.copytree(folders[1], tmp_path / "with an old file")
+    shutil.copy(folders[0] / SENTENCE, old / SENTENCE)
+    cut = SentenceTransformer(str(old), device="cpu")
     assert cut.preprocess([prompt])["input_ids"].shape[1] == TRAINED
     assert abs(whole - cut.encode(prompt)).max() > 1e-3
 

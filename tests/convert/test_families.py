@@ -76,10 +76,6 @@ def fixed(model_type: str, factor: float) -> np.ndarray:
     return (theta * factor) ** -exponent / factor ** (2 / rotary)
 
 
-def new_base(model_type: str, base: float) -> np.ndarray:
-    return (base ** TINY[model_type].rotating_share) ** -pairs(model_type)[2]
-
-
 CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
     "yarn": (recipe_of("yarn", 4.0), lambda m: yarn(m, 4), 0.1 * math.log(4) + 1),
     "yarn no-truncate": (recipe_of("yarn", 8.0, 32.0, 1.0, False), lambda m: yarn(m, 8, False), 0.1 * math.log(8) + 1),
@@ -89,7 +85,7 @@ CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
     "by-parts": (recipe_of("by-parts", 4.0), lambda m: by_parts(m, 4), 1.0),
     "ntk-fixed": (recipe_of("ntk-fixed", 4.0), lambda m: fixed(m, 4), 1.0),
     "linear": (recipe_of("linear", 4.0), lambda m: pairs(m)[0] ** -pairs(m)[2] / 4, 1.0),
-    "theta": (recipe_of("theta", 5e5, context=256), lambda m: new_base(m, 500000.0), 1.0),
+    "theta": (recipe_of("theta", 5e5, context=256), lambda m: (5e5 ** TINY[m].rotating_share) ** -pairs(m)[2], 1.0),
 }
 
 

@@ -18,10 +18,6 @@ from ..support.models import TINY, part_at
 MODELS = [model_type for model_type, tiny in TINY.items() if tiny.halves]
 
 
-def encoder_of(config: dict[str, Any], model_type: str) -> dict[str, Any]:
-    return part_at(config, list(TINY[model_type].halves)[1])
-
-
 def refusal(config: dict[str, Any], folder: Path) -> str:
     """What is said of a config; empty where it is taken."""
     (folder / "config.json").write_text(json.dumps(config))
@@ -47,7 +43,7 @@ def test_a_half_with_another_rope_is_refused(
 ) -> None:
     config = small_config(model_type)
     assert refusal(config, tmp_path) == ""
-    encoder_of(config, model_type).update(change)
+    part_at(config, list(TINY[model_type].halves)[1]).update(change)
     assert said in refusal(config, tmp_path)
 
 

@@ -25,16 +25,11 @@ UNMEASURED = {model_type for model_type in FAMILIES if by_model_type()[model_typ
 MLA = {model_type for model_type, tiny in TINY.items() if "mla" in tiny.parts}
 
 
-def to_measure(folder: Path) -> tuple[Any, Any, int, Any]:
+def measured(folder: Path, *heard: Any) -> list[LayerVariances]:
     source = open_checkpoint(str(folder))
     seen = inspect_config(source)
     layers = attention_layers(seen.spec, seen.family, source.config(), source.tensors)
-    return source, layers, seen.spec.head_dim, seen.family
-
-
-def measured(folder: Path, *heard: Any) -> list[LayerVariances]:
-    source, layers, head_dim, family = to_measure(folder)
-    return list(measure(source, layers, family, head_dim, *heard))
+    return list(measure(source, layers, seen.family, seen.spec.head_dim, *heard))
 
 
 @pytest.fixture(scope="module")

@@ -74,10 +74,6 @@ def large_tokenizer(folder: Path, limit: int) -> None:
     assert path.stat().st_size > 7 * SMALL
 
 
-def restored(baked: Path, out: Path) -> dict[str, str]:
-    return hashes(restore(restore_plan(ropeconv.open_source(str(baked)), out)))
-
-
 LIMITED: dict[str, str] = {
     "generation_config.json": '{"max_length":64,  "é": [1]}\n',
     "tokenizer_config.json": '{\r\n  "model_max_length": 64.0,\r\n  "é": 2\r\n}\r\n',
@@ -102,7 +98,7 @@ def test_every_file_is_raised_and_verify_accepts_no_other_change(large: bool, li
     plan = make_plan(limited, YARN, tmp_path / "out")
     note = next(note for note in plan.notes if note.startswith("raises to 256 tokens what limited prompts to fewer:"))
     out = apply(plan)
-    assert restored(out, tmp_path / "back") == hashes(limited)
+    assert hashes(restore(restore_plan(ropeconv.open_source(str(out)), tmp_path / "back"))) == hashes(limited)
     assert not inspected(out).problems
     verified(out, limited)
     for name in LIMITED:

@@ -41,11 +41,9 @@ def replaced(path: Path) -> None:
     draft.replace(path)
 
 
-def removed(path: Path) -> None:
-    path.unlink()
-
-
-WAYS = [*product(["LICENSE", "model.safetensors", "more/weights.bin"], [rewritten, replaced, removed], [False, True])]
+WAYS = [
+    *product(["LICENSE", "model.safetensors", "more/weights.bin"], [rewritten, replaced, Path.unlink], [False, True])
+]
 
 
 @pytest.mark.parametrize(("name", "change", "link"), sample(WAYS, 5))

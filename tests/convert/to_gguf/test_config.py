@@ -42,12 +42,6 @@ def test_expressions_are_solved_for_their_keys() -> None:
         solved({**given, "b * c": 16})
 
 
-def converted(source: Path, change: Callable[[dict[str, Any]], object]) -> GgufFile:
-    edit(source, "config.json", change)
-    bake(source, AS_IS, source.with_suffix(".gguf"))
-    return GgufFile.open(source.with_suffix(".gguf"))
-
-
 def without(*names: str) -> Callable[[dict[str, Any]], object]:
     return lambda config: [config.pop(name, None) for name in names]
 
@@ -58,7 +52,9 @@ def test_the_number_of_experts_has_two_names(tmp_path: Path, key: str) -> None:
         without("num_experts", "num_local_experts")(config)
         config[key] = 4
 
-    file = converted(checkpoint("qwen3_moe", tmp_path / "source"), rename)
+    edit(source := checkpoint("qwen3_moe", tmp_path / "source"), "config.json", rename)
+    bake(source, AS_IS, tmp_path / "model.gguf")
+    file = GgufFile.open(tmp_path / "model.gguf")
     assert file.get("qwen3moe.expert_count") == 4
     share = [math.prod(info.shape) // (4 if "_exps." in name else 1) for name, info in file.tensors.items()]
     assert file.get("general.size_label") == f"4x{round(sum(share) / 1000)}K"

@@ -59,10 +59,6 @@ def path(request: pytest.FixtureRequest, model: Path, tmp_path: Path, monkeypatc
     return model if request.param == "reserve" else inserting(tmp_path / "plain.gguf")
 
 
-def tail_of(file: GgufFile) -> int:
-    return file.header.size - file.header.data_start - file.header.data_size
-
-
 def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
     write_new(GgufFile.open(path), 0, edit(), tmp_path / "new.gguf")
     assert list(phases(GgufFile.open(path), edit()))[-1] == "done"
@@ -150,8 +146,8 @@ def back_at_every_step(path: Path, made: Edit, before: bytes) -> list[str]:
 
 
 def test_a_change_and_the_way_back_are_undone_after_any_step(path: Path) -> None:
-    original, first = path.read_bytes(), GgufFile.open(path)
-    header, tail = first.header, tail_of(first)
+    original, header = path.read_bytes(), read_header(path)
+    tail = header.size - header.data_start - header.data_size
     assert back_at_every_step(path, edit(), original)[-2:] == ["durable", "done"]
     list(phases(GgufFile.open(path), edit()))
     changed, double = path.read_bytes(), Change(64, lambda old: (np.frombuffer(old, np.float32) * 2).tobytes())

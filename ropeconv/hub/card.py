@@ -229,7 +229,7 @@ def relation(what: UploadSet, ggufs: Sequence[str]) -> str | None:
 
 
 def _metadata(text: str) -> JsonObject:
-    """The metadata of a card; empty for a text without, or where it is no YAML."""
+    """The metadata of a card; empty for a text without any, and for text that is not YAML."""
     import yaml  # huggingface_hub's ModelCard brings its whole client, which takes a second to import
 
     block = FRONT_MATTER.match(text)

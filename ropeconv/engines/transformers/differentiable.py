@@ -76,7 +76,7 @@ class Differentiable:
 def check_gradient(model: PreTrainedModel, tokens: int) -> None:
     """Raises RopeconvError where the hidden states that a gradient keeps, one per token and layer, exceed the memory.
 
-    model: as it is loaded. tokens: of one sequence.
+    model: the loaded one. tokens: of one sequence.
     """
     config, devices = model.config.get_text_config(), {weight.device for weight in model.parameters()}
     size = tokens * config.num_hidden_layers * config.hidden_size * model.dtype.itemsize
@@ -94,7 +94,7 @@ def deterministic() -> Iterator[None]:
     """Let torch use kernels that give the same numbers again, while it is entered; flash attention has such a one.
 
     With `warn_only`, the gradients of attention would come from its faster kernels. Raises RopeconvError for an
-    operation that has no such kernel on its device.
+    operation that has none on its device.
     """
     import torch
 

@@ -94,7 +94,7 @@ def deterministic() -> Iterator[None]:
     """Let torch use kernels that give the same numbers again, while it is entered; flash attention has such a one.
 
     With `warn_only`, the gradients of attention would come from its faster kernels. Raises RopeconvError for an
-    operation that has none on its device.
+    operation that has no deterministic kernel on its device.
     """
     import torch
 

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.rope.forms import Llama3, base_inv_freq, count_zero, divided, divisors, wavelengths, written_divisors
+from ropeconv.rope.forms import (
+    NO_ROTATION,
+    Llama3,
+    LongRope,
+    base_inv_freq,
+    count_zero,
+    divided,
+    divisors,
+    wavelengths,
+    written_divisors,
+)
 from ropeconv.rope.lazy import Vector
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import Proportional, RopeSpec, recognise, share
@@ -140,8 +150,17 @@ def test_yarn_leaves_gemma_4_its_frequencies() -> None:
     assert short.inv_freq[ROTATING - 1] == pytest.approx(BASE[-1] / 4, rel=1e-12)
 
 
+def test_lists_keep_the_base_of_the_whole_head_and_its_still_pairs() -> None:
+    form = recipe_of("longrope", (2.0,) * ROTATING, context=262144).schedule(GEMMA4).form
+    assert isinstance(form, LongRope)
+    assert (form.theta, form.long_factor[ROTATING - 1]) == (THETA, 2.0)
+    assert set(form.long_factor[ROTATING:]) == {NO_ROTATION}
+
+
 def test_a_given_vector_has_a_number_for_each_pair_that_rotates() -> None:
     vector = tuple((BASE / 3).tolist())
     np.testing.assert_allclose(rotating(recipe_of("inv-freq", vector)), vector)
+    usual = tuple(BASE.tolist())
+    assert recipe_of("inv-freq", usual).schedule(GEMMA4).form == GEMMA4.form, "a formula is known again"
     with pytest.raises(RopeconvError, match="this model rotates 64 pairs"):
         recipe_of("inv-freq", (*vector, 0.1)).schedule(GEMMA4)

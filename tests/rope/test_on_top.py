@@ -12,7 +12,7 @@ import pytest
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import DynamicNtk, Form, InterpolatedForm, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.recipe import Recipe, keep_short
+from ropeconv.rope.recipe import Recipe, keep_short, total_factor
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 
@@ -102,6 +102,29 @@ def test_another_method_multiplies_the_divisors() -> None:
     divisors = [math.exp(math.log(4) * ((i + 1) / 64) ** 0.625) for i in range(64)]
     np.testing.assert_allclose(found.inv_freq, LLAMA_3_1.form.inv_freq(128) / divisors, rtol=1e-13)
     assert (found.form, found.context, found.attention_factor) == (None, 524288, 1.0)
+
+
+def test_the_list_inside_the_trained_length_is_divided_too() -> None:
+    lists = LongRope(10000.0, (1.0,) * 64, (2.0,) * 64, 4096)
+    found, base = on_top(replace(ALPACA, form=lists), "mixed", 4.0), Plain(10000.0).inv_freq(128)
+    divisors = base / recipe_of("mixed", 4.0).schedule(PLAIN).inv_freq
+    np.testing.assert_allclose(found.short_inv_freq, base / divisors, rtol=1e-13)
+    np.testing.assert_allclose(found.inv_freq, base / divisors / 2, rtol=1e-13)
+    assert isinstance(found.form, LongRope)
+    np.testing.assert_allclose([found.form.short_factor[63], found.form.long_factor[63]], [4, 8], rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("spec", "method", "value", "factors"),
+    [
+        (QWEN, "yarn", 2.0, (4.0, 2.0)), (QWEN, "yarn", "256k", (4.0, 2.0)), (LLAMA_3_1, "llama3", 4.0, (8.0, 4.0)),
+        (QWEN, "llama3", 2.0, None), (PLAIN, "yarn", 2.0, None), (LLAMA_3_1, "theta", 8e6, None),
+    ],
+)  # fmt: skip
+def test_the_factors_whose_product_is_written(
+    spec: RopeSpec, method: str, value: object, factors: tuple[float, float] | None
+) -> None:
+    assert total_factor(REGISTRY[method](value), spec) == factors
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """How far schedules reach, with equal and unequal variances: published figures, sums term by term, and by hand."""
 
 import math
+from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeconv.rope.bound.reach import first_violation, head_reach, reach, violations
+from ropeconv.rope.bound.reach import first_violation, head_reach, margins, reach, violations
 from ropeconv.rope.bound.sums import PairWeights, exact_value, normalised_variances, pair_weights, score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
 from ropeconv.rope.spec import RopeSpec
@@ -85,6 +86,15 @@ def test_by_hand() -> None:
     reversed_ = score_bound(np.array([math.pi, math.pi / 2]), np.array([2]))
     np.testing.assert_allclose(reversed_, [0.5], atol=1e-12)
     np.testing.assert_allclose(score_bound(base_inv_freq(1e4, 128), np.zeros(1)), [32.5])
+
+
+def test_margins_are_the_smallest_sums_of_four_intervals() -> None:
+    inv_freq, sums_of = base_inv_freq(1e4, 16), [0.0]
+    sums_of += [math.fsum(map(math.cos, distance * inv_freq)) + 1.5 for distance in range(1, 100)]
+    at, lowest = margins(inv_freq, 1.5, 100, 4)
+    wanted = [min(range(*ends), key=sums_of.__getitem__) for ends in pairwise([1, 3, 10, 32, 100])]
+    assert list(at) == wanted
+    np.testing.assert_allclose(lowest, [sums_of[distance] for distance in wanted], atol=1e-4)
 
 
 RANDOM = np.random.default_rng(16)

@@ -80,7 +80,7 @@ def test_a_dry_run_writes_nothing_and_a_budget_says_what_fits(place: Path, run: 
 
 
 def test_a_condition_that_holds_is_exit_code_3(measured: Done, run: Run) -> None:
-    asked = ("model", "--methods", "base,yarn:4", *SMALL, "--fail-if")
+    asked = ("model", "--methods", "base,yarn:4", *SMALL, "--windows", "12", "--fail-if")
     holds = run(*asked, "base > 0.5 @1T")
     assert (holds.returncode, "base > 0.5 @1T is true" in holds.stderr) == (3, True), holds.stderr
     assert run(*asked, "base > 500 @1T").returncode == 0

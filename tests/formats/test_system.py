@@ -165,6 +165,11 @@ def test_folders_of_others_are_left_alone(temporary: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "getuid", lambda: real)
     scratch.clear()
     assert list(temporary.iterdir()) == [other]
+    link = temporary / f"ropeconv-{real}-1-b"
+    link.symlink_to(other)
+    scratch.clear()
+    assert link.is_symlink()
+    assert list(other.iterdir()) == [], "a link is not followed"
 
 
 # Locks

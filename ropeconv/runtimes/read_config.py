@@ -234,7 +234,9 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
     if not isinstance(reader.theta, str):
         return reader.theta
     sources = [rope.get("rope_theta")] if reader.theta != "top" else []
-    if reader.theta != "nested":
+    if reader.theta == "attn_config":
+        sources = [first_present(part, ("attn_config.rope_theta",))]
+    elif reader.theta != "nested":
         sources = [_layer_theta(part, family, "global"), *sources, first_present(part, family.keys.theta)]
     value = next((source for source in sources if source is not None), None)
     if value is None:

@@ -82,7 +82,7 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     schemas: the dictionaries that they read; the first that is present counts.
     theta: where they read the base, "top" (the top-level key only), "dict" (the dictionary, else the top level),
-    "nested" (the dictionary only), or a number where the base is fixed.
+    "nested" (the dictionary only), "attn_config" (that object of DBRX), or a number where the base is fixed.
     status, reason: an outcome that holds for every config.
     required: keys without which they fail or compute something else. need: values without which they fail.
     types: rules per rope type. type_key: the key of the rope type that they prefer.
@@ -101,7 +101,7 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     schemas: tuple[Literal["rope_scaling", "rope_parameters"], ...]
-    theta: Literal["top", "dict", "nested"] | float
+    theta: Literal["top", "dict", "nested", "attn_config"] | float
     status: Literal["", "differs", "ignored", "refused", "unsupported"] = ""
     reason: str = ""
     required: dict[str, Literal["refused", "differs"]] = {}

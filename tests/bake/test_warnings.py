@@ -96,8 +96,8 @@ LINEAR = {"rope_type": "linear", "factor": 4.0}
     ("config", "runtime", "said", "repair"),
     [
         # mlx-lm's file for Qwen 3 MoE reads the base alone: NTK reaches the same length with a base
-        ({"model_type": "qwen3_moe", "rope_scaling": SCALING}, "mlx-lm", "mlx-lm 0.32: ignored, ", "--ntk 4 --replace"),
-        ({"model_type": "llama", **NEW_SCHEMA}, "mlx-lm", "mlx-lm 0.32: differs", "--as-is"),
+        ({"model_type": "qwen3_moe", "rope_scaling": SCALING}, "mlx-lm", "0.32.2: ignored, ", "--ntk 4 --replace"),
+        ({"model_type": "llama", **NEW_SCHEMA}, "mlx-lm", "mlx-lm 0.32.1-0.32.2: differs", "--as-is"),
         ({"model_type": "qwen2_vl", "rope_scaling": LINEAR}, "vllm", "vLLM", "--ntk 4 --replace"),
     ],
 )

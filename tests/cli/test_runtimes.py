@@ -32,7 +32,7 @@ def test_json_has_every_cell_with_its_evidence(run: Run) -> None:
 
 def test_the_list_counts_what_was_run_read_and_not_looked_at(run: Run) -> None:
     rows = {row["runtime"]: row for row in json.loads(run("list", "runtimes", "--json").stdout)["runtimes"]}
-    assert rows["mlx-lm@0.32"]["run"] > rows["mlx-lm@0.32"]["read"]
-    assert rows["lmdeploy@0.18"]["run"] == 0
-    assert rows["lmdeploy@0.18"]["read"] > 0
+    assert rows["mlx-lm@0.32.1"]["run"] > rows["mlx-lm@0.32.1"]["read"]
+    assert rows["candle@0.11"]["run"] == 0
+    assert rows["candle@0.11"]["read"] > 0
     assert rows["ktransformers@0.7"]["unknown"] > 0

@@ -69,6 +69,11 @@ def test_where_the_base_is_read(theta: Any, expected: float) -> None:
     assert read(by=runtime(theta=theta)).rope_theta == (777.0 if theta == 777.0 else 10000.0)
 
 
+def test_the_base_of_dbrx_is_read_in_attn_config() -> None:
+    part = {**CONFIG, "attn_config": {"rope_theta": 500.0}}
+    assert read_spec(part, by_model_type()["llama"], runtime(theta="attn_config")).rope_theta == 500.0
+
+
 def test_a_base_may_be_cut_to_a_whole_number() -> None:
     assert read(rope_theta=10000.7, by=runtime({"default": {"whole_base": True}})).rope_theta == 10000.0
     assert read(rope_theta=10000.7).rope_theta == 10000.7

@@ -240,7 +240,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
         (r"\| model \| `--ntk 4` \|.*?(?=\n\n)", engine_tables.engines),
         (r"That holds in\s+\d+\s+of\s+\d+\s+cells\.", engine_tables.engines_counted),
-        (r"For \d+ published models in .*?unknown\.", engine_tables.shares),
+        (r"For \d+ published models in .*?were\s+run\.", engine_tables.shares),
         (r"There are [\d,]+\s+cells\s[^.]*?\sunknown\.", sentence),
     ),
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),

@@ -92,9 +92,13 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Units that run one after the other in one worker, each with what the one before it left."""
+    """Units that run one after the other in one worker, each with what the one before it left.
+
+    problem: why their source cannot be opened, or empty.
+    """
 
     units: tuple[Unit, ...]
+    problem: str = ""
 
 
 AT_ONCE = 8
@@ -227,7 +231,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
         for row in rows:
             for target in plan.targets:
                 chain = _chain(plan, source, row, labels.get(row.name, ""), target, out)
-                jobs += [Job(chain)] if chain else []
+                jobs += [Job(chain, source.problem)] if chain else []
         if evaluated is not None:
             listed = rows if any(row.recipe is None for row in rows) else [Row(BASE), *rows]
             unit = Unit(
@@ -235,7 +239,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
                 recipes=tuple(map(NamedRecipe.of, listed)), family=plan.family, settings=evaluated,
                 out=str(out / "eval" / f"{source.name}.json"),
             )  # fmt: skip
-            jobs.append(Job((unit,)))
+            jobs.append(Job((unit,), source.problem))
     _refuse_twice([unit for job in jobs for unit in job.units], bool(plan.push and plan.push.exist_ok))
     return jobs
 

@@ -22,7 +22,7 @@ from ..rope.errors import RopeconvError
 from ..version import __version__
 from ..views.evaluation_plots import evaluation_pictures
 from ..views.plot_style import drawn
-from .jobs import CHAIN, Job, NamedSource, RunJournal, RunLine, Unit
+from .jobs import CHAIN, Job, RunJournal, RunLine, Unit
 from .plan_file import RunPlan
 from .runner import states
 from .tasks import evaluation_of
@@ -93,9 +93,8 @@ class RunTable:
         return {**numbers, "rows": [row.to_dict() for row in self.rows]}
 
 
-def table_of(plan: RunPlan, jobs: Sequence[Job], sources: Sequence[NamedSource], journal: RunJournal) -> RunTable:
-    """The table of a run. plan, jobs, sources: as they were made. journal: of the run."""
-    problems = problems_of(sources)
+def table_of(plan: RunPlan, jobs: Sequence[Job], journal: RunJournal) -> RunTable:
+    """The table of a run."""
     rows = []
     for job in jobs:
         first = job.units[0]
@@ -105,7 +104,7 @@ def table_of(plan: RunPlan, jobs: Sequence[Job], sources: Sequence[NamedSource],
                 first.name,
                 first.recipes[0].name if first.target is not None else "",
                 first.target.name if first.target is not None else "",
-                states(job, journal, problems.get(first.source, "")),
+                states(job, journal),
                 {task: line.result for task, line in lines.items() if not line.failed},
             )
         )
@@ -172,12 +171,12 @@ class JobPreview:
         }  # fmt: skip
 
 
-def planned(job: Job, problem: str = "") -> JobPreview:
-    """A job with the plan of its output. Nothing is written. problem: why its source cannot be opened, or empty."""
+def planned(job: Job) -> JobPreview:
+    """A job with the plan of its output. Nothing is written."""
     last, first = job.units[-1], job.units[0]
     publishes = last.settings["to"] if last.task == "push" else ""
-    if problem or first.target is None:
-        return JobPreview(job, problem=problem, publishes=publishes)
+    if job.problem or first.target is None:
+        return JobPreview(job, problem=job.problem, publishes=publishes)
     try:
         plan = first.plan()
     except Exception as failure:
@@ -237,8 +236,3 @@ class Costs:
         if unknown:
             sentences.append(f"No time estimate yet for {' and '.join(unknown)}: the first one has not run.")
         return sentences
-
-
-def problems_of(sources: Sequence[NamedSource]) -> dict[str, str]:
-    """Why sources cannot be opened, by reference."""
-    return {source.reference: source.problem for source in sources if source.problem}

@@ -85,7 +85,7 @@ class TaskWorker:
 
 def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
     """Return jobs without the units that have succeeded, and without jobs that are complete."""
-    unfinished = [Job(_left(job, journal)) for job in jobs]
+    unfinished = [Job(_left(job, journal), job.problem) for job in jobs]
     return [job for job in unfinished if job.units]
 
 
@@ -125,16 +125,13 @@ def run_jobs(
     return remaining == 0
 
 
-def states(job: Job, journal: RunJournal, problem: str = "") -> dict[str, tuple[str, str]]:
-    """The state of each task of a job: "done", "failed" or "not run", with the seconds or the reason.
-
-    problem: why its source cannot be opened, or empty.
-    """
-    outcomes, before = dict[str, tuple[str, str]](), problem
+def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
+    """The state of each task of a whole job: "done", "failed" or "not run", with the seconds or the reason."""
+    outcomes, before = dict[str, tuple[str, str]](), job.problem
     for unit in job.units:
         line = journal.lines.get(unit.key)
         if before:
-            outcomes[unit.task] = ("failed" if before is problem and not outcomes else "not run", before)
+            outcomes[unit.task] = ("failed" if before is job.problem and not outcomes else "not run", before)
         elif line is not None and line.failed:
             outcomes[unit.task], before = ("failed", line.failed), f"{unit.task} failed"
         elif journal.done(unit) is None:

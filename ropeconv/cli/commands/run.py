@@ -15,7 +15,7 @@ from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:
     from ...run.executors.executor import Executor
-    from ...run.jobs import Job, NamedSource, RunJournal, RunLine
+    from ...run.jobs import Job, RunJournal, RunLine
     from ...run.plan_file import RunPlan
     from ...run.report import JobPreview, RunTable
 
@@ -68,24 +68,22 @@ def run_command(
     place = flags.on or parsed.executor.on
     executor = executor_of(place, parsed.executor, parsed.limits.jobs, without_gpus, out / "slurm")
     executor.longest = lambda job: GRACE + parsed.limits.unit_seconds * len(job.units)
-    sources = named_sources(parsed.sources, folder)
-    jobs = jobs_of(parsed, sources, folder, out)
+    jobs = jobs_of(parsed, named_sources(parsed.sources, folder), folder, out)
     journal = out / "journal.jsonl"
     if dry_run:
-        _show_plan(parsed, jobs, sources, journal, flags, executor, screen)
+        _show_plan(parsed, jobs, journal, flags, executor, screen)
         return
-    _run(plan, parsed, jobs, sources, journal, flags, executor, screen)
+    _run(plan, parsed, jobs, journal, flags, executor, screen)
 
 
 def _show_plan(
-    plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, flags: RunFlags, executor: Executor,
-    screen: Screen,
-) -> None:  # fmt: skip
+    plan: RunPlan, jobs: list[Job], place: Path, flags: RunFlags, executor: Executor, screen: Screen
+) -> None:
     """Prints what would be run, written and published."""
     from ...formats.disk import human
     from ...run.executors.local import Local
     from ...run.jobs import RunJournal
-    from ...run.report import Costs, check_bytes, kept_bytes, planned, problems_of
+    from ...run.report import Costs, check_bytes, kept_bytes, planned
     from ...run.runner import missing
 
     lines, remaining = [], jobs
@@ -93,8 +91,7 @@ def _show_plan(
         with RunJournal(place) as journal:
             _verify(jobs, journal, flags.verify and not flags.fresh, screen)
             lines, remaining = list(journal.lines.values()), jobs if flags.fresh else missing(jobs, journal)
-    problems = problems_of(sources)
-    previews = [planned(job, problems.get(job.units[0].source, "")) for job in remaining]
+    previews = [planned(job) for job in remaining]
     costs, units = Costs.of(lines), [unit for job in remaining for unit in job.units]
     if isinstance(executor, Local):
         costs = costs.with_eval(units)
@@ -110,8 +107,9 @@ def _show_plan(
         if preview.problem:
             screen.say(f"{preview.job.units[0].label} would fail: {preview.problem}")
     repositories = sum(bool(preview.publishes) for preview in previews)
+    sources = len({job.units[0].name for job in jobs})
     screen.say(
-        f"{len(units):,} units of {len(sources):,} sources to run, {done:,} in the journal; outputs have "
+        f"{len(units):,} units of {sources:,} sources to run, {done:,} in the journal; outputs have "
         f"{human(kept_bytes(previews))}, {repositories:,} repositories are published."
     )
     for sentence in sentences:
@@ -128,22 +126,20 @@ def _planned_row(preview: JobPreview) -> tuple[str, ...]:
 
 
 def _run(
-    path: Path, plan: RunPlan, jobs: list[Job], sources: list[NamedSource], place: Path, flags: RunFlags,
-    executor: Executor, screen: Screen,
-) -> None:  # fmt: skip
+    path: Path, plan: RunPlan, jobs: list[Job], place: Path, flags: RunFlags, executor: Executor, screen: Screen
+) -> None:
     """Runs a plan, and prints its results. path: of the plan. place: of the journal."""
     from ...run.jobs import RunJournal
-    from ...run.report import check_bytes, planned, problems_of, table_of, write_run_report
+    from ...run.report import check_bytes, planned, table_of, write_run_report
     from ...run.runner import missing
 
-    problems = problems_of(sources)
     with RunJournal(place, flags.fresh) as journal:
         _verify(jobs, journal, flags.verify, screen)
-        remaining = [job for job in missing(jobs, journal) if job.units[0].source not in problems]
+        remaining = [job for job in missing(jobs, journal) if not job.problem]
         if plan.most_bytes is not None:
             check_bytes(plan, [planned(job) for job in remaining])
         complete = _run_left(remaining, plan, journal, executor, screen)
-        table = table_of(plan, jobs, sources, journal)
+        table = table_of(plan, jobs, journal)
     report = place.with_name("report.html")
     write_run_report(table, path, report)
     _show(table, report, screen)

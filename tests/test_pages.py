@@ -45,15 +45,12 @@ def of_a_run(folder: Path) -> RunTable:
     """The table of a run of several sources, one of which was evaluated and another one failed."""
     write_result(made(), folder / "result.json")
     url = f"https://huggingface.co/me/{'a-long-name-' * 5}yarn4/commit/{'0' * 40}"
-    times = {"apply": "1.0 s", "push": "2.0 s"}
-    rows = [
-        RunRow(f"model-{number}", "yarn:4", "q8", dict.fromkeys(times, "done"), times, "", {"push": {"url": url}})
-        for number in range(8)
-    ]
+    done = {"apply": ("done", "1.0 s"), "push": ("done", "2.0 s")}
+    rows = [RunRow(f"model-{number}", "yarn:4", "q8", done, {"push": {"url": url}}) for number in range(8)]
     reason = f"config.json of {'x' * 200} is damaged; download it again"
-    failed = RunRow("model-9", "yarn:4", "q8", {"apply": "failed", "push": "not run"}, {}, reason, {})
+    failed = RunRow("model-9", "yarn:4", "q8", {"apply": ("failed", reason), "push": ("not run", "")}, {})
     found = {"eval": {"path": str(folder / "result.json"), "rows": {}}}
-    measured = RunRow("model-1", "", "", {"eval": "done"}, {"eval": "9.0 s"}, "", found)
+    measured = RunRow("model-1", "", "", {"eval": ("done", "9.0 s")}, found)
     return RunTable(("apply", "push", "eval"), (*rows, failed, measured))
 
 

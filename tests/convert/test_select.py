@@ -134,6 +134,7 @@ BASE, PLAIN = "take a base, which is read exactly (--ntk 4), or ", "name a runti
          f"{BASE}name one of them, and bake a second output for the others"),
         ("unknown", MIXED, ("vllm",), CONFIG, "leave vllm out, and measure what it computes with `ropeconv v"),
         ("differs", NTK, ("vllm",), CONFIG, PLAIN),
+        ("differs", MIXED, ("ktransformers",), CONFIG, PLAIN),
     ],
 )  # fmt: skip
 def test_the_way_out_where_nothing_fits(

@@ -156,6 +156,13 @@ def test_every_pre_tokenizer_of_the_table_cuts_as_llama_cpp_does_and_comes_back(
         assert second.decode(second.encode(text).ids) == tokenizer.decode(tokenizer.encode(text).ids)
 
 
+def test_the_name_that_llama_files_have_for_starcoder_comes_back_as_it(tmp_path: Path) -> None:
+    """SmolLM2's files say "smollm"."""
+    tokenizer = known("starcoder")
+    second = back(keys_of(tokenizer, tmp_path) | {"tokenizer.ggml.pre": string("smollm")}, tmp_path)
+    assert [second.encode(text).ids for text in TEXTS] == [tokenizer.encode(text).ids for text in TEXTS]
+
+
 def test_the_wrong_pre_tokenizer_gives_other_tokens(tmp_path: Path) -> None:
     """The test above can fail, in both directions."""
     tokenizer = known("starcoder")

@@ -235,7 +235,7 @@ def _metadata(text: str) -> JsonObject:
     block = FRONT_MATTER.match(text)
     try:
         data = yaml.safe_load(block[1]) if block else {}
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: of a date or number
         return {}
     return data if isinstance(data, dict) else {}
 

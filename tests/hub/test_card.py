@@ -179,7 +179,9 @@ def test_a_folder_gets_a_card_and_keeps_that_of_the_source(llama: Path, tmp_path
     assert {"README.md", "README-source.md"} & {*what.adds, *what.copies} == set()
 
 
-@pytest.mark.parametrize("metadata", ["license: [", "- mit", "license: mit\ntags: 7"])
+@pytest.mark.parametrize(
+    "metadata", ["license: [", "- mit", "license: mit\ntags: 7", "date: 2024-13-45", "license: " + "[" * 3000]
+)
 def test_metadata_that_is_no_mapping_of_yaml_is_left_out(metadata: str, llama: Path, tmp_path: Path) -> None:
     (llama / "README.md").write_text(f"---\n{metadata}\n---\n# The base\n")
     command(tmp_path, "apply", "model", "--yarn", "4", "-q", code=0)

@@ -98,7 +98,7 @@ def parsed(text: str | bytes) -> JsonObject | None:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     data: JsonObject = json.loads(text)
-    return data
+    return data if {"modules", "error"} & data.keys() else None
 
 
 class ProbeCache:

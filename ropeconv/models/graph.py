@@ -127,7 +127,7 @@ class Graph(ABC):
             if _number(constant) == factor:
                 continue
             names = [name for name, each in self.constants.items() if each is constant]
-            readers = [reader for name in names for reader in self.readers[name]]
+            readers = [reader for name in names for reader in self.readers.get(name, ())]
             alone = all(any(reader is each for each, _ in scalings) for reader in readers)
             if constant and alone and constant.dtype in ("float32", "float64"):
                 self.replace(constant, np.full(constant.shape, factor, constant.array().dtype))

@@ -54,7 +54,7 @@ class Kernel(torch.nn.Module):
 
 
 class Recorder:
-    """Records, per decoder layer, the cos and sin that its attention rotates with, and whether it turns neighbours."""
+    """Records, per decoder layer, the cos and sin that its attention rotates with, and whether pairs are neighbours."""
 
     def __init__(self) -> None:
         self.layer = -1
@@ -131,10 +131,10 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         long = forward(decoder, layers, text.hidden_size, question["context"])
     except Exception as error:
         raise protocol.Refused("forward", error) from error
-    found = [rope(long, short, index) for index in range(len(layers))]
+    ropes = [rope(long, short, index) for index in range(len(layers))]
     more = {"interleaved": True} if long.interleaved else {}
-    scaling = next((one for one in map(logit_scale, layers) if one is not None), None)
-    return protocol.answer(found, mixed=True, **more, **({} if scaling is None else {"scaling": scaling}))
+    scaling = next((scale for scale in map(logit_scale, layers) if scale is not None), None)
+    return protocol.answer(ropes, mixed=True, **more, **({} if scaling is None else {"scaling": scaling}))
 
 
 def smaller(loaded: Any) -> tuple[Any, Any]:
@@ -200,11 +200,11 @@ def rope(long: Recorder, short: Recorder, index: int) -> protocol.Answer | None:
     """What a layer rotates with; None where it does not rotate."""
     if index not in long.calls:
         return None
-    (far, near) = (turned(*recorder.calls[index]) for recorder in (long, short))
+    (far, near) = (from_tables(*recorder.calls[index]) for recorder in (long, short))
     return protocol.rope(*far, *near)
 
 
-def turned(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:
+def from_tables(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:
     """inv_freq and attention_factor from the tables at position 1, one row per token, with every pair twice."""
     cos, sin = cos.reshape(-1, cos.shape[-1])[0].double(), sin.reshape(-1, sin.shape[-1])[0].double()
     half = len(cos) // 2

@@ -183,11 +183,7 @@ class Batch:
         return done
 
     def _written_before(self, plan: Plan) -> bool:
-        """Whether the output of a plan is there, from a run that was stopped before it had made or published all.
-
-        Raises BadSource where files of a folder have been changed since, Disagreement where they are not what the
-        source gives now.
-        """
+        """Whether a run that was stopped has written the output. Raises BadSource where files were changed since."""
         earlier = earlier_output(plan)
         if earlier is None:
             return False

@@ -15,7 +15,7 @@ from ..rope.lengths import format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, Recipe
 from ..views.sheet import sentence
-from .command import EXPERT, LENGTH, METHOD, OUTPUT, RUNNING, LogNKind, OptionGroup, Positional, flag
+from .command import EXPERT, LENGTH, METHOD, OUTPUT, RUNNING, LogNKind, OptionGroup, Positional, flag, refuse
 
 if TYPE_CHECKING:
     from ..convert.target import Target
@@ -153,12 +153,13 @@ def build_recipe(values: dict[str, Any]) -> Recipe:
             raise UsageError(f"--context {length} is not a multiple of 1k (1024 tokens); write one, or add a method")
         values, chosen = values | {"yarn": format_tokens(length), "context": None}, ["yarn"]
     spelled = ["--recipe" if name == "recipe" else flags[name].flag() for name in chosen]
-    if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(spelled)} are two methods; choose one")
-    if not chosen:
-        raise UsageError(
-            "give a method, such as --yarn 4, or a length, such as --context 128k (methods: `ropeconv list methods`)"
-        )
+    refuse(
+        (len(chosen) > 1, f"{' and '.join(spelled)} are two methods; choose one"),
+        (
+            not chosen,
+            "give a method, such as --yarn 4, or a length, such as --context 128k (methods: `ropeconv list methods`)",
+        ),
+    )
     modifiers = {name: values[name] for name in MODIFIERS if values.get(name) not in (None, False)}
     modifiers |= {name: parse_tokens(modifiers[name]) for name in LENGTHS if name in modifiers}
     extras = {name: values[name] for name in method_settings() if values.get(name) is not None}

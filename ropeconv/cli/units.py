@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,11 +173,12 @@ def other_option(flags: Flags, target: dict[str, Any], allowed: Collection[str])
 
 def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
     """Raises UsageError for options that have no effect on any of the outputs, or do not go together."""
-    folder, gguf = not all(unit.to_gguf for unit in units), any(unit.to_gguf for unit in units)
+    to_gguf = [unit.to_gguf for unit in units]
+    folder, gguf = not all(to_gguf), any(to_gguf)
     in_place, several = units[0].given["in_place"], len(units) > 1 + bool(flags.draft)
     validating = flags.validate != "off"
     typed = {"--link": flags.link, "--push": flags.push, "--force": flags.force, "--no-fsync": flags.no_fsync}
-    flag = next((name for name, value in typed.items() if value), "")
+    flag = next(compress(typed, typed.values()), "")
     refuse(
         (flags.draft and several, "--draft goes with one SOURCE and one output; run apply once for each"),
         (

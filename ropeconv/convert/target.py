@@ -38,7 +38,7 @@ class Target(TargetOptions, OutputPlace):
         """Raise UsageError for options that contradict each other, or have no effect with the others."""
         to_gguf = (from_gguf and self.to is None) or self.to == "gguf"
         self._check_values()
-        kept = "--as-is" if isinstance(recipe.method, AsIs) else "--on-top" if recipe.on_top else ""
+        kept = "--as-is" if isinstance(recipe.method, AsIs) else "--on-top" * recipe.on_top
         if self.replace and kept:
             raise UsageError(f"{kept} keeps the scaling that --replace would take away; give one of them")
         if self.allow_approximate and recipe.log_n is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,8 +77,8 @@ def _read_csv(path: Path) -> JsonObject:
                 f"a line of {path.name} is not {counted(len(names), 'number')}, as many as its first line has names"
             )
         return {name: [row[index] for row in columns] for index, name in enumerate(names)}
-    flat = [value for row in numbers for value in row or ()]
-    if not flat or any(row is None for row in numbers) or (len(rows) > 1 and any(len(row) > 1 for row in rows)):
+    flat = list(chain.from_iterable(filter(None, numbers)))
+    if not flat or None in numbers or (len(rows) > 1 and max(map(len, rows)) > 1):
         raise BadSource("write one column of numbers, or columns with their names in the first line")
     return _named(flat)
 

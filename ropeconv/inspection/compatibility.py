@@ -184,7 +184,7 @@ def opened(given: Sequence[str], family: str = "") -> tuple[list[Inspection], Pa
         names = merge.models
     sources = [open_source(name, "" if name.endswith(".gguf") else family) for name in names]
     read = [(source, read_adapter(source)) for source in sources]
-    adapters = [adapter for _, adapter in read if adapter is not None]
+    adapters = list(filter(None, (adapter for _, adapter in read)))
     models = [inspect_source(source) for source, adapter in read if adapter is None]
     if adapters and merge:
         place = adapters[0].source.reference

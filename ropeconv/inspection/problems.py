@@ -247,11 +247,10 @@ def check_weights(source: Source, family: Family, layers: int) -> None:
     names = source.tensor_names() if source.weights() else None
     if not names:
         return
-    projections = [name for name in (family.weights.fused, family.weights.q, family.weights.k) if name]
+    projections = list(filter(None, (family.weights.fused, family.weights.q, family.weights.k)))
     if family.assumed:
         known = set(names)
-        found = (layer_prefix(index, family, known) for index in range(layers))
-        prefix = next((prefix for prefix in found if prefix is not None), None)
+        prefix = next(filter(None, (layer_prefix(index, family, known) for index in range(layers))), None)
         absent = next((name for name in projections if prefix is None or f"{prefix}{name}.weight" not in known), "")
         if absent:
             raise BadSource(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from importlib.resources import files
+from itertools import count
 
 from ..formats.package_data import package_data
 from .family import Family, WeightNames
@@ -88,16 +89,14 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     class_keys, keys = config_keys(), set(part) - NOT_OF_MODELS
     classes = _classes(config) | _classes(part)
     candidates = [family.name for family in families() if family.name in class_keys and not family.refuse]
-    declared = [
-        name for name in candidates if classes & {_plain(model_type) for model_type in by_name()[name].model_types}
-    ]
+    declared = [name for name in candidates if not classes.isdisjoint(map(_plain, by_name()[name].model_types))]
     alike = {name: _shared(keys, class_keys[name]) for name in declared or candidates}
     least = NAMED if declared else GOOD
     similar = [name for name, (of_config, of_class) in alike.items() if of_config >= least and of_class >= ALIKE]
     misfits = {name: _misfits(part, by_name()[name], shapes or {}) for name in similar}
     fitting = [name for name in similar if misfits[name] == min(misfits.values()) < MOST_MISFITS]
     most = max((alike[name][0] for name in fitting), default=0.0)
-    rank = {name: place for place, name in enumerate(COMMON)}
+    rank = dict(zip(COMMON, count(), strict=False))
 
     def place(name: str) -> tuple[int, bool, float]:
         return rank.get(name, len(rank)), by_name()[name].layout != "half", -alike[name][1]
@@ -120,7 +119,7 @@ def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
         return 0
     weights = family.weights
     prefix = next(filter(None, (layer_prefix(layer, family, shapes) for layer in range(LAYERS))), None)
-    projections = [name for name in (weights.fused, weights.q, weights.k) if name]
+    projections = list(filter(None, (weights.fused, weights.q, weights.k)))
     if prefix is None or any(f"{prefix}{name}.weight" not in shapes for name in projections):
         return MOST_MISFITS
     rows = {name: shapes[f"{prefix}{name}.weight"][:1] for name in projections}

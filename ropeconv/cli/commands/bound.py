@@ -13,7 +13,7 @@ from ...rope.forms import asymptotic_base
 from ...rope.lengths import parse_tokens
 from ...rope.schedule import Schedule
 from ...rope.spec import LayerKind, RopeSpec
-from ..command import Positional, command, flag
+from ..command import Positional, command, flag, refuse
 from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only, head_size, is_length
 from ..options import RecipeValues
 from ..screen import ProgressScreen, Screen
@@ -61,10 +61,7 @@ def _places(at: Reach) -> str:
 
 
 def _weighted(model: ModelArgs, schedules: Schedules, screen: Screen) -> dict[str, HeadLengths]:
-    """Reads the projections of a SOURCE, and searches the effective lengths of all heads, by the label of a schedule.
-
-    Raises UsageError for a model given by numbers, BadSource as `head_weights` does.
-    """
+    """Reads the projections of a SOURCE, and searches the effective lengths of all heads, by label of the schedule."""
     from ...inspection.head_bound import head_weights
 
     if model.seen is None:
@@ -147,10 +144,11 @@ def bound_command(
             raise UsageError(f"--{flag} does not go with a length; give a length, or a schedule with --up-to")
         _smallest(parse_tokens(what), *head_size(head_dim, rotary_dim), windows, certificate, screen)
         return
-    if certificate is not None or windows is not None:
-        raise UsageError("--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`")
-    if what is None and not values:
-        raise UsageError("give a length such as 128k, a SOURCE, or --theta B")
+    words = "--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`"
+    refuse(
+        (certificate is not None or windows is not None, words),
+        (what is None and not values, "give a length such as 128k, a SOURCE, or --theta B"),
+    )
     model = find(what, recipe, head_dim, rotary_dim)
     if not up_to and what is None and not values.keys() - {"theta"}:
         up_to = "1M"

@@ -17,6 +17,7 @@ from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:
     from ...evaluate.evaluation import Evaluation, Sizes
+    from ...evaluate.ranking import Condition
     from ...evaluate.result import Result
     from ...evaluate.runners.runner import RunnerRequest
 
@@ -130,11 +131,7 @@ def eval_command(
         raise Interrupted("stopped before its end; the same command continues")
     for path in record(result, rows):
         screen.note(f"The receipt of {path} has these numbers.")
-    judged = [condition.judge(result) for condition in conditions]
-    for _, sentence in judged:
-        screen.note(sentence)
-    if any(met for met, _ in judged):
-        raise SystemExit(3)
+    _judge(conditions, result, screen)
 
 
 def _write(result: Result, out: Path | None, plot: Path | None, report: Path | None) -> None:
@@ -150,6 +147,15 @@ def _write(result: Result, out: Path | None, plot: Path | None, report: Path | N
         write_pictures(evaluation_pictures(result), plot)
     if report is not None:
         write_evaluation_report(result, report)
+
+
+def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> None:
+    """Exits with 3 where a condition of --fail-if holds."""
+    outcomes = [condition.judge(result) for condition in conditions]
+    for _, sentence in outcomes:
+        screen.note(sentence)
+    if any(holds for holds, _ in outcomes):
+        raise SystemExit(3)
 
 
 def _opened(
@@ -196,10 +202,7 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
 
 
 def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, screen: Screen) -> None:
-    """Runs an evaluation with a progress bar; Ctrl-C ends it with what has been measured.
-
-    budget: in seconds, 0 for none. Raises UsageError where it would take longer, and Interrupted.
-    """
+    """Runs an evaluation with a progress bar; Ctrl-C ends it with what was measured. budget: in seconds, 0 for none."""
     from ...engines.engine import Progress
     from ...engines.transformers.load import out_of_memory
     from ...evaluate.cases import EVAL

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from ...errors import Interrupted, UsageError
 from ...hub.options import PublishOptions, repository
 from ...options import Option, OutputPlace, TargetOptions, options
-from ..command import HUB, METHOD, OUTPUT, OptionGroup, Positional, command, flag
+from ..command import HUB, METHOD, OUTPUT, OptionGroup, Positional, command, flag, refuse
 from ..options import (
     SOURCE,
     DryRunOption,
@@ -84,11 +84,13 @@ def profiles_command(
     recipes = recipes_of(named or [], methods)
     how = PublishOptions(private, repo_id=repository(push)) if push else None
     source, chosen = open_source(model, family), build_target(target)
-    if push and source.kind == "gguf":
-        raise UsageError(
+    refuse(
+        (
+            push and source.kind == "gguf",
             "--push is for checkpoints; write GGUF profiles with -o, and publish each with `ropeconv push FILE "
-            f"{push} --exist-ok`"
+            f"{push} --exist-ok`",
         )
+    )
     out, keeps = chosen.out or Path(f"{source.name}-profiles"), not push or chosen.out is not None
     plans = profile_plans(source, recipes, replace(chosen, out=out if keeps else None))
     if keeps:

@@ -11,7 +11,7 @@ import math
 from ...errors import UnsupportedBake
 from ...formats.gguf.edit import Edit
 from ...formats.gguf.header import GgufValue, boolean, f32, string, u32
-from ...rope.forms import InterpolatedForm, Plain, Yarn
+from ...rope.forms import Form, InterpolatedForm, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import ASSUMED_KEY, arch_of_header
 from ..gguf_encoding import GgufModel, gguf_encoding, pinned_original, start, with_attention_factor
@@ -56,9 +56,15 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
             values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
             values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
     edit = start(model, schedule).merged(Edit(values | assumed))
-    if arch.softmax and arch.log_multiplier and not isinstance(form, Plain) and form.factor > 1:
-        # MLA scales its logits by the attention factor too; the multiplier, a slope over ln s, takes that back
-        scale = model.after(with_attention_factor(model, schedule, edit)).reading().spec.softmax_scale
-        slope = (math.sqrt(schedule.softmax_scale / scale) - 1) / math.log(form.factor)
-        edit = edit.merged(Edit({f"{prefix}scaling.yarn_log_multiplier": f32(slope)}))
+    if arch.softmax and arch.log_multiplier:
+        edit = _with_log_multiplier(model, schedule, edit, form, f"{prefix}scaling.yarn_log_multiplier")
     return with_attention_factor(model, schedule, edit)
+
+
+def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form: Form, key: str) -> Edit:
+    """MLA scales its logits by the attention factor too; the multiplier, a slope over ln s, takes that back."""
+    if not isinstance(form, (InterpolatedForm, Yarn)) or form.factor <= 1:
+        return edit
+    scale = model.after(with_attention_factor(model, schedule, edit)).reading().spec.softmax_scale
+    slope = (math.sqrt(schedule.softmax_scale / scale) - 1) / math.log(form.factor)
+    return edit.merged(Edit({key: f32(slope)}))

@@ -87,16 +87,9 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         tensors.insert(0, OutTensor(FREQS, (spec.rotary_dim // 2,), F32, (), data=data))
     values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
-    total = sum(tensor.elements for tensor in tensors)
-    in_experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
-    experts = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
-    size = total, in_experts // (experts or 1), experts if in_experts else 0
+    size = _weight_counts(tensors, values)
     with scratch() as folder:
-        for file in {file.name for file in source.files()} & set(SMALL):
-            if source.is_generated(file):
-                source.copy(file, folder / file)
-            else:
-                (folder / file).write_bytes(read_bytes(source.path(file), file))
+        _copy_small(source, folder)
         repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
         described, bare = (describe(folder, source.name, repository, text, *size) for text in (label, ""))
         general = [metadata_keys(found, name, options.quantized_by) for found in (described, bare)]
@@ -112,6 +105,23 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     vectors = {tensor.name: np.frombuffer(tensor.data, "<f4").astype(np.float64) for tensor in tensors if tensor.data}
     model = GgufModel(header, header.tensors, vectors)
     return GgufExport(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
+
+
+def _weight_counts(tensors: list[OutTensor], values: dict[str, GgufValue]) -> tuple[int, int, int]:
+    """The weights of the model, those of one expert in all layers, and the number of experts."""
+    total = sum(tensor.elements for tensor in tensors)
+    in_experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
+    experts = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
+    return total, in_experts // (experts or 1), experts if in_experts else 0
+
+
+def _copy_small(source: Source, folder: Path) -> None:
+    """Copy the files that gguf-py reads: tokenizer, configs and model card."""
+    for name in {file.name for file in source.files()} & set(SMALL):
+        if source.is_generated(name):
+            source.copy(name, folder / name)
+        else:
+            (folder / name).write_bytes(read_bytes(source.path(name), name))
 
 
 def _kind(outtype: str, source: Source) -> int:

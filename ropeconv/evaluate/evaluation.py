@@ -262,7 +262,7 @@ class Evaluation:
         for unit in self.units:
             line = journal.lines.get(unit.key)
             if line is not None and not outcome.refused(unit.row.name, unit.measure.name, unit.case.column):
-                observations[unit.row.name] += [unit.measure.placed(unit.case, one) for one in line.observations]
+                observations[unit.row.name] += [unit.measure.placed(unit.case, number) for number in line.observations]
                 outcome.seconds += line.seconds
                 outcome.cases += 1
         outcome.observations = {name: numbers for name, numbers in observations.items() if numbers}

@@ -188,16 +188,16 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
     measure, metric, column, depth = key
     share = metric_of(metric).share
     sample, paired = sample_of(list(pairs.values()), seed), differences(pairs, first, seed)
-    low, high, own_error = None, None, sample.error
+    low, high, standard_error = None, None, sample.error
     if share:
         count = effective_count(sample)
         low, high = wilson(sample.mean, count)
         lower, upper = wilson(min(1.0, max(0.0, sample.mean)), count, 1.0)
-        own_error = (upper - lower) / 2  # half of Wilson's interval of one error to each side
+        standard_error = (upper - lower) / 2  # half of Wilson's interval of one error to each side
     error, limit = difference_error(paired, share) if paired else (None, None)
     return Cell(
         row=row, measure=measure, metric=metric, column=column, depth=depth, value=sample.mean,
-        error=own_error, low=low, high=high,
+        error=standard_error, low=low, high=high,
         windows=len(set(sample.windows.tolist())), documents=len(set(sample.documents.tolist())),
         clusters=(paired or sample).count, difference=paired.mean if paired else None, difference_error=error,
         margin=limit,

@@ -147,16 +147,17 @@ class TransformersEngine(Engine):
 
         backbone, device = backbone_of(model), model.get_output_embeddings().weight.device
         done = Done(last_hidden_state=hidden[None].to(device))
-        own = vars(backbone).get("forward")
+        forward = vars(backbone).get("forward")
         backbone.forward = lambda *args, **given: done
         try:
             with torch.set_grad_enabled(gradient):
-                found = model(input_ids=torch.zeros((1, len(hidden)), dtype=torch.long, device=device), use_cache=False)
+                ids = torch.zeros((1, len(hidden)), dtype=torch.long, device=device)
+                outputs = model(input_ids=ids, use_cache=False)
         finally:
             del backbone.forward
-            if own is not None:
-                backbone.forward = own
-        return found.logits[0].float()
+            if forward is not None:
+                backbone.forward = forward
+        return outputs.logits[0].float()
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Tensor:
         import torch

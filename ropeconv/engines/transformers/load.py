@@ -156,9 +156,9 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
 
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
     logging.disable_progress_bar()
-    own = parsed(folder / "config.json") if at.stands_for else {}
-    assumed = at.stands_for and own.get("model_type") not in transformers.CONFIG_MAPPING
-    config = make_config(own, at.stands_for) if assumed else load_config(folder, trust)
+    settings = parsed(folder / "config.json") if at.stands_for else {}
+    assumed = at.stands_for and settings.get("model_type") not in transformers.CONFIG_MAPPING
+    config = make_config(settings, at.stands_for) if assumed else load_config(folder, trust)
     _check_fits(folder, at)
     if at.layer_by_layer:
         model = load_skeleton(_class_for(config), folder, trust, at.pickles, config, at.dtype)

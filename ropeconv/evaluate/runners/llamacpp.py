@@ -52,7 +52,7 @@ def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
     return options | ({"threads": request.threads} if request.threads else {})
 
 
-def numbers_of(file: GgufSource, options: Mapping[str, Any]) -> tuple[str, str]:
+def device_and_types(file: GgufSource, options: Mapping[str, Any]) -> tuple[str, str]:
     """The device, and the types of weights and cache, for the result."""
     cache = "float32" if options["plain"] else "float16"
     return "gpu" if options["gpu"] else "cpu", f"{TYPES[file.file.usual_type].name} with {cache} keys and values"
@@ -65,7 +65,7 @@ class LlamaCppRunner(Runner):
         self.file, self.options, self.tokenizer = source, options, tokenizer
         self.source, self.inspection = source.identity, inspect_gguf(source)
         self.trained = self.inspection.spec.unscaled().original_context
-        self.runtime, (self.device, self.dtype) = runtime(), numbers_of(source, options)
+        self.runtime, (self.device, self.dtype) = runtime(), device_and_types(source, options)
         self.plans = dict[str, GgufPlan]()
 
     def digest(self, row: Row) -> str:

@@ -33,7 +33,7 @@ from ...validate.checks import needs_trust
 from ...validate.comparison import Comparison, source_of
 from ..row import BASE, Row
 from ..texts import CheckpointTokenizer, Tokenizer, gguf_tokenizer
-from .llamacpp import engine_options, numbers_of
+from .llamacpp import device_and_types, engine_options
 from .runner import Runner, RunnerRequest
 
 Opener = Callable[[], AbstractContextManager[Engine]]
@@ -115,12 +115,13 @@ def _in_llamacpp(
         source = comparison.source
         models[Row(BASE)] = source.identity, LlamaCppEngine(source.file.path, **options).opened
     elif comparison is not None:
-        made = receipt.target
-        target = Target(to="gguf", outtype=made.outtype, pre=made.pre)
+        target = Target(to="gguf", outtype=receipt.target.outtype, pre=receipt.target.pre)
         identity = text_digest(comparison.source.identity, f"{target.outtype} {target.pre}")
         models[Row(BASE)] = identity, partial(_exported, comparison.checkpoint, target, options)
     models[Row(output.stem, path=output)] = file.identity, LlamaCppEngine(file.file.path, **options).opened
-    return OutputRunner(models, receipt.schedule.original_context, tokenizer, runtime(), *numbers_of(file, options))
+    return OutputRunner(
+        models, receipt.schedule.original_context, tokenizer, runtime(), *device_and_types(file, options)
+    )
 
 
 @contextmanager

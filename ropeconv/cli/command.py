@@ -144,7 +144,7 @@ class Command(click.Command):
             other = OTHER_OPTIONS.get(name.replace("quantise", "quantize"), "")
             if any(other.partition(" ")[0] in param.opts for param in self.params):
                 raise UsageError(f"there is no option {name}; use {other}") from None
-            if name == "--model":
+            if name == "--model" and any("--family" in param.opts for param in self.params):  # its argument is a model
                 raise UsageError(f"there is no option {name}; use `{ctx.command_path} MODEL`") from None
             if problem.possibilities:
                 raise
@@ -194,10 +194,10 @@ class Group(click.Group):
         """Finds the command that is typed. Raises UsageError with its name for a command that has another one."""
         word, names = args[0], self.list_commands(ctx)
         if word not in names and not word.startswith("-"):
-            path = ctx.command_path
-            near = OTHER_WORDS.get(word, "") if ctx.parent is None else ""
+            path, outermost = ctx.command_path, ctx.parent is None
+            near = OTHER_WORDS.get(word, "") if outermost else ""
             near = near or next(iter(get_close_matches(word, names, 1)), "")
-            near = near or ("apply MODEL" if "/" in word or os.path.exists(word) else "")
+            near = near or ("apply MODEL" if outermost and ("/" in word or os.path.exists(word)) else "")
             repair = f"use `{path} {near}`" if near else f"`{path} --help` lists them"
             raise UsageError(f"there is no command {shown(word)}; {repair}")
         return super().resolve_command(ctx, args)

@@ -96,6 +96,8 @@ ANSWERED = {
     "apply model --rope-theta 1e6": "use --theta",
     "apply --model model --yarn 4": "use `ropeconv apply MODEL`",
     "model --yarn 4": "there is no command 'model'; use `ropeconv apply MODEL`",
+    "list me/model": "there is no command 'me/model'; `ropeconv list --help` lists them",
+    "ui --model x": "No such option '--model'",
     "help": "use `ropeconv --help`",
     "eval model --output r.json": "use -o",
     "ui --quantize q8_0": "there is no option --quantize; `ropeconv ui --help-all` lists them",

@@ -99,11 +99,8 @@ def verify_output(
     for key in unlike_plan(plan, comparison.receipt):
         findings.differs(f"its receipt has another {key}")
     if isinstance(plan, GgufOutput):
-        recorded, actual = comparison.receipt.source, comparison.source
-        elsewhere = (recorded.kind, recorded.reference) != (
-            actual.kind,
-            actual.reference if recorded.reference else None,
-        )
+        written, actual = comparison.receipt.source, comparison.source
+        elsewhere = (written.kind, written.reference) != (actual.kind, actual.reference if written.reference else None)
         GgufCheck(GgufSource(baked).file, plan, findings, elsewhere, advance).run()
     elif isinstance(plan, CheckpointPlan):
         FolderCheck(baked, plan, findings, advance).run()

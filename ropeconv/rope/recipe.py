@@ -302,7 +302,7 @@ class Recipe:
         unknown += [key for key in data.get("parameters", {}) if key not in known]
         if unknown:
             raise RecipeError(
-                f"the recipe has the unknown key {shown(unknown[0])}; {kind.name} takes {', '.join(known)}"
+                f"the recipe has the unknown key {shown(unknown[0])}; {kind.name} takes {', '.join(sorted(known))}"
             )
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.get("parameters", {}).items()}
         try:

@@ -154,7 +154,7 @@ def test_a_recipe_starts_from_the_unscaled_rope() -> None:
         ({}, "names the method None"), (None, "JSON object"), (3, "JSON object"), ({"method": []}, "names the method"),
         ({"method": "yarn", "parameters": {"factor": 4.0}, "on_top": "yes"}, "--on-top must be true or false"),
         ({"method": "yarn", "parameters": {"factor": 4.0}, "more": 1}, "unknown key 'more'"),
-        ({"method": "yarn", "parameters": {"factor": 4.0, "more": 1}}, "unknown key 'more'"),
+        ({"method": "yarn", "parameters": {"factor": 4.0, "more": 1}}, "'more'; yarn takes beta_fast, beta_slow, "),
         ({"method": "yarn", "parameters": {}}, "the recipe for yarn needs"), ({"method": "yarn"}, "needs"),
     ],
 )  # fmt: skip

@@ -5,7 +5,7 @@ OriginalRecord: the parts of the first source that the output changes, for `rest
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import msgspec
@@ -43,6 +43,10 @@ class TargetRecord(TargetOptions):
     draft: str = ""
     adapter: str = ""
     drafts_for: str = ""
+
+    def __post_init__(self) -> None:
+        """Set options that an earlier version did not record: msgspec leaves defaults to the class, and out of JSON."""
+        vars(self).update({option.name: getattr(self, option.name) for option in fields(self)})
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -381,5 +385,4 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> JsonObject:
         """Return the receipt as JSON-ready data, with every key."""
-        data: JsonObject = msgspec.to_builtins(self)
-        return data
+        return dict(msgspec.to_builtins(self))

@@ -24,7 +24,7 @@ from ropeconv.rope.errors import RecipeError
 from ropeconv.views.reports import ChangedKey, changed_keys
 
 from ...support.baking import YARN, apply, make_plan, recipe_of
-from ...support.corruptions import edit
+from ...support.corruptions import edit, verified
 from ...support.gguf_files import write
 from .test_folders import BEFORE, receipt
 
@@ -42,6 +42,13 @@ def test_a_folder_and_a_gguf_file_have_one_shape(llama: Path, tmp_path: Path) ->
     names = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
     assert {file.name for file in folder.files} == names
     assert json.loads(json.dumps(folder.to_dict())) == json.loads((out / "ropeconv.json").read_text())
+
+
+def test_an_output_of_a_version_with_other_options_is_verified(llama: Path, tmp_path: Path) -> None:
+    out = apply(make_plan(llama, YARN, tmp_path / "out"))
+    edit(out, "ropeconv.json", lambda data: data["target"].update(fold_dtype=data["target"].pop("adapter") or None))
+    assert read_receipt(out).to_dict()["target"]["adapter"] == ""
+    assert verified(out, llama).files == 4
 
 
 # What is not a receipt

@@ -240,6 +240,4 @@ def _write(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
     licence, forbids = terms_of(str(known.get("license") or ""))
     name, commit = name_of(what, PublishOptions())
     base = BaseModel(name, known, licence=licence, forbids=forbids, commit=commit)
-    data = card(what, f"{plan.source.name}-{plan.recipe.method.label}", base).encode()
-    target.write_bytes(data)
-    advance(len(data))
+    advance(target.write_bytes(card(what, f"{plan.source.name}-{plan.recipe.method.label}", base).encode()))

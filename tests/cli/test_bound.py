@@ -70,8 +70,12 @@ def test_the_certificate_covers_everything_below(run: Run, tmp_path: Path) -> No
         (("tiny.gguf", "--weights"), 1, "is a GGUF file; give the safetensors checkpoint"),
     ],
 )
-def test_what_is_refused(refuses: Refuses, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_what_is_refused(
+    refuses: Refuses, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    """Before any search, which can take minutes."""
     write(tmp_path / "tiny.gguf")
+    monkeypatch.setattr("ropeconv.cli.commands.bound.reach", lambda *_: pytest.fail("searched"))
     refuses(code, said, "bound", *arguments)
 
 

@@ -19,7 +19,7 @@ from ..options import RecipeValues
 from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:
-    from ...inspection.head_bound import HeadLengths
+    from ...inspection.head_bound import HeadLengths, HeadWeights
 
 
 LEFT_OUT: dict[LayerKind, str] = {"local": "with frequencies of their own", "none": "without RoPE"}
@@ -60,14 +60,18 @@ def _places(at: Reach) -> str:
     return ", ".join(shown) + (", ..." if at.runs > 6 else "")
 
 
-def _weighted(model: ModelArgs, schedules: Schedules, screen: Screen) -> dict[str, HeadLengths]:
-    """Reads the projections of a SOURCE, and searches the effective lengths of all heads, by label of the schedule."""
+def _head_weights(model: ModelArgs, screen: Screen) -> HeadWeights:
+    """Reads the projections of a SOURCE."""
     from ...inspection.head_bound import head_weights
 
     if model.seen is None:
         raise UsageError("--weights needs a SOURCE, whose weights are read; give a folder or a Hub id")
     with screen.counting("Reading", "bytes") as (total, advance):
-        weights = head_weights(model.seen, total, advance)
+        return head_weights(model.seen, total, advance)
+
+
+def _weighted(weights: HeadWeights, schedules: Schedules, screen: Screen) -> dict[str, HeadLengths]:
+    """Searches the effective lengths of all heads, by label of the schedule."""
     with screen.counting("Searching") as (total, advance):
         total(sum(weights.work(at.length) for _, at in schedules.values()))
         return {label: weights.reach(schedule, at.length, advance) for label, (schedule, at) in schedules.items()}
@@ -152,11 +156,12 @@ def bound_command(
     model = find(what, recipe, head_dim, rotary_dim)
     if not up_to and what is None and not values.keys() - {"theta"}:
         up_to = "1M"
+    heads = _head_weights(model, screen) if weights else None
     schedules: Schedules = {}
     for label, schedule in model.schedules().items():
         length = parse_tokens(up_to) if up_to else model.spec.visible(schedule.context)
         schedules[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
-    weighted = _weighted(model, schedules, screen) if weights else {}
+    weighted = _weighted(heads, schedules, screen) if heads else {}
     if screen.as_json:
         screen.data(_document(model.spec, schedules, weighted))
     elif weighted:

@@ -139,20 +139,9 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
     """
     if plan.source.kind == "config" or plan.target.drafts_for:
         return []
-    # the first candidate that supports the output and its draft, in any version if the user named it
-    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
-    runs = {} if draft is None else {verdict.runtime: verdict.status in RUNS for verdict in draft.result.verdicts}
-    statuses = [
-        (verdict.runtime.partition("@")[0].removesuffix("-gguf"), verdict.status in RUNS)
-        for verdict in plan.result.verdicts
-        if draft is None or runs.get(verdict.runtime)
-    ]
-    by_newest = dict(statuses)
-    supporting = {name for name, good in statuses if good and (by_newest[name] or name in named)}
-    candidates = (*named, *((LLAMA_CPP,) if isinstance(plan, GgufOutput) else SERVERS))
     kind = draft.draft.name if draft and draft.draft else "draft_model"
     text = render(
-        "run.jinja", runtime=next(filter(supporting.__contains__, candidates), ""), path=shlex.quote(str(path)),
+        "run.jinja", runtime=_runtime_to_show(plan, draft), path=shlex.quote(str(path)),
         folder=shlex.quote(str(path.parent)), file=shlex.quote(path.name), model=path.stem.lower(),
         context=plan.schedule.context, modelfile=modelfile and shlex.quote(str(modelfile)),
         draft=draft and shlex.quote(str(draft.out)), kind=kind,
@@ -161,6 +150,20 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
         ),
     )  # fmt: skip
     return text.splitlines()
+
+
+def _runtime_to_show(plan: Plan, draft: Plan | None) -> str:
+    """Return the first candidate that supports the output and its draft, in any version if the user named it."""
+    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
+    verdicts = plan.result.verdicts
+    if draft is not None:
+        runs_draft = {verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS}
+        verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
+    statuses = [(row.runtime.partition("@")[0].removesuffix("-gguf"), row.status in RUNS) for row in verdicts]
+    newest = dict(statuses)
+    supporting = {name for name, runs in statuses if runs and (newest[name] or name in named)}
+    candidates = (*named, *((LLAMA_CPP,) if isinstance(plan, GgufOutput) else SERVERS))
+    return next((name for name in candidates if name in supporting), "")
 
 
 def modelfile_of(plan: Plan) -> Path:

@@ -198,14 +198,8 @@ class DequantisedReference(PatchedReference):
         "; the mean KL may be twice that of the unscaled source between llama.cpp and transformers more, and the "
         "control must have ten times that KL"
     )
-
-    @property
-    def runs(self) -> int:
-        return 4
-
-    @property
-    def separation(self) -> float | None:
-        return math.inf
+    runs: ClassVar[int] = 4
+    separation: ClassVar[float] = math.inf
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
         import torch

@@ -82,6 +82,7 @@ def wheel_sources(package: str, version: str, folder: Path, python: str = "3.12"
     return once(folder, make)
 
 
-def installed(folder: Path, *packages: str) -> Path:
-    """A folder with packages, for PYTHONPATH."""
-    return once(folder, lambda target: pip("install", "--no-compile", "--target", target, *packages))
+def installed(folder: Path, *packages: str, requirements: bool = True) -> Path:
+    """A folder with packages, for PYTHONPATH. requirements: with the packages that these ask for."""
+    options = ("--no-compile",) if requirements else ("--no-compile", "--no-deps")
+    return once(folder, lambda target: pip("install", *options, "--target", target, *packages))

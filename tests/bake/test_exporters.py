@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from scripts.laboratory.environment import ROOT, NotInstallable, once, pip
+from scripts.laboratory.environment import ROOT, NotInstallable, installed
 
 from ..support import graphs
 from ..support.baking import YARN, apply, make_plan
@@ -36,11 +36,8 @@ class Exporter(NamedTuple):
     ignores: bool = False
 
     def export(self, source: Path, place: Path) -> None:
-        def install(target: Path) -> None:
-            pip("install", "--no-compile", "--no-deps", "--target", target, *self.packages)
-
         try:
-            folder = once(ROOT / f"exporter-{self.packages[-1]}", install)
+            folder = installed(ROOT / f"exporter-{self.packages[-1]}", *self.packages, requirements=False)
         except NotInstallable as problem:
             pytest.skip(str(problem))
         environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ..environment import Environment, LabRuntime, installed, once, pip, wheel_sources
+from ..environment import Environment, LabRuntime, installed, wheel_sources
 
 TRANSFORMERS = "5.24.0"
 """The newest version that lmdeploy's wheel accepts."""
@@ -15,9 +15,7 @@ HELPERS = ("mmengine-lite", "pyzmq", "addict", "termcolor", "yapf", "rich", "sho
 
 def install(version: str, folder: Path) -> Environment:
     """The Python files of lmdeploy's wheel beside transformers; torch is the project's."""
-    helpers = once(
-        folder / "helpers", lambda target: pip("install", "--no-deps", "--no-compile", "--target", target, *HELPERS)
-    )
+    helpers = installed(folder / "helpers", *HELPERS, requirements=False)
     config_reader = installed(folder.parent / f"transformers-{TRANSFORMERS}", f"transformers=={TRANSFORMERS}")
     return Environment(Path(sys.executable), (config_reader, helpers, wheel_sources("lmdeploy", version, folder)))
 

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from ..environment import Environment, LabRuntime, installed, once, pip, wheel_sources
+from ..environment import Environment, LabRuntime, installed, wheel_sources
 
 # Small packages that SGLang's modules use while they are imported. They are installed without their own requirements.
 HELPERS = (
@@ -23,9 +23,7 @@ def install(version: str, folder: Path) -> Environment:
     if found is None:
         raise ValueError(f"sglang {version} names no version of transformers")
     transformers = installed(folder / f"transformers-{found[1]}", f"transformers=={found[1]}")
-    helpers = once(
-        folder / "helpers", lambda target: pip("install", "--no-deps", "--no-compile", "--target", target, *HELPERS)
-    )
+    helpers = installed(folder / "helpers", *HELPERS, requirements=False)
     return Environment(Path(sys.executable), (transformers, helpers, sources), (("OMP_NUM_THREADS", "1"),))
 
 

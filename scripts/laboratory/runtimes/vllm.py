@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ..environment import Environment, LabRuntime, installed, once, pip, wheel_sources
+from ..environment import Environment, LabRuntime, installed, wheel_sources
 
 PURE = (
     "aiohappyeyeballs", "aiohttp", "aiosignal", "annotated-doc", "anthropic", "anyio", "astor", "attrs", "blake3",
@@ -29,13 +29,8 @@ def install(version: str, folder: Path) -> Environment:
     minor = int(version.split(".")[1])
     transformers = next(name for below, name in TRANSFORMERS if minor < below)
     shared = folder.parent / "vllm-packages"
-    packages = once(
-        shared / "pure", lambda target: pip("install", "--no-deps", "--no-compile", "--target", target, *PURE)
-    )
-    vision = once(
-        shared / "torchvision",
-        lambda target: pip("install", "--no-deps", "--no-compile", "--target", target, "torchvision==0.28.0"),
-    )
+    packages = installed(shared / "pure", *PURE, requirements=False)
+    vision = installed(shared / "torchvision", "torchvision==0.28.0", requirements=False)
     return Environment(
         python=Path(sys.executable),
         path=(

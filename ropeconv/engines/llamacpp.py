@@ -68,7 +68,7 @@ class LlamaCppProcess(ProgramProcess):
         self.loaded = self._answer(LoadedModel, self.load)
 
     def ask(self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None) -> T:
-        """Return the result of a method of `LlamaModel`. kind: its type. progress: told how many tokens were read.
+        """Return the result of a method of `LlamaModel`. kind: its type. progress: called with the tokens read.
 
         Raises LlamaCppError, and ends the process, where llama.cpp fails or does not answer in time.
         """

@@ -58,8 +58,8 @@ def test_the_same_command_continues_after_it_was_stopped_between_the_two(
         patch.setattr(companions, "execute_plan", stop)
         command(tmp_path, *line, code=130)
     assert ((tmp_path / "out").is_dir(), (tmp_path / "out-adapter").exists()) == (True, False)
-    told = json.loads(command(tmp_path, *line, "--json", code=0).stdout)
-    assert told["adapter"] == "out-adapter"
+    document = json.loads(command(tmp_path, *line, "--json", code=0).stdout)
+    assert document["adapter"] == "out-adapter"
     written = hashes(tmp_path)
     (tmp_path / "lora/README.md").write_text("another training")
     for options in ((), ("--force",)):

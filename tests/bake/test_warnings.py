@@ -221,9 +221,9 @@ def test_it_is_said_until_it_is_chosen(chunked: Path) -> None:
     assert said["keep"].result.verdict_of(find("vllm")[-1]).status == "refused"
 
 
-@pytest.mark.parametrize(("choice", "told"), [("keep", True), ("drop", False)])
+@pytest.mark.parametrize(("choice", "is_said"), [("keep", True), ("drop", False)])
 def test_a_validation_says_that_no_comparison_computes_it(
-    chunked: Path, choice: str, told: bool, tmp_path: Path
+    chunked: Path, choice: str, is_said: bool, tmp_path: Path
 ) -> None:
     result = validate(apply(make_plan(chunked, YARN, tmp_path / "baked", dual_chunk=choice)), chunked)
-    assert (result.agrees, f"does not compute {DUAL_CHUNK}" in result.sentence) == (True, told)
+    assert (result.agrees, f"does not compute {DUAL_CHUNK}" in result.sentence) == (True, is_said)

@@ -122,9 +122,9 @@ class Browser:
         lowest, where = self.driver.execute_script(CONTRAST)
         return float(lowest), str(where)
 
-    def picture(self, path: Path) -> None:
-        """Writes the whole page as PNG, up to 20,000 pixels of its height."""
-        height = min(20_000, self.driver.execute_script("return document.documentElement.scrollHeight"))
+    def picture(self, path: Path, height: int = 20_000) -> None:
+        """Writes the page as PNG, up to that many pixels of its height."""
+        height = min(height, self.driver.execute_script("return document.documentElement.scrollHeight"))
         width = self.driver.execute_script("return window.innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         options = {"format": "png", "captureBeyondViewport": True, "clip": clip}

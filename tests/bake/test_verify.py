@@ -7,14 +7,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from ..support.baking import YARN_16, apply, make_plan
-from ..support.corruptions import data, renew, scale, tensor
+from ropeconv.bake.file_checks import is_document, is_loaded
+from ropeconv.bake.findings import BLOCK, CopiedRange, GeneratedRange, Range, StreamedRange, first_difference
+from ropeconv.errors import Disagreement
+from ropeconv.formats.gguf.edit import Edit, write_new
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.header import f32, string
+
+from ..support.baking import MIXED, YARN_16, apply, make_plan, recipe_of
+from ..support.corruptions import data, renew, scale, tensor, verified
 from ..support.gguf_files import write
 from ..support.hub_server import serving
 from ..support.in_process import command
+from ..support.llamacpp import bake, checkpoint
 from ..support.models import make
 
 VALIDATE = ("validate", "out", "--against", "model")
@@ -84,3 +94,152 @@ def test_weights_on_the_hub_are_compared_by_the_hubs_own_hashes(llama: Path, tmp
         tensor("model.norm.weight", scale(0, 2.0))(tmp_path / "out")
         renew(tmp_path / "out")
         assert "model.safetensors has other contents" in python(VERIFY, "fresh").stderr
+
+
+WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}  # as the quantiser needs it
+LISTS = ("rope_factors_long.weight", "rope_factors_short.weight")
+CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...], str]] = {
+    "edited": ("", {}, "", ("rope_freqs.weight",), "token_embd.weight"),
+    "converted": ("llama", {}, "f32", ("rope_freqs.weight",), "blk.0.attn_norm.weight"),
+    "lists": ("phi3", {}, "f32", LISTS, "token_embd.weight"),
+    "quantised": ("llama", WIDE, "q4_k_m", ("rope_freqs.weight",), "blk.0.attn_norm.weight"),
+}
+"""The family of the checkpoint, none for a GGUF file, its sizes, the type of the weights, the tensors of the schedule,
+and one of the weights."""
+
+
+def flip(path: Path, tensor: str) -> None:
+    """Changes the last byte but one of a tensor of 32-bit floats."""
+    header = GgufFile.open(path).header
+    info = header.tensors[tensor]
+    at = header.data_start + info.offset + info.size - 2
+    data(lambda found: found.__setitem__(at, found[at] ^ 1))(path)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: Path) -> None:
+    family, sizes, outtype, schedule, weights = CASES[name]
+    if name == "quantised":
+        pytest.importorskip("llama_cpp")
+    source = checkpoint(family, tmp_path / "source", **sizes) if family else write(tmp_path / "model.gguf")
+    out = tmp_path / "out.gguf"
+    bake(source, MIXED, out, **({"outtype": outtype} if outtype else {}))
+    good = out.read_bytes()
+    found = verified(out, source, quick=True)
+    assert (found.quick, found.bytes, found.files) == (True, 0, 1)
+    unverified = ["to compare the types of tensors"] if name == "quantised" else []
+    assert [line.split(",")[0] for line in found.unverified] == unverified
+    flip(out, weights)
+    assert verified(out, source, quick=True) == found
+    for changed in schedule:
+        out.write_bytes(good)
+        flip(out, changed)
+        with pytest.raises(Disagreement, match=f"{changed} of out.gguf differs from byte"):
+            verified(out, source, quick=True)
+    out.write_bytes(good)
+    arch = GgufFile.open(out).get("general.architecture")
+    for edit, said in (
+        (Edit({f"{arch}.rope.freq_base": f32(9999.0)}), "rope.freq_base = 9999.0, where"),
+        (Edit({f"{arch}.made": string("x")}), "made = 'x', which is not there"),
+    ):
+        out.write_bytes(good)
+        write_new(GgufFile.open(out), 0, edit, tmp_path / "other.gguf")
+        (tmp_path / "other.gguf").rename(out)
+        with pytest.raises(Disagreement, match=said):
+            verified(out, source, quick=True)
+
+
+def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None:
+    source, out = make("llama", tmp_path / "source"), tmp_path / "out"
+    apply(make_plan(source, MIXED, out, encoding="buffers"))
+    found = verified(out, source, quick=True)
+    assert (found.quick, found.bytes) == (True, 0)
+    data(lambda found: found.__setitem__(-3, found[-3] ^ 1), "model-rope.safetensors")(out)
+    with pytest.raises(Disagreement, match="inv_freq of model-rope.safetensors differs from byte"):
+        verified(out, source, quick=True)
+
+
+def test_tensors_that_a_fold_changes_are_compared_and_others_are_not(tmp_path: Path) -> None:
+    source, out = make("llama", tmp_path / "source"), tmp_path / "out"
+    apply(make_plan(source, recipe_of("yarn", 4.0), out, encoding="weights"))
+    plain = verified(out, source, quick=True)
+    tensor("model.layers.0.mlp.up_proj.weight", scale(0, 2.0))(out)
+    assert verified(out, source, quick=True) == plain
+    tensor("model.layers.0.self_attn.k_proj.weight", scale(0, 2.0))(out)
+    with pytest.raises(Disagreement, match=r"model.layers.0.self_attn.k_proj.weight of model.safetensors differs"):
+        verified(out, source, quick=True)
+
+
+SIZE = 2 * BLOCK + 1000
+HOLE = BLOCK + 37
+DATA = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8).tobytes()
+
+
+def files(tmp_path: Path, data: bytes = DATA) -> tuple[Path, Path]:
+    """A file with bytes, and another with DATA 5 places later."""
+    (tmp_path / "one").write_bytes(data)
+    (tmp_path / "other").write_bytes(b"12345" + DATA)
+    return tmp_path / "one", tmp_path / "other"
+
+
+def ranges(kind: str, other: Path) -> list[Range]:
+    return {
+        "copied": [CopiedRange(0, SIZE, other, 5)],
+        "made": [GeneratedRange(0, SIZE, lambda at, size: DATA[at : at + size])],
+        "streamed": [StreamedRange(0, SIZE, lambda: iter((DATA[:7], memoryview(DATA)[7:])))],
+        "mixed": [
+            CopiedRange(0, HOLE, other, 5),
+            GeneratedRange(HOLE, SIZE, lambda at, size: DATA[HOLE + at : HOLE + at + size], 8),
+        ],
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["copied", "made", "streamed", "mixed"])
+def test_a_single_other_byte_is_found(kind: str, tmp_path: Path) -> None:
+    one, other = files(tmp_path)
+    counted: list[int] = []
+    assert first_difference(one, ranges(kind, other), counted.append) is None
+    assert sum(counted) == SIZE
+    with one.open("r+b") as file:
+        for place in (0, HOLE - 1, HOLE, BLOCK - 1, BLOCK, 2 * BLOCK, SIZE - 1):
+            for byte in (DATA[place] ^ 4, DATA[place]):
+                file.seek(place)
+                file.write(bytes([byte]))
+                file.flush()
+                expected = None if byte == DATA[place] else place
+                assert first_difference(one, ranges(kind, other)) == expected
+
+
+@pytest.mark.parametrize("kind", ["copied", "made", "streamed"])
+def test_other_lengths_are_found(kind: str, tmp_path: Path) -> None:
+    for content, place in ((DATA[:-3], SIZE - 3), (DATA + b"\1", SIZE)):
+        one, other = files(tmp_path, content)
+        assert first_difference(one, ranges(kind, other)) == place
+
+
+def test_what_no_range_covers_is_zero(tmp_path: Path) -> None:
+    path, origin = tmp_path / "one", tmp_path / "other"
+    origin.write_bytes(b"abc")
+    for place in (None, 0, 6):
+        data = bytearray(b"\0\0abc\0\0")
+        if place is not None:
+            data[place] = 1
+        path.write_bytes(data)
+        assert first_difference(path, [CopiedRange(2, 5, origin, 0)]) == place
+
+
+LOADED = (
+    "LICENSE.safetensors", "NOTICE.bin", "USE_POLICY.gguf", "LICENSE.jinja", "LICENSE.py", "LICENSE.so", "NOTICE.json",
+    "merges.txt", "tokenizer", "sub/LICENSE.pth",
+)  # fmt: skip
+FOR_PEOPLE = (
+    "LICENSE", "LICENSE.txt", "LICENSE-MODEL.txt", "NOTICE-2.0", "USE_POLICY.md", "sub/USE_POLICY", "README.md",
+    "requirements.txt", "figure.png",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "loaded"), [*((name, True) for name in LOADED), *((name, False) for name in FOR_PEOPLE)]
+)
+def test_the_end_of_a_name_decides_whether_a_file_is_loaded_or_for_people(name: str, loaded: bool) -> None:
+    assert (is_document(name), is_loaded(name)) == (not loaded, loaded)

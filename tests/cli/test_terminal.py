@@ -1,8 +1,9 @@
-"""What a terminal of 80 or 60 columns shows, what a pipe gets, and what reaches neither uninvited."""
+"""What a terminal shows, what a pipe gets, what reaches neither uninvited, and the progress bar."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -13,13 +14,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ropeconv.cli import process as errors
 from ropeconv.cli.app import app
+from ropeconv.cli.screen import bar
 
 from ..conftest import CONFIGS, Run
 from ..support.extent import sample
 from ..support.in_process import Terminal, plain
+from ..support.waiting import Clock
 
 LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
 QWEN = str(CONFIGS / "Qwen--Qwen3-8B.json")
@@ -111,3 +115,31 @@ def test_a_screen_has_at_most_15_lines_at_80_columns(command: str, config: str) 
 )  # fmt: skip
 def test_every_document_has_its_schema(run: Run, arguments: tuple[str, ...]) -> None:
     assert json.loads(run(*arguments, "--json").stdout)["schema"] == 2
+
+
+def shown(clock: Clock, steps: list[tuple[float, int]]) -> str:
+    """The last line of a bar after some steps: seconds that pass, and what is done then."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None, legacy_windows=False)
+    with bar("Running", "tokens", console, clock) as (set_total, advance):
+        clock.now += 30  # a model is loaded, which does not count
+        set_total(1000)
+        for seconds, done in steps:
+            clock.now += seconds
+            advance(done)
+        screen.truncate(0)
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([(2, 100)], ("10%", "50 tokens/s", "0:00:18 left")),
+        ([(1, 10), (1, 90)], ("10%", "50 tokens/s", "0:00:18 left")),
+        ([(60, 1)], ("0%", "0.0 tokens/s", "16:39:00 left")),
+        ([(2, 500), (2, 500)], ("100%", "250 tokens/s", "0:00:00 left")),
+    ],
+)
+def test_percentage_rate_and_time_from_the_first_step_on(steps: list[tuple[float, int]], said: tuple[str, ...]) -> None:
+    text = shown(Clock(), steps)
+    assert [words for words in said if words not in text] == []

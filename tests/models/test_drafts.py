@@ -1,4 +1,4 @@
-"""The generator of family files: what it reads in transformers is what the files of the package say."""
+"""Model types of the installed transformers: all that rotate are known, and their drafts say what our files say."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from ropeconv.models.family import Family
-from ropeconv.models.registry import by_model_type, families, packaged
+from ropeconv.models.registry import by_model_type, families, packaged, refused
 from scripts.family_drafts import config_keys
 from scripts.family_drafts.compare import disagreements
 from scripts.family_drafts.draft import draft
 from scripts.family_drafts.library import config_classes
 from scripts.family_drafts.render import render
+from scripts.family_drafts.walk import ModelType, walk
 
 from ..support.extent import sample
 
@@ -53,3 +54,34 @@ def test_the_keys_of_all_families_are_written_down() -> None:
 @pytest.mark.parametrize("family", sample(packaged(), 10), ids=lambda family: family.name)
 def test_and_they_are_those_of_the_config_class(family: Family) -> None:
     assert json.loads(config_keys.FILE.read_text()).get(family.name, []) == config_keys.keys_of(family)
+
+
+PENDING = Path(__file__).parent.parent / "data" / "pending_model_types.txt"
+WITHOUT_ROPE = [name for name, reason in refused().items() if "does not use rotary position embeddings" in reason]
+NOT_OF_TRANSFORMERS = {"rwkv7"} | {name for name, reason in refused().items() if "custom code" in reason}
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, ModelType]:
+    return {one.name: one for one in walk()}
+
+
+def unknown(found: dict[str, ModelType]) -> set[str]:
+    """Model types that rotate, and of which ropeconv says nothing."""
+    return {one.name for one in found.values() if one.rotates and one.state == "unknown"}
+
+
+def test_every_model_type_that_rotates_is_known_or_refused(found: dict[str, ModelType]) -> None:
+    assert unknown(found) == (set(PENDING.read_text().split()) if PENDING.exists() else set())
+
+
+def test_models_of_text_that_do_not_rotate_are_refused_with_that_sentence(found: dict[str, ModelType]) -> None:
+    still = {one.name for one in found.values() if one.text and not one.rotates}
+    assert still - set(WITHOUT_ROPE) == set()
+    assert [name for name in still if not found[name].detail.endswith(refused()[name])] == []
+
+
+def test_no_model_that_rotates_is_refused_as_one_that_does_not(found: dict[str, ModelType]) -> None:
+    assert [name for name in refused() if name not in found and name not in NOT_OF_TRANSFORMERS] == []
+    for name in refused().keys() & found.keys():
+        assert found[name].rotates == (name not in WITHOUT_ROPE), name

@@ -1,19 +1,22 @@
-"""The families of the default run use every key of the family schema, so that each of its branches is tested daily."""
+"""Families: their files name the tensors of transformers, and the default run covers every key of their schema."""
 
 from __future__ import annotations
 
 import functools
 import typing
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from ropeconv.models.registry import by_model_type, packaged
+from ropeconv.formats.safetensors import read_header
+from ropeconv.models.layers import layer_prefixes
+from ropeconv.models.registry import by_model_type, families, packaged
 
-from ..support.families import REPRESENTATIVES, SINGLES
-from ..support.models import FAMILIES
+from ..support.families import REPRESENTATIVES, SINGLES, some
+from ..support.models import FAMILIES, TINY, make
 
 DESCRIPTIONS = {"name", "display_name", "model_types", "source", "since"}
 NOT_MADE = {"layers.backward", "refuse"}
@@ -66,3 +69,30 @@ def test_without_a_single_family_a_key_would_be_left_out(model_type: str) -> Non
 
 def test_keys_that_no_tiny_checkpoint_has_are_still_those() -> None:
     assert not NOT_MADE & covered(FAMILIES)
+
+
+@pytest.mark.parametrize("model_type", some())
+def test_projections_and_norms_are_where_the_file_says(
+    model_type: str, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    norms = TINY[model_type].norms
+    folder = make(model_type, tmp_path / "m", **norms) if norms else tiny(model_type)
+    names = set(read_header(folder / "model.safetensors").tensors)
+    family = by_model_type()[model_type]
+    weights = family.weights
+    assert bool(weights.fused) != bool(weights.q)
+    parts = [weights.fused] if weights.fused else [weights.q, weights.k]
+    parts += [part for part in (weights.q_norm, weights.k_norm) if part]
+    further = [norm.name for norm in weights.further_norms]
+    parts += further
+    for part in parts:
+        places = [prefix + part for layer in range(4) for prefix in layer_prefixes(layer, family)]
+        found = [name for name in names if name.startswith(tuple(f"{place}." for place in places))]
+        assert [name for name in found if name.endswith("weight")], part
+        assert weights.bias or part in further or not [name for name in found if name.endswith("bias")], part
+
+
+def test_every_family_has_a_source_and_a_place_for_its_projections() -> None:
+    for family in families():
+        assert family.source
+        assert family.refuse or family.weights.q or family.weights.fused

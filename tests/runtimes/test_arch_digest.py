@@ -1,4 +1,4 @@
-"""The table of architectures beside llama.cpp's sources: the digest that scripts/archs extracts, and the library."""
+"""The table of llama.cpp's architectures: by the digest that scripts/archs extracts, by the library, and by itself."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from ropeconv.errors import BadSource
 from ropeconv.runtimes.llamacpp.archs import Arch, arch_table
 
+from ..support.baking import inspected
 from ..support.extent import sample
+from ..support.gguf_files import write
 
 DIGEST = json.loads((Path(__file__).parents[1] / "data" / "llamacpp_archs.json").read_text("utf-8"))
 ARCHS: dict[str, Any] = DIGEST["archs"]
@@ -95,3 +98,18 @@ def test_the_installed_library_has_these_architectures_and_no_others() -> None:
     assert listed <= set(ARCHS), f"new in llama.cpp: {sorted(listed - set(ARCHS))}"
     assert len(listed) > 100
     assert all(name.encode() + b"\0" in data for name in set(ARCHS) - listed)
+
+
+def test_every_carrier_uses_rope_freqs_and_its_pairs_can_be_made() -> None:
+    table = arch_table().arch
+    pairs = [(arch, table[to]) for arch in table.values() for to in arch.carriers]
+    assert pairs
+    assert all(to.freqs == "used" and to.pairs in ("norm", arch.pairs) for arch, to in pairs)
+
+
+@pytest.mark.parametrize("arch", ["llama", "deci"])
+def test_a_rotation_in_part_is_refused_where_the_table_says(tmp_path: Path, arch: str) -> None:
+    assert arch_table().arch[arch].full_rotation
+    path = write(tmp_path / "model.gguf", arch, {"rope.dimension_count": 32})
+    with pytest.raises(BadSource, match="only when all 64 dimensions rotate"):
+        inspected(path)

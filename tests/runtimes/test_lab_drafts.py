@@ -1,8 +1,9 @@
-"""The row that the lab drafts for a version that no row covers, and the changes that it prints."""
+"""The lab: the row that it drafts for a new version, the changes that it prints, and tables of cos and sin."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from ropeconv.runtimes.evidence import ModelRecord, Record
 from ropeconv.runtimes.runtime import newest, runtimes
 from scripts.laboratory import draft as module
 from scripts.laboratory.draft import changes, draft, previous, row_of
+from scripts.laboratory.environment import PROGRAMS
 
 NAME = "vllm"
 LAST = newest(NAME)
@@ -85,3 +87,18 @@ def test_changes_name_the_cells_whose_status_changed() -> None:
         "worse: linear: differs -> refused; yarn: exact -> refused",
         "gone: most cells: exact -> unsupported",
     ]
+
+
+@pytest.mark.parametrize("layout", ["once", "halves", "neighbours"])
+def test_each_pair_is_read_once_from_any_layout(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """gpt-oss has every pair once, Llama in two halves, Cohere beside each other."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(sys, "path", [str(PROGRAMS), *sys.path])
+    import transformers_backend
+
+    frequencies = torch.tensor([1.0, 0.5, 0.25, 0.125])
+    angles = {"once": frequencies, "halves": frequencies.repeat(2), "neighbours": frequencies.repeat_interleave(2)}
+    cos, sin = (1.5 * function(angles[layout])[None, None] for function in (torch.cos, torch.sin))
+    inv_freq, attention_factor = transformers_backend._first(cos, sin)
+    assert inv_freq == pytest.approx(frequencies.tolist(), rel=1e-6)
+    assert attention_factor == pytest.approx(1.5, rel=1e-6)

@@ -1,8 +1,9 @@
-"""Rope tensors of files: what llama.cpp takes, and what it would abort on."""
+"""GGUF files by their tensors: files that are no language model, and rope tensors that llama.cpp would abort on."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.rope.forms import Plain
+from ropeconv.runtimes.llamacpp.archs import other_kind
 from ropeconv.runtimes.llamacpp.read_header import arch_of, read_file, rope_tensors
 
 from ..support.gguf_files import plain_tensors, write
@@ -54,3 +56,32 @@ def test_a_file_without_an_architecture_is_no_language_model(tmp_path: Path) -> 
     (tmp_path / "odd.gguf").write_bytes(data.replace(gguf.Keys.General.ARCHITECTURE.encode(), b"general.architectura"))
     with pytest.raises(BadSource, match="odd.gguf has no general.architecture, so it is not a language model"):
         arch_of(GgufFile.open(tmp_path / "odd.gguf"))
+
+
+NEXT = {name.replace("blk.0.", "blk.1."): value for name, value in plain_tensors().items()}
+SUMS = {"blk.0.attn_q.weight.in_sum2": np.ones(32, np.float32), "blk.0.attn_q.weight.counts": np.ones(1, np.float32)}
+"""As llama-imatrix writes them, see tools/imatrix/imatrix.cpp of llama.cpp."""
+
+
+@pytest.mark.parametrize(
+    ("arch", "keys", "tensors", "words"),
+    [
+        ("llama", {}, plain_tensors(), ""), ("llama", {"general.type": "model"}, plain_tensors(), ""),
+        ("llama", {"general.type": "adapter"}, plain_tensors(), "is a LoRA adapter"),
+        ("llama", {"adapter.type": "lora"}, plain_tensors(), "is a LoRA adapter"),
+        ("llama", {"general.type": "mmproj"}, plain_tensors(), "is a multimodal projector"),
+        ("clip", {}, plain_tensors(), "is a multimodal projector"),
+        ("llama", {"general.type": "imatrix"}, plain_tensors(), "is an importance matrix"),
+        ("llama", {}, SUMS, "is an importance matrix"),
+        ("llama", {"nextn_predict_layers": 1}, NEXT, "holds only layers that predict further tokens"),
+        ("llama", {"nextn_predict_layers": 1}, plain_tensors(), ""), ("llama", {}, NEXT, ""),
+        ("llama", {"nextn_predict_layers": 0}, NEXT, ""), ("llama", {"nextn_predict_layers": "1"}, NEXT, ""),
+        ("llama", {}, {}, "contains only a vocabulary and no weights"),
+    ],
+)  # fmt: skip
+def test_what_a_file_is_instead_of_a_model(
+    tmp_path: Path, arch: str, keys: dict[str, Any], tensors: dict[str, Any], words: str
+) -> None:
+    found = other_kind(GgufFile.open(write(tmp_path / "model.gguf", arch, keys, tensors)))
+    assert found.startswith(words)
+    assert bool(found) is bool(words)

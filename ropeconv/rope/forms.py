@@ -112,7 +112,7 @@ LARGEST_FLOAT32 = 3.4028234663852886e38
 def divided(base: Vector, divisors: Vector | Sequence[float]) -> Vector:
     """base_i / divisor_i, and 0 where the divisor is 1e29 or more: radians per token, float64 [rotary_dim / 2]."""
     divisors = np.asarray(divisors, dtype=np.float64)
-    return np.asarray(np.where(divisors < LEAST, base / divisors, 0.0), dtype=np.float64)
+    return np.where(divisors < LEAST, base / divisors, 0.0)
 
 
 def divisors(base: Vector, inv_freq: Vector) -> Vector:

@@ -103,10 +103,8 @@ def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSp
 def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
     """The schedule with another base, or with the product of the divisors. schedule: of the method."""
     current, base = spec.current(), start.form.inv_freq(spec.rotary_dim)
-    attention_factor, softmax_scale = (
-        current.attention_factor * schedule.attention_factor,
-        current.softmax_scale * schedule.softmax_scale,
-    )
+    attention_factor = current.attention_factor * schedule.attention_factor
+    softmax_scale = current.softmax_scale * schedule.softmax_scale
     inv_freq, short, original = current.inv_freq * _ratio(schedule.inv_freq, base), None, spec.original_context
     form: Form | None = None
     if current.short_inv_freq is not None or schedule.short_inv_freq is not None:

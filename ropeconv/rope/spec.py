@@ -52,8 +52,9 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
     factor = 1.0 if not rotating or abs(inv_freq[0] - 1) <= SAME else float(1 / inv_freq[0])
     bases = [theta]
     if rotating > 1 and inv_freq[0] > inv_freq[rotating - 1]:
-        base = float(inv_freq[0] / inv_freq[rotating - 1]) ** (rotary_dim / (2 * (rotating - 1)))
-        bases += [round(base, 3), base] if math.isfinite(base) else []
+        with np.errstate(over="ignore"):  # an infinite base is that of no vector
+            base = float((inv_freq[0] / inv_freq[rotating - 1]) ** (rotary_dim / (2 * (rotating - 1))))
+        bases += [round(base, 3), base]
     for base in bases:
         form = Proportional(base, factor, share(rotating, rotary_dim))
         if np.allclose(form.inv_freq(rotary_dim), inv_freq, rtol=SAME, atol=0.0):

@@ -84,7 +84,7 @@ FACTOR_1, FACTOR_4 = prope(1e4, 32, 8), prope(1e4, 32, 8, 4.0)
         (np.array([0.5, 0.5, 0.0]), 1.0, Proportional(1.0, 2.0, share(2, 6))),
         (prope(1e4, 32, 32), 1e4, None), (np.where(np.arange(32) == 3, 0, FACTOR_1), 1e4, None),
         (FACTOR_1 * (1 + 1e-6 * (np.arange(32) == 3)), 1e4, None), (np.append(0, prope(1e4, 32, 32)[1:]), 1e4, None),
-        (np.array([0.0, 0.5, 0.0]), 1e4, None),
+        (np.array([0.0, 0.5, 0.0]), 1e4, None), (np.append([1.0, 1e-20], np.zeros(30)), 1e4, None),
     ],
 )  # fmt: skip
 def test_vectors_that_are_proportional_or_not(vector: Vector, theta: float, expected: Proportional | None) -> None:

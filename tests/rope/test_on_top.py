@@ -112,6 +112,7 @@ def test_the_list_inside_the_trained_length_is_divided_too() -> None:
     np.testing.assert_allclose(found.inv_freq, base / divisors / 2, rtol=1e-13)
     assert isinstance(found.form, LongRope)
     np.testing.assert_allclose([found.form.short_factor[63], found.form.long_factor[63]], [4, 8], rtol=1e-13)
+    assert found.form.original_context == found.original_context == 4096
 
 
 @pytest.mark.parametrize(

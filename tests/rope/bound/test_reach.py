@@ -139,6 +139,7 @@ def test_term_by_term(seed: int, pairs: int, heads: int, length: int) -> None:
     cosines = np.cos(np.outer(inv_freq, np.arange(1, length)))
     naive = (weights.rotated[:, :, None] * cosines).sum(axis=1) + weights.unrotated[:, None]
     first, count = head_reach(inv_freq, weights, length)
+    assert first.dtype == count.dtype == np.int64
     assert count.tolist() == (naive < 0).sum(axis=1).tolist()
     assert first.tolist() == [int(row.argmax()) + 1 if row.any() else 0 for row in naive < 0]
 

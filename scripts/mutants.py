@@ -1,8 +1,9 @@
-"""Draw mutants of a package by a seed, and print those that the tests of the package do not notice, with mutmut."""
+"""Draw mutants of a package by a seed, and print those that the tests do not notice, with mutmut."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
@@ -15,10 +16,17 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PLACE = ROOT / ".mutants"
 SAME = tomllib.loads((Path(__file__).parent / "equivalent_mutants.toml").read_text("utf-8"))["same"]
+CALLERS = {
+    "rope": ("models", "runtimes", "convert", "inspection", "bake"),
+    "formats": ("models", "convert", "inspection", "bake"),
+    "runtimes": ("convert", "inspection", "bake", "hub"),
+    "convert": ("models", "runtimes", "bake", "validate"),
+}
+"""Packages that call another one. Their tests run on the mutants that the tests of that package do not notice."""
 
 
 def copied(what: str, package: str) -> Path:
-    """A copy of the working tree whose settings name what is mutated, and the tests of its package."""
+    """A copy of the working tree whose settings name what is mutated."""
     place = PLACE / package
     shutil.rmtree(place, ignore_errors=True)
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -26,10 +34,15 @@ def copied(what: str, package: str) -> Path:
         if (ROOT / name).is_file():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, place / name)
-    settings = (place / "pyproject.toml").read_text("utf-8")
-    settings = settings.replace('["ropeconv/rope/*"]', f'["{what}"]').replace('["tests/rope"]', f'["tests/{package}"]')
-    (place / "pyproject.toml").write_text(settings, "utf-8")
+    configure(place, "only_mutate", what)
     return place
+
+
+def configure(place: Path, key: str, *values: str) -> None:
+    """Replace a list in the settings of mutmut."""
+    settings = (place / "pyproject.toml").read_text("utf-8")
+    settings = re.sub(rf"^{key} = \[.*?\]", f"{key} = {json.dumps(values)}", settings, count=1, flags=re.MULTILINE)
+    (place / "pyproject.toml").write_text(settings, "utf-8")
 
 
 def mutmut(place: Path, *words: str) -> str:
@@ -53,24 +66,34 @@ def is_same(name: str, diff: str) -> bool:
     return any(row["old"] in old and row.get("new", "") in new for row in rows)
 
 
+def run(place: Path, packages: tuple[str, ...], *names: str) -> list[str]:
+    """Run the tests of these packages on the mutants with these names, and return the names that none notices."""
+    configure(place, "pytest_add_cli_args_test_selection", *(f"tests/{package}" for package in packages))
+    mutmut(place, "run", "--max-children", os.environ.get("JOBS", "2"), *names)
+    found = statuses(place)
+    return [name for name in names if found.get(name) in ("survived", "no tests")]
+
+
 def examine(what: str, seed: int, count: int) -> None:
     """Print the mutants of a package, or of one of its files, that no test notices, and the share of the others."""
     package = Path(what).parts[1] if what.endswith(".py") else what
     place = copied(what if what.endswith(".py") else f"ropeconv/{package}/*", package)
-    jobs = ("--max-children", os.environ.get("JOBS", "2"))
-    mutmut(place, "run", *jobs, "none")  # makes the mutants, and finds out which tests call which functions
+    run(place, (package,), "none")  # makes the mutants, and finds out which tests call which functions
     names = sorted(statuses(place))
     drawn = random.Random(f"{seed} {what}").sample(names, min(count, len(names)))
-    mutmut(place, "run", *jobs, *drawn)
-    found = statuses(place)
-    left = {name: mutmut(place, "show", name) for name in drawn if found[name] in ("survived", "no tests")}
-    same = [name for name, diff in left.items() if is_same(name, diff)]
-    for name in left.keys() - set(same):
-        print(f"{left[name].strip()}\n")
-    of = len(drawn) - len(same)
-    noticed = f"{of - len(left) + len(same)} of {of}"
+    left = run(place, (package,), *drawn)
+    alone = len(drawn) - len(left)
+    if left and package in CALLERS:
+        left = run(place, CALLERS[package], *left)
+    diffs = {name: mutmut(place, "show", name) for name in left}
+    same = [name for name, diff in diffs.items() if is_same(name, diff)]
+    for name in left:
+        if name not in same:
+            print(f"{diffs[name].strip()}\n")
+    noticed, of = len(drawn) - len(left), len(drawn) - len(same)
     print(
-        f"{what}: {noticed} mutants noticed with seed {seed}; {len(names)} in all, {len(same)} drawn compute the same"
+        f"{what}: {noticed} of {of} mutants noticed with seed {seed}, {alone} by the tests of the package alone; "
+        f"{len(names)} in all, {len(same)} drawn compute the same"
     )
 
 

@@ -22,7 +22,6 @@ from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import draft_sizes, mtp_note
 from ..runtimes.verdict import describe
-from .results import evaluation_table
 from .sheet import Sheet
 from .support import POPULAR, WORDS, grouped, others, statuses, support
 
@@ -179,6 +178,8 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
 def show_evaluations(receipt: Receipt, sheet: Sheet) -> None:
     """Shows the evaluations in a receipt, a table each."""
     for record in receipt.evaluations:
+        from .results import evaluation_table
+
         table = evaluation_table(record)
         columns = ("", *(f"{length:,}" for length in table.lengths))
         rows = [(name, *(cell.replace("**", "") for cell in cells)) for name, cells in table.lines]

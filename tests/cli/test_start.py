@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 HEAVY = {"torch", "transformers", "huggingface_hub", "safetensors", "sentencepiece", "tokenizers"}
+RUNNING = {"ropeconv.engines", "ropeconv.validate", "ropeconv.evaluate"}
+"""Packages that run models."""
 WATCH = """
 import sys
 from ropeconv.cli.app import app
 from ropeconv.cli.process import run
 sys.argv = ["ropeconv", *sys.argv[1:]]
 code = run(app)
-print("LOADED", " ".join(sorted({name.split(".")[0] for name in sys.modules})), file=sys.stderr)
+names = {part for name in sys.modules for part in (name.split(".")[0], ".".join(name.split(".")[:2]))}
+print("LOADED", *sorted(names), file=sys.stderr)
 sys.exit(code)
 """
 
@@ -39,3 +42,6 @@ def test_no_heavy_module_is_imported(llama: Path, tmp_path: Path, arguments: tup
     assert not loaded & HEAVY
     if arguments == ("--help",):
         assert "numpy" not in loaded
+    if arguments[0] == "inspect":
+        assert "ropeconv.rope" in loaded
+        assert not loaded & RUNNING

@@ -71,6 +71,15 @@ def test_numbers_are_found_in_pieces_of_a_text_of_any_size(size: int) -> None:
     assert [one.path for one in numbers(blocks, "x", {"a"}, first=True)] == [("a",)]
 
 
+def test_a_text_in_blocks_has_no_string_of_more_than_a_mebibyte() -> None:
+    def read(length: int) -> list[jsontext.Number]:
+        return list(numbers([b'{"a": "' + b"x" * (length - 1), b'"}'], "x", {"a"}))
+
+    assert read(1 << 20) == []
+    with pytest.raises(BadSource, match="x has a string of more than 1,048,576 bytes; fix it or download it again"):
+        read((1 << 20) + 1)
+
+
 def test_types_are_those_that_are_needed() -> None:
     assert typed({"a": [1, 2]}, dict[str, list[int]], "a.json") == {"a": [1, 2]}
     for wrong in ({"a": ["1"]}, {"a": [True]}, [], {"a": [1.5]}):

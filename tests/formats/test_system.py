@@ -154,6 +154,23 @@ def test_a_temporary_folder_is_private_and_goes_as_does_what_a_kill_left(
     assert list(temporary.iterdir()) == []
 
 
+def test_a_temporary_folder_that_another_run_cleared_before_it_was_locked_is_made_again(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, cleared = tempfile.mkdtemp, list[str]()
+
+    def mkdtemp(prefix: str) -> str:
+        folder = real(prefix=prefix)
+        if not cleared:
+            cleared.append(folder)
+            os.rmdir(folder)
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    with scratch.scratch() as folder:
+        assert list(temporary.iterdir()) == [folder.parent] != [Path(cleared[0])]
+
+
 def test_folders_of_others_are_left_alone(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.getuid()
     own, other = temporary / f"ropeconv-{real}-1-a", temporary / f"ropeconv-{real + 1}-1-a"
@@ -170,6 +187,14 @@ def test_folders_of_others_are_left_alone(temporary: Path, monkeypatch: pytest.M
     scratch.clear()
     assert link.is_symlink()
     assert list(other.iterdir()) == [], "a link is not followed"
+
+
+def test_one_core_is_assumed_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert disk.cores() >= 1
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    for known, cores in ((6, 6), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda known=known: known)
+        assert disk.cores() == cores
 
 
 # Locks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +72,6 @@ class LocalShard(Shard):
 
 
 SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
-CHUNK = 1 << 22
 MAX_SHARDS = 1 << 12
 """Published models have up to some hundred."""
 
@@ -191,13 +189,3 @@ class GgufFile:
         info = self.headers[number].tensors[name]
         at = self.headers[number].data_start + info.offset + start
         return self.shards[number].read(at, at + (info.size - start if size is None else size))
-
-    def chunks(self, name: str, size: int = CHUNK) -> Iterator[bytes]:
-        """Yield the bytes of a tensor in pieces of `size` bytes, for which its shard is fetched.
-
-        Raises BadSource where the file is cut off.
-        """
-        self.shards[self.shard(name)].path()
-        end = self.tensors[name].size
-        for at in range(0, end, size):
-            yield self.read(name, at, min(size, end - at))

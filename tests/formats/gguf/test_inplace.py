@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -250,6 +251,15 @@ def test_a_change_that_a_disk_fails_is_undone(model: Path, disk: Disk, failing: 
     assert list(model.parent.iterdir()) == [model]
 
 
+def test_an_interrupt_whose_change_cannot_be_undone_is_said(model: Path, disk: Disk) -> None:
+    def stops(old: bytes) -> bytes:
+        raise KeyboardInterrupt
+
+    disk.failing, disk.number = range(3, 99), errno.EIO
+    with pytest.raises(RopeconvError, match=r"in place \(stopped\), nor restored \(Input/output error\)"):
+        list(phases(GgufFile.open(model), Edit(changes={"blk.0.attn_norm.weight": Change(512, stops)})))
+
+
 @pytest.mark.parametrize(
     ("problem", "expected", "words"),
     [
@@ -355,6 +365,7 @@ def forged(number: int, value: int) -> Forge:
 
 HOSTILE: dict[str, Forge] = {
     "nothing": lambda fixed, entries: b"",
+    "no more than a digest": lambda fixed, entries: MAGIC + hashlib.sha256().digest(),
     "a wrong digest": lambda fixed, entries: journal(fixed, entries)[:-1] + b"\1",
     "too many entries": forged(3, 1 << 62),
     "a shift of a petabyte": forged(2, 1 << 50),
@@ -393,11 +404,15 @@ def test_a_journal_is_no_link(model: Path) -> None:
     assert (journal_of(model).is_symlink(), model.with_name("elsewhere").read_bytes()) == (True, b"mine")
 
 
-def test_a_draft_that_a_kill_left_is_removed(model: Path) -> None:
+def test_a_draft_that_a_kill_left_is_removed_and_that_of_another_process_is_not(model: Path) -> None:
     draft = model.with_name(".model.gguf.ropeconv-journal.part")
     draft.write_bytes(b"half")
     assert recover(model) is False
     assert list(model.parent.iterdir()) == [model]
     draft.write_bytes(b"half")
+    with draft.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RopeconvError, match="another ropeconv is at work with"):
+            list(phases(GgufFile.open(model), EDIT))
     assert list(phases(GgufFile.open(model), EDIT))[-1] == "done"
     assert list(model.parent.iterdir()) == [model]

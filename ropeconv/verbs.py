@@ -18,6 +18,7 @@ from .bake.plan import FilePlan, Plan
 from .cli.execution import recovered, run_validation
 from .cli.options import LENGTHS, build_recipe, build_target, chosen_methods, method_settings, variable
 from .cli.screen import Screen
+from .cli.units import refuse_untrained
 from .environment import require
 from .errors import UsageError
 from .evaluate.evaluation import Sizes, evaluate_model
@@ -60,6 +61,9 @@ RUN = dict.fromkeys(("link", "force", "checksum", "staged", "fsync", "check"), S
     "advance": Keyword(Callable, "a function of the bytes done"), "probe": ANYTHING,
 }  # fmt: skip
 """Keywords of `bake.apply.apply`."""
+BY_NAME = "a method is a keyword with its value, such as yarn=4"
+HINTS = {"push": "pass the output to `ropeconv push`", "method": BY_NAME, "methods": BY_NAME, "factor": BY_NAME}
+"""What to write in the place of keywords that people try."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +127,15 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
 def _plan(model: object, recipe: object, given: dict[str, Any], dry_run: bool) -> Plan:
     """Return the plan of a model that is not a plan yet. Parameters and errors are those of `apply`."""
     names = _of_recipe()
-    chosen = _recipe("apply", recipe, {name: value for name, value in given.items() if name in names})
+    of_recipe = {name: value for name, value in given.items() if name in names}
+    chosen = _recipe("apply", recipe, of_recipe)
     target = build_target(given)
     if target.in_place and not dry_run:
         recovered(_reference("apply", model), Screen(as_json=True))
-    return baking.make_plan(_source("apply", model, given.get("family", "")), chosen, target)
+    plan = baking.make_plan(_source("apply", model, given.get("family", "")), chosen, target)
+    if recipe is None and not chosen_methods(of_recipe):
+        refuse_untrained(plan, plan.source.reference)
+    return plan
 
 
 def _written(plan: Plan, run: dict[str, Any]) -> Output:
@@ -254,7 +262,7 @@ def restore(
 
 def _of_recipe() -> dict[str, Keyword]:
     """Return the keywords of a recipe: methods, their settings, and modifiers."""
-    kinds = {Value.SWITCH: SWITCH, Value.NUMBER: NUMBER}
+    kinds = {Value.SWITCH: SWITCH, Value.NUMBER: NUMBER, Value.FILE: PATH}
     methods = {variable(name): kinds.get(method.value, EITHER) for name, method in REGISTRY.items()}
     return methods | dict.fromkeys([*method_settings(), *MODIFIERS], EITHER) | dict.fromkeys(SWITCHES, SWITCH)
 
@@ -280,13 +288,14 @@ def _checked(verb: str, keywords: dict[str, Any], known: dict[str, Keyword]) -> 
         if name not in known:
             near = get_close_matches(name, sorted(known), 1, 0.5)
             hint = f"did you mean {near[0]}?" if near else f"help(ropeconv.{verb}) lists them"
-            hint = "pass the output to `ropeconv push`" if name == "push" else hint
-            raise UsageError(f"{verb}() has no keyword {name}; {hint}")
+            raise UsageError(f"{verb}() has no keyword {name}; {HINTS.get(name, hint)}")
     return {name: _value(name, value, known[name]) for name, value in keywords.items() if value is not None}
 
 
 def _value(name: str, value: Any, keyword: Keyword) -> Any:
     """Return the value of a keyword, several as a list. Raises UsageError for a wrong type."""
+    if keyword.kind is str and type(value).__module__ == "torch":  # a dtype or a device
+        value = f"{value}".removeprefix("torch.")
     values = value if keyword.many and not isinstance(value, keyword.kind) else [value]
     if not isinstance(values, Iterable) or not all(isinstance(one, keyword.kind) for one in values):
         raise UsageError(f"{name}={value!r} is not {keyword.words}")
@@ -303,7 +312,7 @@ def _recipe(verb: str, recipe: object, keywords: dict[str, Any]) -> Recipe:
         return recipe
     if recipe is not None and not isinstance(recipe, str | os.PathLike):
         raise UsageError(f"{verb}() needs a Recipe or the path of one, and got {_described(recipe)}; or pass yarn=4")
-    if recipe is None and not chosen_methods(values):
+    if recipe is None and not chosen_methods(values) and not (verb == "apply" and "context" in values):
         raise UsageError(f"{verb}() needs a method, such as yarn=4 (`ropeconv list methods` lists them)")
     return build_recipe(values | ({} if recipe is None else {"recipe": os.fspath(recipe)}))
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import transformers
 
 import ropeconv
@@ -27,6 +28,9 @@ GOOD: dict[str, Callable[[Path, Any], Any]] = {
     "apply, a Plan": lambda model, _: ropeconv.apply(ropeconv.apply(model, yarn=4, dry_run=True), link=True),
     "apply, a Recipe": lambda model, _: ropeconv.apply(model, Recipe(METHODS["yarn"](4.0)), runtime=["vllm"]),
     "apply, lengths": lambda model, _: ropeconv.apply(model, theta_for=4096, context="4k", runtime="transformers"),
+    "apply, only a length": lambda model, _: ropeconv.apply(
+        model, context="1k", original_context=256, to="safetensors"
+    ),
     "inspect, a str": lambda model, _: ropeconv.inspect(str(model)),
     "inspect, a Source": lambda model, _: ropeconv.inspect(ropeconv.open_source(str(model))),
     "inspect, a loaded model": lambda _, load: ropeconv.inspect(load()),
@@ -36,12 +40,19 @@ GOOD: dict[str, Callable[[Path, Any], Any]] = {
     "patch, a loaded model": lambda _, load: ropeconv.patch(load(), yarn=4),
     "restore, an Output": lambda model, _: ropeconv.restore(ropeconv.apply(model, yarn=4), out="again"),
     "validate, an Output": lambda model, _: ropeconv.validate(ropeconv.apply(model, yarn=4), device="cpu"),
+    "validate, a dtype of torch": lambda model, _: ropeconv.validate(
+        ropeconv.apply(model, yarn=4), device=torch.device("cpu"), dtype=torch.float32
+    ),
     "validate, two strings": lambda model, _: ropeconv.validate(
         str(ropeconv.apply(model, yarn=4).path), str(model), device="cpu", length="128"
     ),
 }
 WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "apply, no method": (lambda model, _: ropeconv.apply(model), "needs a method, such as yarn=4"),
+    "apply, only a long length": (lambda m, _: ropeconv.apply(m, context="8k"), "above 4 times a model needs fine-tun"),
+    "apply, a method by name": (lambda m, _: ropeconv.apply(m, method="yarn", factor=4), "such as yarn=4"),
+    "apply, frequencies": (lambda m, _: ropeconv.apply(m, inv_freq=[1.0]), r"inv_freq=\[1.0\] is not a path"),
+    "Recipe, a name": (lambda *_: Recipe("yarn"), "such as METHODS\\[.*and got 'yarn'"),
     "apply, two methods": (lambda m, _: ropeconv.apply(m, yarn=4, linear=2), "two methods; choose one"),
     "apply, a near name": (lambda m, _: ropeconv.apply(m, yarm=4), "no keyword yarm; did you mean yarn?"),
     "apply, a far name": (lambda m, _: ropeconv.apply(m, yarn=4, q0=1), "help\\(ropeconv.apply\\) lists them"),

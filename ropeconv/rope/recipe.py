@@ -199,6 +199,8 @@ class Recipe:
     keep_short: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.method, Method):
+            raise RecipeError(f'a Recipe needs a method, such as METHODS["yarn"](4.0), and got {shown(self.method)}')
         checks = dict.fromkeys(("context", "original_context", "log_n_length"), tokens)
         checks |= dict.fromkeys(("attention_factor", "temperature_slope", "temperature_intercept"), positive)
         for name, check in checks.items():

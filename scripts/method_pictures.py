@@ -3,7 +3,7 @@
     python scripts/method_pictures.py
 
 Each picture has the wavelengths of the pairs and what their frequencies are divided by, as `ropeconv plot` draws them,
-with the settings of EXAMPLES or at 8 times the context. tests/docs/test_method_pictures.py draws them again.
+with the settings of EXAMPLES or at 8 times the context. tests/docs/test_generated.py draws them again.
 """
 
 from __future__ import annotations

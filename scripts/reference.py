@@ -3,7 +3,7 @@
     python scripts/reference.py
 
 It writes docs/commands.md, docs/schemas/ and the list of names at the end of docs/python.md.
-tests/docs/test_reference.py compares them with the code.
+tests/docs/test_generated.py compares them with the code.
 """
 
 from __future__ import annotations

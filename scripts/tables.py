@@ -3,7 +3,7 @@
     python -m scripts.tables
 
 A method or an encoding without a row or a section gets one from its docstring; those that are there stay.
-tests/docs/test_tables.py compares the pages with the data.
+tests/docs/test_generated.py compares the pages with the data.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""Which repositories are completed, which are refused, and which are removed again."""
+"""Repositories: which are completed, refused and removed again, what a dry run says, and profiles as branches."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from huggingface_hub import hf_hub_download
 
 from ..conftest import hashes
 from ..support.hub_writing import WritingHub
-from .conftest import BAKE, Push
+from .conftest import BAKE, WEIGHTS, Push, card_of
 
 
 def made(hub: WritingHub, name: str, **files: str) -> Path:
@@ -72,3 +74,58 @@ def test_an_output_that_was_written_and_not_published_is_published_by_the_same_c
     assert made.items() >= {name: digest for name, digest in before.items() if name != "README.md"}.items()
     (tmp_path / "out" / "config.json").write_text("{}")
     push(line, 1, "is not the file that ropeconv wrote")
+
+
+def test_a_plan_is_previewed_and_nothing_is_sent(push: Push, hub: WritingHub, tmp_path: Path) -> None:
+    shown = push(f"{BAKE} --push me/tiny-1k --dry-run").stdout
+    assert ("me/tiny-1k" in hub.repos, hub.received) == (False, 0)
+    assert {path.name for path in tmp_path.iterdir()} <= {"model", "hub", "home"}
+    for words in (
+        "Repository me/tiny-1k (new, public)", "config.json", "upload",
+        f"copied from base/tiny at {hub.commit('base/tiny')[:7]}",
+        "Base model: base/tiny. Licence: llama3.1", 'asks for "Built with Llama"', "README.md:\n", "## Runtime support",
+        "ropeconv apply base/tiny --yarn 16",
+    ):  # fmt: skip
+        assert words in shown, words
+    found = json.loads(push(f"{BAKE} --push me/tiny-1k --dry-run --json").stdout)["publication"]
+    assert (found["exists"], found["private"], found["blocked"], found["license"]) == (False, False, None, "llama3.1")
+    assert {file["name"] for file in found["copies"]} >= {"model.safetensors", "LICENSE"}
+    assert {file["name"] for file in found["uploads"]} >= {"config.json", "ropeconv.json", "README.md"}
+    push(f"{BAKE} --push me/tiny-1k -q")
+    made = {path.name for path in hub.repos["me/tiny-1k"].iterdir()}
+    assert made - {".gitattributes"} == {file["name"] for key in ("uploads", "copies") for file in found[key]}
+    assert found["card"] == card_of(hub, "me/tiny-1k")
+
+
+REPOSITORY = "me/tiny-profiles"
+
+
+@pytest.mark.parametrize("given", ["", "-o out"])
+def test_branches_have_their_own_configs_and_copies_of_the_hub(
+    given: str, push: Push, hub: WritingHub, llama: Path, tmp_path: Path
+) -> None:
+    line = f"profiles base/tiny base yarn:4 yarn:16 --push {REPOSITORY} {given}"
+    planned = push(f"{line} --dry-run")
+    assert (f"Would publish {REPOSITORY}: main, yarn4, yarn16" in planned.stdout, REPOSITORY in hub.repos) == (True, 0)
+    done = push(line)
+    assert (hub.stored, hub.received < 200_000, hub.branches) == ({}, True, ["yarn4", "yarn16"])
+    assert len([text for text in done.stdout.splitlines() if "/commit/" in text]) == 3
+    for revision, context in {"main": 64, "yarn4": 256, "yarn16": 1024}.items():
+        config = json.loads(Path(hf_hub_download(REPOSITORY, "config.json", revision=revision)).read_text())
+        assert config["max_position_embeddings"] == context
+        root = hub.repos[hub.at(REPOSITORY, revision)]
+        assert hashes(root)[WEIGHTS] == hashes(llama)[WEIGHTS]
+        card = (root / "README.md").read_text()
+        named = [f'"{REPOSITORY}", revision="{revision}"' in card, f"--revision {revision}" in card]
+        assert named == [revision != "main"] * 2
+        command = f"| 1,024 | `vllm serve {REPOSITORY} --revision yarn16 --max-model-len 1024` |"
+        assert (command in card) is (revision == "main")
+    assert [path.name for path in tmp_path.glob("out")] == (["out"] if given else [])
+    if not given:
+        push(line)  # the same command completes what is there
+
+
+def test_a_repository_with_other_contents_gets_no_branches(push: Push, hub: WritingHub) -> None:
+    push("apply base/tiny --yarn 8 --push me/taken -q")
+    push("profiles base/tiny base yarn:4 --push me/taken", 1, "me/taken exists; pass --create-pr")
+    assert hub.branches == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from ropeconv.rope.bound.reach import first_violation
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import DynamicNtk, InterpolatedForm, Llama3, Plain, Yarn, base_inv_freq
-from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.methods.method import REGISTRY, Method, number, param, register
 from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.registry import Registry
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 
@@ -239,3 +241,28 @@ def test_a_base_for_the_bound_survives_float32() -> None:
     assert made("theta-bound", 500, of=spec(head_dim=14)).context == 500
     with pytest.raises(RecipeError, match="of 16 dimensions 8 rotate, so every base will do; choose one with --theta"):
         made("theta-bound", 500, of=spec(head_dim=16))
+
+
+def test_a_name_is_declared_once() -> None:
+    registry: Registry[int] = Registry("number", "ropeconv.rope.methods")
+    registry.add("one", 1, "first.py")
+    with pytest.raises(RecipeError, match=r"first.py and second.py both declare the number one; rename one"):
+        registry.add("one", 2, "second.py")
+    assert dict(registry) == {"one": 1}
+
+
+def test_things_stand_in_their_order_however_they_are_declared() -> None:
+    registry: Registry[int] = Registry("number", "ropeconv.rope.methods", order=lambda item: -item)
+    for item in (1, 3, 2):
+        registry.add(str(item), item, "here")
+    assert list(registry) == ["3", "2", "1"]
+
+
+@pytest.mark.parametrize(("name", "setting"), [("alpha", "curve"), ("curve", "yarn")])
+def test_a_method_and_a_setting_have_different_options(name: str, setting: str) -> None:
+    fields = {"__annotations__": {"factor": float, setting: float}, "factor": param(number, "a number", 1.0)}
+    kind = dataclass(frozen=True)(type("Curve", (Method,), {**fields, setting: param(number, "a number", 1.0)}))
+    kind.name = name
+    with pytest.raises(RecipeError, match="is a method and a setting of .*; rename one"):
+        register(kind)
+    assert name not in REGISTRY

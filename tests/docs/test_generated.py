@@ -1,0 +1,107 @@
+"""Pages that scripts write are what the code and the data say: commands, schemas, API, tables and pictures."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+import msgspec
+import numpy as np
+import pytest
+
+import ropeconv
+from ropeconv.bake.advice import evidence
+from ropeconv.cli.app import COMMANDS
+from ropeconv.cli.screen import Screen
+from ropeconv.evaluate.result import Result
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.views.results import show_result
+from scripts import tables
+from scripts.method_pictures import DRAWN, PICTURES, ROOT, drawn
+from scripts.reference import DOCS, EVERYWHERE, GROUPS, PAGES, SCHEMAS, TASKS, option_rows
+
+from ..support.extent import sample
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_what_the_code_says(page: str) -> None:
+    assert (DOCS / page).read_text("utf-8") == PAGES[page](), "run python scripts/reference.py"
+
+
+def test_every_command_and_its_every_option_are_there() -> None:
+    text = (DOCS / "commands.md").read_text("utf-8")
+    parts = re.split(r"^#{2,3} (?:ropeconv )?(.+)\n", text, flags=re.MULTILINE)[1:]
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert sections.keys() >= {*COMMANDS, *TASKS, "Method options", "Common options"}
+    assert sorted(name for _, names in TASKS.values() for name in names) == sorted(COMMANDS)
+    shared = sections["Method options"]
+    assert "| `--theta-bound TOKENS` |" in shared
+    for name in COMMANDS:
+        described = sections[name] + shared * ("method options" in sections[name])
+        common = sections[name].partition("[Common options](#common-options): ")[2].partition(".\n")[0]
+        for flag in re.findall(r"`(--[\w-]+)`", common):
+            assert f"`{flag}" in sections["Common options"]
+        assert [flag for flag in option_rows(name) if flag not in EVERYWHERE and f"`{flag}" not in described] == []
+
+
+def test_every_schema_is_linked_and_no_other_file_is_there() -> None:
+    linked = re.findall(r"\(schemas/([\w-]+)\.json\)", (DOCS / "python.md").read_text("utf-8"))
+    assert sorted(linked) == sorted(SCHEMAS) == sorted(path.stem for path in (DOCS / "schemas").iterdir())
+
+
+def test_every_exported_name_stands_in_the_api_once() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(set(ropeconv.__all__) - {"__version__"})
+
+
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_a_page_has_the_numbers_of_the_data(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    assert tables.filled(page, text) == text, "run python -m scripts.tables"
+
+
+def test_the_page_and_advise_have_the_numbers_that_were_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = msgspec.json.decode((ROOT / "docs/evidence/smollm2-2T.json").read_bytes(), type=Result)
+    monkeypatch.setenv("COLUMNS", "110")
+    show_result(result, Screen())
+    page = (ROOT / "docs/evaluating.md").read_text("utf-8")
+    rows = page.partition("--methods base,linear:2")[2].partition("```")[0].splitlines()[2:]
+    assert len(rows) == 20
+    assert set(rows) - {"..."} <= set(capsys.readouterr().out.splitlines())
+    study = next(study for study in evidence().studies if study.source.endswith("a real model"))
+    for column, numbers in ((16384, study.beyond), (8192, study.inside)):
+        for name, number in numbers.items():
+            cell = result.cell(f"{name}:2", "growth", "loss", column)
+            assert number == (round(cell.difference or 0, 3) if cell else 0), (name, column)
+
+
+TESTED = re.search(r"^matplotlib==(\S+)", (ROOT / "scripts" / "constraints.txt").read_text(), re.MULTILINE)
+
+
+def test_every_method_that_changes_frequencies_has_a_section_with_its_picture() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text("utf-8")
+    parts = re.split(r"^### `--([a-z0-9-]+)`\n", text, flags=re.MULTILINE)
+    sections = {name: body.split("\n## ")[0] for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    assert set(DRAWN) == set(sections)
+    for name, body in sections.items():
+        assert re.findall(r"!\[[^]]{20,}\]\((.*?)\)", body) == [f"pictures/method-{name}.svg"]
+        assert "\nSource: " in body
+        note = " ".join(f"Fine-tuning: {REGISTRY[name].finetuning_note}".split()).rstrip(": ")
+        assert note in " ".join((body + "Fine-tuning").split())
+
+
+def parts(text: str) -> tuple[str, list[float]]:
+    """A picture without its numbers and the names made from them, and its numbers: processors round a few otherwise."""
+    text = re.sub(r'(?<=[#"])[a-z][0-9a-f]{10}(?=[")])', "name", text)
+    return re.sub(r"-?\d+\.\d+", "0", text), [float(number) for number in re.findall(r"-?\d+\.\d+", text)]
+
+
+@pytest.mark.parametrize("name", sample(DRAWN, 3))
+def test_a_picture_is_that_of_the_method(name: str) -> None:
+    if TESTED is None or importlib.metadata.version("matplotlib") != TESTED[1]:
+        pytest.skip("another matplotlib than that of scripts/constraints.txt draws other files")
+    (kept, numbers), (made, others) = map(parts, ((PICTURES / f"method-{name}.svg").read_text("utf-8"), drawn(name)))
+    assert (kept, len(numbers)) == (made, len(others)), "run scripts/method_pictures.py"
+    np.testing.assert_allclose(numbers, others, rtol=0, atol=0.01, err_msg="run scripts/method_pictures.py")

@@ -178,7 +178,7 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
 def show_evaluations(receipt: Receipt, sheet: Sheet) -> None:
     """Shows the evaluations in a receipt, a table each."""
     for record in receipt.evaluations:
-        from .results import evaluation_table
+        from .results import evaluation_table  # brings code that runs models
 
         table = evaluation_table(record)
         columns = ("", *(f"{length:,}" for length in table.lengths))

@@ -105,6 +105,12 @@ def test_a_scale_of_queries_keeps_its_length_and_stands_where_vllm_looks_too() -
     assert "llama_4_scaling" not in written("llama")
 
 
+def test_an_original_length_at_the_top_is_that_of_the_scaling_else_the_new_context() -> None:
+    key, yarn = "original_max_position_embeddings", {"rope_type": "yarn", "factor": 4.0}
+    assert written("llama", {**yarn, key: 32}, **{key: 64})[key] == 32
+    assert written("llama", LINEAR, **{key: 64})[key] == 256
+
+
 def test_head_dim_is_stated_where_readers_would_work_it_out_otherwise() -> None:
     assert written("llama", head_dim=None)["head_dim"] == 64
     keys = list(written("llama", head_dim=None))

@@ -69,6 +69,9 @@ def test_all_stands_for_every_runtime_that_has_the_model() -> None:
         (CONFIG, MIXED, {"runtimes": ("vllm", "mlx-lm", "exllamav3")}, "factors", ("vllm", "mlx-lm", "exllamav3")),
         (of("phi4_multimodal"), recipe_of("linear", 4.0), {"encoding": "factors"}, "factors", ("transformers",)),
         (CONFIG, LOG_N, {"encoding": "ministral3", "allow_approximate": True}, "ministral3", ()),
+        # the default runtime is the first that loads the weights
+        (CONFIG | {"quantization_config": {"group_size": 64, "bits": 4}}, YARN, {}, "native", ("mlx-lm",)),
+        (CONFIG | {"quantization_config": {"quant_method": "modelopt"}}, YARN, {}, "native", ("vllm",)),
         # attention_factor 1 beside the mscale pair would switch the scale of logits off in vLLM
         (of("deepseek_v3"), recipe_of("yarn", 4.0, 32.0, 1.0, True, 1.0, 1.0), {}, "native", ("vllm",)),
     ],
@@ -92,6 +95,7 @@ def test_what_is_selected(
         (of("qwen3_moe"), YARN, {"encoding": "native", "runtimes": ("mlx-lm",)}, "it computes other frequencies"),
         # a base is no way out of a base
         (of("falcon"), NTK, {"runtimes": ("mlx-lm",)}, r"it does not support this model; name a runtime that computes"),
+        (CONFIG | {"quantization_config": {"group_size": 64}}, YARN, {"runtimes": ("vllm",)}, "--runtime mlx-lm does"),
         (CONFIG, YARN, {"runtimes": ("ktransformers",)},
          "llama is untested.*ropeconv validate OUTPUT --server URL"),
         (CONFIG, LOG_N, {"encoding": "ministral3"}, "or use --encoding buffers$"),

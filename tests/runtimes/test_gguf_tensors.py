@@ -73,7 +73,9 @@ SUMS = {"blk.0.attn_q.weight.in_sum2": np.ones(32, np.float32), "blk.0.attn_q.we
         ("clip", {}, plain_tensors(), "is a multimodal projector"),
         ("llama", {"general.type": "imatrix"}, plain_tensors(), "is an importance matrix"),
         ("llama", {}, SUMS, "is an importance matrix"),
-        ("llama", {"nextn_predict_layers": 1}, NEXT, "holds only layers that predict further tokens"),
+        ("llama", {"nextn_predict_layers": 1}, NEXT,
+         "holds only layers that predict further tokens (MTP), a draft for another file; extend that file, and leave "
+         "the draft unchanged"),
         ("llama", {"nextn_predict_layers": 1}, plain_tensors(), ""), ("llama", {}, NEXT, ""),
         ("llama", {"nextn_predict_layers": 0}, NEXT, ""), ("llama", {"nextn_predict_layers": "1"}, NEXT, ""),
         ("llama", {}, {}, "contains only a vocabulary and no weights"),

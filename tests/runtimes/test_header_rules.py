@@ -322,6 +322,7 @@ def test_yarn_keys_of_grok() -> None:
     assert isinstance(reading(**ramped).spec.form, InterpolatedForm)
     attention = {f"{scaling}yarn_attn_factor": 1.5}
     assert reading(of, **attention).spec.attention_factor == 1.5
+    assert reading(of, **attention, rope__scaling__attn_factor=2.0).spec.attention_factor == 3.0
     assert reading(of, **attention, **YARN).spec.attention_factor == pytest.approx(1 + LOG)
     assert reading(**attention).spec.attention_factor == 1.0
     with pytest.raises(BadSource, match="yarn_ext_factor 0.5; only 0 and 1"):
@@ -427,5 +428,7 @@ def test_chunks_and_queries_of_layers_that_do_not_rotate() -> None:
     with_chunks, without = reading(llama4).spec, reading(llama4, attention__sliding_window=0).spec
     assert (with_chunks.chunked, with_chunks.nope_query_scaling) == (True, QueryScaling(0.1, 8192))
     assert (without.chunked, without.nope_query_scaling) == (False, None)
+    every_other = arch(nope_interval=2, nope_with_window=True, window=chunks)
+    assert kinds(every_other, attention__sliding_window=0) == "gggn", "llama4.cpp: the last layer alone"
     slides = reading(arch(window=ArchWindow("key", 2)), **SIZED).spec
     assert (slides.windows, slides.chunked, slides.nope_query_scaling) == ((32, None, 32, None), False, None)

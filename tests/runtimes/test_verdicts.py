@@ -81,6 +81,12 @@ def test_each_rule_has_its_verdict(by: Runtime, expected: tuple[str, str, str]) 
     assert judged(by) == expected
 
 
+def test_a_key_that_the_attention_reads_and_nobody_examined_makes_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ropeconv.runtimes.verdict.unknown_key", lambda *given: "odd")
+    reason = "its attention reads odd, whose effect on the RoPE is untested"
+    assert judged(runtime(source="set")) == ("unknown", reason, "set")
+
+
 def test_what_holds_only_beyond_the_trained_length() -> None:
     by = runtime(types={"linear": {"status": "refused", "reason": "no", "beyond_trained": True}})
     assert judged(by)[0] == "refused"

@@ -116,8 +116,13 @@ def test_quantised_weights_are_those_of_the_reference_dequantiser(outtype: str, 
     source = checkpoint("qwen2", tmp_path / "source", hidden_size=256, num_attention_heads=4, intermediate_size=256)
     bake(source, AS_IS, tmp_path / "model.gguf", outtype=outtype)
     plan = make_plan(tmp_path / "model.gguf", AS_IS, tmp_path / "back", to="safetensors")
-    assert any("not that of the original checkpoint; float32 takes" in warning for warning in plan.warnings)
+    precise = (
+        f"the weights have the precision of {outtype[:4].upper()}, and not that of the original checkpoint; float32"
+    )
+    assert any(warning.startswith(precise) for warning in plan.warnings)
     after = safetensors.torch.load_file(apply(plan) / "model.safetensors")
+    planned = next(file.size for file in plan.files if file.name == "tokenizer.json")
+    assert 0.2 < planned / (tmp_path / "back" / "tokenizer.json").stat().st_size < 5
     found = {t.name: t for t in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
     for name, ours in (("blk.1.ffn_down", "1.mlp.down_proj"), ("blk.0.attn_v", "0.self_attn.v_proj")):
         stored = found[f"{name}.weight"]
@@ -167,10 +172,11 @@ def test_a_method_in_the_weights_goes_with_it_in_one_step(encoding: str, plain: 
         assert hashes(between)["model.safetensors"] not in found.values()
 
 
-def test_a_scaled_file_keeps_its_scaling(tmp_path: Path) -> None:
-    bake(checkpoint("llama", tmp_path / "source"), recipe_of("linear", 4.0), tmp_path / "scaled.gguf")
+@pytest.mark.parametrize("method", ["linear", "yarn"])
+def test_a_scaled_file_keeps_its_scaling(method: str, tmp_path: Path) -> None:
+    bake(checkpoint("llama", tmp_path / "source"), recipe_of(method, 4.0), tmp_path / "scaled.gguf")
     config = json.loads((restored(tmp_path / "scaled.gguf", tmp_path / "back") / "config.json").read_text())
-    assert (config["rope_scaling"]["rope_type"], config["rope_scaling"]["factor"]) == ("linear", 4.0)
+    assert (config["rope_scaling"]["rope_type"], config["rope_scaling"]["factor"]) == (method, 4.0)
     assert config["max_position_embeddings"] == 256
 
 

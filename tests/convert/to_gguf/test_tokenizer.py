@@ -238,15 +238,26 @@ def test_sentencepiece_cuts_as_llama_cpp_does_and_comes_back(tmp_path: Path, pre
     for text in TEXTS:
         assert second.encode(text, add_special_tokens=False).ids == processor.EncodeAsIds(text)
         assert second.decode(processor.EncodeAsIds(text)) == text
+    data = json.loads(second.to_str())
+    for written in (list, " ".join):  # as tokenizers writes merges, and as it wrote them before 0.20
+        (tmp_path / "fast").mkdir(exist_ok=True)
+        model = {**data["model"], "merges": [written(merge) for merge in data["model"]["merges"]]}
+        (tmp_path / "fast" / "tokenizer.json").write_text(json.dumps({**data, "model": model}))
+        fast = tokenizer_keys(tmp_path / "fast", VOCABULARY, {})
+        assert cut(fast, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
 
 
 @pytest.mark.parametrize("spaces", [["▁▁", "▁▁▁▁"], []], ids=["user-defined pieces of spaces", "none"])
 def test_user_defined_pieces_are_found_in_text_with_spaces(tmp_path: Path, spaces: list[str]) -> None:
     """Gemma 2 and 3 have such pieces; llama.cpp searches for them in the text itself."""
     processor = train_pieces(tmp_path, user_defined_symbols=[*spaces, "<h1>"], add_dummy_prefix=False)
-    added = {str(processor.PieceToId(piece)): {"content": piece} for piece in [*spaces, "<h1>"]}
+    ids = [processor.PieceToId(piece) for piece in [*spaces, "<h1>"]]
+    added = {str(index): {"content": processor.IdToPiece(index)} for index in ids}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
     keys = tokenizer_keys(tmp_path, VOCABULARY, {})
+    assert {keys["tokenizer.ggml.scores"].decode()[index] for index in ids} == {-1000.0}, (
+        "as the stock converter has it"
+    )
     assert cut(keys, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
 
 
@@ -322,6 +333,8 @@ def test_special_tokens_and_the_chat_template_come_back(tmp_path: Path) -> None:
     tokenizer = back(keys, tmp_path)
     assert tokenizer.encode("a").ids[0] == 0
     assert tokenizer.encode("a", add_special_tokens=False).ids == tokenizer.encode("a").ids[1:]
+    text = tokenizer_text(GgufFile.open(tmp_path / "vocab.gguf"), by_name()["llama"])
+    assert json.loads(text)["post_processor"] == json.loads(tokenizer.to_str())["post_processor"]
     assert tokenizer_config(GgufFile.open(tmp_path / "vocab.gguf"), 64) == {
         "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "model_max_length": 64,
         "add_bos_token": True, "add_eos_token": False, "bos_token": "<s>", "eos_token": "</s>",

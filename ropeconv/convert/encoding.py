@@ -23,12 +23,13 @@ from ..rope.registry import Registry
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.runtime import ALL, GOOD, LLAMA_CPP, RUNS, SILENT, Runtime, find, newest, runtimes
-from ..runtimes.verdict import judge_all, without_config
+from ..runtimes.verdict import judge_all, quantised, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold
 from .target import ConsideredEncoding, EncodeResult, Refusals, Target, refuse_approximate, refuse_attention_factor
 
 Tensors = Callable[[], Mapping[str, Tensor]]
+DEFAULT_RUNTIMES = ("transformers", "vllm", "sglang", "mlx-lm")
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,11 @@ class EncodeRequest:
     def versions(self) -> list[tuple[Runtime, ...]]:
         """The current versions, the newest last, of each runtime that must compute the output exactly.
 
-        "all" means the runtimes that support the family and were tested.
+        "all" means the runtimes that support the family and were tested. Where none is named, it is the first of
+        DEFAULT_RUNTIMES that loads the weights.
         """
-        names = list(self.target.runtimes or ("transformers",))
+        loading = (name for name in DEFAULT_RUNTIMES if quantised(self.config, newest(name)) is None)
+        names = list(self.target.runtimes or [next(loading, "transformers")])
         if ALL in names:
             at = names.index(ALL)
             names[at : at + 1] = [row.name for row in runtimes() if without_config(row, self.family) is None]
@@ -309,18 +312,19 @@ def _dropped_key(request: EncodeRequest) -> str:
 def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
-    unknown = [row for row in request.runtimes if any(result.verdict_of(row).status == "unknown" for result in results)]
+    statuses = [(row.name, {result.verdict_of(row).status for result in results}) for row in request.runtimes]
+    unknown = [name for name, found in statuses if "unknown" in found and "unsupported" not in found]
     if unknown:
         return (
-            f"leave {unknown[0].name} out, and measure what it computes with `ropeconv validate OUTPUT --server URL` "
+            f"leave {unknown[0]} out, and measure what it computes with `ropeconv validate OUTPUT --server URL` "
             "or record it with scripts/lab"
         )
     base = _base_instead(request)
-    best = newest("transformers")
     if len(request.runtimes) > 1:
         return f"{base}name one of them, and bake a second output for the others"
-    if any(result.verdict_of(best).status == "exact" for result in results):
-        return f"{base}name a runtime that computes it (--runtime {best.name} does)"
+    for name in DEFAULT_RUNTIMES:
+        if any(result.verdict_of(newest(name)).status == "exact" for result in results):
+            return f"{base}name a runtime that computes it (--runtime {name} does)"
     return f"{base}choose another method"
 
 

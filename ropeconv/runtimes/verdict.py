@@ -203,7 +203,7 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     finding = _of_schedule(schedule, before, read_spec(config, family, runtime), types)
     if finding:
         return verdict(*finding, source, kind)
-    weights = _quantised(config, runtime)
+    weights = quantised(config, runtime)
     if weights:
         return verdict(*weights, runtime.source, kind)
     key = unknown_key(part, rope, family, runtime, rules)
@@ -277,13 +277,14 @@ def _of_schedule(schedule: Schedule, before: RopeSpec, spec: RopeSpec, types: Ty
     return "ignored" if unscaled(spec, before, schedule) else "differs", reason
 
 
-def judge_code(family: Family) -> tuple[Verdict, ...]:
+def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
     """The verdicts of all runtimes on a checkpoint that brings its own rotary code. family: whose layers it uses."""
     verdicts = []
     for row in rows_for(family):
         outside = without_config(row, family) if row.custom_code == "exact" else None
-        reason = row.custom_code_reason or CODE_REASONS[row.custom_code]
-        verdicts.append(outside or _verdict(row, family, "", row.custom_code, reason, row.source, CUSTOM_CODE))
+        finding: Finding = (row.custom_code, row.custom_code_reason or CODE_REASONS[row.custom_code])
+        finding = quantised(config, row) or finding if row.custom_code == "exact" else finding
+        verdicts.append(outside or _verdict(row, family, "", *finding, row.source, CUSTOM_CODE))
     return tuple(verdicts)
 
 
@@ -328,7 +329,7 @@ def _since(row: Runtime, family: Family) -> str:
     return family.since.get(row.name, "") if statement is not None and statement.rules else ""
 
 
-def _quantised(config: Config, runtime: Runtime) -> Finding | None:
+def quantised(config: Config, runtime: Runtime) -> Finding | None:
     """A status and its reason for weights that the runtime does not load; None for others."""
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):

@@ -96,6 +96,7 @@ def test_what_is_selected(
         # a base is no way out of a base
         (of("falcon"), NTK, {"runtimes": ("mlx-lm",)}, r"it does not support this model; name a runtime that computes"),
         (CONFIG | {"quantization_config": {"group_size": 64}}, YARN, {"runtimes": ("vllm",)}, "--runtime mlx-lm does"),
+        (CONFIG | {"quantization_config": {"group_size": 64}}, YARN, {"runtimes": ("transformers",)}, "not load mlx"),
         (CONFIG, YARN, {"runtimes": ("ktransformers",)},
          "llama is untested.*ropeconv validate OUTPUT --server URL"),
         (CONFIG, LOG_N, {"encoding": "ministral3"}, "or use --encoding buffers$"),

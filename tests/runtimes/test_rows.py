@@ -83,7 +83,7 @@ def test_code_of_a_checkpoint_needs_a_runtime_that_has_its_layers(
 ) -> None:
     made = runtime(families, custom_code=code, custom_code_reason=reason)
     monkeypatch.setattr(verdict_module, "runtimes", lambda: (made,))
-    (found,) = judge_code(LLAMA)
+    (found,) = judge_code(LLAMA, {})
     assert (found.status, found.reason) == expected
 
 

@@ -44,7 +44,7 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
     put(baked, "auto_map", named["auto_map"], after="architectures")
     put(baked, SETTINGS, settings, after="rope_parameters")
     return CheckpointResult(
-        "buffers", judge_code(family), config=baked, family=family,
+        "buffers", judge_code(family, baked), config=baked, family=family,
         in_config=schedule, written_as="buffers", context=schedule.context, notes=(TRUST.format(f"{MODULE}.py"),),
         texts={f"{MODULE}.py": modelling(family, schedule.log_n)},
         added={TENSOR: schedule.inv_freq.astype(np.float32)},

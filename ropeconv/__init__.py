@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .bake.advice import advise as advise
     from .bake.apply import AppliedPlan as AppliedPlan
     from .bake.apply import make_plan as make_plan
     from .bake.plan import Plan as Plan
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from .validate.gguf import validate_gguf as validate_gguf
     from .validate.server import validate_server as validate_server
     from .verbs import Output as Output
+    from .verbs import advise as advise
     from .verbs import apply as apply
     from .verbs import compare as compare
     from .verbs import evaluate as evaluate
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     METHODS = REGISTRY
 
 _MODULES = {
-    "bake.advice": "advise",
     "bake.apply": "AppliedPlan make_plan",
     "bake.plan": "Plan",
     "bake.restore": "restore_plan",
@@ -95,7 +94,7 @@ _MODULES = {
     "validate.comparison": "Comparison Settings",
     "validate.gguf": "validate_gguf",
     "validate.server": "validate_server",
-    "verbs": "Output apply compare evaluate inspect patch restore validate",
+    "verbs": "Output advise apply compare evaluate inspect patch restore validate",
 }
 """The names of the API by their modules, which are imported on first use."""
 _LAZY = {name: module for module, names in _MODULES.items() for name in names.split()}

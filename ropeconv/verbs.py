@@ -10,8 +10,10 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
 
+from .bake import advice
 from .bake import apply as baking
 from .bake import restore as restoring
+from .bake.advice import Advice
 from .bake.apply import AppliedPlan
 from .bake.companions import draft_plan, paired
 from .bake.plan import FilePlan, Plan
@@ -190,6 +192,14 @@ def inspect(model: object, family: str = "") -> Inspection:
 def compare(first: object, second: object, family: str = "") -> RopeDifference:
     """Compare the RoPE of two models, as `ropeconv compare` does. first, second, family: as in `inspect`."""
     return side_by_side(inspect(first, family), inspect(second, family))
+
+
+def advise(model: object, context: int | str, family: str = "") -> tuple[list[Advice], dict[str, str]]:
+    """Compares the methods that reach a context, as `ropeconv advise` does: a tuple of `bake.advice.advise`.
+
+    model, family: as in `inspect`. context: a number of tokens, or "128k". Raises UsageError for one that is too short.
+    """
+    return advice.advise(_source("advise", model, family), parse_tokens(f"{context}"))
 
 
 def patch(model: Any, recipe: object = None, **keywords: Any) -> Undo:

@@ -31,8 +31,9 @@ GOOD: dict[str, Callable[[Path, Any], Any]] = {
     "apply, only a length": lambda model, _: ropeconv.apply(
         model, context="1k", original_context=256, to="safetensors"
     ),
+    "advise, a Path and a length": lambda model, _: ropeconv.advise(model, "1k"),
     "inspect, a str": lambda model, _: ropeconv.inspect(str(model)),
-    "inspect, a Source": lambda model, _: ropeconv.inspect(ropeconv.open_source(str(model))),
+    "inspect, a Source": lambda model, _: ropeconv.inspect(ropeconv.open_source(model)),
     "inspect, a loaded model": lambda _, load: ropeconv.inspect(load()),
     "inspect, an Output": lambda model, _: ropeconv.inspect(ropeconv.apply(model, yarn=4)),
     "compare, a Path and a model": lambda model, load: ropeconv.compare(model, load()),
@@ -69,6 +70,7 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "apply of a plan with a method": (
         lambda m, _: ropeconv.apply(ropeconv.apply(m, yarn=4, dry_run=True), yarn=2), "of a plan does not accept yarn"
     ),
+    "advise, a short context": (lambda m, _: ropeconv.advise(m, 9), "--context 9 is within the trained"),
     "inspect, a number": (lambda *_: ropeconv.inspect(7), "and got 7"),
     "inspect, a plan": (lambda m, _: ropeconv.inspect(ropeconv.apply(m, yarn=4, dry_run=True)), "not written yet"),
     "compare, a list": (lambda m, _: ropeconv.compare(m, [m]), "and got a list"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +21,7 @@ HUB_ID = REPOSITORY + r"(?:@([\w./-]+))?"
 HUB_FILE = REPOSITORY + r"(?:@([\w.-]+))?/(.+\.gguf)"
 
 
-def open_source(reference: str, family: str = "") -> Source | GgufSource:
+def open_source(reference: str | os.PathLike[str], family: str = "") -> Source | GgufSource:
     """The source that a reference names. Nothing large is read or fetched.
 
     reference: the path of a GGUF file, of a folder in the HF layout or in Meta's, of a config.json, or of a Modelfile,
@@ -28,6 +29,7 @@ def open_source(reference: str, family: str = "") -> Source | GgufSource:
     page of these. family: the name of the family that the model is of, whatever its model_type; empty to go by
     that. Raises BadSource where it is none of these, UsageError for a family beside a GGUF file.
     """
+    reference = os.fspath(reference)
     source = _open(resolved(reference))
     if family and isinstance(source, GgufSource):
         raise UsageError(f"--family works only with checkpoints, and {reference} names its architecture; leave it out")

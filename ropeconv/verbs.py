@@ -26,6 +26,7 @@ from .errors import UsageError
 from .evaluate.evaluation import Sizes, evaluate_model
 from .evaluate.result import Result
 from .evaluate.runners.runner import RunnerRequest
+from .formats.files import expanded
 from .hub.upload_set import with_card
 from .inspection.inspection import Inspection, inspect_source
 from .inspection.receipts.storage import read_receipt
@@ -265,7 +266,7 @@ def restore(
     else:
         if in_place:
             recovered(_reference("restore", output), Screen(as_json=True))
-        plan = restoring.restore_plan(_source("restore", output), None if out is None else Path(out), in_place)
+        plan = restoring.restore_plan(_source("restore", output), None if out is None else expanded(out), in_place)
     path = restoring.restore(plan, force=force, fsync=fsync)
     return Output(path, plan=plan, against=plan.source.reference)
 

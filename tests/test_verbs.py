@@ -130,9 +130,9 @@ def test_a_mistake_is_a_sentence(call: str, model: Path, load: Callable[[], Any]
 
 
 def test_the_keywords_are_those_of_the_command(model: Path) -> None:
-    given = {"runtime": "vllm", "to": "safetensors", "encoding": "factors", "out": "a", "all_files": True}
-    found = ropeconv.apply(model, mixed=4, dry_run=True, **given).target
-    assert found == Target(to="safetensors", encoding="factors", out=Path("a"), runtimes=("vllm",), all_files=True)
+    given = {"runtime": "vllm", "to": "safetensors", "encoding": "factors", "out": "~/a", "all_files": True}
+    found, out = ropeconv.apply(model, mixed=4, dry_run=True, **given).target, Path.home() / "a"
+    assert found == Target(to="safetensors", encoding="factors", out=out, runtimes=("vllm",), all_files=True)
 
 
 @pytest.mark.parametrize(

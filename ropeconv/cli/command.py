@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import click
 
 from ..errors import UsageError
+from ..formats.files import expanded
 from ..options import Option, described, from_command_line, options
 from ..rope.errors import shown
 
@@ -31,15 +32,17 @@ EXPERT = "Expert options"
 PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, HUB, GENERAL, EXPERT)
 OTHER_WORDS = {
     "archs": "list archs", "bake": "apply", "check": "validate", "convert": "apply", "diff": "compare",
-    "extend": "apply", "families": "list families", "help": "--help", "info": "inspect", "merge": "compare",
-    "methods": "list methods", "publish": "push", "quantize": "apply", "recommend": "advise",
-    "runtimes": "list runtimes", "schedule": "plot", "show": "inspect", "test": "validate", "undo": "restore",
-    "upload": "push", "verify": "validate",
+    "export": "apply", "extend": "apply", "families": "list families", "help": "--help", "info": "inspect",
+    "merge": "compare", "methods": "list methods", "models": "list families", "perplexity": "eval", "publish": "push",
+    "quantize": "apply", "recommend": "advise", "runtimes": "list runtimes", "schedule": "plot", "show": "inspect",
+    "test": "validate", "train": "train-config", "undo": "restore", "upload": "push", "verify": "validate",
+    "version": "--version",
 }  # fmt: skip
 """Commands that people type by other names."""
 OTHER_OPTIONS = {
     "--quantize": "--outtype", "--quant": "--outtype", "--gguf": "--to gguf", "--format": "--to", "--output": "-o",
     "--max-model-len": "--context", "--ctx-size": "--context", "--max-position-embeddings": "--context",
+    "-c": "--context", "--num-ctx": "--context", "--hf-overrides": "--to overrides", "--rope-scale": "--linear",
     "--rope-theta": "--theta", "--rope-freq-base": "--theta", "--rope-scaling": "--yarn", "--factor": "--yarn",
     "--method": "--yarn", "--lora": "--adapter", "--overwrite": "--force",
 }  # fmt: skip
@@ -139,8 +142,14 @@ class Command(click.Command):
         """Parses the command line; `--help-all` is `--help` with the expert options."""
         if "--help-all" in args:
             ctx.meta[EXPERT], args = True, ["--help"]
+        positional = [word for word in args if not word.startswith("-")]
         try:
             return super().parse_args(ctx, args)
+        except click.MissingParameter as problem:
+            arguments = [param for param in self.params if isinstance(param, click.Argument)]
+            if problem.param in arguments and positional:  # what was typed has the place of the last argument
+                problem.param = arguments[-1]
+            raise
         except click.NoSuchOption as problem:
             name = problem.option_name
             if self.name == "apply" and name in PUSH_ONLY:
@@ -255,7 +264,7 @@ def _argument(name: str, hint: Any, about: Positional, default: Any) -> click.Ar
 
 
 def _option(name: str, option: Option) -> PanelOption:
-    kind: Any = option.kind
+    kind: Any = expanded if option.kind is Path else option.kind
     if option.choices:
         kind = click.Choice(option.choices)
     elif option.least is not None or option.most is not None:

@@ -142,6 +142,8 @@ def explained(problem: BaseException) -> tuple[str, int]:
 
 def _with_help(problem: BaseException, message: str) -> str:
     """A usage error with the help of the option or argument that is missing; choices are in the message already."""
+    if message.startswith("Got unexpected") and (context := getattr(problem, "ctx", None)):
+        return f"{message}; `{context.command_path} --help` shows what it accepts"
     help = getattr(getattr(problem, "param", None), "help", None)
     return f"{message[:-1]}: {help}" if help and re.fullmatch(r"Missing \w+ '[^']+'\.", message) else message
 

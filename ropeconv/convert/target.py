@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import get_args
 
 from ..errors import UnsupportedBake, UsageError
+from ..formats.files import expanded
 from ..options import Format, OutputPlace, TargetOptions, options
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
@@ -32,7 +32,7 @@ class Target(TargetOptions, OutputPlace):
 
     def __post_init__(self) -> None:
         if self.out is not None:
-            object.__setattr__(self, "out", Path(self.out))
+            object.__setattr__(self, "out", expanded(self.out))
 
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
         """Raise UsageError for options that contradict each other, or have no effect with the others."""

@@ -22,12 +22,12 @@ KINDS = {
 }  # fmt: skip
 
 
-def expanded(path: str) -> Path:
+def expanded(path: str | os.PathLike[str]) -> Path:
     """Return a path with `~` expanded. Raises BadSource for the home of an unknown user."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise BadSource(f"{path!r} is in the home of an unknown user; write the whole path") from None
+        raise BadSource(f"{str(path)!r} is in the home of an unknown user; write the whole path") from None
 
 
 def check_regular(mode: int, path: Path) -> None:

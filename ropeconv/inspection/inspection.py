@@ -70,7 +70,7 @@ def check_halves(config: Config, family: Family, spec: RopeSpec) -> None:
             )
 
 
-CUSTOM_CODE = "auto_map names code in the checkpoint, which replaces the stock class with trust_remote_code"
+CUSTOM_CODE = "its auto_map names code in the checkpoint, which replaces the stock class with trust_remote_code"
 PLANNED = ("context", "original", "schemas", "ignored-key")
 """Codes of problems that do not count in settings that ropeconv wrote: its plan showed what every runtime reads."""
 

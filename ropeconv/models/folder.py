@@ -65,7 +65,9 @@ class FolderSource(Source):
     def __init__(self, root: Path, reference: str | None = None, follow: bool = False) -> None:
         self.root, self.follow = root, follow
         self.reference = reference or str(root)
-        self.name = root.resolve().name
+        folder = root.resolve()
+        model = folder.parent.parent.name if folder.parent.name == "snapshots" else ""  # in the cache of the Hub
+        self.name = model.rpartition("--")[2] if model.startswith("models--") else folder.name
         self._seen: dict[str, FileIdentity | None] = {}
 
     @cached_property

@@ -38,6 +38,8 @@ def open_source(reference: str | os.PathLike[str], family: str = "") -> Source |
 
 
 def _open(reference: str) -> Source | GgufSource:
+    if re.match("(?!hf:)[a-z]+://", reference):
+        raise BadSource(f"{reference} is not the address of a model on huggingface.co; download it, and give its path")
     path = expanded(reference)
     if reference.endswith(".gguf"):
         on_hub = re.fullmatch(HUB_FILE, reference)

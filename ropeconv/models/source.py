@@ -28,7 +28,7 @@ PAGE = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+?)"
     r"(?:/(?:tree|blob|resolve|raw)/(?P<revision>[^/?#]+)(?P<path>/[^?#]*)?)?/?(?:[?#].*)?"
 )
-OLLAMA_TAG = re.compile(r"(?P<page>(?:huggingface\.co|hf\.co)/[\w.-]+/[\w.-]+):(?P<tag>[\w.-]+)")
+OLLAMA_TAG = re.compile(r"(?P<page>(?:(?:huggingface\.co|hf\.co)/)?[\w.-]+/[\w.-]+):(?P<tag>[\w.-]+)")
 FROM = re.compile(r"^\s*FROM\s+(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
 ADAPTER = "adapter_config.json"
 MOST_NAMED = 8
@@ -46,7 +46,7 @@ def resolved(reference: str) -> str:
         return reference
     tagged = OLLAMA_TAG.fullmatch(reference)
     if tagged:
-        name = "/".join(tagged["page"].split("/")[1:])
+        name = "/".join(tagged["page"].split("/")[-2:])
         raise BadSource(f"{reference} is an Ollama name; give the file itself, {name}/FILE-{tagged['tag']}.gguf")
     page = PAGE.fullmatch(reference)
     if page:

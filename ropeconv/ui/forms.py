@@ -211,8 +211,7 @@ def target_of(form: BakeForm) -> Target:
     if form.to not in (None, *get_args(Format)):
         raise UsageError(f"{shown(form.to)} is not a format; choose {' or '.join(get_args(Format))}")
     of_gguf = any(name in reader_names() for name in form.runtimes)
-    out = expanded(form.out) if form.out else None
-    target = copied(Target, form, out=out, to=form.to or ("gguf" if of_gguf else None))
+    target = copied(Target, form, out=form.out or None, to=form.to or ("gguf" if of_gguf else None))
     return target.published_by(form.repo_id.partition("/")[0])
 
 

@@ -64,7 +64,7 @@ def test_a_doubt_about_the_trained_context_is_said() -> None:
 
 def test_code_of_the_checkpoint_is_said_last() -> None:
     found = warned(CONFIGS / "MiniMaxAI--MiniMax-M2.5.json", "yarn", 4.0)
-    assert found[-1].startswith("auto_map names code in the checkpoint")
+    assert found[-1].startswith("its auto_map names code in the checkpoint")
 
 
 # What `inspect` offers where a runtime does not compute a checkpoint as it is

@@ -71,6 +71,7 @@ def test_links_within_the_folder_and_to_it_are_followed(model: Path, tmp_path: P
 def test_links_of_the_hubs_cache_into_its_own_blobs_are_followed(snapshot: Path) -> None:
     assert "model.safetensors" in names(snapshot)
     assert opened(snapshot).config()["model_type"] == "llama"
+    assert opened(snapshot).name == "name"
     assert len(opened(snapshot).tensors) == 21
 
 

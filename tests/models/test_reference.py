@@ -49,6 +49,20 @@ def test_what_the_hub_cannot_have_is_a_sentence(typed: str) -> None:
         open_source(typed)
 
 
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("https://example.com/m.gguf", "is not the address of a model on huggingface.co; download it"),
+        ("https://huggingface.co/datasets/a/b", "is not the address of a model"),
+        ("hf.co/me/m-GGUF:Q4_K_M", "give the file itself, me/m-GGUF/FILE-Q4_K_M.gguf"),
+        ("me/m-GGUF:Q4_K_M", "give the file itself, me/m-GGUF/FILE-Q4_K_M.gguf"),
+    ],
+)
+def test_what_is_not_on_the_hub_is_a_sentence(typed: str, words: str) -> None:
+    with pytest.raises(BadSource, match=words):
+        open_source(typed)
+
+
 def test_a_modelfile(tmp_path: Path) -> None:
     file = tmp_path / "Modelfile"
     write(tmp_path / "m.gguf")

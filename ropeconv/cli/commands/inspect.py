@@ -63,7 +63,7 @@ ropeconv advise Qwen/Qwen3-8B --context 128k --measured result.json
 @command(ADVISE_EXAMPLES)
 def advise_command(
     source: SourceArgument,
-    context: Annotated[str, flag("The context to declare.", "--context", LENGTH, metavar="TOKENS")],
+    context: Annotated[str, flag("The context to declare, such as 128k.", "--context", LENGTH, metavar="TOKENS")],
     screen: Screen,
     explain: ExplainOption = False,
     measured: Annotated[

@@ -19,13 +19,11 @@ from ..formats.disk import Advance
 from ..formats.jsontext import JsonObject
 from ..inspection.graph import PRECISION, GraphInspection, GraphRope, Part, inspect_graph, repeated
 from ..models.graph import Constant, Graph, GraphSource
-from ..rope.errors import RopeconvError
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.verdict import describe
 from .checkpoint import CheckpointPlan, checkpoint_plan
-from .execution import ApplyOptions, execute_plan
 from .plan import FilePlan, PlannedFile
 
 ROWS = 1 << 14
@@ -118,16 +116,6 @@ class GraphEdit:
             self.changed.save(path)
             path.with_suffix(target.suffix).replace(target)
         advance(target.stat().st_size)
-
-
-def apply_graph(plan: GraphPlan, fsync: bool = True, advance: Advance = lambda done: None) -> Path:
-    """Write the output of a plan, read its constants again, and return its folder.
-
-    Raises RopeconvError for an occupied place, and what `execute_plan` raises.
-    """
-    if plan.out.exists():
-        raise RopeconvError(f"{plan.out} exists; choose another place with -o, or remove it")
-    return execute_plan(plan, ApplyOptions(fsync=fsync), plan.check, advance)
 
 
 def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan:

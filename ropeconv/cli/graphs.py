@@ -11,6 +11,7 @@ from ..inspection.graph import compare_graph, inspect_graph
 from ..inspection.inspection import inspect_source
 from ..models.graph import GraphSource, open_graph
 from ..models.open import open_source
+from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe
 from ..runtimes.verdict import frequencies
 from ..views.plan import title
@@ -75,7 +76,8 @@ def apply_graphs(
     sources: Sequence[str], recipe: Recipe, target: dict[str, Any], options: Flags, screen: Screen
 ) -> None:
     """Writes a folder with extended graphs. Raises UsageError for several sources and options without an effect."""
-    from ..bake.graph import apply_graph, graph_plan
+    from ..bake.execution import ApplyOptions, execute_plan
+    from ..bake.graph import graph_plan
 
     if len(sources) > 1:
         raise UsageError("a compiled graph is one SOURCE, and there are several; run apply once for each")
@@ -85,8 +87,10 @@ def apply_graphs(
     source.treat_as = options.family
     plan = graph_plan(source, recipe, build_target(target | {"to": None, "outtype": None}))
     if not options.dry_run:
+        if plan.out.exists():
+            raise RopeconvError(f"{plan.out} exists; choose another place with -o, or remove it")
         with screen.progress("Writing", plan.bytes) as advance:
-            apply_graph(plan, not options.no_fsync, advance)
+            execute_plan(plan, ApplyOptions(fsync=not options.no_fsync), plan.check, advance)
     if screen.as_json:
         screen.data(plan.to_dict())
         return

@@ -55,23 +55,13 @@ class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     forbids: bool = False
 
 
-class TermTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The schema of terms.toml."""
-
-    terms: tuple[Term, ...]
-
-
 @cache
-def _terms() -> tuple[Term, ...]:
-    return package_data(files("ropeconv.hub") / "terms.toml", TermTable).terms
-
-
 def terms_of(license: str) -> tuple[str, bool]:
     """A sentence about the terms of a licence, empty for unknown ones, and whether it forbids derivatives.
 
     license: its name in the metadata of a model card.
     """
-    for entry in _terms():
+    for entry in package_data(files("ropeconv.hub") / "terms.toml", dict[str, tuple[Term, ...]])["terms"]:
         if license and fnmatch(license.lower(), entry.license):
             return f"the licence {license} {entry.says}", entry.forbids
     return "", False
@@ -201,8 +191,8 @@ def base_model(api: HfApi, what: UploadSet, how: PublishOptions) -> tuple[BaseMo
             closed = bool(info.private or info.gated)
             names = [sibling.rfilename for sibling in info.siblings or []]
             terms = tuple(file_name for file_name in names if any(fnmatch(file_name.upper(), known) for known in TERMS))
-            with open(api.hf_hub_download(name, CARD, revision=commit or None), encoding="utf-8") as file:
-                text = file.read()
+            path = Path(api.hf_hub_download(name, CARD, revision=commit or None))
+            text = path.read_text("utf-8", errors="replace")
         except EntryNotFoundError:
             pass
         except HfHubHTTPError as error:
@@ -218,14 +208,6 @@ def inherited(text: str) -> JsonObject:
     tags = data.get("tags")
     of_card = {"tags": tags if isinstance(tags, list) else []} if data else {}
     return {key: data[key] for key in INHERITED if data.get(key)} | of_card
-
-
-def relation(what: UploadSet, ggufs: Sequence[str]) -> str | None:
-    """Return the relation of an output to its base model in the Hub's words; None where nothing was quantised.
-
-    The Hub has no word for a model whose weights are those of its base model: "finetune" would say that it was trained.
-    """
-    return "quantized" if ggufs or what.quantised else None
 
 
 def _metadata(text: str) -> JsonObject:
@@ -276,7 +258,8 @@ def card(
     data = ModelCardData(
         **known,
         base_model=base.name or None,
-        base_model_relation=relation(what, ggufs) if base.name else None,
+        # the Hub has no word for the weights of the base model: "finetune" would say that they were trained
+        base_model_relation="quantized" if base.name and (ggufs or weights) else None,
         library_name="gguf" if ggufs else "mlx" if weights == "mlx" else "transformers",
         tags=list(tags),
         **({"model_name": title, "eval_results": measured} if measured else {}),
@@ -296,7 +279,11 @@ def card(
         method=method,
         method_title=method_title(method),
         paper=next(iter(re.findall(r"https?://[^\s;,]+", method.paper)), ""),
-        settings="; ".join(filter(None, (_authors(method), _settings(method, step.recipe)))),
+        settings="; ".join(
+            filter(
+                None, (re.sub(r",? https?://[^\s;,]+", "", method.paper).strip("- "), _settings(method, step.recipe))
+            )
+        ),
         runtimes=support(receipt.runtimes),
         problems=problems(receipt.runtimes),
         local="/" not in repo_id,
@@ -337,11 +324,6 @@ def companion(receipt: Receipt, repo_id: str) -> str:
         return name and f"[{name}](../{name})"
     other = f"{repo_id}{SUFFIX}" if receipt.target.draft else repo_id.removesuffix(SUFFIX)
     return name if other == repo_id else f"[{other}](https://huggingface.co/{other})"
-
-
-def _authors(method: type[Method]) -> str:
-    """The papers of a method without their addresses; empty for none."""
-    return re.sub(r",? https?://[^\s;,]+", "", method.paper).strip("- ")
 
 
 def _settings(method: type[Method], recipe: JsonObject) -> str:

@@ -140,7 +140,9 @@ def _commit(repository: Repository, head: str | None, generated: dict[str, bytes
                 )  # fmt: skip
                 return str(done.pr_url or done.commit_url)
             except Exception as problem:
-                if wait is None or not _passes(problem):
+                response = getattr(problem, "response", None)
+                temporary = unreachable(problem) if response is None else response.status_code >= 500
+                if wait is None or not temporary:  # a commit that did arrive is found by `holds` at the next attempt
                     raise
             time.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
@@ -163,12 +165,6 @@ def _commit(repository: Repository, head: str | None, generated: dict[str, bytes
         for name, origin in what.copies.items()
     ]
     return send([*adds(), *fetched])
-
-
-def _passes(problem: Exception) -> bool:
-    """Whether a failure may be temporary; a commit that did arrive is found by `holds` at the next attempt."""
-    response = getattr(problem, "response", None)
-    return unreachable(problem) if response is None else bool(response.status_code >= 500)
 
 
 def _no_copy(problem: Exception) -> bool:

@@ -105,7 +105,7 @@ class Repository:
             return "README.md is your own and is published unchanged; `ropeconv push --overwrite-card` replaces it."
         if exists and self.api.file_exists(self.name, CARD, revision=self.how.revision):
             path = Path(self.api.hf_hub_download(self.name, CARD, revision=self.how.revision))
-            if MARK not in path.read_text("utf-8"):
+            if MARK not in path.read_text("utf-8", errors="replace"):
                 stays = f"The README.md of {self.name} is not ropeconv's and stays"
                 return f"{stays}; `ropeconv push --overwrite-card` replaces it."
         return ""

@@ -12,16 +12,16 @@ from ..errors import BadSource, UsageError
 from ..formats.jsontext import JsonObject, parse
 from ..formats.package_data import package_data, package_files, render
 from ..inspection.receipts.folder import stated
-from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.registry import by_name
 from ..models.source import Source
 from ..rope.errors import RopeconvError, shown
-from ..runtimes.read_config import rope_dict, rope_type
-from ..runtimes.runtime import RUNS, newest, runtimes
+from ..rope.forms import temperature_attention_factor
+from ..rope.spec import RopeSpec
+from ..runtimes.read_config import read_spec
+from ..runtimes.runtime import RUNS, runtimes
 
 CONFIG = "config.json"
-TRANSFORMERS = "transformers"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TrainingFacts:
     """A baked checkpoint, for a trainer.
 
     path: what the trainer loads, a folder or a Hub id. method: the name of the method. context, trained: tokens that
-    it declares, and that its source was trained with. model_type, rope_type: of config.json. two_lists: whether short
+    it declares, and that its source was trained with. model_type, spec: of config.json. two_lists: whether short
     sequences have other frequencies. own_code: whether it needs `trust_remote_code`. encoder: whether it has no logits
     of the next token. verdicts: by the keys of the rows of transformers, status and reason.
     """
@@ -39,7 +39,7 @@ class TrainingFacts:
     context: int
     trained: int
     model_type: str
-    rope_type: str
+    spec: RopeSpec
     two_lists: bool
     own_code: bool
     encoder: bool
@@ -47,7 +47,7 @@ class TrainingFacts:
 
     def verdict(self, version: str) -> tuple[str, str]:
         """Status and reason of a version of transformers. version: empty for the newest known one."""
-        rows = [row for row in runtimes() if row.name == TRANSFORMERS]
+        rows = [row for row in runtimes() if row.name == "transformers"]
         row = next((row for row in rows if version and row.covers(version)), None) if version else rows[-1]
         return self.verdicts.get(row.key if row else "", ("unknown", "not tested"))
 
@@ -74,16 +74,13 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
     # its `model_type` may be one of ropeconv, of which there is no family
     config = parse(source.text(CONFIG) or "{}", CONFIG)
     name = source.reference.partition("@")[0] if source.kind == "hub" else source.reference
-    model_type = str(config.get("model_type", ""))
-    rules = newest(TRANSFORMERS).rule_set(family.name, model_type)
-    rope, _ = rope_dict(text_part(dict(config), family), family, rules)
     return TrainingFacts(
         path=path or name,
         method=receipt.extension.method,
         context=receipt.schedule.context,
         trained=receipt.schedule.original_context,
-        model_type=model_type,
-        rope_type=rope_type(rope, rules),
+        model_type=str(config.get("model_type", "")),
+        spec=read_spec(config, family),
         two_lists=receipt.schedule.short_inv_freq is not None,
         own_code="auto_map" in config,
         encoder=family.encoder,
@@ -105,14 +102,26 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rotary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rotary code of a trainer, which replaces that of transformers.
 
-    model_types: of config.json, for which it does. rope_types: those that it computes. two_lists: whether it switches
-    between two factor lists. source: file and line in the release.
+    model_types: of config.json, for which it does. rope_types: those that it computes, with one list of factors.
+    source: file and line in the release.
     """
 
     model_types: tuple[str, ...]
     rope_types: tuple[str, ...]
-    two_lists: bool
     source: str
+
+
+class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A formula that a trainer's own options express.
+
+    kind: as in `Form`. fixed: numbers of the form that no option sets. whole: those whose options take whole numbers.
+    partial: whether it can rotate a part of each head.
+    """
+
+    kind: str
+    fixed: dict[str, float] = {}
+    whole: tuple[str, ...] = ()
+    partial: bool = True
 
 
 class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -122,7 +131,8 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     that it allows, empty for any. file: the name to save its snippet under; `templates/training/FILE.jinja` makes it.
     command: what runs it. length: its option for the length of sequences. untouched: its options that would scale RoPE
     again. no_code: why checkpoints with a modelling file of their own are refused, empty where they are trained.
-    rotary: its own rotary code. facts: what it does with RoPE and lengths.
+    rotary: its own rotary code. formulas: of its options, for a trainer that does not take RoPE from config.json.
+    facts: what it does with RoPE and lengths.
     """
 
     name: str
@@ -136,6 +146,7 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     transformers: str = ""
     no_code: str = ""
     rotary: tuple[Rotary, ...] = ()
+    formulas: tuple[Formula, ...] = ()
 
     @property
     def display_name(self) -> str:
@@ -153,9 +164,6 @@ def trainers() -> dict[str, Trainer]:
     """All trainers by name, sorted."""
     rows = [package_data(entry, Trainer) for entry in package_files("ropeconv.hub", "trainers", ".toml")]
     return {row.name: row for row in sorted(rows, key=lambda row: row.name)}
-
-
-UNSEEN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -178,7 +186,7 @@ class Snippet:
         return {
             "trainer": trainer.name, "version": trainer.version, "transformers": trainer.transformers or None,
             "status": self.status, "model": baked.path, "method": baked.method, "context": baked.context,
-            "trained": baked.trained, "rope_type": baked.rope_type, "trust_remote_code": baked.own_code,
+            "trained": baked.trained, "rope_type": baked.spec.form.kind, "trust_remote_code": baked.own_code,
             "length": trainer.length, "untouched": list(trainer.untouched), "file": trainer.file,
             "command": trainer.command, "text": self.text, "notes": list(self.notes),
         }  # fmt: skip
@@ -197,14 +205,15 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
             f"use {ways}" if ways else "write it another way (`ropeconv apply --explain` lists what runtimes support)"
         )
         raise RopeconvError(f"{trainer.display_name} cannot train this checkpoint with its RoPE: {reason}; {repair}")
-    status, _ = baked.verdict(trainer.transformers)
+    status = "exact" if trainer.formulas else baked.verdict(trainer.transformers)[0]
+    growth = temperature_attention_factor(getattr(baked.spec.form, "factor", 1.0)) - 1
     text = render(
         f"training/{trainer.file}.jinja", trainer=trainer.display_name, command=trainer.command, model=baked.path,
         output=f"{baked.path.rstrip('/').rpartition('/')[2]}-trained", method=baked.method, context=baked.context,
-        own_code=baked.own_code,
+        own_code=baked.own_code, spec=baked.spec, mscale=(baked.spec.attention_factor - 1) / (growth or 1),
     )  # fmt: skip
     notes = []
-    if status == UNSEEN:
+    if status == "unknown":
         notes.append(f"{trainer.library}, which {trainer.title} runs, was not tested with this checkpoint")
     if baked.two_lists:
         notes.append(
@@ -221,13 +230,37 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
     if baked.own_code and trainer.no_code:
         return trainer.no_code
     status, reason = baked.verdict(trainer.transformers)
-    if status not in (*RUNS, UNSEEN):
+    if trainer.formulas:
+        if missing := _missing_option(trainer, baked.spec):
+            return missing
+    elif status not in (*RUNS, "unknown"):
         return f"it runs {trainer.library}, which does not compute it ({status}: {reason})"
     for rotary in trainer.rotary:
         if baked.model_type not in rotary.model_types:
             continue
-        if baked.rope_type not in rotary.rope_types:
-            return f"its rotary code for {baked.model_type} ignores the rope type {baked.rope_type} ({rotary.source})"
-        if baked.two_lists and not rotary.two_lists:
-            return f"its rotary code for {baked.model_type} uses the short list for every length ({rotary.source})"
+        kind = baked.spec.form.kind
+        if kind not in rotary.rope_types:
+            return f"its code for {baked.model_type} does not support the rope type {kind} ({rotary.source})"
+        if baked.two_lists:
+            return f"its code for {baked.model_type} uses the short list for every length ({rotary.source})"
+    return ""
+
+
+def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
+    """Why the options of a trainer cannot express a spec; empty where they can."""
+    alike = not (spec.mla or spec.local_form or spec.mrope_section or spec.query_scaling or spec.nope_query_scaling)
+    if not alike or "none" in spec.layers or spec.layout != "half":
+        return "its options set one RoPE for all layers, in two halves of each head, and this model rotates otherwise"
+    formula = next((one for one in trainer.formulas if one.kind == spec.form.kind), None)
+    if formula is None:
+        return f"it has options for {', '.join(one.kind for one in trainer.formulas)}, not for {spec.form.kind}"
+    if spec.rotary_dim < spec.head_dim and not formula.partial:
+        return f"its {formula.kind} rotates whole heads, and this model {spec.rotary_dim} of {spec.head_dim} dimensions"
+    for name, number in formula.fixed.items():
+        if getattr(spec.form, name) != number:
+            return f"its {formula.kind} has {name} = {number:g}, and this checkpoint {getattr(spec.form, name):g}"
+    for name in formula.whole:
+        number = getattr(spec.form, name)
+        if number != int(number):
+            return f"its option for {name} takes whole numbers, and this checkpoint has {number}"
     return ""

@@ -173,11 +173,8 @@ def stated_metadata(file: GgufFile) -> JsonObject:
     url = file.get("general.base_model.0.repo_url")
     if isinstance(url, str):
         metadata["base_model"] = "/".join(url.rstrip("/").split("/")[-2:])
-    return {name: value for name, value in metadata.items() if value and _is_text(value)}
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+    texts = {name: value if isinstance(value, list) else [value] for name, value in metadata.items() if value}
+    return {name: metadata[name] for name, items in texts.items() if all(isinstance(item, str) for item in items)}
 
 
 def conventional(name: str, file_type: int | None) -> str:

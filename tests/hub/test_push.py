@@ -119,12 +119,13 @@ def test_a_card_of_ones_own_stays(push: Push, hub: WritingHub, tmp_path: Path) -
     push(f"{BAKE} -o out -q")
     push("apply base/tiny --yarn 8 -o other -q")
     push("push out me/a -q")
-    (hub.repos["me/a"] / "README.md").write_text("# Mine\n")
+    (hub.repos["me/a"] / "README.md").write_bytes(b"# Mine\xe9\n")  # which is not UTF-8
     hub.version["me/a"] += 1
+    push("push other me/c --base-model me/a -q")
     assert "README.md stays unchanged." in push("push out me/a --exist-ok --dry-run").stdout
     assert "README.md:\n" in push("push out me/a --exist-ok --dry-run --overwrite-card").stdout
     push("push other me/a --exist-ok", says="stays; `ropeconv push --overwrite-card`")
-    assert card_of(hub, "me/a") == "# Mine\n"
+    assert (hub.repos["me/a"] / "README.md").read_bytes() == b"# Mine\xe9\n"
     push("push other me/a --exist-ok --overwrite-card")
     assert "Not fine-tuned" in card_of(hub, "me/a")
     (tmp_path / "out" / "README.md").write_text("# Also mine\n")

@@ -148,7 +148,7 @@ def train_config_command(
     ] = "",
     family: FamilyOption = "",
 ) -> None:
-    """Print a training config for Axolotl, LLaMA-Factory, TRL or Unsloth.
+    """Print a training config for Axolotl, LLaMA-Factory, Megatron-LM, NeMo, TRL or Unsloth.
 
     It trains at the whole context, and does not scale RoPE a second time.
     """

@@ -145,3 +145,10 @@ def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
         "median_effective_length": sorted(lengths)[3],
     }  # fmt: skip
     assert found["effective_length"] not in lengths, "that of equal variances"
+    screen = run("bound", uneven, "--weights", "--linear", "2", "--up-to", str(UP_TO)).stdout
+    text = " ".join(screen.split())
+    assert f"with equal variances the effective length is {found['effective_length']:,}" in text
+    assert "8 of 8 heads have" in text
+    worst = {line.split()[0]: line.split()[5] for line in screen.splitlines() if " of 4 " in line}
+    layers = found["weighted"]["layers"]
+    assert worst == {str(one["layer"]): f"{min(one['effective_lengths']):,}" for one in layers}

@@ -71,6 +71,11 @@ def test_a_dry_run_writes_nothing_and_a_budget_says_what_fits(place: Path, run: 
     plan = run("model", "--methods", "base,yarn:4", *SMALL[:-1], "other.jsonl", "--dry-run")
     assert re.search(r"growth +256 +8 +2,048", plan.stdout)
     assert re.search(r"24 sequences with 2,816 tokens take about \d+ s\.", plan.stdout)
+    found = json.loads(
+        run("model", "--methods", "base,yarn:4", *SMALL[:-1], "other.jsonl", "--dry-run", "--json").stdout
+    )
+    assert ([row["name"] for row in found["rows"]], found["lengths"]) == (["base", "yarn:4"], [32, 64, 256])
+    assert (found["estimate"]["tokens"], found["estimate"]["sequences"]) == (2816, 24)
     assert sorted(place.rglob("*")) == before
     many = ("--windows", "100000", "--measure", "sliding:1", "--budget", "1s")
     refused = run("model", "--text", "text.txt", *many)

@@ -51,6 +51,12 @@ WORKS = {
     "the frequencies": ("plot model --yarn 4", "divided by"),
     "what changed": ("compare model model", "They compute the same RoPE."),
     "what there is": ("list methods", "--yarn"),
+    "which models": ("list families", "it runs on custom code in its own repository"),
+    "a factor in the weights": (
+        "apply model --yarn 4 --encoding weights --explain",
+        "The attention factor is in 2 tensors (k), the config has none.",
+    ),
+    "scaled queries": ("inspect scout.json --explain", "on the layers that do not rotate"),
     "for a program": ("apply model --yarn 4 --json", '"context": 256'),
     "undo": ("restore done", "Wrote model-restored"),
     "another factor after all": ("apply done --yarn 8 --replace", "with --yarn 8"),
@@ -177,6 +183,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config(folder, "mixtral", "mistralai--Mixtral-8x7B-v0.1.json")
     config(folder, "mistral", "mistralai--Mistral-7B-v0.1.json")
     config(folder, "gemma3", "google--gemma-3-1b-it.json")
+    config(folder, "scout", "meta-llama--Llama-4-Scout-17B-16E-Instruct.first.json")
     config(folder, "llama31", "meta-llama--Meta-Llama-3.1-8B.json")
     return folder
 

@@ -76,13 +76,6 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """sha256 over all fields and the version of ropeconv."""
         return hashlib.sha256(msgspec.json.encode([__version__, self], order="deterministic")).hexdigest()
 
-    @property
-    def label(self) -> str:
-        """The unit in messages."""
-        recipe = self.recipes[0].name if self.target is not None else ""
-        target = self.target.name if self.target is not None else ""
-        return " ".join(filter(None, (self.task, self.name, recipe, target)))
-
     def plan(self) -> Plan:
         """The plan of its output. Raises what `open_source` and `make_plan` raise."""
         assert self.target is not None

@@ -64,8 +64,8 @@ RUN = dict.fromkeys(("link", "force", "checksum", "staged", "fsync", "check"), S
     "advance": Keyword(Callable, "a function of the bytes done"), "probe": ANYTHING,
 }  # fmt: skip
 """Keywords of `bake.apply.apply`."""
-BY_NAME = "a method is a keyword with its value, such as yarn=4"
-HINTS = {"push": "pass the output to `ropeconv push`", "method": BY_NAME, "methods": BY_NAME, "factor": BY_NAME}
+HINTS = dict.fromkeys(("method", "methods", "factor"), "a method is a keyword with its value, such as yarn=4")
+HINTS["push"] = "pass the output to `ropeconv push`"
 """What to write in the place of keywords that people try."""
 
 
@@ -368,10 +368,7 @@ def _source(verb: str, model: Any, family: str = "") -> Source | GgufSource:
 
 
 def _against(output: object, baked: Path, against: object) -> str:
-    """Return the source of an output: the given one, else that of `apply` or of the receipt.
-
-    Raises UsageError if the receipt does not say where it is.
-    """
+    """Return the source of an output: the given one, else that of `apply` or of the receipt."""
     if against is not None:
         return _reference("validate", against)
     if isinstance(output, Output) and output.against:

@@ -218,8 +218,8 @@ def first_difference(
     expected: list[Range] = list(ranges)
     if whole:
         starts, stops = [*(part.start for part in ranges), path.stat().st_size], [0, *(part.stop for part in ranges)]
-        zeros = (GeneratedRange(stop, start, _zeros) for stop, start in zip(stops, starts, strict=True))
-        expected.extend(zeros)
+        gaps = zip(stops, starts, strict=True)
+        expected.extend(GeneratedRange(stop, start, lambda at, size: bytes(size)) for stop, start in gaps)
     tasks = chain.from_iterable(part.tasks() for part in expected)
 
     def count(done: int) -> None:
@@ -240,10 +240,6 @@ def first_difference(
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, range(THREADS)))
     return min(places, default=None)
-
-
-def _zeros(at: int, size: int) -> bytes:
-    return bytes(size)
 
 
 def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:

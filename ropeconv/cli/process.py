@@ -38,10 +38,10 @@ def prepare() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
+        signal.signal(signal.SIGINT, _stop)
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is signal.SIG_DFL:
-            signal.signal(ending, _end)
+            signal.signal(ending, _stop)
 
 
 def interrupted(ctrl_c: int) -> int:
@@ -69,13 +69,10 @@ def drop_output() -> None:
     os.close(nowhere)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise Stopped
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    _received.append(number)
-    signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+def _stop(number: int, frame: FrameType | None) -> None:
+    if number != signal.SIGINT:
+        _received.append(number)
+        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
     raise Stopped
 
 
@@ -117,10 +114,12 @@ def _report(problem: BaseException) -> int:
     if traced(problem):
         return getattr(problem, "exit_code", 1)
     if isinstance(problem, KeyboardInterrupt):
-        return interrupted(_say(INTERRUPTED, CTRL_C))
-    if isinstance(problem, ClickException):
-        return _say(_with_help(problem, problem.format_message()), 2)
-    code = _say(*explained(problem))
+        message, code = INTERRUPTED, CTRL_C
+    elif isinstance(problem, ClickException):
+        message, code = _with_help(problem, problem.format_message()), 2
+    else:
+        message, code = explained(problem)
+    complain(message)
     return interrupted(code) if code == CTRL_C else code
 
 
@@ -146,11 +145,6 @@ def _with_help(problem: BaseException, message: str) -> str:
         return f"{message}; `{context.command_path} --help` shows what it accepts"
     help = getattr(getattr(problem, "param", None), "help", None)
     return f"{message[:-1]}: {help}" if help and re.fullmatch(r"Missing \w+ '[^']+'\.", message) else message
-
-
-def _say(message: str, code: int) -> int:
-    complain(message)
-    return code
 
 
 def complain(message: str) -> None:

@@ -20,8 +20,6 @@ from ..rope.forms import count_zero
 from ..rope.lazy import Vector
 from ..rope.methods.method import Method
 from ..rope.recipe import flags
-from ..rope.schedule import Schedule
-from ..rope.spec import RopeSpec
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.runtime import ALL, GOOD, canonical
 from ..runtimes.verdict import Verdict, describe, frequencies
@@ -131,12 +129,13 @@ def _named(plan: Plan) -> dict[str, Verdict]:
 def _show_details(plan: Plan, sheet: Sheet) -> None:
     before, schedule = plan.source_spec, plan.schedule
     vectors = (before.form.inv_freq(before.rotary_dim), schedule.inv_freq)
+    reached = [effective_length(each, before) for each in (before.current(), schedule)]
     rows = [
         ("frequencies", describe(before.form), frequencies(schedule)),
         ("slowest wavelength", *map(_slowest, vectors)),
         ("attention factor", f"{before.attention_factor:.6g}", f"{schedule.attention_factor:.6g}"),
         ("context", f"{before.context:,}", f"{schedule.context:,}"),
-        ("effective length", *(_effective(each, before) for each in (before.current(), schedule))),
+        ("effective length", *("all of it" if length is None else f"{length:,}" for length in reached)),
     ]
     still = [count_zero(vector) for vector in vectors]
     if any(still):
@@ -145,7 +144,8 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
     sheet.say(legend(PLAN, (name for name, *_ in rows)))
     for note in plan.notes:
         sheet.say(sentence(note))
-    sheet.say(f"Encoding: {plan.result.encoding}. {_layers(before)}")
+    rotates = f"{2 * before.rotating_pairs} of {before.head_dim} dimensions rotate"
+    sheet.say(f"Encoding: {plan.result.encoding}. {rotates}. Layers: {describe_layers(before)}.")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
         sheet.say(_folded(plan.result.fold, plan.result.in_config.attention_factor == schedule.attention_factor))
     if plan.kv_cache:
@@ -165,12 +165,6 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
         sheet.note(f"Skipped (--all-files copies them): {', '.join(plan.skipped)}")
 
 
-def _effective(schedule: Schedule, spec: RopeSpec) -> str:
-    """The effective length of a schedule for display. spec: of the model, whose windows count."""
-    reached = effective_length(schedule, spec)
-    return "all of it" if reached is None else f"{reached:,}"
-
-
 def _slowest(inv_freq: Vector) -> str:
     """The longest wavelength of the pairs that rotate; "-" where none does."""
     rotating = inv_freq[inv_freq > 0]
@@ -183,11 +177,6 @@ def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
     cost = f"; rounding costs a KL of about {fold.expected_kl:.0e}" if fold.expected_kl else ""
     where = counted(len(fold.tensors), "tensor")
     return f"The attention factor is in {where} ({fold.fold_into}), the config has none{cost}."
-
-
-def _layers(spec: RopeSpec) -> str:
-    rotates = 2 * spec.rotating_pairs
-    return f"{rotates} of {spec.head_dim} dimensions rotate. Layers: {describe_layers(spec)}."
 
 
 @dataclass

@@ -239,10 +239,7 @@ def _write_journal(kept: int, file: int, shift: int, places: list[Place]) -> Non
 
 
 def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entry]]:
-    """The size of a file before its change, the planned shift, and the entries: all checked.
-
-    Raises BadSource for a journal that is damaged, impossible, or of another file.
-    """
+    """The size of a file before its change, the planned shift, and the entries: all checked."""
     name, whole, status = journal_of(path), os.fstat(kept).st_size, os.fstat(file)
     damaged = BadSource(f"{name} is damaged, or not of this ropeconv; fetch the model again and remove it")
     if not BODY + FIXED.size <= whole <= MAX_KEPT + MAX_ENTRIES * ENTRY.size:

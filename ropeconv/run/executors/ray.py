@@ -69,7 +69,9 @@ class RayCluster(Executor):
             except (ConnectionError, RuntimeError, ValueError) as problem:
                 if not before:
                     ray.shutdown()  # after ray://, whose client mode would stay on, and let later connections fail
-                reason = _reason(problem)
+                lines = [line.strip() for line in str(problem).splitlines() if line.strip()] or [type(problem).__name__]
+                # the last line of a traceback of the server below the first
+                reason = lines[-1 if any(line.startswith("Traceback") for line in lines) else 0]
                 if not any(words in reason for words in NOT_STARTED):
                     raise RopeconvError(
                         f"no Ray cluster can be reached at {self.address} ({reason}); start one with "
@@ -81,12 +83,6 @@ class RayCluster(Executor):
                         f"attempts ({reason}); run this again when the cluster is less busy, or start its head with "
                         "a larger RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"
                     ) from None
-
-
-def _reason(problem: Exception) -> str:
-    """The reason in an error of `ray.init`: its first line, or the last line of the server's traceback below it."""
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()] or [type(problem).__name__]
-    return lines[-1 if any(line.startswith("Traceback") for line in lines) else 0]
 
 
 class Tasks(Pool):

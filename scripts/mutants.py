@@ -82,7 +82,7 @@ def examine(what: str, seed: int, count: int) -> None:
     names = sorted(statuses(place))
     drawn = random.Random(f"{seed} {what}").sample(names, min(count, len(names)))
     left = run(place, (package,), *drawn)
-    alone = len(drawn) - len(left)
+    print(f"{what}: the tests of the package notice {len(drawn) - len(left)} of {len(drawn)} mutants", flush=True)
     if left and package in CALLERS:
         left = run(place, CALLERS[package], *left)
     diffs = {name: mutmut(place, "show", name) for name in left}
@@ -90,9 +90,8 @@ def examine(what: str, seed: int, count: int) -> None:
     for name in left:
         if name not in same:
             print(f"{diffs[name].strip()}\n")
-    noticed, of = len(drawn) - len(left), len(drawn) - len(same)
     print(
-        f"{what}: {noticed} of {of} mutants noticed with seed {seed}, {alone} by the tests of the package alone; "
+        f"{what}: {len(drawn) - len(left)} of {len(drawn) - len(same)} mutants noticed with seed {seed}; "
         f"{len(names)} in all, {len(same)} drawn compute the same"
     )
 

@@ -1,4 +1,4 @@
-"""A plan is checked as a whole before anything is read, and each mistake is told in a sentence."""
+"""A plan is checked as a whole before anything is read, and its sources are found; mistakes are told in a sentence."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from ropeconv.convert.target import Target
 from ropeconv.errors import UsageError
+from ropeconv.run.jobs import named_sources
 from ropeconv.run.plan_file import RunPlan, read_plan
 
-from .plans import EVAL, plan_text
+from .plans import EVAL, models, plan_text
 
 PUSH = '[push]\nto = "me/{name}-{recipe}"\n'
 
@@ -70,3 +71,29 @@ def test_mistakes_are_told(tmp_path: Path, text: str, said: str) -> None:
         read(tmp_path, text)
     assert str(told.value).startswith(str(tmp_path / "plan.toml"))
     assert "\n" not in str(told.value)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return models(tmp_path)
+
+
+def test_patterns_take_models_alone(place: Path) -> None:
+    (place / "models" / "notes").mkdir()
+    (place / "models" / "x.gguf").write_bytes(b"GGUF")
+    found = named_sources(["models/*", "models/a"], place)
+    assert [one.name for one in found] == ["a", "b", "c", "x"]
+    assert found[0].reference == str(place / "models" / "a")
+    before = named_sources([str(place / "models" / "?")], Path("/"))
+    assert before == found[:3]
+    (place / "models" / "b" / "config.json").write_text("{}")
+    after = named_sources(["models/?"], place)
+    assert [one == two for one, two in zip(before, after, strict=True)] == [True, False, True], "by their files"
+
+
+def test_nothing_is_an_error_and_one_of_several_is_a_problem(place: Path) -> None:
+    with pytest.raises(UsageError, match="the source 'nothing/\\*' matches no model; correct it"):
+        named_sources(["nothing/*"], place)
+    good, bad = named_sources(["models/a", "no such thing"], place)
+    assert (good.problem, bad.identity) == ("", "")
+    assert bad.problem == "no such thing is neither a path nor a Hub id; correct it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,15 @@ def test_files_are_compared_before_a_server_is_asked(out: Path) -> None:
     command(out.parent, *VALIDATE, *nowhere, code=1)
     tensor("model.norm.weight", scale(0, 2.0))(out)
     assert "model.norm.weight" in command(out.parent, *VALIDATE, *nowhere, code=3).stderr
+
+
+def test_an_output_stays_right_where_the_table_of_runtimes_changes(out: Path) -> None:
+    receipt = json.loads((out / "ropeconv.json").read_text())
+    (out / "ropeconv.json").write_text(json.dumps(receipt | {"runtimes": receipt["runtimes"][1:]}))
+    verified(out, out.with_name("model"))
+    (out / "ropeconv.json").write_text(json.dumps(receipt | {"family": "mistral"}))
+    with pytest.raises(Disagreement, match="its receipt has another family"):
+        verified(out, out.with_name("model"))
 
 
 def test_gguf_files_are_compared(tmp_path: Path) -> None:
@@ -147,6 +157,29 @@ def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: 
         (tmp_path / "other.gguf").rename(out)
         with pytest.raises(Disagreement, match=said):
             verified(out, source, quick=True)
+
+
+def test_a_conversion_that_llama_cpp_has_quantised_is_made_again(tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    source, out = checkpoint("llama", tmp_path / "source", **WIDE), tmp_path / "out.gguf"
+    bake(source, MIXED, out, outtype="q4_k_m")
+    assert verified(out, source).unverified == ()
+    flip(out, "blk.0.attn_q.weight")
+    with pytest.raises(Disagreement, match="blk.0.attn_q.weight of out.gguf differs from byte"):
+        verified(out, source)
+
+
+def test_tensors_of_another_name_or_shape_are_named(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.gguf")
+    apply(make_plan(source, YARN_16, tmp_path / "right.gguf"))
+    columns, rows = GgufFile.open(source).header.tensors["token_embd.weight"].shape
+    for old, new, said in (
+        (b"output_norm.weight", b"output_nurm.weight", "it has no tensor output_norm.weight"),
+        (struct.pack("<IQQ", 2, columns, rows), struct.pack("<IQQ", 2, rows, columns), "has another shape, type or pl"),
+    ):
+        (tmp_path / "out.gguf").write_bytes((tmp_path / "right.gguf").read_bytes().replace(old, new, 1))
+        with pytest.raises(Disagreement, match=said):
+            verified(tmp_path / "out.gguf", source)
 
 
 def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from .file_checks import FolderCheck, GgufCheck
 from .findings import Findings, Options, Verification
 from .plan import GgufOutput, Plan, PlannedFile
 
-NOT_COMPARED = ("ropeconv", "source", "files", "check", "validation", "servers", "evaluations")
-"""Keys of a receipt that are of the version and the place, or only known after the files are written."""
+NOT_COMPARED = ("ropeconv", "runtimes", "source", "files", "check", "validation", "servers", "evaluations")
+"""Keys of a receipt that are of the version and its tables, of the place, or only known after the files are written."""
 CONVERTED = ("meta", "gguf")
 """Kinds of sources whose files are converted."""
 

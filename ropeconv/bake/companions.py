@@ -171,14 +171,13 @@ def adapter_plan(reference: str, plan: Plan) -> FilePlan:
 
 def is_written(plan: FilePlan) -> bool:
     """Whether the place of an adapter has it already, by the content of its config and samples of other files."""
-    return plan.out.is_dir() and all(_is_same(plan, file) for file in plan.files)
-
-
-def _is_same(plan: FilePlan, file: PlannedFile) -> bool:
-    place, origin = plan.out / file.name, plan.origin(file)
-    if not place.is_file():
-        return False
-    return sampled(place) == sampled(origin) if origin else place.read_bytes() == (file.text or "").encode()
+    for file in plan.files:
+        place, origin = plan.out / file.name, plan.origin(file)
+        if not place.is_file():
+            return False
+        if (place.read_bytes() != (file.text or "").encode()) if origin is None else sampled(place) != sampled(origin):
+            return False
+    return True
 
 
 def write_adapter(plan: FilePlan, fsync: bool = True) -> None:

@@ -149,11 +149,6 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     formulas: tuple[Formula, ...] = ()
 
     @property
-    def display_name(self) -> str:
-        """The title with the version."""
-        return f"{self.title} {self.version}"
-
-    @property
     def library(self) -> str:
         """The version of transformers that it runs."""
         return f"transformers {self.transformers}" if self.transformers else "the newest transformers"
@@ -198,17 +193,16 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
     Raises RopeconvError where the trainer would compute another RoPE than the baked one, where it fails on the
     checkpoint, and for encoders.
     """
+    name = f"{trainer.title} {trainer.version}"
     if reason := _refusal(trainer, baked):
         others = [other.name for other in trainers().values() if other is not trainer and not _refusal(other, baked)]
         ways = " or ".join(f"--for {name}" for name in others)
-        repair = (
-            f"use {ways}" if ways else "write it another way (`ropeconv apply --explain` lists what runtimes support)"
-        )
-        raise RopeconvError(f"{trainer.display_name} cannot train this checkpoint with its RoPE: {reason}; {repair}")
+        repair = f"use {ways}" if ways else "write it another way (`ropeconv apply --explain` lists the support)"
+        raise RopeconvError(f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}")
     status = "exact" if trainer.formulas else baked.verdict(trainer.transformers)[0]
     growth = temperature_attention_factor(getattr(baked.spec.form, "factor", 1.0)) - 1
     text = render(
-        f"training/{trainer.file}.jinja", trainer=trainer.display_name, command=trainer.command, model=baked.path,
+        f"training/{trainer.file}.jinja", trainer=name, command=trainer.command, model=baked.path,
         output=f"{baked.path.rstrip('/').rpartition('/')[2]}-trained", method=baked.method, context=baked.context,
         own_code=baked.own_code, spec=baked.spec, mscale=(baked.spec.attention_factor - 1) / (growth or 1),
     )  # fmt: skip

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..errors import sentence
 from ..formats.jsontext import JsonObject, parse
 from ..models.folder import ConfigSource
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import ADAPTER, Source
-from ..rope.errors import RopeconvError
 from .inspection import Inspection, inspect_source
 
 WEIGHTS = "adapter_model.safetensors"
@@ -57,7 +57,9 @@ class Adapter:
             if self.source.text("config.json") is not None:
                 return inspect_source(ConfigSource(self.source.path("config.json")))
             return inspect_source(open_source(self.base)) if self.base else None
-        except (RopeconvError, OSError):
+        except Exception as problem:  # as of a Hub that cannot be reached
+            if not sentence(problem):
+                raise
             return None
 
     @cached_property

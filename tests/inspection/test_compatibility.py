@@ -127,6 +127,19 @@ def lora(base: Path, folder: Path) -> Path:
     return folder
 
 
+def test_an_adapter_whose_base_is_on_a_hub_that_cannot_be_reached(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"peft_type": "LORA", "base_model_name_or_path": "owner/base", "r": 4, "target_modules": ["q_proj"]}
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    models, adapters, _ = opened((str(llama), str(tmp_path / "lora")), "")
+    (note,) = compatibility(models, adapters).notes
+    assert "was trained on owner/base, which cannot be read here" in note
+
+
 def logits(base: Path, adapter: Path) -> Any:
     """Logits of PEFT's model beyond the trained context."""
     import torch

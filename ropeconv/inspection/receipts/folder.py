@@ -16,7 +16,7 @@ from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import read_spec
 from .receipt import FolderRecord, GgufRecord, OriginalRecord, Receipt, SourceRecord, TextRecord
-from .storage import parse_receipt
+from .storage import no_receipt, parse_receipt
 
 WEIGHTS = ".safetensors"
 """The suffix of weights. Only these files and README.md are renamed."""
@@ -86,9 +86,7 @@ def original_source(source: Source) -> OriginalSource:
     """
     text = source.text(RECEIPT)
     if text is None:
-        raise BadSource(
-            f"{source.reference} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made"
-        )
+        raise no_receipt(source.reference)
     receipt = parse_receipt(text, f"{source.reference}/{RECEIPT}")
     if receipt.original is None or receipt.original.folder is None:
         raise BadSource(

@@ -17,7 +17,7 @@ import msgspec
 from ...errors import BadSource, UsageError
 from ...formats import jsontext
 from ...formats.disk import sha256, sync_file, sync_folder
-from ...formats.files import read_text, try_lock
+from ...formats.files import is_graph, read_text, try_lock
 from ...formats.jsontext import JsonObject
 from ...formats.package_data import typed
 from ...formats.safetensors import safe_name
@@ -43,6 +43,13 @@ class Results(msgspec.Struct, frozen=True):
     evaluations: tuple[EvaluationRecord, ...] = ()
 
 
+def no_receipt(reference: str) -> BadSource:
+    """Return the error about a model without a receipt."""
+    if is_graph(reference):
+        return BadSource(f"{reference} is a compiled graph, which gets no receipt; `ropeconv compare` shows its RoPE")
+    return BadSource(f"{reference} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
+
+
 def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
     """Return the receipt of an output: from ropeconv.json in a folder, or from the keys and results of a GGUF file.
 
@@ -53,7 +60,7 @@ def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
         return _in_keys(GgufSource(baked), validations(baked))
     path = baked / RECEIPT
     if not path.is_file():
-        raise BadSource(f"{baked} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
+        raise no_receipt(str(baked))
     return parse_receipt(read_text(path, str(path)), str(path))
 
 
@@ -63,7 +70,7 @@ def receipt_of(source: Source | GgufSource) -> Receipt:
         return _in_keys(source, {} if isinstance(source, HubGguf) else validations(source.path))
     text = source.text(RECEIPT)
     if text is None:
-        raise BadSource(f"{source.reference} has no {RECEIPT}, so it is not an output of ropeconv; give an output")
+        raise no_receipt(source.reference)
     return parse_receipt(text, source.reference)
 
 

@@ -24,7 +24,7 @@ from ropeconv.inspection.receipts.receipt import (
     TargetRecord,
     TextRecord,
 )
-from ropeconv.inspection.receipts.storage import write_receipt
+from ropeconv.inspection.receipts.storage import read_receipt, write_receipt
 from ropeconv.models.folder import FolderSource
 
 CONFIG = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,
@@ -155,6 +155,9 @@ def test_what_is_no_output(tmp_path: Path) -> None:
     assert first_source(source) is source
     with pytest.raises(BadSource, match="has no ropeconv.json, so it is not an output"):
         original_source(source)
+    (tmp_path / "graph.onnx").touch()
+    with pytest.raises(BadSource, match="is a compiled graph, which gets no receipt; `ropeconv compare`"):
+        read_receipt(tmp_path)
     write_receipt(tmp_path / "a", receipt(original=None))
     assert first_source(FolderSource(tmp_path / "a")).kind == "folder"
     for original in (None, OriginalRecord(OWN)):

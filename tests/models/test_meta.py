@@ -154,6 +154,19 @@ def test_the_tokenizer_of_llama_2_loads(tmp_path: Path) -> None:
     assert tokenizer.model_max_length == 4096
 
 
+def test_the_tokenizer_may_be_one_level_above_where_it_has_as_many_tokens_as_the_release_says(tmp_path: Path) -> None:
+    release(tmp_path / "llama", vocab_size=VOCABULARY)
+    (tmp_path / "llama" / "tokenizer.model").rename(tmp_path / "tokenizer.model")
+    plan = make_plan(tmp_path / "llama", AS_IS, tmp_path / "out")
+    assert any(f"tokenizer.model is that of {tmp_path}" in one for one in (*plan.notes, *plan.warnings))
+    assert (apply(plan) / "tokenizer.model").read_bytes() == (tmp_path / "tokenizer.model").read_bytes()
+    (tmp_path / "llama" / "params.json").write_text(json.dumps(PARAMS | {"vocab_size": VOCABULARY + 1}))
+    with pytest.raises(
+        BadSource, match=r"has 400 tokens and params.json says 401; put the release's own file beside it"
+    ):
+        make_plan(tmp_path / "llama", AS_IS, tmp_path / "again")
+
+
 def test_the_tokenizer_of_llama_3_loads(tmp_path: Path) -> None:
     import torch
     from transformers import AutoTokenizer

@@ -66,7 +66,7 @@ RUN = dict.fromkeys(("link", "force", "checksum", "staged", "fsync", "check"), S
 """Keywords of `bake.apply.apply`."""
 HINTS = dict.fromkeys(("method", "methods", "factor"), "a method is a keyword with its value, such as yarn=4")
 HINTS["push"] = "pass the output to `ropeconv push`"
-"""What to write in the place of keywords that people try."""
+"""Keywords that people try, with what to write in their place."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-
 from .environment import EXTRAS, missing
 from .rope.errors import RopeconvError
 
@@ -109,8 +107,7 @@ def sentence(problem: BaseException) -> str:
         return str(missing((problem.name or "").partition(".")[0]))
     if isinstance(problem, OSError):
         where = problem.filename or "the output"
-        repair = "free some" if problem.errno == errno.ENOSPC else "check the path and its permissions"
-        return f"{problem.strerror or problem}: {where}; {repair}"
+        return f"{problem.strerror or problem}: {where}; check the path, its permissions and the free space"
     return ""
 
 

@@ -44,7 +44,10 @@ OTHER_OPTIONS = {
     "--max-model-len": "--context", "--ctx-size": "--context", "--max-position-embeddings": "--context",
     "-c": "--context", "--num-ctx": "--context", "--hf-overrides": "--to overrides", "--rope-scale": "--linear",
     "--rope-theta": "--theta", "--rope-freq-base": "--theta", "--rope-scaling": "--yarn", "--factor": "--yarn",
-    "--method": "--yarn", "--lora": "--adapter", "--overwrite": "--force",
+    "--method": "--yarn", "--lora": "--adapter", "--overwrite": "--force", "--target": "--runtime",
+    "--engine": "--runtime", "--backend": "--runtime", "--dtype": "--outtype", "--source": "--against",
+    "--trainer": "--for", "--output-dir": "-o", "--pi": "--linear", "--rope-type": "--yarn",
+    "--original-max-position-embeddings": "--original-context",
 }  # fmt: skip
 """Options that people type by other names, such as those of runtimes."""
 PUSH_ONLY = (

@@ -128,6 +128,8 @@ ANSWERED = {
     "push done": "Missing argument 'OWNER/NAME'",
     "plot model yarn:4": "(yarn:4); `ropeconv plot --help` shows what it accepts",
     "apply model -c 512": "use --context",
+    "apply model --yarn 4 --target vllm": "use --runtime",
+    "validate done --source model": "use --against",
     "version": "use `ropeconv --version`",
     "eval model yarn:4": "--text",
     "validate model": "give the folder `apply` made",

@@ -41,7 +41,7 @@ from ..views.plot_style import Panel, figure, write
 from ..views.results import evaluation_table
 from ..views.support import problems, support
 from .options import PublishOptions
-from .upload_set import UploadSet
+from .upload_set import UploadSet, texts
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, HfApi
@@ -206,8 +206,8 @@ def inherited(text: str) -> JsonObject:
     """The metadata of a model's card that also holds for its derivatives. text: of the card, may be empty."""
     data = _metadata(text)
     tags = data.get("tags")
-    of_card = {"tags": tags if isinstance(tags, list) else []} if data else {}
-    return {key: data[key] for key in INHERITED if data.get(key)} | of_card
+    of_card = {"tags": [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []} if data else {}
+    return texts({key: data.get(key) for key in INHERITED}) | of_card
 
 
 def _metadata(text: str) -> JsonObject:

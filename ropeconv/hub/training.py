@@ -21,8 +21,6 @@ from ..rope.spec import RopeSpec
 from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import RUNS, runtimes
 
-CONFIG = "config.json"
-
 
 @dataclass(frozen=True)
 class TrainingFacts:
@@ -68,11 +66,9 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
         )
     family = by_name().get(receipt.family)
     if family is None:
-        raise BadSource(
-            f"the receipt names the family {shown(receipt.family)}, which is not known here; run apply again"
-        )
+        raise BadSource(f"the receipt names the unknown family {shown(receipt.family)}; run `ropeconv apply` again")
     # its `model_type` may be one of ropeconv, of which there is no family
-    config = parse(source.text(CONFIG) or "{}", CONFIG)
+    config = parse(source.text("config.json") or "{}", "config.json")
     name = source.reference.partition("@")[0] if source.kind == "hub" else source.reference
     return TrainingFacts(
         path=path or name,

@@ -173,8 +173,13 @@ def stated_metadata(file: GgufFile) -> JsonObject:
     url = file.get("general.base_model.0.repo_url")
     if isinstance(url, str):
         metadata["base_model"] = "/".join(url.rstrip("/").split("/")[-2:])
-    texts = {name: value if isinstance(value, list) else [value] for name, value in metadata.items() if value}
-    return {name: metadata[name] for name, items in texts.items() if all(isinstance(item, str) for item in items)}
+    return texts(metadata)
+
+
+def texts(metadata: JsonObject) -> JsonObject:
+    """The entries of metadata that are texts or lists of texts; the Hub refuses a card with another licence or tag."""
+    lists = {name: value if isinstance(value, list) else [value] for name, value in metadata.items() if value}
+    return {name: metadata[name] for name, items in lists.items() if all(isinstance(item, str) for item in items)}
 
 
 def conventional(name: str, file_type: int | None) -> str:

@@ -180,9 +180,13 @@ def test_a_folder_gets_a_card_and_keeps_that_of_the_source(llama: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    "metadata", ["license: [", "- mit", "license: mit\ntags: 7", "date: 2024-13-45", "license: " + "[" * 3000]
-)
-def test_metadata_that_is_no_mapping_of_yaml_is_left_out(metadata: str, llama: Path, tmp_path: Path) -> None:
+    "metadata",
+    [
+        "license: [", "- mit", "license: mit\ntags: 7", "date: 2024-13-45", "license: " + "[" * 3000,
+        "license: 2024-01-01", "license: {x: 1}", "license: mit\ntags: [1, 2024-01-01]\nlanguage: no\ndatasets: [3]",
+    ],
+)  # fmt: skip
+def test_metadata_that_the_hub_would_refuse_is_left_out(metadata: str, llama: Path, tmp_path: Path) -> None:
     (llama / "README.md").write_text(f"---\n{metadata}\n---\n# The base\n")
     command(tmp_path, "apply", "model", "--yarn", "4", "-q", code=0)
     data = data_of((tmp_path / "model-yarn4" / "README.md").read_text())

@@ -77,7 +77,7 @@ def receipt_of(source: Source | GgufSource) -> Receipt:
 def _in_keys(source: GgufSource, results: JsonObject) -> Receipt:
     text = source.file.get(RECEIPT)
     if not isinstance(text, str):
-        raise BadSource(f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv")
+        raise BadSource(f"{source.reference} has no receipt in its keys; give an output of `ropeconv apply`")
     return parse_receipt(text, source.reference, results)
 
 

@@ -23,6 +23,11 @@ PURE = (
 TRANSFORMERS = ((19, "4.57.6"), (29, "5.8.1"), (33, "5.16.1"), (1000, "5.20.2"))
 """The version of transformers for vLLM 0.x below the number, out of those that its wheel asks for."""
 
+VERSIONS = (
+    "0.11.0", "0.11.2", "0.12.0", "0.16.0", "0.18.1", "0.19.1", "0.20.2", "0.24.0", "0.25.0", "0.26.0", "0.27.1",
+    "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0",
+)  # fmt: skip
+
 
 def install(version: str, folder: Path) -> Environment:
     """Makes the environment of a version in a folder, beside those of the other versions."""
@@ -46,7 +51,7 @@ def install(version: str, folder: Path) -> Environment:
 RUNTIME = LabRuntime(
     name="vllm",
     program="vllm_program.py",
-    versions=("0.11.0", "0.11.2", "0.20.2", "0.29.0", "0.30.0", "0.32.0", "0.33.0"),
+    versions=VERSIONS,
     quick=("0.33.0",),
     install=install,
     how="the model classes of the wheel, built on a meta device from its own reading of the config, and their rotary "

@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from difflib import get_close_matches
 from typing import Any
 
 from ropeconv.runtimes.evidence import Record, lab_models, records, results_by_type
@@ -74,6 +75,10 @@ def main() -> int:
         parser.error("--sample goes with --check: a record is about all cells")
     models = Models(sources(published=not given.sample), SAMPLE if given.sample else ())
     options = Options(given.check, given.reuse, given.new, tuple(filter(None, given.models.split(","))))
+    for name in options.models:
+        if name not in models.configs:
+            near = get_close_matches(name, models.configs, 1)
+            parser.error(f"there is no model {name!r}; " + (f"use {near[0]!r}" if near else "the records name them"))
     with ThreadPoolExecutor(given.jobs) as pool:
         chosen = selected(given.names, given.all)
         if given.daily:

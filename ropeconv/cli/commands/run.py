@@ -105,7 +105,8 @@ def _show_plan(
     screen.table("", columns, [_planned_row(preview) for preview in previews], optional=("target",), right=("bytes",))
     for preview in previews:
         if preview.problem:
-            screen.say(f"{preview.job.units[0].label} would fail: {preview.problem}")
+            words = (preview.job.units[0].task, *_planned_row(preview)[:3])
+            screen.say(f"{' '.join(filter(None, words))} would fail: {preview.problem}")
     repositories = sum(bool(preview.publishes) for preview in previews)
     sources = len({job.units[0].name for job in jobs})
     screen.say(

@@ -73,6 +73,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.sample and not given.check:
         parser.error("--sample goes with --check: a record is about all cells")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns of tokens outside of the tiny vocabularies
     models = Models(sources(published=not given.sample), SAMPLE if given.sample else ())
     options = Options(given.check, given.reuse, given.new, tuple(filter(None, given.models.split(","))))
     for name in options.models:

@@ -175,7 +175,8 @@ def is_written(plan: FilePlan) -> bool:
         place, origin = plan.out / file.name, plan.origin(file)
         if not place.is_file():
             return False
-        if (place.read_bytes() != (file.text or "").encode()) if origin is None else sampled(place) != sampled(origin):
+        same = sampled(place) == sampled(origin) if origin else place.read_bytes() == (file.text or "").encode()
+        if not same:
             return False
     return True
 

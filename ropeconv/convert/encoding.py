@@ -313,7 +313,7 @@ def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
     statuses = [(row.name, {result.verdict_of(row).status for result in results}) for row in request.runtimes]
-    unknown = [name for name, found in statuses if "unknown" in found and "unsupported" not in found]
+    unknown = [name for name, each in statuses if "unknown" in each and "unsupported" not in each]
     if unknown:
         return (
             f"leave {unknown[0]} out, and measure what it computes with `ropeconv validate OUTPUT --server URL` "

@@ -264,6 +264,7 @@ def card(
         tags=list(tags),
         **({"model_name": title, "eval_results": measured} if measured else {}),
     )
+    authors = re.sub(r",? https?://[^\s;,]+", "", method.paper).strip("- ")
     return render(
         "card.md.jinja",
         metadata=data.to_yaml().strip(),
@@ -279,11 +280,7 @@ def card(
         method=method,
         method_title=method_title(method),
         paper=next(iter(re.findall(r"https?://[^\s;,]+", method.paper)), ""),
-        settings="; ".join(
-            filter(
-                None, (re.sub(r",? https?://[^\s;,]+", "", method.paper).strip("- "), _settings(method, step.recipe))
-            )
-        ),
+        settings="; ".join(filter(None, (authors, _settings(method, step.recipe)))),
         runtimes=support(receipt.runtimes),
         problems=problems(receipt.runtimes),
         local="/" not in repo_id,

@@ -171,7 +171,8 @@ def _no_copy(problem: Exception) -> bool:
     """Whether the Hub cannot copy between these repositories: no Xet hash, another region, an old server or client."""
     if isinstance(problem, TypeError):  # huggingface_hub before 1.17
         return "src_repo_id" in str(problem)
-    if type(problem).__name__ == "FileDuplicationError" or "no xet hash" in str(problem):
+    has_no_hash = isinstance(problem, ValueError) and "no xet hash" in str(problem)
+    if has_no_hash or type(problem).__name__ == "FileDuplicationError":
         return True
     response = getattr(problem, "response", None)
     return response is not None and str(response.url).endswith("/lfs-files/duplicate")

@@ -1,4 +1,4 @@
-"""A plan is checked as a whole before anything is read, and its sources are found; mistakes are told in a sentence."""
+"""A plan is checked as a whole before anything is read, and its sources are found; mistakes end in a sentence."""
 
 from __future__ import annotations
 

@@ -61,6 +61,15 @@ def test_an_absent_base_is_that_of_the_class_and_is_said() -> None:
     assert not any("rope_theta" in note for note in read().notes)
 
 
+def test_a_base_of_null_is_refused_unless_the_rope_settings_have_one() -> None:
+    """The class of transformers raises a power of None."""
+    with pytest.raises(BadSource, match=r"has rope_theta = null; write a number, or leave the key out for 10000"):
+        read(rope_theta=None)
+    both = runtime(schemas=BOTH, theta="dict")
+    settings = {"rope_type": "default", "rope_theta": 500.0}
+    assert read(rope_theta=None, rope_parameters=settings, by=both).rope_theta == 500.0
+
+
 @pytest.mark.parametrize(
     ("theta", "expected"), [("top", 10000.0), ("dict", 500.0), (777.0, 777.0)], ids=["top", "dict", "fixed"]
 )

@@ -14,7 +14,8 @@ from ropeconv.models.registry import families
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.runtimes import verdict
 
-from ..conftest import Run
+from ..conftest import CONFIGS, Run, hashes
+from ..support.gguf_files import write
 from .conftest import Refuses
 
 
@@ -128,3 +129,131 @@ def test_the_list_counts_what_was_run_read_and_not_looked_at(run: Run) -> None:
     assert rows["candle@0.11"]["run"] == 0
     assert rows["candle@0.11"]["read"] > 0
     assert rows["ktransformers@0.7"]["unknown"] > 0
+
+
+# `ropeconv restore` on the command line, and what is known of an output by its receipt
+
+
+@pytest.fixture
+def output(run: Run, llama: Path, tmp_path: Path) -> Path:
+    assert run("apply", "model", "--ntk", "4", "-q").returncode == 0
+    return tmp_path / "model-ntk4"
+
+
+def test_a_folder(run: Run, llama: Path, output: Path, tmp_path: Path) -> None:
+    plan = json.loads(run("restore", "model-ntk4", "--dry-run", "--json").stdout)
+    assert (plan["out"], plan["first"]["name"], plan["in_place"]) == ("model-restored", "model", False)
+    assert not (tmp_path / "model-restored").exists()
+    done = run("restore", "model-ntk4")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("Wrote model-restored")
+    assert "The source was the local folder 'model'." in done.stdout
+    assert hashes(tmp_path / "model-restored") == hashes(llama)
+    again = run("restore", "model-ntk4")
+    assert (again.returncode, "exists" in again.stderr) == (1, True)
+    assert run("restore", "model-ntk4", "--in-place").returncode == 2
+    assert "is not an output of ropeconv" in run("restore", "model").stderr
+
+
+def test_a_gguf_file(run: Run, tmp_path: Path) -> None:
+    original = write(tmp_path / "model.gguf").read_bytes()
+    assert run("apply", "model.gguf", "--mixed", "4", "-q").returncode == 0
+    assert run("restore", "model-mixed4.gguf").returncode == 0
+    assert (tmp_path / "model-restored.gguf").read_bytes() == original
+    assert run("restore", "model-mixed4.gguf", "-o", "folder").returncode == 2
+
+
+# `ropeconv train-config` on the command line
+
+
+def test_of_an_output(run: Run, llama: Path, tmp_path: Path) -> None:
+    assert run("apply", "model", "--yarn", "4", "-q").returncode == 0
+    before = hashes(tmp_path)
+    done = run("train-config", "model-yarn4", "--for", "trl")
+    assert (done.returncode, done.stderr) == (0, "")
+    compile(done.stdout, "train_trl.py", "exec")
+    assert "max_length=256," in done.stdout
+    assert hashes(tmp_path) == before
+    told = json.loads(run("train-config", "model-yarn4", "--for", "trl", "--model", "me/long", "--json").stdout)
+    assert (told["model"], told["context"], told["status"], told["file"]) == ("me/long", 256, "exact", "train_trl.py")
+    assert '"me/long"' in told["text"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("model", "--for", "trl"), 2, "run `ropeconv apply` first"),
+        (("small.gguf", "--for", "trl"), 2, "apply the method to the checkpoint"),
+        (("model", "--for", "nanotron"), 2, "'axolotl'"),
+        (("model",), 2, "Missing option '--for'"),
+        (("own-code", "--for", "unsloth"), 1, "--for trl"),
+    ],
+)
+def test_what_is_refused(
+    run: Run, refuses: Refuses, llama: Path, tmp_path: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    write(tmp_path / "small.gguf")
+    if "own-code" in words:
+        run("apply", "model", "--mixed", "4", "--log-n", "clamped", "--encoding", "buffers", "-o", "own-code")
+    refuses(code, said, "train-config", *words)
+
+
+# `ropeconv compare`, as a person types it
+
+
+STOCK, DISTILLED = CONFIGS / "Qwen--Qwen3-8B.json", CONFIGS / "deepseek-ai--DeepSeek-R1-0528-Qwen3-8B.json"
+
+
+def test_what_differs_is_said_with_its_numbers(run: Run) -> None:
+    text = run("compare", STOCK, DISTILLED, "--explain").stdout
+    assert "They differ in the frequencies (40 of 64 pairs, by up to 4 times) and the attention factor." in text
+    assert "at pair 40" in text
+    assert f"A: {STOCK}" in text
+    rows = {line.split("  ")[0]: line.split()[-3:] for line in text.splitlines() if line}
+    assert rows["attention factor"] == ["1", "1.13863", "differs"]
+    assert rows["candle 0.11"][-2:] == ["exact", "ignored"]
+    short = run("compare", STOCK, DISTILLED).stdout
+    assert "rotate_half" not in short
+    assert "candle" not in short
+    assert text.splitlines()[-1] == short.splitlines()[-1]
+
+
+def test_the_exit_code(run: Run) -> None:
+    same = run("compare", STOCK, STOCK, "--exit-code")
+    assert (same.returncode, "They compute the same RoPE." in same.stdout) == (0, True)
+    for second, flags, code in ((DISTILLED, (), 0), (DISTILLED, ("--exit-code",), 3), ("nowhere", (), 1)):
+        assert run("compare", STOCK, second, *flags).returncode == code
+
+
+def test_json(run: Run) -> None:
+    found = json.loads(run("compare", STOCK, DISTILLED, "--json").stdout)
+    assert (found["same"], found["differs"]) == (False, ["frequencies", "attention_factor"])
+    assert (found["frequencies"]["pairs"], found["frequencies"]["differing"]) == (64, 40)
+    assert found["second"]["rope"]["factor"] == 4.0
+    assert {"runtime", "display_name", "statuses", "reasons"} == set(found["runtimes"][0])
+
+
+def test_a_merge(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "merge.yaml").write_text(f"base_model: {STOCK}\nmodels: [{{model: {STOCK}}}, {{model: {DISTILLED}}}]")
+    found = run("compare", "merge.yaml", "--exit-code")
+    assert found.returncode == 3
+    assert f"-> ropeconv apply {DISTILLED} --theta 1000000 --context 40960 --replace" in found.stdout
+    assert found.stdout.endswith("They cannot be merged unchanged: 1 difference.\n")
+    data = json.loads(run("compare", STOCK, DISTILLED, "--merge", "--json").stdout)
+    assert (data["fits"], [misfit["about"] for misfit in data["misfits"]]) == (False, ["rope"])
+    same = run("compare", STOCK, STOCK, STOCK, "--exit-code")
+    assert (same.returncode, "They can be merged." in same.stdout) == (0, True)
+    for given in ((STOCK,), ("merge.yaml", STOCK)):
+        assert run("compare", *given).returncode == 2
+
+
+def test_an_adapter(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    settings = {"peft_type": "LORA", "r": 16, "base_model_name_or_path": str(DISTILLED), "target_modules": ["q_proj"]}
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
+    shown = run("inspect", "adapter").stdout
+    assert "LoRA adapter of rank 16, not a whole model" in shown
+    assert json.loads(run("inspect", "adapter", "--json").stdout)["trained_on"]["rope_type"] == "yarn"
+    assert run("compare", DISTILLED, "adapter", "--exit-code").returncode == 0
+    over = run("compare", STOCK, "adapter", "--exit-code")
+    assert (over.returncode, "PEFT loads it without a warning -> ropeconv apply" in over.stdout) == (3, True)

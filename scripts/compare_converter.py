@@ -26,7 +26,7 @@ from ropeconv.models.registry import by_model_type
 from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from tests.convert.to_gguf.stock_converter import by_converter, in_bfloat16
-from tests.convert.to_gguf.test_outtypes import TYPES, types
+from tests.convert.to_gguf.test_export import TYPES, types
 from tests.support.llamacpp import EXPORTED, bake, checkpoint
 
 RECORD = Path(__file__).parent.parent / "tests" / "data" / "converter_types.json"

@@ -4,17 +4,26 @@ sentence, and the same command completes it."""
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import permutations
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 
-from ..support.extent import few, tally
+from ..conftest import hashes
+from ..support.extent import ALL, few, tally
+from ..support.hub_writing import WritingHub, serving_writes
 from . import scenes
 from .bench import Bench
-from .cases import CASES, Case
-from .harness import KILLED, Fault, Mode, Server, not_durable, tree
+from .cases import APPLY, CASES, Case, ropeconv
+from .harness import KILLED, Fault, Mode, Outcome, Server, not_durable, tree
 
 Get = Callable[[str], Bench]
 
@@ -111,3 +120,135 @@ def test_what_a_fault_does_to_it_is_found(careless: Bench, name: str) -> None:
     found = careless.strike(fault, cut)
     assert sentence in careless.wrong(found)
     assert (found.outcome.code == KILLED) == ("kill" in name)
+
+
+# Two commands at once: each ends well or with a sentence, and the result is one that they would leave alone
+
+
+IN_PLACE = "apply model.gguf --mixed 4 --in-place"
+LARGE = partial(scenes.large_gguf, size=(50 if ALL else 4) << 20)
+OTHER = "apply model -o out --linear 2"
+TO_FILE = "apply model.gguf -o out.gguf --yarn 4"
+
+PAIRS: dict[str, tuple[Callable[[Path], None], str, str, str]] = {
+    "apply and apply": (scenes.checkpoint, "", APPLY, APPLY),
+    "apply and another apply": (scenes.checkpoint, "", APPLY, OTHER),
+    "apply --force twice": (scenes.checkpoint, OTHER, f"{APPLY} --force", f"{APPLY} --force"),
+    "apply --force and another": (scenes.checkpoint, f"{APPLY} --link", f"{APPLY} --force", f"{OTHER} --force"),
+    "apply to one GGUF file": (scenes.gguf_file, "", "apply model.gguf -o out.gguf --mixed 4", TO_FILE),
+    "--in-place and --in-place": (LARGE, "", IN_PLACE, IN_PLACE),
+    "--in-place and another": (LARGE, "", IN_PLACE, "apply model.gguf --yarn 4 --in-place"),
+    "--in-place and apply": (LARGE, "", IN_PLACE, TO_FILE),
+    "--in-place and restore": (
+        LARGE, IN_PLACE, "apply model.gguf --yarn 4 --in-place --replace", "restore model.gguf --in-place"
+    ),
+}  # fmt: skip
+"""What fills the folder that they run in, a command that runs before, and the two."""
+APART, RUNS = 0.05, 20
+
+
+Trees = list[dict[str, str]]
+
+
+def problem(outcomes: list[Outcome], now: dict[str, str], allowed: Trees) -> object:
+    """What is wrong with two commands that have run at once; nothing where it is sound."""
+    if now in allowed and all(outcome.said() for outcome in outcomes):
+        return None
+    said = [(outcome.code, outcome.output[-400:]) for outcome in outcomes]
+    return said, [sorted(set(now.items()) ^ set(one.items())) for one in allowed]
+
+
+@pytest.mark.parametrize("name", few(list(PAIRS), 2))
+def test_two_commands_at_once(server: Server, tmp_path: Path, name: str) -> None:
+    scene, before, *both = PAIRS[name]
+    ready, folder, pair = tmp_path / "ready", tmp_path / "run", [ropeconv(text) for text in both]
+    ready.mkdir()
+    scene(ready)
+    if before:
+        assert server.run(ready, ropeconv(before)).code == 0
+
+    def fresh() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(ready, folder)
+
+    allowed: Trees = []
+    for order in [*permutations(pair, 1), *permutations(pair, 2)]:
+        fresh()
+        assert all(server.run(folder, command).said() for command in order)
+        allowed.append(tree(folder))
+    generator, wrong = random.Random(4), {}
+    delays = few([(generator.uniform(0, APART), generator.uniform(0, APART)) for _ in range(RUNS)], 2)
+    for apart in delays:
+        fresh()
+        if found := problem(server.together(folder, pair, apart), tree(folder), allowed):
+            wrong[apart] = found
+    tally("pair", name, len(delays), len(wrong))
+    assert wrong == {}
+
+
+# `--push`, killed at each request that it makes: the same command completes it, and nothing stays behind
+
+
+BAKE = ("apply", "base/tiny", "--yarn", "16")
+COMMANDS = {
+    "a config alone": BAKE,
+    "changed weights": (*BAKE, "--encoding", "weights"),
+    "a private repository": (*BAKE, "--private"),
+}
+PROGRAM = "import sys; sys.modules['torch'] = None; from ropeconv.cli import main; main()"
+"""The command line without torch, whose import takes longer than everything else here."""
+
+
+@pytest.fixture
+def hub(llama: Path, tmp_path: Path) -> Iterator[WritingHub]:
+    (llama / "README.md").write_text("---\nlicense: apache-2.0\n---\n# The base\n")
+    (llama / "LICENSE").write_text("Terms")
+    (tmp_path / "temporary").mkdir()
+    with serving_writes(tmp_path / "hub") as running:
+        running.repos["base/tiny"] = llama
+        yield running
+
+
+def start(hub: WritingHub, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The command line, running, with temporary files in a folder of its own."""
+    own = {"HF_TOKEN": "hf_sesame", "TMPDIR": str(folder / "temporary")}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments], text=True, cwd=folder, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={**os.environ, **hub.environment(folder / "home"), **own},
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Its exit code, and what it said on stderr."""
+    said = process.communicate(timeout=120)[1]
+    return process.returncode, said
+
+
+def published(folder: Path) -> dict[str, str]:
+    """The hashes of the files that are the same in every publication of one plan."""
+    same = (".json", ".safetensors", "LICENSE", ".gitattributes")
+    return {name: digest for name, digest in hashes(folder).items() if name.endswith(same)}
+
+
+@pytest.mark.parametrize("what", list(COMMANDS) if ALL else ["a config alone"])
+def test_a_killed_push_is_completed_by_the_same_command(what: str, hub: WritingHub, tmp_path: Path) -> None:
+    given = COMMANDS[what]
+    assert ended(start(hub, tmp_path, *given, "--push", "me/reference"))[0] == 0
+    wanted = published(hub.repos["me/reference"])
+    cases = [(number, late) for number in range(1, hub.requests + 1) for late in (False, True)]
+    refused, kills = [], 0
+    for index, (number, late) in enumerate(few(cases, 2)):
+        push = (*given, "--push", f"me/killed-{index}")
+        hub.requests, hub.kill_at, hub.kill_late = 0, number, late
+        process = start(hub, tmp_path, *push)
+        hub.victim = process.pid
+        kills += ended(process)[0] == KILLED
+        hub.kill_at = 0
+        code, problem = ended(start(hub, tmp_path, *push))
+        if code != 0 or published(hub.repos[push[-1]]) != wanted:
+            refused.append((number, late, problem))
+        assert list((tmp_path / "temporary").iterdir()) == [], (number, late)
+        assert (push[-1] in hub.private) == ("--private" in given)
+    tally("kill", f"push, {what}", kills, len(refused))
+    assert refused == []
+    assert kills, "the kills must have happened"

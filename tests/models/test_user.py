@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from ropeconv.bake.apply import apply, make_plan
+from ropeconv.bake.restore import restore, restore_plan
+from ropeconv.convert.target import Target
 from ropeconv.engines.probe import Probe
-from ropeconv.errors import BadSource
+from ropeconv.errors import BadSource, UnknownModelType
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.inspection.receipts.storage import read_receipt
+from ropeconv.models.config import detect
+from ropeconv.models.open import open_source
 from ropeconv.models.registry import LONGEST, packaged, user_families
+from ropeconv.models.suggest import best_family, suggestion
+from ropeconv.rope.recipe import Recipe
 
-from ..conftest import Run
+from ..conftest import CONFIGS, Run
+from ..support.baking import MIXED, YARN, inspected
 from ..support.corruptions import edit
+from ..support.in_process import command
 
 LLAMA_LIKE = """
 name = "mine"
@@ -108,3 +123,124 @@ def test_the_commands_know_it_and_say_what_could_not_be_compared(
     assert compared is Probe.available()
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (written["model_type"], written["rope_scaling"]["rope_type"]) == ("mine", "yarn")
+
+
+# `--family`: a model type that nobody knows is treated as a family, which is said, recorded and checked
+
+
+Tiny = Callable[[str], Path]
+STAND_INS = {"renamed_deepseek": "deepseek_v3", "renamed_llama": "llama"}
+
+
+@pytest.fixture
+def stand_in(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
+    """A tiny checkpoint with a model type that neither ropeconv nor transformers knows."""
+
+    def make(model_type: str) -> Path:
+        folder = tmp_path / model_type
+        shutil.copytree(tiny(STAND_INS[model_type]), folder)
+        edit(folder, "config.json", lambda config: config.update(model_type=model_type, architectures=None))
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"),
+    [
+        ("renamed_deepseek", ["treated as deepseek_v3", "(2i, 2i + 1)", "kv_a_proj_with_mqa", "every layer"]),
+        ("renamed_llama", ["treated as llama", "(i, i + r/2)", "self_attn.q_proj and self_attn.k_proj"]),
+    ],
+)
+def test_what_is_assumed_is_what_the_file_of_the_family_says(
+    model_type: str, words: list[str], stand_in: Callable[[str], Path], tiny: Tiny
+) -> None:
+    seen = inspect_source(open_source(str(stand_in(model_type)), STAND_INS[model_type]))
+    real = inspected(tiny(STAND_INS[model_type]))
+    assert np.array_equal(seen.spec.current().inv_freq, real.spec.current().inv_freq)
+    assert seen.spec.layers == real.spec.layers
+    assert [word for word in words if word not in seen.assumption] == []
+    assert seen.assumption in seen.spec.notes
+    assert (real.assumption, seen.to_dict()["assumption"]) == ("", seen.assumption)
+    exact = [verdict for verdict in seen.verdicts if verdict.status == "exact"]
+    assert exact
+    assert all(verdict.evidence.grade == "" and model_type in verdict.reason for verdict in exact)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "recipe"),
+    [("renamed_deepseek", MIXED), pytest.param("renamed_llama", YARN, marks=pytest.mark.nightly)],
+)
+def test_it_is_baked_checked_and_brought_back_without_naming_the_family_again(
+    model_type: str, recipe: Recipe, stand_in: Callable[[str], Path], tmp_path: Path, shared_probe: Probe
+) -> None:
+    folder = stand_in(model_type)
+    before = (folder / "config.json").read_text()
+    plan = make_plan(open_source(str(folder), STAND_INS[model_type]), recipe, Target(out=tmp_path / "baked"))
+    assert any("is treated as" in note for note in plan.notes)
+    done = apply(plan, probe=shared_probe)
+    assert done.check is not None
+    assert done.check.max_ulp <= 2
+    receipt = read_receipt(tmp_path / "baked")
+    assert receipt.source.family == STAND_INS[model_type]
+    assert json.loads((tmp_path / "baked" / "config.json").read_text())["model_type"] == model_type
+    baked = open_source(str(tmp_path / "baked"))
+    assert inspect_source(baked).name == STAND_INS[model_type]
+    again = make_plan(baked, MIXED, Target(out=tmp_path / "again", replace=True))
+    assert again.receipt().source.family == STAND_INS[model_type]
+    restore(restore_plan(open_source(str(tmp_path / "baked")), tmp_path / "restored"))
+    assert (tmp_path / "restored" / "config.json").read_text() == before
+
+
+PUBLISHED = {
+    "deepseek-ai--DeepSeek-V3": "deepseek_v3", "Qwen--Qwen2-7B": "qwen2", "01-ai--Yi-34B": "llama",
+    "meta-llama--Llama-3.2-1B-Instruct": "llama", "openai--gpt-oss-20b": "gpt_oss",
+}  # fmt: skip
+FEWEST = {
+    "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 16,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "vocab_size": 128256, "hidden_act": "silu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "family"), PUBLISHED.items())
+def test_an_unknown_model_type_gets_the_family_that_fits_as_a_suggestion(name: str, family: str) -> None:
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    for classes in (config["architectures"], None):
+        with pytest.raises(UnknownModelType, match=f"its fields are those of .*: pass --family {family} "):
+            detect({**config, "model_type": "something_new", "architectures": classes})
+    said = suggestion({**FEWEST, "model_type": "new"}, {})
+    assert "pass --family llama to treat it as that, where pairs (i, i + r/2) rotate, and" in said
+
+
+TENSORS = "model.layers.0.self_attn."
+
+
+@pytest.mark.parametrize(
+    ("fields", "tensors", "family"),
+    [
+        (FEWEST, {"q_proj": 2048, "k_proj": 512}, "llama"),
+        (FEWEST, {"q_proj": 2048, "k_proj": 512, "q_norm": 64, "k_norm": 64}, "qwen3"),
+        (FEWEST, {"query_key_value": 3072}, ""),
+    ],
+)
+def test_tensors_decide_between_families_with_the_same_fields(
+    fields: dict[str, Any], tensors: dict[str, int], family: str
+) -> None:
+    shapes = {f"{TENSORS}{name}.weight": (rows, 2048) for name, rows in tensors.items()}
+    shapes["model.layers.0.input_layernorm.weight"] = (2048,)
+    assert best_family({**fields, "model_type": "new"}, shapes) == family
+
+
+def test_the_commands_take_it(stand_in: Callable[[str], Path], tmp_path: Path) -> None:
+    folder, family = stand_in("renamed_deepseek"), ("--family", "deepseek_v3")
+    command(tmp_path, "inspect", folder, code=1)
+    near = command(tmp_path, "inspect", folder, "--family", "deepsek_v3", code=2).stderr
+    assert "--family deepsek_v3 is not known; did you mean deepseek_v3" in near
+    seen = json.loads(command(tmp_path, "inspect", folder, *family, "--json", code=0).stdout)
+    assert (seen["family"], seen["mla"], seen["layout"]) == ("deepseek_v3", True, "interleaved")
+    for words in (
+        ("apply", folder, "--yarn", "4", "-o", "out", "--dry-run"), ("advise", folder, "--context", "256"),
+        ("compare", folder, folder),
+    ):  # fmt: skip
+        found = command(tmp_path, *words, *family, code=0)
+        assert "is treated as deepseek_v3" in " ".join((found.stdout + found.stderr).split())

@@ -7,14 +7,19 @@ import math
 import re
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
 
+from ropeconv.rope import forms as laws
 from ropeconv.rope.bound.answer import bound
+from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Plain, critical_dimension, theta_for_length
 from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.schedule import LogN, QueryScaling, approximate_log_n, deviation
 from ropeconv.rope.spec import RopeSpec
 
+from ..conftest import DATA
 from ..support.in_process import command
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
@@ -122,3 +127,115 @@ def test_the_command_prints_it(tmp_path: Path) -> None:
     assert found["departures"] == list(REGISTRY["theta-for"].departures)
     assert found["formula"].startswith("theta' = floor(")
     assert "otherwise than printed" not in command(tmp_path, "list", "methods", "linear").stdout
+
+
+# Laws of bases, attention factors and log-n, at numbers that are published or can be computed on paper
+
+
+REFERENCE = json.loads((DATA / "schedules.json").read_text())
+
+
+def test_the_law_of_bases_gives_the_reference_and_gradients_checkpoints() -> None:
+    """The 262k and 1048k models of Llama 3: https://huggingface.co/gradientai/Llama-3-8B-Instruct-262k."""
+    for row in REFERENCE["gradient"]:
+        assert laws.theta_for_length(row["theta"], row["L"], row["L_new"]) == pytest.approx(row["value"], rel=1e-13)
+    lengths = [65536, 262144, 1048576, 4194304]
+    steps = [float(int(laws.theta_for_length(5e5, 8192, length))) for length in lengths]
+    assert steps == [22443169, 283461213, 3580165449, 45218125209]
+    assert [laws.critical_dimension(base, length, 128) for base, length in zip(steps, lengths, strict=True)] == [70] * 4
+    assert laws.theta_for_length(100.0, 628, 628) == pytest.approx(100.0)
+    assert laws.ntk_theta(10000.0, 8.0, 6) == pytest.approx(10000 * 8**1.5)
+
+
+@pytest.mark.parametrize(
+    ("theta", "context", "rotary_dim", "dimension"),
+    [(1e4, 4096, 128, 92), (5e5, 8192, 128, 70), (1e4, 6, 128, 0), (1.5, 4096, 128, 128), (2.0, 1 << 20, 16, 16)],
+)
+def test_the_critical_dimension(theta: float, context: int, rotary_dim: int, dimension: int) -> None:
+    found = laws.critical_dimension(theta, context, rotary_dim)
+    assert (found, type(found)) == (dimension, int)
+
+
+@pytest.mark.parametrize(
+    ("factor", "slope", "intercept", "expected"),
+    [
+        (math.e, 0.1, 1.0, 1.1),
+        (math.e, 0.07, 0.5, 0.57),
+        (1.0000001, 0.1, 0.5, 0.5),
+        (1.0, 0.1, 0.5, 1),
+        (0.5, 9, 9, 1),
+    ],
+)
+def test_the_attention_factor_of_a_temperature(factor: float, slope: float, intercept: float, expected: float) -> None:
+    assert laws.temperature_attention_factor(factor, slope, intercept) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    [(0.5, 1), (1.0, 1), (math.sqrt(2), math.sqrt(25 / 24)), (4096, math.sqrt(2)), (32.0, 1.1902380714238083)],
+)
+def test_the_attention_factor_of_longrope_grows_from_a_factor_of_1_on(factor: float, expected: float) -> None:
+    """sqrt(1 + ln s / ln L) with L = 4096 = 2^12; the last is that of Phi-3-mini-128k."""
+    assert laws.longrope_attention_factor(factor, 4096) == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("attention_factor", [0.5, 0.8, 1.0, 1.1, 1.5, 1 / (0.1 * math.log(4) + 1)])
+def test_a_pair_of_mscales_gives_its_ratio_and_is_never_0(attention_factor: float) -> None:
+    """The last ratio would need mscale = 0 with mscale_all_dim = 1, which readers take as absent."""
+    mscale, all_dim = laws.mscale_for(4.0, attention_factor)
+    assert laws.mscale_ratio(4.0, mscale, all_dim) == pytest.approx(attention_factor, rel=1e-12)
+    assert all_dim == (2.0 if attention_factor == 1 / (0.1 * math.log(4) + 1) else 1.0)
+    assert abs(mscale) > 1e-6
+    assert laws.mscale_ratio(math.e**2, 3.0, 1.0) == pytest.approx(1.6 / 1.2)
+
+
+@pytest.mark.parametrize("x", [0.01, 0.6165, 1.0, 5.0, 15.0])
+def test_the_cosine_integral(x: float) -> None:
+    assert laws.cosine_integral(x) == pytest.approx(float(mpmath.ci(x)), abs=1e-11)
+
+
+ROWS = json.loads((DATA / "schedules.json").read_text())["logn"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"n{row['n']}-L{row['maxlen']}")
+def test_log_n_is_that_of_the_table(row: dict[str, float]) -> None:
+    position, length = np.array([row["n"] - 1]), int(row["maxlen"])
+    assert LogN("full", length).scale(position)[0] == pytest.approx(row["logn"], abs=1e-15)
+    assert LogN("clamped", length).scale(position)[0] == pytest.approx(row["logn_star"], rel=1e-14)
+
+
+def test_scales_by_hand() -> None:
+    positions = np.array([0.0, 9.0, 99.0, 999.0])
+    np.testing.assert_allclose(LogN("full", 100).scale(positions), [0, 0.5, 1, 1.5], atol=1e-15)
+    np.testing.assert_allclose(LogN("clamped", 100).scale(positions), [1, 1, 1, 1.5])
+    np.testing.assert_allclose(QueryScaling(2.0, 10, 3.0).scale(positions), 3 * (1 + 2 * np.log([1, 1, 10, 100])))
+    assert LogN("full", 2).length == 2
+    with pytest.raises(RecipeError, match="log-n over 1 token.*longer --log-n-length"):
+        LogN("full", 1)
+
+
+def test_clamped_steps_are_one_inside_and_right_at_the_end_of_every_step() -> None:
+    formula, steps = LogN("clamped", 4096), approximate_log_n(LogN("clamped", 4096))
+    assert (steps.scale(np.arange(4096)) == 1).all()
+    ends = np.arange(1, 9) * 4096 - 1
+    np.testing.assert_allclose(steps.scale(ends), formula.scale(ends), rtol=1e-12)
+    assert (steps.scale(np.arange(8 * 4096)) >= formula.scale(np.arange(8 * 4096)) - 1e-12).all()
+
+
+@pytest.mark.parametrize(("length", "times", "percent"), [(64, 16, 16.23), (4096, 4, 8.33), (32768, 4, 6.67)])
+def test_the_deviation_of_clamped_steps_where_the_second_begins(length: int, times: int, percent: float) -> None:
+    """ln 2L / ln (L + 1) - 1, and as large as at all positions one by one; within the length it is 0."""
+    formula = LogN("clamped", length)
+    steps, everywhere = approximate_log_n(formula), np.arange(1, times * length)
+    found = deviation(formula, steps, times * length)
+    assert found == pytest.approx(math.log(2 * length) / math.log(length + 1) - 1, rel=1e-9)
+    assert 100 * found == pytest.approx(percent, abs=0.01)
+    assert found == pytest.approx(np.abs(steps.scale(everywhere) / formula.scale(everywhere) - 1).max(), rel=1e-12)
+    assert deviation(formula, steps, length) == pytest.approx(0)
+
+
+def test_full_log_n_as_query_scaling_is_the_logarithm_of_the_number_of_keys() -> None:
+    positions = np.array([0, 1, 2, 63, 4095, 1_000_000], np.float64)
+    scaling = approximate_log_n(LogN("full", 4096))
+    np.testing.assert_allclose(scaling.scale(positions), np.log(positions + 1) / np.log(4096), atol=1e-3)
+    assert (scaling.length, scaling.gain * scaling.beta) == (1, pytest.approx(1 / np.log(4096)))

@@ -14,10 +14,10 @@ import pytest
 
 from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.errors import BadSource, NotFinite
-from ropeconv.evaluate.cases import Case
+from ropeconv.evaluate.cases import Case, EvaluationSizes
 from ropeconv.evaluate.tune import search
 from ropeconv.evaluate.tune.result import Start
-from ropeconv.evaluate.tune.scorer import TUNE, Losses, Passes, Price, Scorer, TextWindow
+from ropeconv.evaluate.tune.scorer import TUNE, Losses, Passes, Price, Scorer, TextWindow, split, windows
 from ropeconv.evaluate.tune.search import Task
 from ropeconv.formats.journal import Journal
 from ropeconv.options import TuneOptions
@@ -25,6 +25,8 @@ from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
+
+from ..engines import numbered
 
 SPEC = RopeSpec(head_dim=64, rotary_dim=64, form=Plain(10_000.0), original_context=1024, context=1024)
 BASE = SPEC.current()
@@ -203,3 +205,34 @@ def test_journals_of_other_models_are_refused_and_kept(tmp_path: Path) -> None:
     with Journal(path, TUNE, "other", fresh=True) as journal:
         assert journal.lines == {}
     assert path.with_name("j.jsonl.old").read_bytes() == before
+
+
+# Which text is held out, and what of a window is predicted
+
+
+def test_every_third_text_is_held_out() -> None:
+    search, held, said = split(numbered(100, 100, 100, 5, 100, 100, 100), 64)
+    assert [one.name for one in search.documents] == ["text 0", "text 1", "text 4", "text 5"]
+    assert [one.name for one in held.documents] == ["text 2", "text 6"]
+    assert said == "2 of 6 texts are held out"
+
+
+def test_of_few_texts_the_last_third_of_each_is_held_out() -> None:
+    search, held, said = split(numbered(300, 90), 64)
+    assert [len(one.ids) for one in search.documents] == [200]
+    assert [one.ids[[0, -1]].tolist() for one in held.documents] == [[200, 299]]
+    assert "do not cover the difference between texts" in said
+    with pytest.raises(BadSource, match=r"the held-out third of the text has 30 tokens, and a window 64; .*--context"):
+        split(numbered(90), 64)
+
+
+def test_targets_lie_evenly_inside_the_trained_context_and_beyond_it() -> None:
+    found = windows(numbered(200, 200), EvaluationSizes((64,), trained=16, windows=3, targets=5))
+    assert len(found) == 3
+    assert {len(one.text.ids) for one in found} == {64}
+    assert found[0].text.targets.tolist() == [1, 4, 8, 12, 15, 16, 28, 40, 51, 63]
+    assert found[0].beyond == 5
+    assert [one.text.document for one in found] == [0, 1, 0], "in turn from all texts"
+    assert all(one.needle is None for one in found)
+    few = windows(numbered(200), EvaluationSizes((64,), trained=60, windows=1, targets=50))[0]
+    assert few.text.targets.tolist()[few.beyond :] == [60, 61, 62, 63], "there are no more"

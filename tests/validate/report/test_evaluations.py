@@ -11,7 +11,7 @@ from ropeconv.inspection.receipts.storage import write_receipt
 from ropeconv.validate.validation import BucketResult, Validation
 from ropeconv.views.reports import write_validation_report
 
-from ...inspection.receipts.test_evaluations import ONE
+from ...inspection.receipts.test_files import ONE
 from ...inspection.receipts.test_folders import receipt
 
 BUCKET = BucketResult("1-63", 63, 1e-7, 2e-7, 3e-7, 1e-3, 1.0, 0.5, 1e-5, True)

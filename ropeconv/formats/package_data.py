@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+import tomli
 
 from ..errors import BadSource, DamagedPackage
 
@@ -44,7 +44,7 @@ def package_data(entry: Traversable, kind: type[T]) -> T:
     with described(entry):
         data = entry.read_bytes()
         if entry.name.endswith(".toml"):
-            return msgspec.convert(tomllib.loads(data.decode()), kind)
+            return msgspec.convert(tomli.loads(data.decode()), kind)
         return msgspec.json.decode(data, type=kind)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 import msgspec
+import tomli
 
 from ..errors import BadSource, UsageError
 from ..formats.files import expanded, open_regular
@@ -69,7 +69,7 @@ def read_family(path: Path) -> Family:
     if len(data) > LONGEST:
         raise BadSource(f"{path} is longer than {LONGEST:,} bytes; correct or remove it")
     try:
-        fields = tomllib.loads(data.decode())
+        fields = tomli.loads(data.decode())
         family = msgspec.convert(fields, Family)
     except (ValueError, msgspec.ValidationError, RecursionError) as problem:
         raise BadSource(f"{path} is not a family description: {problem}; correct or remove it") from None

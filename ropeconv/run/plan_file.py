@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
+import tomli
 
 from ..convert.target import Target
 from ..errors import UsageError
@@ -134,8 +134,8 @@ def read_plan(path: Path) -> RunPlan:
     if len(text) > LONGEST:
         raise UsageError(f"{path} has more than {LONGEST:,} characters; use a pattern or a collection for the sources")
     try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        data = tomli.loads(text)
+    except (tomli.TOMLDecodeError, RecursionError) as problem:
         raise UsageError(f"{path} is not TOML ({problem}); correct it") from None
     try:
         _known(data, RunPlan, "")

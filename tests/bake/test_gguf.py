@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from ropeconv.bake.gguf import ExportPlan, GgufPlan
-from ropeconv.bake.warnings import modelfile_of, run_commands, write_modelfile
-from ropeconv.errors import UsageError
+from ropeconv.bake.warnings import run_commands
 from ropeconv.models.config import sample_config
 from ropeconv.models.registry import by_name
-from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS
@@ -50,19 +48,6 @@ def test_shards_without_a_change_are_copied(
 @pytest.fixture
 def plan(tmp_path: Path) -> GgufPlan:
     return make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "Long.gguf")
-
-
-def test_a_modelfile_names_the_file_and_the_context(plan: GgufPlan, tmp_path: Path) -> None:
-    path = write_modelfile(plan)
-    assert path == tmp_path / "Long.Modelfile"
-    assert path.read_text().splitlines() == ["FROM ./Long.gguf", f"PARAMETER num_ctx {4 * TRAINED}"]
-    assert modelfile_of(plan) == path, "one with the same text is taken as it is"
-    path.write_text("FROM ./other.gguf\n")
-    with pytest.raises(RopeconvError, match=r"Long\.Modelfile exists and has other contents"):
-        write_modelfile(plan)
-    assert path.read_text() == "FROM ./other.gguf\n"
-    with pytest.raises(UsageError, match="Ollama runs GGUF files"):
-        modelfile_of(make_plan(CONFIG, YARN))
 
 
 def test_commands_have_the_context_and_quoted_paths(plan: GgufPlan, llama: Path) -> None:

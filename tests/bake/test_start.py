@@ -207,23 +207,6 @@ def folder(root: Path, *names: str, weights: bool = False, **config: Any) -> Pat
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (
-            ("pytorch_model.bin.index.json",),
-            "no safetensors weights; give the complete folder, or only its config.json",
-        ),
-        (("model-00001-of-00002.safetensors",), r"has shards and no model\.safetensors\.index\.json to say what they"),
-        (("LICENSE", "x-of-y.txt"), "no safetensors weights; give the complete folder, or only its config.json"),
-    ],
-)
-def test_a_folder_without_weights_that_can_be_read(tmp_path: Path, names: tuple[str, ...], words: str) -> None:
-    with pytest.raises(BadSource, match=words):
-        make_plan(folder(tmp_path / "model", *names), YARN)
-    assert make_plan(tmp_path / "model" / "config.json", YARN).result.encoding == "native"
-
-
-@pytest.mark.parametrize(
     ("names", "refused"), [(("tokenizer.model",), True), (("tokenizer.model", "tokenizer.json"), False), ((), False)]
 )
 def test_a_tokenizer_that_another_class_reads_otherwise(tmp_path: Path, names: tuple[str, ...], refused: bool) -> None:

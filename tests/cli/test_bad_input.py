@@ -99,7 +99,7 @@ def test_arguments(
         (edit(name="\ud800"), "half of a character"),
         (gptj, "its class ignores every RoPE setting"),
         (content("config.json", b'{"model_type": '), "config.json is not valid JSON"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "has no safetensors weights"),
+        (rename("x-of-y.txt"), "no safetensors weights; give the complete folder, or only its config.json"),
         (rename("model-00001-of-00001.safetensors"), "has shards and no model.safetensors.index.json"),
         (index(a="../x.safetensors"), "which is not inside the folder"),
         (index(a="C:\\x.safetensors"), "which is not inside the folder"),

@@ -79,14 +79,6 @@ def test_an_output_without_weights_is_not_one_to_run(run: Run, llama: Path, tmp_
     assert "It has no weights" not in run("apply", "model", "--yarn", "4", "-o", "whole").stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(("validate",), "Missing argument 'BAKED': "), (("apply",), "Missing argument 'SOURCE...': A folder")],
-)
-def test_what_is_missing_is_explained(refuses: Refuses, words: tuple[str, ...], said: str) -> None:
-    refuses(2, f"ropeconv: {said}", *words)
-
-
 def test_a_wrong_table_ends_with_3_and_no_output(
     run: Run, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,15 +53,6 @@ def test_a_shell_completes_commands_and_options() -> None:
     assert list(found.values()) == [["plain,inspect"], ["plain,families"], ["plain,--yarn"]]
 
 
-@pytest.mark.parametrize(
-    ("word", "other"),
-    [("undo", "restore"), ("runtimes", "list runtimes"), ("schedule", "plot"), ("verify", "validate")],
-)
-def test_other_words_are_answered_with_the_command(run: Run, word: str, other: str) -> None:
-    done = run(word, "model")
-    assert (done.returncode, done.stderr) == (2, f"ropeconv: there is no command '{word}'; use `ropeconv {other}`\n")
-
-
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_command(helps: dict[str, str], name: str) -> None:
     text = helps[name]

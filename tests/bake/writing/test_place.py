@@ -53,13 +53,6 @@ def test_a_link_is_neither_replaced_nor_followed(tmp_path: Path, folder: Path, t
     write(small_plan(folder, tmp_path / "folder", "second"))  # the negative control: the place itself
 
 
-def test_a_place_that_is_missing_or_within_the_source_is_refused(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(RopeconvError, match="none does not exist; create it, or choose another place with -o"):
-        write(small_plan(folder, tmp_path / "none" / "out"))
-    with pytest.raises(RopeconvError, match="out and the source lie within each other; choose another place with -o"):
-        write(small_plan(folder, folder / "out"))
-
-
 @pytest.mark.parametrize("there", [b"", b"GGUF", b"notes"])
 def test_a_file_that_is_no_gguf_is_not_replaced(tmp_path: Path, there: bytes) -> None:
     write_gguf(tmp_path / "model.gguf")

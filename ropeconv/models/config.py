@@ -172,10 +172,10 @@ def geometry(config: Config, family: Family) -> Geometry:
 
 
 def _head_dim(part: Config, family: Family) -> int:
-    keys = family.keys
-    if family.defaults.head_dim is not None:
-        return family.defaults.head_dim
-    hidden, heads = positive_int(part, keys.hidden), positive_int(part, keys.heads)
+    keys, defaults = family.keys, family.defaults
+    if defaults.head_dim is not None:
+        return defaults.head_dim
+    hidden, heads = positive_int(part, keys.hidden, defaults.hidden), positive_int(part, keys.heads, defaults.heads)
     if hidden is None or heads is None:
         raise BadSource(f"config.json needs head_dim, or {keys.hidden[0]} and {keys.heads[0]}; add them")
     if hidden < heads:

@@ -199,6 +199,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local_theta: float | None = None
     context: int | None = None
     head_dim: int | None = None
+    hidden: int | None = None
     layers: int | None = None
     heads: int | None = None
     kv_heads: int | None = None

@@ -126,6 +126,23 @@ def test_scaling_that_stands_only_in_the_class(tmp_path, model_type: str, kind: 
     assert read_spec(removed, detect(removed)).form.kind == "default"
 
 
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2"])
+def test_sizes_that_a_wrapper_leaves_to_the_class_of_its_text_model(tmp_path: Path, model_type: str) -> None:
+    """llava-hf/llava-1.5-7b-hf and llava-v1.6-mistral-7b-hf have no hidden_size, and no number of heads or layers."""
+    from transformers import LlavaConfig
+
+    text = {"model_type": model_type, "max_position_embeddings": 4096}
+    stock = LlavaConfig(text_config=dict(text)).text_config
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llava", "text_config": text}))
+    inspection = inspected(path)
+    assert inspection.spec.head_dim == stock.hidden_size // stock.num_attention_heads
+    assert len(inspection.spec.layers) == stock.num_hidden_layers
+    statuses = {verdict.runtime: verdict.status for verdict in inspection.verdicts}
+    assert statuses[newest("transformers").key] == "exact"
+    assert statuses[newest("mlx-lm").key] != "exact", "its ModelArgs require hidden_size"
+
+
 # The parts of multimodal models that a method changes, told apart from those that it leaves: by published configs
 
 

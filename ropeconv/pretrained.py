@@ -122,8 +122,10 @@ def load_tokenizer(folder: Path, trust: bool, otherwise: str = "add its tokenize
                 raise foreign(folder, f"its {name} names {shown(next(mapped({MAP: classes}), classes))} in {MAP}")
     with _sentences(folder, trust, f"{folder} has no tokenizer that loads", otherwise):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
-        tokenizer("a")  # some settings of a wrong type only fail here
-        return tokenizer
+        ids = tokenizer("a", add_special_tokens=False).input_ids  # some settings of a wrong type only fail here
+    if not ids:  # some classes of transformers make a tokenizer without files
+        raise BadSource(f"{folder} has no tokenizer that loads; {otherwise}")
+    return tokenizer
 
 
 def load_model(

@@ -80,6 +80,13 @@ def test_code_of_a_tokenizer_needs_permission(name: str, llama: Path, mark: Path
     assert mark.exists() is (name == "tokenizer_config.json"), "where transformers 5 takes it from"
 
 
+def test_a_tokenizer_without_files_is_not_one(tmp_path: Path) -> None:
+    """The class of Qwen 2 in transformers makes an empty one, which gives any text no tokens."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(BadSource, match="has no tokenizer that loads; add its tokenizer files"):
+        CheckpointTokenizer(tmp_path)
+
+
 def test_a_stock_class_is_taken_in_place_of_code(llama: Path, mark: Path) -> None:
     (llama / "modeling_x.py").write_text(MODEL)
     edit(llama, "config.json", lambda config: config.update(auto_map={"AutoModelForCausalLM": "modeling_x.X"}))

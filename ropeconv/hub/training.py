@@ -18,6 +18,7 @@ from ..models.source import Source
 from ..rope.errors import RopeconvError, shown
 from ..rope.forms import temperature_attention_factor
 from ..rope.spec import RopeSpec
+from ..runtimes.drafts import draft_kind
 from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import RUNS, runtimes
 
@@ -69,6 +70,9 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
         raise BadSource(f"the receipt names the unknown family {shown(receipt.family)}; run `ropeconv apply` again")
     # its `model_type` may be one of ropeconv, of which there is no family
     config = parse(source.text("config.json") or "{}", "config.json")
+    draft = draft_kind(config, source.tensor_names() or (), source.name)
+    if draft:
+        raise UsageError(f"{source.reference} is {draft.says} for speculative decoding; give the output of its target")
     name = source.reference.partition("@")[0] if source.kind == "hub" else source.reference
     return TrainingFacts(
         path=path or name,

@@ -218,6 +218,9 @@ def test_a_pair_is_written_and_each_names_the_other(run: Run, llama: Path, tmp_p
     assert companion(draft, "me/head") == "out"  # another name says nothing about that of the target
     with pytest.raises(BadSource, match="is an EAGLE-3 head, which transformers does not run; validate its target"):
         ropeconv.validate_checkpoint(ropeconv.Comparison.open(tmp_path / "out-draft", str(tmp_path / "head")))
+    trained = run("train-config", "out-draft", "--for", "trl")
+    assert (trained.returncode, trained.stdout) == (2, "")
+    assert "out-draft is an EAGLE-3 head for speculative decoding; give the output of its target" in trained.stderr
     again = run("apply", "model", "--yarn", "4", "--draft", "head", "-o", "out")
     assert again.returncode == 0
     assert "out-draft is complete" in again.stderr

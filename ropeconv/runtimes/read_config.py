@@ -155,7 +155,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     theta = _theta(part, rope, family, reading)
     if theta is None:
         theta = family.defaults.theta
-        null = next((key for key in family.keys.theta if key in part), None)
+        null = next((key for key in family.keys.theta if part.get(key, "") is None), None)
         if null:
             raise BadSource(f"config.json has {null} = null; write a number, or leave the key out for {theta:g}")
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -86,6 +87,7 @@ TEN_KEYS = {
 }  # fmt: skip
 LINEAR = {"rope_type": "linear", "factor": 1e-9}
 YARN = {"rope_type": "yarn", "factor": 5e-324, "original_max_position_embeddings": 1}
+ZERO = {"factor": 4.0, "mscale": 1.0, "mscale_all_dim": -10 / math.log(4)}
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,7 @@ YARN = {"rope_type": "yarn", "factor": 5e-324, "original_max_position_embeddings
         ({}, "hidden_size = 8388608 for 1 head, which makes heads of 8,388,608 dimensions"),
         ({"head_dim": 64, "rope_scaling": LINEAR}, "describes a trained context of 4,096,000,000,000 tokens"),
         ({"head_dim": 64, "rope_scaling": YARN}, "contradict each other \\(the method gives frequencies that are neg"),
+        ({"head_dim": 64, "rope_scaling": YARN | ZERO}, "contradict each other \\(float division by zero\\); correct"),
         ({"head_dim": 64, "per_layer_config": {"9" * 5000: {}}}, ""),
         ({"model_type": "gptj", "n_embd": 64, "n_head": 1, "rotary_dim": 2048}, "rotates 2048 dimensions of heads tha"),
         ({"model_type": "dbrx", "d_model": 64, "n_heads": 1, "attn_config": {"kv_n_heads": 10**30}}, "kv_n_heads = 1"),

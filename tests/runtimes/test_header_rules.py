@@ -361,12 +361,16 @@ def test_window_layers() -> None:
     assert windows(own, **sized, attention__sliding_window_pattern=0) == (32,) * 4
     assert windows(own, **sized, attention__sliding_window_pattern=1) == (None,) * 4
     assert windows(own, **sized, attention__sliding_window_pattern=[True, False]) == (32, None, None, None)
+    unread = arch(window=ArchWindow("key", 4, pattern="none"))
+    assert windows(unread, **sized, attention__sliding_window_pattern=2) == (32, 32, 32, None)
     always = arch(window=ArchWindow("always", 2, "base"))
     assert windows(always) == (4096, None, 4096, None)
     counted = arch(window=ArchWindow("4", 2, "base"))
     assert (kinds(counted), kinds(counted, block_count=5)) == ("lglg", "ggggg")
     turning = arch(window=ArchWindow("key", 2, "base", rotates="window"))
     assert kinds(turning, **sized) == "gngn"
+    dense = arch(window=ArchWindow("key", 2, "base", rotates="window", dense_first=True), leading_dense=True)
+    assert (kinds(dense, **sized), kinds(dense, **sized, leading_dense_block_count=1)) == ("ngng", "ggng")
     assert reading(turning, **sized, **YARN, rope__freq_base_swa=700.0).spec.form == Plain(700.0)
     same = arch(window=ArchWindow("key", 2, "same"))
     assert kinds(same, **sized) == "gggg"

@@ -15,13 +15,14 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from ..environment import redacted
-from ..formats.disk import Advance
 from ..options import option
 from ..version import SCHEMA
 from ..views.sheet import MARKS
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ..formats.disk import Advance
 
 TRAILING = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
 """Blanks and codes of colours at the end of a line."""

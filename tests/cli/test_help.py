@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ropeconv.cli.app import COMMANDS, find
+from ropeconv.cli.app import COMMANDS, LISTS, SUMMARIES, find
 from ropeconv.cli.command import EXPERT, METHOD, PANELS, PanelOption
 
 from ..conftest import Run
@@ -56,6 +56,7 @@ def test_a_shell_completes_commands_and_options() -> None:
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_command(helps: dict[str, str], name: str) -> None:
     text = helps[name]
+    assert find(name).short_help == (SUMMARIES | LISTS)[name.split()[-1]]
     assert "Examples:" in text
     assert f"ropeconv {name}" in text.split("Examples:")[1]
     assert "BOOLEAN" not in text

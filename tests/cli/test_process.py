@@ -10,13 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from ropeconv.cli.process import run as run_app
 
-from ..conftest import CONFIGS
+from ..conftest import CONFIGS, Run
 
 LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
 ROPECONV = shlex.join([sys.executable, "-m", "ropeconv"])
@@ -30,7 +31,7 @@ def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedPr
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    for command in ("list runtimes --json", "list methods nothing 2>&1", "apply --help"):
+    for command in ("list families --json", "list methods nothing 2>&1", "apply --help"):
         done = shell(f"{ROPECONV} {command} | true", tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
 
@@ -106,6 +107,8 @@ def test_errors_of_python_are_sentences_and_tracebacks_where_they_are_asked_for(
 HEAVY = {"torch", "transformers", "huggingface_hub", "safetensors", "sentencepiece", "tokenizers"}
 RUNNING = {"ropeconv.engines", "ropeconv.validate", "ropeconv.evaluate"}
 """Packages that run models."""
+COMPUTING = {"numpy", "ropeconv.models"}
+"""Packages that the list of commands needs none of."""
 WATCH = """
 import sys
 from ropeconv.cli.app import app
@@ -122,10 +125,10 @@ sys.exit(code)
     "arguments",
     [
         ("--help",),
-        ("list", "runtimes"),
+        ("list", "archs"),
         ("inspect", "model"),
         ("apply", "model", "--mixed", "4", "--dry-run", "--json"),
-        *(pytest.param(("list", name), marks=pytest.mark.nightly) for name in ("methods", "families", "archs")),
+        *(pytest.param(("list", name), marks=pytest.mark.nightly) for name in ("methods", "families", "runtimes")),
     ],
 )
 def test_no_heavy_module_is_imported(llama: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -136,7 +139,36 @@ def test_no_heavy_module_is_imported(llama: Path, tmp_path: Path, arguments: tup
     assert loaded
     assert not loaded & HEAVY
     if arguments == ("--help",):
-        assert "numpy" not in loaded
+        assert not loaded & COMPUTING
     if arguments[0] == "inspect":
-        assert "ropeconv.rope" in loaded
+        assert loaded >= COMPUTING
         assert not loaded & RUNNING
+
+
+# Nothing that numpy or Python warns about reaches a user: every warning is an error here
+
+
+SCOUT = "meta-llama--Llama-4-Scout-17B-16E-Instruct.first"
+SECOND = {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("inspect",),
+        ("bound", "--up-to", "1M"),
+        ("apply", "--as-is", "--dry-run"),
+        pytest.param(("advise", "--context", "20M"), marks=pytest.mark.nightly),
+        pytest.param(("plot", "-o", "picture.svg"), marks=pytest.mark.nightly),
+    ],
+)
+@pytest.mark.parametrize("revision", ["first", "second"])
+def test_both_revisions_of_llama_4_scout(run: Run, tmp_path: Path, revision: str, command: tuple[str, ...]) -> None:
+    config = json.loads((CONFIGS / f"{SCOUT}.json").read_text())
+    if revision == "second":
+        config["text_config"]["rope_scaling"].update(SECOND)
+    (tmp_path / "scout.json").write_text(json.dumps(config))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = run(command[0], "scout.json", *command[1:])
+    assert done.returncode == 0, done.stderr

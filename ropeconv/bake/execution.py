@@ -307,9 +307,10 @@ class Writer:
         origin = self.plan.origin(file) if file.action == "copy" else None
         if not _right_size(file, size) or (origin is not None and sample != sampled(origin)):
             raise BadSource(f"{file.name} changed while it was copied; leave the source unchanged and run again")
-        if file.action in COPIED and not self.options.checksum:
-            return sample, None
         known = file.sha256 if file.text is None else hashlib.sha256(file.text.encode()).hexdigest()
+        is_hashed = self.options.checksum if file.action in COPIED else self.plan.is_folder or known is not None
+        if not is_hashed:  # the receipt of a GGUF file is in the file
+            return sample, None
         digest = sha256(draft)
         if known is not None and digest != known:
             raise BadSource(f"{file.name} has another content than was planned; check the disk and the source")

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from ropeconv.bake import execution
 from ropeconv.bake.gguf import ExportPlan, GgufPlan
 from ropeconv.bake.warnings import run_commands
+from ropeconv.formats.disk import sha256
 from ropeconv.models.config import sample_config
 from ropeconv.models.registry import by_name
 from ropeconv.rope.recipe import Recipe
@@ -105,6 +107,17 @@ def test_a_file_has_the_planned_size_and_all_of_it_is_counted(model: Path, tmp_p
     assert (tmp_path / "a.gguf").stat().st_size == file.size == plan.bytes
     divisors = 4 * len(plan.schedule.inv_freq)
     assert file.size - sum(done) in range(divisors + 64)  # the few divisors of the method are not
+
+
+def test_only_files_that_a_receipt_lists_are_hashed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = list[Path]()
+    monkeypatch.setattr(execution, "sha256", lambda path: hashed.append(path) or sha256(path))
+    apply(planned(model, out=tmp_path / "a.gguf"))
+    assert not hashed
+    apply(make_plan(model, MIXED, tmp_path / "folder"))
+    assert hashed, "the control"
 
 
 def test_a_vision_part_that_stays_behind_is_said(model: Path, tmp_path: Path) -> None:

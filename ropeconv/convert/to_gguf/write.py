@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 
 from ...environment import require, without_secrets
 from ...formats.disk import Advance, copy_part, threads, write_at
-from ...formats.gguf.header import MXFP4, TYPES, TensorInfo
+from ...formats.gguf.header import MXFP4, Q8_0, TYPES, TensorInfo
 from ...formats.safetensors import STORED, widened
 from ...rope.errors import RopeconvError
 from .rows import DTYPES, NIBBLES, VALUES, OutTensor, Rows
 
-PIECE = 1 << 18  # elements: what is read, converted and written stays in the cache
+PIECE = 1 << 18  # elements: numpy works long enough at a time for threads to run side by side
+PIECES = 8  # pieces that a thread converts at a time
 COPY = 1 << 26  # bytes that a thread copies at a time: progress and interruptions wait for that
 
 Task = Callable[[], int]
@@ -80,8 +81,9 @@ def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
                 yield partial(_copy, part.file.path, part.start + first, target.name, place + first, size)
             place += part.extent
     else:
-        for rows, at in _pieces(tensor, place):
-            yield partial(_convert, tensor, rows, file, at)
+        pieces = _pieces(tensor, place)
+        while several := list(islice(pieces, PIECES)):
+            yield partial(_convert, tensor, several, file)
 
 
 def _pieces(tensor: OutTensor, place: int) -> Iterator[tuple[Rows, int]]:
@@ -96,8 +98,8 @@ def _pieces(tensor: OutTensor, place: int) -> Iterator[tuple[Rows, int]]:
             place += count * part.columns // kind.block * kind.size
 
 
-def _convert(tensor: OutTensor, rows: Rows, target: int, place: int) -> int:
-    return write_at(target, _array(tensor, rows).data, place)
+def _convert(tensor: OutTensor, pieces: list[tuple[Rows, int]], target: int) -> int:
+    return sum(write_at(target, _array(tensor, rows).data, place) for rows, place in pieces)
 
 
 def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
@@ -164,8 +166,28 @@ def encode(values: NDArray[np.float32], type: int) -> NDArray[np.generic]:
     import gguf
 
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        encoded: NDArray[np.generic] = gguf.quants.quantize(values, gguf.GGMLQuantizationType(type))
-    return encoded
+        encoded: NDArray[np.generic] | None = _q8_0(values) if type == Q8_0 else None
+        return gguf.quants.quantize(values, gguf.GGMLQuantizationType(type)) if encoded is None else encoded
+
+
+def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
+    """Blocks of Q8_0, the same bytes as from gguf-py in half the time; None where a scale is not a number or infinite.
+
+    A half is rounded away from zero: the integer part of twice the number says on which side of a half it is.
+    """
+    blocks = values.reshape(-1, TYPES[Q8_0].block)
+    largest = (blocks.view(np.int32) & 0x7FFFFFFF).max(axis=1, keepdims=True).view(np.float32)
+    scale = largest / np.float32(127)
+    inverse = np.where(scale == 0, np.float32(0), 1 / scale)
+    if not (scale.max() < np.inf and inverse.max() < np.inf):
+        return None
+    numbers = (blocks * (2 * inverse)).astype(np.int16)
+    numbers += 1 + (numbers >> 15)
+    numbers >>= 1
+    out = np.empty((len(blocks), TYPES[Q8_0].size), np.uint8)
+    out[:, :2] = scale.astype(np.float16).view(np.uint8)
+    out.view(np.int8)[:, 2:] = numbers
+    return out.reshape(len(values), -1)
 
 
 # name: number in llama.h's llama_ftype, bits per weight of a usual model

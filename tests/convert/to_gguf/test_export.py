@@ -16,7 +16,7 @@ import torch
 import ropeconv
 from ropeconv.convert.to_gguf import tensors
 from ropeconv.convert.to_gguf.demands import demands, general_name
-from ropeconv.convert.to_gguf.write import encode
+from ropeconv.convert.to_gguf.write import _q8_0, encode
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.errors import UsageError
 from ropeconv.formats.gguf.file import GgufFile
@@ -24,10 +24,11 @@ from ropeconv.inspection.receipts.storage import commands, read_receipt
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RopeconvError
 
-from ...support.baking import YARN, make_plan, recipe_of, stored_as
+from ...support.baking import YARN, apply, make_plan, recipe_of, stored_as
 from ...support.corruptions import verified
 from ...support.extent import sample
 from ...support.gguf_files import contents
+from ...support.hub_server import serving, talk_to
 from ...support.llamacpp import EXPORTED, bake, checkpoint, sequence
 from .stock_converter import in_bfloat16
 
@@ -57,17 +58,20 @@ def test_bytes_are_those_of_the_reference_quantisers(qwen3: Path, tmp_path: Path
 
 
 def test_q8_0_of_awkward_numbers() -> None:
-    """Ties, zeros, subnormals, huge and tiny blocks: byte for byte as gguf-py's."""
+    """Ties, zeros, subnormals, huge and tiny blocks, infinity: byte for byte as gguf-py's."""
     generator = np.random.default_rng(0)
-    blocks = [generator.standard_normal((64, 32)) * 10.0**power for power in range(-38, 30, 2)]
+    usual = [generator.standard_normal((64, 32)) * 10.0**power for power in range(-34, 30, 2)]
     ties = np.tile(np.arange(-15.5, 16.5, 1.0), (4, 1)) * np.array([[1], [2], [0.5], [0.25]])
     full = np.zeros((2, 32))
     full[1, 3] = 127
     halves = np.concatenate([[127.0], np.arange(-15, 16) + 0.5])[None]
-    values = np.concatenate([*blocks, ties, full, halves]).astype(np.float32)
+    left_to_gguf = [usual[0] * 1e-6, np.where(full, np.nan, 1), np.where(full, np.inf, 1)]
+    kind = gguf.GGMLQuantizationType.Q8_0
     with np.errstate(all="ignore"):
-        expected = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0)
-        assert encode(values, 8).tobytes() == expected.tobytes()
+        for numbers in (*usual, ties, full, halves, *left_to_gguf):
+            values = numbers.astype(np.float32)
+            assert encode(values, kind).tobytes() == gguf.quants.quantize(values, kind).tobytes()
+        assert [_q8_0(numbers.astype(np.float32)) for numbers in left_to_gguf] == [None] * 3
 
 
 def test_the_name_and_the_description(qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,3 +217,18 @@ def test_what_llama_cpp_does_not_decode_never_has_its_name(tmp_path: Path, monke
     done = ropeconv.apply(make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf"))
     assert done.reason == ""
     assert done.path.exists()
+
+
+def test_only_headers_are_fetched_until_a_conversion_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = checkpoint("llama", tmp_path / "model")
+    options = {"to": "gguf", "outtype": "q8_0"}
+    with serving() as hub:
+        hub.repos["them/llama"] = model
+        talk_to(hub, tmp_path / "home" / "hub", monkeypatch)
+        plan = make_plan("them/llama", YARN, tmp_path / "hub.gguf", **options)
+        assert 0 < hub.sent["model.safetensors"] <= 1 << 17 < 1 << 18 < (model / "model.safetensors").stat().st_size
+        apply(plan)
+        assert hub.sent["model.safetensors"] >= (model / "model.safetensors").stat().st_size
+    assert contents(tmp_path / "hub.gguf") == contents(apply(make_plan(model, YARN, tmp_path / "disk.gguf", **options)))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +17,10 @@ from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32, string
 
-from ..support.baking import MIXED, YARN_16, apply, make_plan, recipe_of
+from ..support.baking import MIXED, YARN, YARN_16, apply, make_plan, recipe_of
 from ..support.corruptions import data, renew, scale, tensor, verified
 from ..support.gguf_files import write
-from ..support.hub_server import serving
+from ..support.hub_server import serving, talk_to
 from ..support.in_process import command
 from ..support.llamacpp import bake, checkpoint
 from ..support.models import make
@@ -75,35 +72,23 @@ def test_gguf_files_are_compared(tmp_path: Path) -> None:
     assert "brings no code" in command(tmp_path, *given, "--trust-remote-code", code=2).stderr
 
 
-APPLY = "ropeconv.apply(ropeconv.make_plan(source, recipe, ropeconv.Target(out=Path('out'))), check=False)"
-VERIFY = "print(verify_output(ropeconv.Comparison.open('out', 'me/tiny')).sentence)"
-PROGRAM = """
-from pathlib import Path
-import ropeconv
-from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.bake.verify import verify_output
-source, recipe = ropeconv.open_source("me/tiny"), ropeconv.Recipe(REGISTRY["yarn"](4.0))
-"""
-
-
-def test_weights_on_the_hub_are_compared_by_the_hubs_own_hashes(llama: Path, tmp_path: Path) -> None:
+def test_weights_on_the_hub_are_compared_by_the_hubs_own_hashes(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing but texts and the header of the weights is fetched."""
-
-    def python(last: str, home: str) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, **hub.environment(tmp_path / home)}
-        run = [sys.executable, "-c", PROGRAM + last]
-        return subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
-
     with serving() as hub:
         hub.repos["me/tiny"] = llama
-        assert python(APPLY, "home").returncode == 0
+        talk_to(hub, tmp_path / "home" / "hub", monkeypatch)
+        out = apply(make_plan("me/tiny", YARN, tmp_path / "out"))
         hub.sent.clear()
-        assert "4 files match the source and the recipe" in python(VERIFY, "fresh").stdout
+        talk_to(hub, tmp_path / "fresh" / "hub", monkeypatch)
+        assert verified(out, "me/tiny").files == 4
         assert hub.sent.get("model.safetensors", 0) < (llama / "model.safetensors").stat().st_size
         assert not list((tmp_path / "fresh").rglob("model.safetensors"))
-        tensor("model.norm.weight", scale(0, 2.0))(tmp_path / "out")
-        renew(tmp_path / "out")
-        assert "model.safetensors has other contents" in python(VERIFY, "fresh").stderr
+        tensor("model.norm.weight", scale(0, 2.0))(out)
+        renew(out)
+        with pytest.raises(Disagreement, match="model.safetensors has other contents"):
+            verified(out, "me/tiny")
 
 
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}  # as the quantiser needs it

@@ -101,6 +101,7 @@ def ended(place: Path, journal: Path, number: signal.Signals, *more: str) -> tup
     return running.returncode, stdout, stderr, journal.read_bytes().count(b"\n") - 1
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_ended_says_what_it_kept(place: Path) -> None:
     journal = place / "ended.jsonl"
     code, _, stderr, finished = ended(place, journal, signal.SIGTERM)

@@ -10,7 +10,9 @@ import msgspec
 import pytest
 from huggingface_hub import ModelCard
 
-from ropeconv.hub.card import BaseModel, card, name_of
+from ropeconv.evaluate.result import Result, record
+from ropeconv.evaluate.row import Row
+from ropeconv.hub.card import BaseModel, card, drawn, name_of
 from ropeconv.hub.options import PublishOptions
 from ropeconv.hub.upload_set import UploadSet, from_folder, from_gguf
 from ropeconv.inspection.receipts.receipt import (
@@ -22,10 +24,12 @@ from ropeconv.inspection.receipts.receipt import (
     StepRecord,
     TargetRecord,
 )
+from ropeconv.inspection.receipts.storage import read_receipt, write_receipt
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import hashes
+from ..evaluate import results
 from ..inspection.receipts.test_folders import BEFORE, receipt
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import write
@@ -209,3 +213,59 @@ def test_a_card_is_replaced_by_the_next_bake_and_undone_and_an_edited_one_stays(
     assert (tmp_path / "again" / "README.md").read_text() == "# Mine\n"
     command(tmp_path, "restore", "model-yarn4", "-o", "home", "-q", code=0)
     assert hashes(tmp_path / "home") == hashes(llama)
+
+
+# Evaluations in the card: metadata, table and picture
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """An output, of which cards need no more than the receipt."""
+    write_receipt(tmp_path, receipt())
+    return tmp_path
+
+
+def evaluated(out: Path, *measured: Result) -> str:
+    """The card after evaluations."""
+    for result in measured:
+        record(result, [Row("yarn:4", path=out)])
+    found = read_receipt(out)
+    return card(UploadSet({}, found, 32768), "me/tiny-yarn4", BaseModel(), pictures=drawn(found))
+
+
+def test_the_card_has_the_table_instead_of_a_request_to_test(out: Path) -> None:
+    before = evaluated(out)
+    assert "test it on your task" in before
+    assert [words for words in ("model-index", "## Evaluation", "evaluation.png") if words in before] == []
+    result = results.made("base,yarn:4")
+    text = evaluated(out, result)
+    assert "test it on your task" not in text
+    cell = result.cell("yarn:4", "growth", "loss", 16384)
+    assert f"| **{cell.difference:+.3f} ± {cell.difference_error:.3f}** |" in text
+    lines = text.splitlines()
+    head = lines.index("| tokens | 2,048 | 8,192 | 16,384 | 32,768 | 65,536 |")
+    assert lines[head + 1] == "|---|---|---|---|---|---|"
+    rows = [line for line in lines[head + 2 : head + 6] if line.startswith("|")]
+    assert [line.split("|")[1].strip() for line in rows] == [
+        "growth, loss in nats per token (n = 12)", "minus base", "passkey, accuracy in % (n = 4)",
+        "minus base",
+    ]  # fmt: skip
+    assert {line.count("|") for line in rows} == {7}
+    assert f"At the trained 8,192 tokens it costs {result.rows[1].price:+.3f}" in text
+    assert "up to 32,768 tokens" in text
+    assert "](evaluation.png)" in text
+    assert "Retrieval was not measured" not in text
+
+
+def test_the_hub_reads_the_numbers_from_the_metadata(out: Path) -> None:
+    result = results.made("base,yarn:4")
+    data = ModelCard(evaluated(out, result)).data
+    assert data.model_name == "tiny-yarn4"
+    found = {(one.metric_type, one.metric_name): one for one in data.eval_results}
+    assert len(found) == 2 * len(results.LENGTHS)
+    cell = result.cell("yarn:4", "growth", "loss", 16384)
+    one = found["loss", "growth at 16,384 tokens, nat"]
+    assert one.metric_value == pytest.approx(cell.value, abs=1e-4)
+    assert (one.task_type, one.dataset_name) == ("text-generation", "moby-dick.txt")
+    assert one.dataset_args == {"tokens_sha256": result.tokens_sha256}
+    assert found["accuracy", "passkey at 2,048 tokens, %"].metric_value == 1.0

@@ -179,7 +179,7 @@ def grown(found: bytearray) -> None:
     found += bytes(64)
 
 
-def verified(out: Path, source: Path, **options: Any) -> Verification:
+def verified(out: Path, source: Path | str, **options: Any) -> Verification:
     """What the comparison of the files of an output says. options: of `Options`."""
     return verify_output(Comparison.open(out, str(source)), Options(**options))
 

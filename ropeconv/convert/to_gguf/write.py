@@ -178,10 +178,10 @@ def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
     blocks = values.reshape(-1, TYPES[Q8_0].block)
     largest = (blocks.view(np.int32) & 0x7FFFFFFF).max(axis=1, keepdims=True).view(np.float32)
     scale = largest / np.float32(127)
-    inverse = np.where(scale == 0, np.float32(0), 1 / scale)
-    if not (scale.max() < np.inf and inverse.max() < np.inf):
+    twice = np.where(scale == 0, np.float32(0), 2 / scale)
+    if not (scale.max() < np.inf and twice.max() < np.inf):
         return None
-    numbers = (blocks * (2 * inverse)).astype(np.int16)
+    numbers = (blocks * twice).astype(np.int16)
     numbers += 1 + (numbers >> 15)
     numbers >>= 1
     out = np.empty((len(blocks), TYPES[Q8_0].size), np.uint8)

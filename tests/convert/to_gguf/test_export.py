@@ -65,13 +65,13 @@ def test_q8_0_of_awkward_numbers() -> None:
     full = np.zeros((2, 32))
     full[1, 3] = 127
     halves = np.concatenate([[127.0], np.arange(-15, 16) + 0.5])[None]
-    left_to_gguf = [usual[0] * 1e-6, np.where(full, np.nan, 1), np.where(full, np.inf, 1)]
+    left_to_gguf = [full * 4e-39, full * 1e-40, np.where(full, np.nan, 1), np.where(full, np.inf, 1)]
     kind = gguf.GGMLQuantizationType.Q8_0
     with np.errstate(all="ignore"):
         for numbers in (*usual, ties, full, halves, *left_to_gguf):
             values = numbers.astype(np.float32)
             assert encode(values, kind).tobytes() == gguf.quants.quantize(values, kind).tobytes()
-        assert [_q8_0(numbers.astype(np.float32)) for numbers in left_to_gguf] == [None] * 3
+        assert [_q8_0(numbers.astype(np.float32)) for numbers in left_to_gguf] == [None] * 4
 
 
 def test_the_name_and_the_description(qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

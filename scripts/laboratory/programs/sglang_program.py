@@ -28,8 +28,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import sglang_stubs
 import transformers
 import transformers.modeling_utils
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-transformers.PreTrainedModel, transformers.AutoModel  # noqa: B018 - they look for torchvision and others: before the stubs
+# these look for torchvision and others, so they come before the stubs
+transformers.PreTrainedModel, transformers.AutoModel  # noqa: B018
+sys.modules["transformers"].AutoImageProcessor = AutoImageProcessor  # type: ignore[attr-defined] # 5.12 hides it
 sglang_stubs.install()
 logging.disable(logging.WARNING)
 
@@ -100,7 +103,7 @@ def refuse(stage: str, error: BaseException) -> protocol.Refused:
     if os.environ.get("LAB_DEBUG"):
         traceback.print_exception(error)
     if ours(error):
-        raise RuntimeError(f"LAB: {type(error).__name__}: {error}") from error
+        raise protocol.Unseen("untested: it requires what the lab does not have") from error
     return protocol.Refused(stage, error)
 
 
@@ -241,7 +244,7 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     layers = layers_of(model, text.num_hidden_layers)
     if type(model).__name__.startswith("Transformers"):
         return transformers_backend.read(model, layers, question["context"], question["trained"])
-    planes = 3 if parsed.model_is_mrope else 0
+    planes = sglang_world.planes(parsed)
     if any(hasattr(module, "rotary_emb_local") for module in model.modules()):
         scaling = float(layers[0].self_attn.scaling)
         return protocol.answer(of_gemma3(model, layers, question), scaling=scaling, mixed=True)

@@ -36,10 +36,11 @@ def start() -> None:
         server_args.set_global_server_args_for_scheduler(arguments)
     else:
         arguments = runtime_context.get_context().override_server_args().install()
-        ranks = runtime_context.SpawnRanks(world_rank=0, gpu_id=0)
-        runtime_context.publish(arguments, role="scheduler", ranks=ranks)
-        groups = ("tp", "pp", "attn_tp", "attn_cp", "moe_ep", "moe_tp", "moe_dp", "dcp", "world")
-        runtime_context.get_parallel().override_permanently(**{f"{name}_group": Group() for name in groups})
+        if hasattr(runtime_context, "SpawnRanks"):
+            ranks = runtime_context.SpawnRanks(world_rank=0, gpu_id=0)
+            runtime_context.publish(arguments, role="scheduler", ranks=ranks)
+            groups = ("tp", "pp", "attn_tp", "attn_cp", "moe_ep", "moe_tp", "moe_dp", "dcp", "world")
+            runtime_context.get_parallel().override_permanently(**{f"{name}_group": Group() for name in groups})
     for name in ("WORLD", "TP", "PP", "ATTN_TP", "ATTN_CP", "MOE_EP", "MOE_TP", "MOE_DP", "DCP", "SELF_PP"):
         if hasattr(parallel_state, f"_{name}"):
             setattr(parallel_state, f"_{name}", Group())
@@ -53,6 +54,13 @@ def build(model_class: Any, parsed: Any) -> torch.nn.Module:
     if model_class.__name__.startswith("Transformers"):
         model_class._init_parameters = lambda *_: None  # it puts the weights on a GPU
     return _initialize_model(parsed, LoadConfig(load_format="dummy"))
+
+
+def planes(parsed: Any) -> int:
+    """The rows of position ids for M-RoPE, 0 for other models; in 0.5.10 the runner of the model looks for sections."""
+    text = parsed.hf_text_config
+    scaling = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    return 3 if getattr(parsed, "model_is_mrope", "mrope_section" in scaling) else 0
 
 
 LOCAL = {"afmoe": ("is_local_attention",), "cohere2_moe": ("is_sliding", "force_rope")}

@@ -132,6 +132,7 @@ def test_the_slowest_pair_that_rotates_is_divided_by_the_factor(name: str) -> No
 def test_a_base_is_that_of_the_whole_head() -> None:
     recipe = recipe_of("theta", 5e6)
     assert recipe.schedule(GEMMA4).form == Proportional(5e6, 1.0, 0.25)
+    assert (GEMMA4.scaled, GEMMA4.unscaled().form) == (False, Proportional(THETA, 1.0, 0.25))
     np.testing.assert_allclose(rotating(recipe), 5e6 ** (-np.arange(0, 2 * ROTATING, 2) / WHOLE), rtol=1e-12)
     law = recipe_of("theta-for", 1 << 20).schedule(GEMMA4)
     exponent = np.log((1 << 20) / (2 * np.pi)) / np.log(131072 / (2 * np.pi))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ropeconv.rope.bound.reach import first_violation
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import DynamicNtk, InterpolatedForm, Llama3, Plain, Yarn, base_inv_freq
+from ropeconv.rope.forms import DynamicNtk, InterpolatedForm, Llama3, LongRope, Plain, Yarn, base_inv_freq
 from ropeconv.rope.methods.method import REGISTRY, Method, number, param, register
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.registry import Registry
@@ -99,7 +99,7 @@ def test_mscale_pair_of_deepseek(mla: bool) -> None:
         ("mixed", (4.0,), [BASE[i] * 4 ** -(((i + 1) / 4) ** 0.625) for i in range(4)]),
         ("mixed", (4.0, 0.0), [value / 4 for value in BASE]),
         ("theta", (16.0,), [1.0, 0.5, 0.25, 0.125]),
-        ("piecewise", ("8@2",), [1, 640000.0**-0.25, 0.01 / 8, 0.001 / 8]),  # theta 8^(8/4) before pair 2
+        ("piecewise", ("1.5@2",), [1, 22500.0**-0.25, 0.01 / 1.5, 0.001 / 1.5]),  # theta 1.5^(8/4) before pair 2
         ("inv-freq", ((1.0, 0.1, 0.0, 0.0),), [1.0, 0.1, 0.0, 0.0]),
     ],
 )
@@ -107,7 +107,7 @@ def test_frequencies_by_hand(method: str, values: tuple[object, ...], expected: 
     found = made(method, *values)
     np.testing.assert_allclose(found.inv_freq, expected, rtol=1e-13)
     assert (found.attention_factor, found.original_context) == (1.0, TRAINED)
-    factor = {"piecewise": 8, "theta": 1, "inv-freq": 1}.get(method, 4)
+    factor = {"piecewise": 1.5, "theta": 1, "inv-freq": 1}.get(method, 4)
     assert found.context == factor * TRAINED
 
 
@@ -175,6 +175,7 @@ def test_lists_divide_and_give_two_frequency_vectors() -> None:
     np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / [1, 1, 1, 2])
     assert found.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(4096)))
     assert (found.context, found.original_context) == (16384, 4096)
+    assert found.form == LongRope(10000.0, (1.0, 1.0, 1.0, 2.0), (1.0, 2.0, 3.0, 4.0), 4096)
     assert made("longrope", (1.0, 2.0, 3.0, 4.0), context=8192).short_inv_freq is None
     half = Recipe(REGISTRY["longrope"]((1.0, 2.0), (1.0, 4.0)), context=16384).schedule(spec(rotating_share=0.5))
     np.testing.assert_allclose(half.inv_freq, [1, 0.05, 0, 0])  # of the pairs that rotate

@@ -133,6 +133,7 @@ def test_the_factors_whose_product_is_written(
     [
         (LLAMA_3_1.unscaled(), "yarn", 4.0, "this one has none; leave it out"),
         (replace(ALPACA, form=DynamicNtk(1e4, 2.0, 4096)), "yarn", 4.0, "--dynamic ntk:2 --at TOKENS --replace"),
+        (LLAMA_3_1, "dynamic", "yarn:2", "say with --at TOKENS at which length to freeze it"),
         (LLAMA_3_1, "yarn", "128k", "--yarn 128k is within the declared 131,072 tokens"),
     ],
 )

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..convert.encoding import EncodeRequest, select
 from ..convert.target import Target
@@ -27,8 +28,10 @@ from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, WRONG, Runtime, canonical, newest, runtimes
-from .plan import GgufOutput, Plan
 from .start import uncovered
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 DROPE = "(DroPE, https://arxiv.org/abs/2512.12167)"
 CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
@@ -162,13 +165,13 @@ def _runtime_to_show(plan: Plan, draft: Plan | None) -> str:
     statuses = [(row.runtime.partition("@")[0].removesuffix("-gguf"), row.status in RUNS) for row in verdicts]
     newest = dict(statuses)
     supporting = {name for name, runs in statuses if runs and (newest[name] or name in named)}
-    candidates = (*named, *((LLAMA_CPP,) if isinstance(plan, GgufOutput) else SERVERS))
+    candidates = (*named, *(SERVERS if plan.is_folder else (LLAMA_CPP,)))
     return next((name for name in candidates if name in supporting), "")
 
 
 def modelfile_of(plan: Plan) -> Path:
     """Return the path of the Modelfile of an output. Raises UsageError for folders, RopeconvError if another exists."""
-    if not isinstance(plan, GgufOutput):
+    if plan.is_folder:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
     if path.exists() and path.read_text(errors="replace") != _text(plan):

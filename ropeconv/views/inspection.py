@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..convert.gguf_encoding import judge_file
-from ..inspection.adapter import Adapter
-from ..inspection.compatibility import Compatibility
 from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import Inspection
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import commands, facts_of
-from ..inspection.side_by_side import FrequencyDifference, RopeDifference, Side
 from ..models.config import modality_note
 from ..models.gguf import GgufSource
 from ..models.source import Source
@@ -24,6 +22,11 @@ from ..runtimes.drafts import draft_sizes, mtp_note
 from ..runtimes.verdict import describe
 from .sheet import Sheet
 from .support import POPULAR, WORDS, grouped, others, statuses, support
+
+if TYPE_CHECKING:
+    from ..inspection.adapter import Adapter
+    from ..inspection.compatibility import Compatibility
+    from ..inspection.side_by_side import FrequencyDifference, RopeDifference, Side
 
 
 def show_inspection(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -98,16 +98,12 @@ class Command(click.Command):
         self.examples, self.rules = [line for line in examples.splitlines() if line], rules
         self.groups: dict[str, tuple[set[str], Callable[[dict[str, Any]], Any]]] = {}
         self.function = function
-        help = inspect.getdoc(function) or ""
-        super().__init__(name, dict(SETTINGS), self._call, help=help, short_help=help.partition("\n")[0])
-        del self.params  # the list of commands needs none, and to make those of all takes as long as the rest of it
-
-    @cached_property
-    def params(self) -> list[click.Parameter]:  # type: ignore[override]
-        """Arguments, then options by panel."""
-        signature = inspect.signature(self.function, eval_str=True)
+        signature = inspect.signature(function, eval_str=True)
         params = [param for given in signature.parameters.values() for param in self._params(given)]
-        return sorted(params, key=_place)
+        params.sort(key=_place)
+        help = inspect.getdoc(function) or ""
+        summary = help.partition("\n")[0]
+        super().__init__(name, dict(SETTINGS), self._call, params=params, help=help, short_help=summary)
 
     def _params(self, given: inspect.Parameter) -> list[click.Parameter]:
         """The arguments or options of a parameter of the function."""

@@ -26,6 +26,7 @@ class Group:
 def start() -> None:
     """Publishes default server arguments for a GPU and puts one-rank groups in place of the distributed ones."""
     from sglang.srt.distributed import parallel_state
+    from sglang.srt.layers import dp_attention
 
     try:
         from sglang.srt import runtime_context
@@ -44,6 +45,9 @@ def start() -> None:
     for name in ("WORLD", "TP", "PP", "ATTN_TP", "ATTN_CP", "MOE_EP", "MOE_TP", "MOE_DP", "DCP", "SELF_PP"):
         if hasattr(parallel_state, f"_{name}"):
             setattr(parallel_state, f"_{name}", Group())
+    for name, value in (("DP_SIZE", 1), ("DP_RANK", 0), ("TP_SIZE", 1), ("TP_RANK", 0)):  # of attentions, before 0.5.20
+        if hasattr(dp_attention, f"_ATTN_{name}"):
+            setattr(dp_attention, f"_ATTN_{name}", value)
 
 
 def build(model_class: Any, parsed: Any) -> torch.nn.Module:

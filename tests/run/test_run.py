@@ -21,7 +21,7 @@ def planned(folder: Path) -> Path:
     """Two models, of which one is damaged, and a plan."""
     config = models(folder, "ab") / "models" / "b" / "config.json"
     config.write_text(config.read_text()[:100])
-    (folder / "plan.toml").write_text(plan_text(TASKS, TARGETS + EVAL + "[limits]\njobs = 1\n"))
+    (folder / "plan.toml").write_text(plan_text(TASKS, TARGETS + EVAL + "[limits]\njobs = 1\n", recipes='"yarn:4"'))
     return folder
 
 
@@ -45,48 +45,47 @@ def test_a_plan_is_shown_and_nothing_is_written(place: Path) -> None:
     before = sorted(path.name for path in place.iterdir())
     shown = command(place, "run", "plan.toml", "--dry-run", code=0).stdout
     for words in (
-        "18 units of 2 sources to run, 0 in the journal", "apply b yarn:4 would fail: config.json",
-        "No time estimate yet for 8 apply and 8 validate: the first one has not run.",
+        "10 units of 2 sources to run, 0 in the journal", "apply b yarn:4 would fail: config.json",
+        "No time estimate yet for 4 apply and 4 validate: the first one has not run.",
         "By the median of finished units (eval by short sequences of a): 2 eval of",
     ):  # fmt: skip
         assert words in shown
     assert sorted(path.name for path in place.iterdir()) == before
     found = json.loads(command(place, "run", "plan.toml", "--dry-run", "--json").stdout)
-    assert (found["units"], found["done"], len(found["jobs"])) == (18, 0, 10)
+    assert (found["units"], found["done"], len(found["jobs"])) == (10, 0, 6)
     assert found["bytes"] == sum(job["bytes"] for job in found["jobs"]) > 0
 
 
-def test_two_sources_two_recipes_two_targets(finished: tuple[Path, list[dict[str, Any]], set[str]]) -> None:
+def test_two_sources_two_targets(finished: tuple[Path, list[dict[str, Any]], set[str]]) -> None:
     """One of the sources fails, and nothing else; a second run does only that; a third one does nothing."""
     place, (found, second), left = finished
-    assert (found["done"], found["failed"], found["not_run"]) == (9, 5, 4)
+    assert (found["done"], found["failed"], found["not_run"]) == (5, 3, 2)
     for row in found["rows"]:
         states = set(row["tasks"].values())
         assert states == ({"done"} if row["source"] != "b" else {"failed", "not run"} & states)
         assert ("config.json" in (row["reason"] or "")) == (row["source"] == "b")
-    names = [f"a-{recipe}{end}" for recipe in ("yarn4", "mixed4") for end in ("", "-q8.gguf")]
-    assert left == {*names, "eval", "journal.jsonl", "report.html"}
+    assert left == {"a-yarn4", "a-yarn4-q8.gguf", "eval", "journal.jsonl", "report.html"}
     receipt = json.loads((place / "plan" / "a-yarn4" / "ropeconv.json").read_text())
     assert receipt["validation"]["agrees"]
 
-    assert (second["done"], second["failed"], second["not_run"]) == (18, 0, 0)
+    assert (second["done"], second["failed"], second["not_run"]) == (10, 0, 0)
     counts = Counter((one["key"], bool(one["failed"])) for one in lines(place))
     assert max(counts.values()) == 1
-    assert sum(not failed for _, failed in counts) == 18
+    assert sum(not failed for _, failed in counts) == 10
 
     before = (place / "plan" / "journal.jsonl").read_bytes()
     shown = command(place, "run", "plan.toml", code=0).stdout
-    assert "18 done, 0 failed, 0 not run." in shown
+    assert "10 done, 0 failed, 0 not run." in shown
     assert ["source", "recipe", "target", "apply", "validate", "eval"] in [line.split() for line in shown.splitlines()]
     assert (place / "plan" / "journal.jsonl").read_bytes() == before
     again = command(place, "run", "plan.toml", "--dry-run").stdout
-    assert "0 units of 2 sources to run, 18 in the journal" in again
+    assert "0 units of 2 sources to run, 10 in the journal" in again
 
 
 def test_the_page_has_the_evaluations(finished: tuple[Path, list[dict[str, Any]], set[str]]) -> None:
     place = finished[0]
     own = command(
-        place, "eval", "models/a", "--methods", "base,yarn:4,mixed:4", "--text", "text.txt", "--lengths", "1/2T,1T,4T",
+        place, "eval", "models/a", "--methods", "base,yarn:4", "--text", "text.txt", "--lengths", "1/2T,1T,4T",
         "--windows", "4", "--targets", "8", "--json",
     )  # fmt: skip
     wanted = json.loads(own.stdout)
@@ -94,7 +93,7 @@ def test_the_page_has_the_evaluations(finished: tuple[Path, list[dict[str, Any]]
     assert found["cells"] == wanted["cells"]
     page = (place / "plan" / "report.html").read_text()
     assert page.count("<svg") == 4
-    assert "18" in page
+    assert "10" in page
     ids = [part.split('"')[0] for part in page.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
 

@@ -143,7 +143,10 @@ def judge_reader(reader: Reader, features: Collection[Feature], arch: str) -> Ve
         if (statement is None and feature not in MARKS) or (statement is not None and statement.status == "unknown")
     ]
     if unknown or not used:
-        return _unknown(reader, unknown, arch)
+        known_arch = any(arch in statement.archs for statement in reader.statements)
+        subject = f"{' and '.join(WORDS[feature] for feature in unknown)} of {arch}" if known_arch and unknown else arch
+        reason = "; ".join(filter(None, [f"{subject} is untested", reader.remark]))
+        return Verdict(reader.key, reader.display_name, "unknown", reason, reader.source, reader.last)
     tested = {feature: statement for feature, statement in statements.items() if statement is not None}
     order = get_args(Status)
     worst = max(tested, key=lambda feature: order.index(tested[feature].status))
@@ -158,10 +161,3 @@ def judge_reader(reader: Reader, features: Collection[Feature], arch: str) -> Ve
     return Verdict(
         reader.key, reader.display_name, statement.status, reason, source, reader.last, Evidence("read")
     )  # fmt: skip
-
-
-def _unknown(reader: Reader, features: list[Feature], arch: str) -> Verdict:
-    known_arch = any(arch in statement.archs for statement in reader.statements)
-    subject = f"{' and '.join(WORDS[feature] for feature in features)} of {arch}" if known_arch and features else arch
-    reason = "; ".join(filter(None, [f"{subject} is untested", reader.remark]))
-    return Verdict(reader.key, reader.display_name, "unknown", reason, reader.source, reader.last)

@@ -328,6 +328,11 @@ ALL = "all"
 ALIASES = {
     "llama.cpp": LLAMA_CPP, "gguf": LLAMA_CPP, "mlx": "mlx-lm", "lmstudio": "lm-studio", "exllama": "exllamav3",
 }  # fmt: skip
+HOSTS = {
+    "lemonade": "GGUF files in llama-cpp and ONNX graphs in onnxruntime-genai",
+    "omlx": "text models in mlx-lm and models with vision in mlx-vlm",
+}
+"""Programs that start other runtimes: what they run in which."""
 
 
 def newest(name: str) -> Runtime:
@@ -351,9 +356,9 @@ def find(wanted: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     if name == ALL and not version:
         return tuple(row for row in runtimes() if row.current)
     rows = [row for row in runtimes() if row.name == name]
+    if name in HOSTS:
+        raise RecipeError(f"--runtime {wanted}: it runs {HOSTS[name]}; name one of these instead")
     if not rows:
-        others = ", ".join(alias for alias, name in ALIASES.items() if name == LLAMA_CPP)
-        known = dict.fromkeys(row.name for row in runtimes())
-        names = ", ".join([*(f"{name} (or {others})" if name == LLAMA_CPP else name for name in known), *also])
+        names = ", ".join(dict.fromkeys([*(row.name for row in runtimes()), *also, *ALIASES]))
         raise RecipeError(f"--runtime {wanted}: unknown runtime; supported: {names}")
     return choose(wanted, version, rows)

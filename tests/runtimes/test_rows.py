@@ -113,8 +113,12 @@ def test_the_record_of_the_last_version_that_a_row_covers(monkeypatch: pytest.Mo
 
 
 def test_names_of_runtimes_that_are_not_known() -> None:
-    with pytest.raises(RecipeError, match=r"llama-cpp \(or llama.cpp, gguf\).*, ollama, koboldcpp$"):
+    with pytest.raises(RecipeError, match="llama-cpp, .*, ollama, koboldcpp, llama.cpp, gguf, mlx, "):
         find("nope", ("ollama", "koboldcpp"))
     assert [one.key for one in find("all")] == [one.key for one in runtimes() if one.current]
     with pytest.raises(RecipeError, match="--runtime all@1: unknown runtime"):
         find("all@1")
+    with pytest.raises(RecipeError, match="--runtime oMLX@0.6: it runs text models in mlx-lm and .* in mlx-vlm; name"):
+        find("oMLX@0.6")
+    with pytest.raises(RecipeError, match="llama-cpp and ONNX graphs in onnxruntime-genai"):
+        find("lemonade")

@@ -183,32 +183,34 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """`ropeconv` or `ropeconv list`: commands that are imported when they are used.
+    """`ropeconv` or `ropeconv list`: commands that are imported when they are used. modules: by their names."""
 
-    summaries: by their names, in the order of the help. modules: of commands whose module has another name.
-    """
-
-    def __init__(self, name: str, help: str, summaries: dict[str, str], modules: dict[str, str]) -> None:
+    def __init__(self, name: str, help: str, modules: Mapping[str, str]) -> None:
         super().__init__(name, help=help, short_help=help, context_settings=dict(SETTINGS))
-        self.summaries, self.modules = summaries, modules
+        self.modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the commands, in the order of the help."""
-        return [*self.summaries, *self.commands]
+        return [*self.modules, *self.commands]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """The command of a name; None for an unknown one."""
-        if name not in self.summaries:
+        if name not in self.modules:
             return self.commands.get(name)
-        module = import_module(f".commands.{self.modules.get(name, name)}", __package__)
+        module = import_module(f".commands.{self.modules[name]}", __package__)
         command: Command = getattr(module, f"{name.replace('-', '_')}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the names and summaries of the commands."""
-        groups = ((name, group.get_short_help_str()) for name, group in self.commands.items())
+        """Writes the names and summaries of the commands, from their source: to import all of them is slow."""
+        rows = []
+        for name, module in self.modules.items():
+            text = Path(__file__).with_name("commands").joinpath(f"{module}.py").read_text("utf-8")
+            function = text[text.index(f"\ndef {name.replace('-', '_')}_command(") :]
+            rows.append((name, function.split('"""')[1].splitlines()[0]))
+        rows += [(name, group.get_short_help_str()) for name, group in self.commands.items()]
         with formatter.section("Commands"):
-            formatter.write_dl([*self.summaries.items(), *groups])
+            formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

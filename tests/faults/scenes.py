@@ -8,36 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ..support import plain_llama
 from ..support.gguf_files import plain_tensors, write
+from ..support.models import COMMON
 
-VOCABULARY, HIDDEN, LAYERS = 300, 128, 2
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": HIDDEN,
-    "intermediate_size": 96, "num_hidden_layers": LAYERS, "num_attention_heads": 2, "num_key_value_heads": 1,
-    "head_dim": 64, "max_position_embeddings": 64, "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
-    "torch_dtype": "float16", "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
-}  # fmt: skip
+CONFIG = {**plain_llama.CONFIG, **COMMON, "dtype": "float16"}
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-
-
-def llama_shapes(hidden: int, inner: int, vocabulary: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors of a Llama of two layers with half as many heads of keys as of queries."""
-    shapes = {"model.embed_tokens": (vocabulary, hidden), "lm_head": (vocabulary, hidden), "model.norm": (hidden,)}
-    of_layer = {
-        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_proj": (hidden, hidden),
-        "self_attn.k_proj": (hidden // 2, hidden), "self_attn.v_proj": (hidden // 2, hidden),
-        "self_attn.o_proj": (hidden, hidden), "mlp.up_proj": (inner, hidden), "mlp.gate_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }  # fmt: skip
-    for layer in range(LAYERS):
-        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in of_layer.items()}
-    return {f"{name}.weight": shape for name, shape in shapes.items()}
-
-
-def tensors() -> dict[str, np.ndarray]:  # type: ignore[type-arg]
-    """The tensors of a Llama, float16."""
-    generator, shapes = np.random.default_rng(0), llama_shapes(HIDDEN, 96, VOCABULARY)
-    return {name: generator.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
 
 
 def tokenizer() -> Any:
@@ -57,7 +33,10 @@ def checkpoint(folder: Path) -> None:
     """A Llama in two shards in the folder `model`, with a tokenizer."""
     from safetensors.numpy import save_file
 
-    model, found, places = folder / "model", tensors(), {}
+    model, places = folder / "model", {}
+    found = {
+        name: one.astype(np.float16) for name, one in plain_llama.weights(CONFIG, np.random.default_rng(0)).items()
+    }
     model.mkdir()
     for first, shard in enumerate(SHARDS):
         part = {name: found[name] for name in list(found)[first::2]}

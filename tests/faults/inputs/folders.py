@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import struct
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.faults.scenes import llama_shapes
+import numpy as np
+
+from tests.support import plain_llama
 from tests.support.models import COMMON, FAMILIES, TINY, whole
 
 SMALL = {"hidden_size": 32, "intermediate_size": 16, "head_dim": 16, "vocab_size": 8}
@@ -29,10 +30,11 @@ def small_header() -> dict[str, Any]:
     """The entries of the safetensors file of `small_config`, float32."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
-    for name, shape in llama_shapes(32, 16, 8).items():
-        size = 4 * math.prod(shape)
-        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
-        at += size
+    for name, tensor in plain_llama.weights(
+        {**plain_llama.CONFIG, **COMMON, **SMALL}, np.random.default_rng(0)
+    ).items():
+        entries[name] = {"dtype": "F32", "shape": [*tensor.shape], "data_offsets": [at, at + tensor.nbytes]}
+        at += tensor.nbytes
     return entries
 
 

@@ -221,7 +221,7 @@ def write_plan(random: Random, folder: Path) -> Commands:
     if random.random() < 0.5:
         made = changed(random, random.choice(RECIPES), (*MODIFIERS, "method", "parameters"))
         (folder / "recipe.json").write_bytes(text_of(random, made))
-        return commands("apply model --recipe recipe.json -o out; schedule --recipe recipe.json --head-dim 16 --json")
+        return commands("apply model --recipe recipe.json -o out; plot --recipe recipe.json --head-dim 16 --json")
     shutil.copytree(model, folder / "other")
     plan = copy.deepcopy(PLAN)
     plan[random.choice(list(PLAN))] = copy.deepcopy(random.choice(VALUES))

@@ -158,6 +158,7 @@ def test_only_runtimes_whose_class_of_drafts_is_known_support_one(plan: Plan, tm
     made = paired(make_plan(config(tmp_path / "phi3", phi3), YARN, tmp_path / "out"))
     head = draft_plan(str(config(tmp_path / "phi-head", EAGLE_3 | {"model_type": "phi3"})), made)
     assert {(one.status, one.grade) for one in head.result.verdicts} == {("unsupported", "read"), ("unknown", "")}
+    assert {one.source for one in head.result.verdicts if one.status == "unknown"} == {""}
 
 
 def test_a_smaller_model_has_the_verdicts_of_models(plan: Plan, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def install(version: str, folder: Path) -> Environment:
 RUNTIME = LabRuntime(
     name="sglang",
     program="sglang_program.py",
-    versions=("0.5.16", "0.5.20", "0.5.23"),
+    versions=("0.5.10", "0.5.16", "0.5.20", "0.5.23"),
     quick=(),
     install=install,
     how="SGLang's ModelConfig, model class (on meta) and rotary embeddings, run on a CPU with stubbed kernels",

@@ -373,6 +373,8 @@ SWITCHES = {
     "short": "With {names}, every position uses the short list, so nothing is extended",
     "mixed": "With {names}, one sequence mixes both lists by position",
 }
+RECOMPUTED = {"phi3"}
+"""Families for which transformers' generate recomputes the cache: transformers#33129."""
 
 
 def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
@@ -402,6 +404,6 @@ def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple
         f"if generation passes {length:,} tokens, the cache still holds keys rotated with the short list, while new "
         "queries use the long one, so the output is wrong"
     )
-    if family.name == "phi3":  # transformers#33129
+    if family.name in RECOMPUTED:
         return (*sentences, f"{crossing}; transformers recomputes the cache for this family, servers do not")
     return (*sentences, f"{crossing}; pass the whole text as one prompt")

@@ -82,7 +82,7 @@ def read_family(path: Path) -> Family:
 def _wrong(family: Family) -> str:
     """The first field whose value no model has; empty for a family that can be used."""
     defaults, parts = family.defaults, (family.weights.q and family.weights.k) or family.weights.fused
-    sizes = (defaults.context, defaults.head_dim, defaults.layers, defaults.heads, defaults.kv_heads)
+    sizes = defaults.context, defaults.head_dim, defaults.hidden, defaults.layers, defaults.heads, defaults.kv_heads
     wrong = {
         "name": not family.name.replace("_", "").replace("-", "").replace(".", "").isalnum(),
         "weights": not (family.refuse or parts),

@@ -70,6 +70,7 @@ def test_a_file_is_a_family_and_says_where_it_is_from(place: Path) -> None:
         (LLAMA_LIKE + 'qq = "x"\n', "unknown field `qq` - at `$.weights`"),
         (LLAMA_LIKE.replace("context = 64", 'context = "64"'), "got `str` - at `$.defaults.context`"),
         (LLAMA_LIKE.replace("context = 64", "context = -1"), "`defaults` is invalid"),
+        (LLAMA_LIKE.replace("context = 64", "hidden = 0"), "`defaults` is invalid"),
         (LLAMA_LIKE.replace("context = 64", "theta = nan"), "`defaults.theta` is invalid"),
         (LLAMA_LIKE.replace('k = "self_attn.k_proj"', ""), "`weights` is invalid"),
         (LLAMA_LIKE + 'layer = ["{layer.__class__}."]\n', "`weights.layer` is invalid"),

@@ -34,7 +34,7 @@ def baked(family: Family, method: str = "yarn") -> CheckpointResult:
 
 def test_untested_versions_are_not_covered() -> None:
     assert find("vllm@0.20")[0].version == "0.20"
-    for wanted in ("vllm@0.17", "vllm@0.34", "vllm@0.9", "transformers@5.25", "sglang@0.5.9", "tensorrt-llm@1.2.1"):
+    for wanted in ("vllm@0.10", "vllm@0.34", "vllm@0.9", "transformers@5.25", "sglang@0.5.9", "tensorrt-llm@1.2.1"):
         with pytest.raises(RecipeError, match="this version is untested; tested: "):
             find(wanted)
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -230,20 +230,18 @@ class Writer:
             self.advance(sum(finished.values()))
         return pending
 
-    def write(self, pending: Sequence[PlannedFile]) -> None:
+    def write(self, pending: Iterable[PlannedFile]) -> None:
         """Write files, copies two at a time, since one does not use the whole bandwidth of a disk.
-
-        Others are written meanwhile: to wait for the disk takes longer than to write a small file.
 
         Raises OSError, and BadSource where the source is not as it was planned.
         """
+        for file in pending:
+            if file.action not in COPIED:
+                self._write(file)
         pool = ThreadPoolExecutor(COPIES)
         running: list[Future[None]] = []
         try:
             running += [pool.submit(self._write, file) for file in pending if file.action in COPIED]
-            for file in pending:
-                if file.action not in COPIED:
-                    self._write(file)
             for future in as_completed(running):
                 future.result()
         except BaseException:

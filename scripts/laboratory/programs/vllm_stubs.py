@@ -186,6 +186,7 @@ def plain_operations() -> None:
     """Layers compute with torch, whatever kernel the platform would take: vLLM's own second way of every layer."""
     import torch
     import vllm.model_executor.custom_op as custom_op
+
     if not hasattr(torch._C._cpu, "_is_avx512_supported"):  # 0.17 asks for it, under the name in its own torch
         torch._C._cpu._is_avx512_supported = lambda: False  # type: ignore[attr-defined]
     import vllm.model_executor.layers.linear as linear

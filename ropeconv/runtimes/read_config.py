@@ -156,7 +156,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     if theta is None:
         theta = family.defaults.theta
         null = next((key for key in family.keys.theta if part.get(key, "") is None), None)
-        if null:
+        if null and not part.get("rope_parameters"):
             raise BadSource(f"config.json has {null} = null; write a number, or leave the key out for {theta:g}")
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
     kind = rope_type(rope, reading)

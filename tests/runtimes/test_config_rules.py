@@ -68,6 +68,7 @@ def test_a_base_of_null_is_refused_unless_the_rope_settings_have_one() -> None:
     both = runtime(schemas=BOTH, theta="dict")
     settings = {"rope_type": "default", "rope_theta": 500.0}
     assert read(rope_theta=None, rope_parameters=settings, by=both).rope_theta == 500.0
+    assert read(rope_theta=None, rope_parameters=settings).rope_theta == 10000.0, "a runtime that reads the top only"
     assert read(by=runtime(theta="nested")).rope_theta == 10000.0, "it ignores the number at the top level"
 
 

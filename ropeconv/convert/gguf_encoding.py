@@ -18,7 +18,7 @@ from ..formats.gguf.edit import AddedTensor, Change, Edit, interleave, rewrite
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import F32, GgufHeader, TensorInfo, f32, u32
 from ..inspection.problems import refused_tensors
-from ..rope.lazy import Vector
+from ..rope.forms import Vector
 from ..rope.registry import Registry
 from ..rope.schedule import Schedule
 from ..runtimes.evidence import Evidence, records

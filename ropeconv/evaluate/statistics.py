@@ -6,18 +6,15 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..rope.errors import counted
 from .cases import EvaluationSizes, Observation, metric_of
 from .result import ALPHA, FEWEST, FEWEST_DOCUMENTS, GROWTH, Cell, RowResult, margin
 from .row import Row
 from .run import RunOutcome
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 RESAMPLES = 2000
 Key = tuple[str, str, int, float | None]

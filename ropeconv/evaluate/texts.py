@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..engines.llamacpp import LlamaCppProcess
 from ..engines.llamacpp_program import Load
@@ -23,9 +24,6 @@ from ..errors import BadSource, UsageError
 from ..pretrained import load_tokenizer
 from ..rope.lengths import format_tokens
 from .cases import EvaluationSizes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class Tokenizer(Protocol):

@@ -7,9 +7,11 @@ import math
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import BadSource, UsageError
 from ..rope.errors import counted, shown
@@ -17,10 +19,6 @@ from . import jsontext
 from .files import open_regular, read_text
 from .jsontext import JsonObject
 from .safetensors import read_header
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 LONGEST = 65_536
 """Limit of a list; the widest published heads rotate 256 pairs."""
@@ -104,8 +102,6 @@ def _read_npy(path: Path) -> JsonObject:
 
 
 def _read_safetensors(path: Path) -> JsonObject:
-    import numpy as np
-
     header, vectors = read_header(path), {}
     with open_regular(path) as file:
         for tensor in header.tensors.values():
@@ -118,8 +114,6 @@ def _read_safetensors(path: Path) -> JsonObject:
 
 
 def _numbers(read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[int, ...], name: str) -> list[float]:
-    import numpy as np
-
     count = math.prod(shape)
     if dtype.kind not in REAL:
         raise BadSource(f"{name} has the dtype {dtype}, and real numbers are needed")

@@ -17,8 +17,7 @@ from ..errors import BadSource
 from ..formats.jsontext import JsonObject
 from ..models.graph import Constant, Graph, GraphSource
 from ..rope.errors import RopeconvError
-from ..rope.forms import InterpolatedForm, Plain, base_inv_freq
-from ..rope.lazy import Vector
+from ..rope.forms import InterpolatedForm, Plain, Vector, base_inv_freq
 from ..rope.methods.method import REGISTRY, ScaledMethod
 from ..rope.spec import WIDEST_HEAD, RopeSpec, recognise
 from ..runtimes.verdict import TOLERANCE, describe, frequencies

@@ -23,8 +23,7 @@ from ..models.registry import by_name
 from ..models.schema import DUAL_CHUNK, Config
 from ..models.source import Source
 from ..rope.errors import counted
-from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Yarn
-from ..rope.lazy import Vector
+from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Vector, Yarn
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import DraftKind, draft_kind
 from ..runtimes.evidence import stated_key

@@ -12,8 +12,7 @@ from ..formats.jsontext import JsonObject
 from ..models.gguf import GgufSource
 from ..models.registry import by_name
 from ..models.source import RECEIPT, Source
-from ..rope.forms import DynamicNtk, LongRope
-from ..rope.lazy import Vector
+from ..rope.forms import DynamicNtk, LongRope, Vector
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.archs import arch_table, find_arch

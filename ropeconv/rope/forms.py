@@ -17,7 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .lazy import Vector, np
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+"""float64 of one dimension."""
 
 
 def theta_for_length(theta: float, context: int, target: int) -> float:

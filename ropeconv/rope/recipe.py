@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from .bound.reach import first_violation
 from .errors import RecipeError, RopeconvError, shown
 from .forms import (
@@ -15,13 +17,13 @@ from .forms import (
     InterpolatedForm,
     Llama3,
     LongRope,
+    Vector,
     Yarn,
     base_inv_freq,
     count_zero,
     divisors,
     temperature_attention_factor,
 )
-from .lazy import Vector, np
 from .lengths import format_tokens, parse_tokens
 from .methods.bases import ThetaBound
 from .methods.method import REGISTRY, Method, Value, positive, schedule_of, tokens

@@ -6,15 +6,13 @@ import hashlib
 import math
 import struct
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from .errors import RecipeError
-from .forms import Form
-from .lazy import np
+from .forms import Form, Vector
 from .lengths import MOST_TOKENS
-
-if TYPE_CHECKING:
-    from .lazy import Vector
 
 LOSSLESS = 13  # exponent: weights times 2^-13 keep their bits, and both they and beta ln p fit into float16 at run time
 EXACT = 1e-3  # a deviation below this is less than bfloat16's own rounding of the scale

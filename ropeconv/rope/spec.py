@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from .errors import ImpossibleSize
-from .forms import Form, LongRope, Plain, base_inv_freq, count_zero
-from .lazy import Vector, np
+from .forms import Form, LongRope, Plain, Vector, base_inv_freq, count_zero
 from .lengths import MOST_TOKENS
 from .schedule import QueryScaling, Schedule
 

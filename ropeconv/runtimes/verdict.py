@@ -13,8 +13,7 @@ from ..formats.jsontext import JsonObject
 from ..models.config import geometry, text_part
 from ..models.family import Family
 from ..models.schema import Config
-from ..rope.forms import Form, LongRope, Yarn
-from ..rope.lazy import Vector
+from ..rope.forms import Form, LongRope, Vector, Yarn
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
 from .evidence import Evidence, evidence, executed_types, stated_key, unknown_key

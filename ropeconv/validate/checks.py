@@ -20,7 +20,7 @@ from ..models.config import STORED_ROPE
 from ..models.registry import by_name
 from ..models.source import ADAPTER
 from ..pretrained import CODE, MAP, entries, foreign, kernels, parsed
-from ..rope.lazy import Vector
+from ..rope.forms import Vector
 from ..rope.schedule import LogN, Schedule
 from ..rope.spec import RopeSpec
 from .comparison import Comparison

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..evaluate.cases import metric_of
 from ..evaluate.result import Cell, Result, columns_of, headline, measures_of
@@ -16,8 +17,6 @@ from .plot_style import ORANGE, SMALL, Picture, ink, line, literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from numpy.typing import NDArray
-
 MARKERS = "os^vDPX"
 SHADES = "viridis"
 LINEAR = 0.1

@@ -16,8 +16,7 @@ from ..formats.jsontext import JsonObject
 from ..inspection.document import describe_layers
 from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
-from ..rope.forms import count_zero
-from ..rope.lazy import Vector
+from ..rope.forms import Vector, count_zero
 from ..rope.methods.method import Method
 from ..rope.recipe import flags
 from ..runtimes.gguf_readers import find_any

@@ -12,9 +12,8 @@ import numpy as np
 from ..formats.jsontext import JsonObject
 from ..rope.bound.reach import margins
 from ..rope.bound.sums import score_bound
-from ..rope.forms import base_inv_freq
+from ..rope.forms import Vector, base_inv_freq
 from ..rope.forms import wavelengths as periods
-from ..rope.lazy import Vector
 from ..rope.spec import RopeSpec
 from .plot_style import BLUE, ORANGE, SMALL, Picture, in_tokens, ink, line, literal, mark
 

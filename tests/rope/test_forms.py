@@ -14,6 +14,7 @@ from ropeconv.rope.forms import (
     NO_ROTATION,
     Llama3,
     LongRope,
+    Vector,
     base_inv_freq,
     count_zero,
     divided,
@@ -21,7 +22,6 @@ from ropeconv.rope.forms import (
     wavelengths,
     written_divisors,
 )
-from ropeconv.rope.lazy import Vector
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import Proportional, RopeSpec, recognise, share
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from ...errors import UnsupportedBake
 from ...formats.jsontext import JsonObject
 from ...models.family import Family
-from ...rope.forms import count_zero, written_divisors
-from ...rope.lazy import Vector
+from ...rope.forms import Vector, count_zero, written_divisors
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ..config_edit import RopeSetting

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import BadSource
 from ...rope.errors import RopeconvError
-from ...rope.lazy import Vector
+from ...rope.forms import Vector
 from ...rope.schedule import LogN, QueryScaling, Schedule
 from ...rope.spec import RopeSpec
 from .layers import change_weights

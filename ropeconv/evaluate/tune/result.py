@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 
 from ...rope.errors import RecipeError
-from ...rope.forms import base_inv_freq
-from ...rope.lazy import Vector
+from ...rope.forms import Vector, base_inv_freq
 from ...rope.methods.method import REGISTRY
 from ...rope.methods.vectors import LongRopeMethod
 from ...rope.recipe import Recipe

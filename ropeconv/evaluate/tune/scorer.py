@@ -15,6 +15,7 @@ from itertools import compress, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...engines.engine import Engine
 from ...errors import BadSource, NotFinite
@@ -30,8 +31,6 @@ from ..texts import TextDocument, Texts, window_ends
 from .result import Candidate, TuningRow, WindowMeasurement
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ..runners.checkpoint import CheckpointRunner
 
 

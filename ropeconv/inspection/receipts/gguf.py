@@ -26,7 +26,7 @@ from ...formats.gguf.header import (
 )
 from ...models.source import RECEIPT
 from ...rope.errors import RopeconvError
-from ...rope.lazy import Vector
+from ...rope.forms import Vector
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp.archs import arch_of_header
 from ...runtimes.llamacpp.read_header import ROPE_TENSORS, read, rope_tensors

@@ -15,19 +15,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import RecipeError
-from ..forms import count_zero
-from ..lazy import np
+from ..forms import Vector, count_zero
 from ..schedule import Schedule
 from ..spec import RopeSpec
 from .sums import CHUNK, Blocks, Distances, PairWeights, exact_value, float64_error, phases, rough, starts, values
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..lazy import Vector
 
 FARTHEST = 1 << 27
 SEARCHED = 1 << 24

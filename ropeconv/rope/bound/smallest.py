@@ -15,13 +15,11 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
-from typing import TYPE_CHECKING
 
-from ..lazy import np
+import numpy as np
+
+from ..forms import Vector
 from .sums import BLOCK, DIGITS, Blocks, Distances, Single, Sums, everything, float64_error, phases, rough, scan, values
-
-if TYPE_CHECKING:
-    from ..lazy import Vector
 
 Proof = list[tuple[float, float, int]]
 Tell = Callable[[float], None]

@@ -24,19 +24,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from decimal import Decimal, localcontext
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from ..lazy import np
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from ..forms import Vector
 
-    from ..lazy import Vector
-
-    Distances = NDArray[np.int64]
-    Single = NDArray[np.float32]
-else:
-    Distances = Single = object
+Distances = NDArray[np.int64]
+Single = NDArray[np.float32]
 
 BLOCK = 256
 CHUNK = 1 << 18

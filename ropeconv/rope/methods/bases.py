@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
+
 from ..bound.answer import LONGEST, is_quick, wide_base
 from ..bound.reach import first_violation
 from ..errors import RecipeError, shown
 from ..forms import Plain, base_inv_freq, theta_for_length
-from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
 from .method import LengthMethod, Method, param, positive, register

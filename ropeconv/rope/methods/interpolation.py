@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ..errors import RecipeError
 from ..forms import (
     Form,
@@ -17,7 +19,6 @@ from ..forms import (
     ntk_theta,
     temperature_attention_factor,
 )
-from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
 from .method import Method, ScaledMethod, number, param, positive, register, share, switch

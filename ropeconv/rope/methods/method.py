@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, TypeGuard, TypeVar
 
+import numpy as np
+
 from ..errors import RecipeError, shown
-from ..forms import NO_ROTATION, Form, InterpolatedForm, LongRope, Plain
-from ..lazy import Vector, np
+from ..forms import NO_ROTATION, Form, InterpolatedForm, LongRope, Plain, Vector
 from ..lengths import MOST_TOKENS, Factor, factor_over, format_tokens, is_length, length_of, parse_factor, parse_tokens
 from ..registry import Registry
 from ..schedule import Schedule

@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..errors import RecipeError, counted, shown
 from ..forms import DynamicNtk, LongRope, Plain, base_inv_freq, critical_dimension, longrope_attention_factor
-from ..lazy import np
 from ..lengths import Factor, factor_over, format_tokens, length_of, parse_factor
 from ..schedule import Schedule
 from ..spec import RopeSpec, recognise

@@ -16,8 +16,7 @@ from ...formats.gguf.file import GgufFile
 from ...formats.gguf.header import F32, TYPES
 from ...models.registry import by_name
 from ...rope.errors import ImpossibleSize, RecipeError, counted, shown
-from ...rope.forms import LEAST, NO_ROTATION, Form, InterpolatedForm, Llama3, LongRope, Plain, Yarn, divided
-from ...rope.lazy import Vector
+from ...rope.forms import LEAST, NO_ROTATION, Form, InterpolatedForm, Llama3, LongRope, Plain, Vector, Yarn, divided
 from ...rope.schedule import QueryScaling
 from ...rope.spec import ContextSource, RopeSpec
 from ...rope.spec import recognise as recognise_proportional

@@ -1,9 +1,9 @@
-"""Runs an EAGLE-3 head in vLLM: as published, extended with its target, and with the factor of its target.
+"""Runs an EAGLE-3 head in vLLM and SGLang: as published, extended with its target, and with the factor of its target.
 
-    python -m scripts.laboratory.drafts [VERSION]
+    python -m scripts.laboratory.drafts [vllm|sglang [VERSION]]
 
 It prints what `ropeconv/runtimes/drafts.toml` states as executed: the frequencies of the head, compared with the
-schedule, the positions in its table of cos and sin, and the tokens that vLLM serves with the pair.
+schedule, the positions in its table of cos and sin, and the tokens that the server serves with the pair.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ropeconv.rope.methods.interpolation import YarnMethod
 from ropeconv.rope.recipe import Recipe
 
 from .execute import _run
-from .runtimes.vllm import RUNTIME
+from .runtimes import sglang, vllm
 
 SIZES = {
     "hidden_size": 64, "head_dim": 16, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -52,25 +52,30 @@ def planned(config: dict[str, Any], folder: Path, draft: bool = False) -> Plan:
     return make_plan(source, Recipe(YarnMethod(4.0)), Target(out=folder / "out"))
 
 
-def main(version: str = "0.33.0") -> None:
-    """Run vLLM and print a line for each config of the head."""
+def main(name: str = "", version: str = "") -> None:
+    """Run the servers and print a line for each config of the head."""
     with tempfile.TemporaryDirectory() as folder:
         target = paired(planned(TARGET, Path(folder) / "target"))
         factor = planned(HEAD, Path(folder) / "head", draft=True)
         head = draft_plan(str(Path(folder) / "head" / "config.json"), target)
     configs = {"as published": HEAD, "with --draft": head.result.config, "factor of the target": factor.result.config}
     common = {"target": target.result.config, "trained": 2048, "context": target.schedule.context}
-    questions = [{"id": name, "label": name, "config": config, **common} for name, config in configs.items()]
-    runtime = dataclasses.replace(RUNTIME, program="vllm_draft.py")
-    for name, found in _run(runtime, version, questions).items():
-        if "ropes" not in found:
-            print(f"{name}: {found}")
+    questions = [{"id": label, "label": label, "config": config, **common} for label, config in configs.items()]
+    for runtime in (vllm.RUNTIME, sglang.RUNTIME):
+        if name not in ("", runtime.name):
             continue
-        ratio = np.array(found["ropes"][0]["inv_freq"]) / head.schedule.inv_freq
-        print(
-            f"{name}: frequencies within {np.abs(ratio - 1).max():.1g} of the schedule, {found['rows']:,} positions, "
-            f"{found['served']:,} tokens served"
-        )
+        program = dataclasses.replace(runtime, program=f"{runtime.name}_draft.py")
+        for label, found in _run(program, version or runtime.versions[-1], questions).items():
+            if "ropes" not in found:
+                print(f"{runtime.name} {label}: {found}")
+                continue
+            ratio = np.array(found["ropes"][0]["inv_freq"]) / head.schedule.inv_freq
+            print(
+                f"{runtime.name} {label}: frequencies within {np.abs(ratio - 1).max():.1g} of the schedule, "
+                f"{found['rows']:,} positions, {found['served']:,} tokens served"
+            )
+            if "refused" in found:
+                print(f"  only where longer contexts are allowed; else {found['refused'].partition('. ')[0]}")
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ def test_the_wrong_pre_tokenizer_gives_other_tokens(tmp_path: Path) -> None:
         pre_tokenizers.Split(Regex(r"\p{N}{1,4}"), "isolated"),
         pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]),
     ],
-    ids=str,
+    ids=["whitespace", "bytes", "split", "sequence"],
 )
 def test_an_unknown_pre_tokenizer_is_an_error_and_never_a_guess(pre: Any) -> None:
     tokenizer = known("gpt-2")

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.models.config import detect
 from ropeconv.rope.recipe import parse_recipe
+from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.runtime import newest
+from ropeconv.runtimes.verdict import judge
 
 from ..conftest import CONFIGS, DATA
 from ..support.baking import make_plan
@@ -27,6 +31,12 @@ CASES = [
     ("mlx-vlm", CONFIGS / "Qwen--Qwen3-8B.json", "yarn:4", "exact"),
     ("mlx-vlm", CONFIGS / "google--gemma-2-9b.json", "yarn:4", "ignored"),
     ("mlx-vlm", MORE / "meta-llama--Llama-3.2-11B-Vision-Instruct.json", "yarn:16", "exact"),
+    ("mlx-vlm", CONFIGS / "mistralai--Mistral-7B-Instruct-v0.3.json", "yarn:4", "exact"),
+    ("mlx-vlm", CONFIGS / "microsoft--Phi-3-mini-4k-instruct.json", "mixed:4", "exact"),
+    ("mlx-vlm", CONFIGS / "stabilityai--stablelm-3b-4e1t.json", "yarn:4", "ignored"),
+    ("mlx-vlm", MORE / "tencent--Hunyuan-7B-Instruct.json", "linear:4", "refused"),
+    ("mlx-vlm", CONFIGS / "tiiuae--falcon-40b.json", "theta:80000", "unsupported"),
+    ("mlx-vlm", MORE / "google--gemma-4-26B-A4B.json", "linear:4", "unknown"),
     ("deepspeed", CONFIGS / "Qwen--Qwen2.5-7B-Instruct.json", "theta:8000000", "exact"),
     ("deepspeed", CONFIGS / "Qwen--Qwen2.5-7B-Instruct.json", "yarn:4", "refused"),
     ("deepspeed", CONFIGS / "Qwen--Qwen3-8B.json", "yarn:4", "unknown"),
@@ -65,3 +75,22 @@ def test_models_with_vision_around_a_text_model(
     plan = make_plan(tmp_path / "config.json", parse_recipe(recipe), tmp_path / "out")
     found = [verdict for verdict in plan.result.verdicts if verdict.runtime.startswith("mlx-vlm@")]
     assert [(verdict.status, verdict.grade) for verdict in found] == [(status, "run")]
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("meta-llama--Llama-2-7b-hf", "exact"),
+        ("Qwen--Qwen2-7B", "differs"),
+        ("ibm-granite--granite-3.3-8b-instruct", "refused"),
+    ],
+)
+def test_without_a_base_the_default_of_mlx_vlm_counts(name: str, status: str) -> None:
+    """Llama has the same default as transformers, Qwen 2 another one, and Granite none."""
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    config.pop("rope_theta", None)
+    family = detect(config)
+    spec = read_spec(config, family)
+    assert judge(config, family, spec.current(), spec, newest("mlx-vlm")).status == status
+    config["rope_theta"] = spec.rope_theta
+    assert judge(config, family, spec.current(), spec, newest("mlx-vlm")).status == "exact"

@@ -144,13 +144,19 @@ def reasons() -> str:
     )
 
 
+def share() -> str:
+    """Return how many verdicts on published configs in the main runtimes were run."""
+    run = _grades(tuple(configs()))["run"]
+    models = f"{len(configs())} published models in the newest versions of eight runtimes"
+    return f"For {models}, {run:.0%} of the statuses come from running them"
+
+
 def shares() -> str:
     """Return how verdicts on published configs in the main runtimes are known: on all, and on those of the table."""
     every, table = (_grades(models) for models in (tuple(configs()), POPULAR))
     text = (
-        f"For {len(configs())} published models in the newest versions of eight runtimes, {every['run']:.0%} of the "
-        f"statuses were run, {every['read']:.0%} were read in source code, and {every['unknown']:.0%} are unknown. For "
-        f"the {len(POPULAR)} models of the table below, {table['run']:.0%} were run."
+        f"{share()}, {every['read']:.0%} from their source code, and {every['unknown']:.0%} are unknown. For "
+        f"the {len(POPULAR)} models of the table below, {table['run']:.0%} come from running them."
     )
     return textwrap.fill(text, 119)
 

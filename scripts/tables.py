@@ -234,13 +234,14 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "README.md": (
         (r"\| runtime \| supported.*?(?=\n\n)", newest_versions),
         (r"Number of model families \(of \d+\)", families_counted),
+        (r"For \d+ published models in .*? running them", engine_tables.share),
     ),
     "docs/runtimes.md": (
         (r"(?<=```\n)family .*?(?=\n```)", common_families),
         (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
         (r"\| model \| `--ntk 4` \|.*?(?=\n\n)", engine_tables.engines),
         (r"That holds in\s+\d+\s+of\s+\d+\s+cells\.", engine_tables.engines_counted),
-        (r"For \d+ published models in .*?were\s+run\.", engine_tables.shares),
+        (r"For \d+ published models in .*? the table\s+below.*?running\s+them\.", engine_tables.shares),
         (r"There are [\d,]+\s+cells\s[^.]*?\sunknown\.", sentence),
     ),
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),

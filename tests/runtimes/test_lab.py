@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
+import yaml
 
 from ropeconv.bake.advice import counts, matrix
 from ropeconv.models.registry import by_model_type
@@ -22,6 +25,8 @@ from scripts.laboratory.runtimes import RUNTIMES
 
 from ..support.extent import sample
 from ..support.models import TINY
+
+ROOT = Path(__file__).parents[2]
 
 EXECUTED = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "lmdeploy")
 SOURCES = sources()
@@ -54,6 +59,17 @@ def test_the_table_says_what_the_lab_saw(record: Record) -> None:
 def test_every_version_of_the_lab_has_a_record() -> None:
     recorded = {(record.runtime, record.version) for record in records()}
     assert {(runtime.name, version) for runtime in RUNTIMES for version in runtime.versions} <= recorded
+
+
+def test_the_workflow_runs_releases_of_runtimes_in_the_lab() -> None:
+    """It asks for the record of a release by the place where the lab saves it."""
+    text = (ROOT / ".github" / "workflows" / "runtimes.yml").read_text()
+    names = set(yaml.safe_load(text)["jobs"]["lab"]["strategy"]["matrix"]["runtime"])
+    assert names <= {runtime.name for runtime in RUNTIMES}
+    place = re.search(r'test -e "(\S+)/\$RUNTIME-\$version\.json"', text)
+    assert place
+    saved = {path.stem.rpartition("-")[0] for path in (ROOT / place[1]).glob("*.json")}
+    assert names <= saved
 
 
 def test_every_tiny_family_is_in_the_lab() -> None:

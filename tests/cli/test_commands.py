@@ -74,8 +74,8 @@ def test_an_output_without_weights_is_not_one_to_run(run: Run, llama: Path, tmp_
     done = run("apply", "model/config.json", "--yarn", "4", "-o", "out")
     assert "Only config.json was written." in done.stdout
     assert "Next:" not in done.stdout
-    told = run("validate", "out", "--against", "model")
-    assert (told.returncode, "another list of files; it has no" in told.stderr) == (3, True), told.stderr
+    result = run("validate", "out", "--against", "model")
+    assert (result.returncode, "another list of files; it has no" in result.stderr) == (3, True), result.stderr
     assert "It has no weights" not in run("apply", "model", "--yarn", "4", "-o", "whole").stdout
 
 
@@ -166,9 +166,14 @@ def test_of_an_output(run: Run, llama: Path, tmp_path: Path) -> None:
     compile(done.stdout, "train_trl.py", "exec")
     assert "max_length=256," in done.stdout
     assert hashes(tmp_path) == before
-    told = json.loads(run("train-config", "model-yarn4", "--for", "trl", "--model", "me/long", "--json").stdout)
-    assert (told["model"], told["context"], told["status"], told["file"]) == ("me/long", 256, "exact", "train_trl.py")
-    assert '"me/long"' in told["text"]
+    document = json.loads(run("train-config", "model-yarn4", "--for", "trl", "--model", "me/long", "--json").stdout)
+    assert (document["model"], document["context"], document["status"], document["file"]) == (
+        "me/long",
+        256,
+        "exact",
+        "train_trl.py",
+    )
+    assert '"me/long"' in document["text"]
 
 
 @pytest.mark.parametrize(

@@ -218,13 +218,13 @@ FILES = ("llama-f32", "llama-f16", "llama-q8_0", "qwen2-q8_0", "gemma2-f16")
 def test_a_patched_file_gives_the_bits_of_the_original_with_overrides(
     originals: Path, tmp_path: Path, file: str, name: str
 ) -> None:
-    recipe, told = CASES[name]
+    recipe, metadata = CASES[name]
     original, out, arch = originals / f"{file}.gguf", tmp_path / "out.gguf", file.split("-")[0]
     plan = bake(original, recipe, out)
     assert plan.result.encoding == "keys"
     assert contents(out) == contents(original)
     patched, unscaled = of_llamacpp(out), of_llamacpp(original)
-    reference = of_llamacpp(original, overrides={f"{arch}.{key}": value for key, value in told.items()})
+    reference = of_llamacpp(original, overrides={f"{arch}.{key}": value for key, value in metadata.items()})
     assert torch.equal(patched, reference)
     assert not torch.equal(patched, unscaled)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
+from click.shell_completion import CompletionItem
 
 from ..errors import UsageError
 from ..formats.files import expanded
@@ -102,8 +103,7 @@ class Command(click.Command):
         params = [param for given in signature.parameters.values() for param in self._params(given)]
         params.sort(key=_place)
         help = inspect.getdoc(function) or ""
-        summary = help.partition("\n")[0]
-        super().__init__(name, dict(SETTINGS), self._call, params=params, help=help, short_help=summary)
+        super().__init__(name, dict(SETTINGS), self._call, params, help, short_help=help.partition("\n")[0])
 
     def _params(self, given: inspect.Parameter) -> list[click.Parameter]:
         """The arguments or options of a parameter of the function."""
@@ -201,16 +201,23 @@ class Group(click.Group):
         command: Command = getattr(module, f"{name.replace('-', '_')}_command")
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the names and summaries of the commands, from their source: to import all of them is slow."""
-        rows = []
+    def summaries(self) -> Iterator[tuple[str, str]]:
+        """Yield the names and summaries of the commands, from their source: to import all of them is slow."""
         for name, module in self.modules.items():
             text = Path(__file__).with_name("commands").joinpath(f"{module}.py").read_text("utf-8")
             function = text[text.index(f"\ndef {name.replace('-', '_')}_command(") :]
-            rows.append((name, function.split('"""')[1].splitlines()[0]))
-        rows += [(name, group.get_short_help_str()) for name, group in self.commands.items()]
+            yield name, function.split('"""')[1].splitlines()[0]
+        yield from ((name, group.get_short_help_str()) for name, group in self.commands.items())
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the names and summaries of the commands."""
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(list(self.summaries()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands and options that begin with what was typed."""
+        commands = [CompletionItem(name, help=words) for name, words in self.summaries() if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

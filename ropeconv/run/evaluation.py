@@ -51,7 +51,7 @@ class EvalWorker:
 
 def _measured(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResult, None, None]:
     """Runs units on workers, as a `Measurer`."""
-    with closing(pool.run([unit.key for unit in units])) as results:
+    with closing(pool([unit.key for unit in units])) as results:
         for index, result in results:
             unit = units[index]
             if isinstance(result, Failure):
@@ -83,7 +83,7 @@ def open_spread(
     local = replace(opening, device="auto", dtype="auto", device_map="")  # workers may have other devices
     factory: Any = partial(EvalWorker, _absolute(opening), sizes, files)
     with open_evaluation(local, sizes, files) as evaluation, executor.pool(factory) as pool:
-        [(_, about)] = list(pool.run([ABOUT]))
+        [(_, about)] = list(pool([ABOUT]))
         if isinstance(about, Failure):
             raise RopeconvError(about.reason)
         runner = evaluation.runner

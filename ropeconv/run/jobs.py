@@ -53,18 +53,29 @@ class NamedRecipe(msgspec.Struct, frozen=True):
         return Row(self.name, None if self.recipe is None else Recipe.from_dict(self.recipe))
 
 
+@dataclass(frozen=True)
+class NamedSource:
+    """A source of a plan.
+
+    reference: for `open_source`, with the commit. name: in outputs and tables. identity: as sources have it.
+    problem: why it cannot be opened, or empty.
+    """
+
+    reference: str
+    name: str
+    identity: str = ""
+    problem: str = ""
+
+
 class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One task, with everything that decides its result.
 
-    task: its name. source: reference, with the commit. name, identity: of the source, as in `NamedSource`. family: that
-    it is treated as, or empty. recipes: one, or for eval all rows. target: of the output; None for eval. out: the
-    output, or for eval the file of the result. settings: of the task.
+    task: its name. family: that the source is treated as, or empty. recipes: one, or for eval all rows. target: of the
+    output; None for eval. out: the output, or for eval the file of the result. settings: of the task.
     """
 
     task: str
-    source: str
-    name: str
-    identity: str
+    source: NamedSource
     recipes: tuple[NamedRecipe, ...]
     out: str
     target: TargetTable | None = None
@@ -81,17 +92,11 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         assert self.target is not None
         recipe = self.recipes[0].row().recipe
         assert recipe is not None
-        return make_plan(open_source(self.source, self.family), recipe, self.target.target(Path(self.out)))
+        return make_plan(open_source(self.source.reference, self.family), recipe, self.target.target(Path(self.out)))
 
 
-class Job(msgspec.Struct, frozen=True):
-    """Units that run one after the other in one worker, each with what the one before it left.
-
-    problem: why their source cannot be opened, or empty.
-    """
-
-    units: tuple[Unit, ...]
-    problem: str = ""
+Job = tuple[Unit, ...]
+"""Units of one source that run one after the other in one worker, each with what the one before it left."""
 
 
 AT_ONCE = 8
@@ -99,20 +104,6 @@ AT_ONCE = 8
 QUERY = re.compile(r"(?:(?:author|search|tag):\S+\s*)+")
 MODELS = ("config.json", "params.json")
 """Files of a model; a pattern selects folders with one of them, and GGUF files."""
-
-
-@dataclass(frozen=True)
-class NamedSource:
-    """A source of a plan.
-
-    reference: for `open_source`, with the commit. name: in outputs and tables. identity: as sources have it.
-    problem: why it cannot be opened, or empty.
-    """
-
-    reference: str
-    name: str
-    identity: str = ""
-    problem: str = ""
 
 
 def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
@@ -224,22 +215,19 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
         for row in rows:
             for target in plan.targets:
                 chain = _chain(plan, source, row, labels.get(row.name, ""), target, out)
-                jobs += [Job(chain, source.problem)] if chain else []
+                jobs += [chain] if chain else []
         if evaluated is not None:
             listed = rows if any(row.recipe is None for row in rows) else [Row(BASE), *rows]
             unit = Unit(
-                task="eval", source=source.reference, name=source.name, identity=source.identity,
-                recipes=tuple(map(NamedRecipe.of, listed)), family=plan.family, settings=evaluated,
-                out=str(out / "eval" / f"{source.name}.json"),
+                task="eval", source=source, recipes=tuple(map(NamedRecipe.of, listed)), family=plan.family,
+                settings=evaluated, out=str(out / "eval" / f"{source.name}.json"),
             )  # fmt: skip
-            jobs.append(Job((unit,), source.problem))
-    _refuse_twice([unit for job in jobs for unit in job.units], bool(plan.push and plan.push.exist_ok))
+            jobs.append((unit,))
+    _refuse_twice([unit for job in jobs for unit in job], bool(plan.push and plan.push.exist_ok))
     return jobs
 
 
-def _chain(
-    plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path
-) -> tuple[Unit, ...]:
+def _chain(plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path) -> Job:
     """The units of one output."""
     stem = "-".join(filter(None, (source.name, label, target.name)))
     gguf = target.to == "gguf" or (target.to is None and source.reference.endswith(".gguf"))
@@ -253,9 +241,8 @@ def _chain(
             target = target.published_by(to.partition("/")[0])
     return tuple(
         Unit(
-            task=task, source=source.reference, name=source.name, identity=source.identity,
-            recipes=(NamedRecipe.of(row),), target=target, family=plan.family, settings=settings[task],
-            out=str(out / (stem + ".gguf" * gguf)),
+            task=task, source=source, recipes=(NamedRecipe.of(row),), target=target, family=plan.family,
+            settings=settings[task], out=str(out / (stem + ".gguf" * gguf)),
         )
         for task in CHAIN
         if task in plan.tasks
@@ -325,7 +312,7 @@ class RunLine(Line, frozen=True, kw_only=True):
         """The line of a unit. seconds, failed, result: as above."""
         about = {} if unit.target is None else {"recipe": unit.recipes[0].name, "target": unit.target.name}
         return cls(
-            key=unit.key, task=unit.task, source=unit.source, seconds=round(seconds, 3), failed=failed,
+            key=unit.key, task=unit.task, source=unit.source.reference, seconds=round(seconds, 3), failed=failed,
             result=result or {}, **about,
         )  # fmt: skip
 
@@ -362,7 +349,7 @@ class RunJournal(Journal[RunLine]):
         line = self.done(unit)
         if unit.task == "apply" and line is not None:
             try:
-                verify_output(Comparison.open(Path(line.result["path"]), unit.source))
+                verify_output(Comparison.open(Path(line.result["path"]), unit.source.reference))
             except (RopeconvError, OSError):
                 self._intact[unit.key] = False
 

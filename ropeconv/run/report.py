@@ -97,11 +97,11 @@ def table_of(plan: RunPlan, jobs: Sequence[Job], journal: RunJournal) -> RunTabl
     """The table of a run."""
     rows = []
     for job in jobs:
-        first = job.units[0]
-        lines = {unit.task: journal.lines[unit.key] for unit in job.units if unit.key in journal.lines}
+        first = job[0]
+        lines = {unit.task: journal.lines[unit.key] for unit in job if unit.key in journal.lines}
         rows.append(
             RunRow(
-                first.name,
+                first.source.name,
                 first.recipes[0].name if first.target is not None else "",
                 first.target.name if first.target is not None else "",
                 states(job, journal),
@@ -162,10 +162,10 @@ class JobPreview:
 
     def to_dict(self) -> JsonObject:
         """JSON-ready data."""
-        first = self.job.units[0]
+        first = self.job[0]
         return {
-            "source": first.source, "recipes": [recipe.name for recipe in first.recipes],
-            "target": first.target and first.target.name, "tasks": [unit.task for unit in self.job.units],
+            "source": first.source.reference, "recipes": [recipe.name for recipe in first.recipes],
+            "target": first.target and first.target.name, "tasks": [unit.task for unit in self.job],
             "out": first.out, "bytes": self.bytes, "encoding": self.encoding or None, "push": self.publishes or None,
             "problem": self.problem or None,
         }  # fmt: skip
@@ -173,10 +173,10 @@ class JobPreview:
 
 def planned(job: Job) -> JobPreview:
     """A job with the plan of its output. Nothing is written."""
-    last, first = job.units[-1], job.units[0]
+    last, first = job[-1], job[0]
     publishes = last.settings["to"] if last.task == "push" else ""
-    if job.problem or first.target is None:
-        return JobPreview(job, problem=job.problem, publishes=publishes)
+    if first.source.problem or first.target is None:
+        return JobPreview(job, problem=first.source.problem, publishes=publishes)
     try:
         plan = first.plan()
     except Exception as failure:
@@ -196,7 +196,7 @@ def check_bytes(plan: RunPlan, previews: Sequence[JobPreview]) -> None:
 
 def kept_bytes(previews: Sequence[JobPreview]) -> int:
     """The bytes of outputs that stay on this disk."""
-    return sum(preview.bytes for preview in previews if preview.job.units[0].task == "apply")
+    return sum(preview.bytes for preview in previews if preview.job[0].task == "apply")
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Costs:
         for unit in units:
             if unit.task == "eval" and "eval" not in self.seconds:
                 with suppress(RopeconvError), evaluation_of(unit) as evaluation:
-                    return Costs({**self.seconds, "eval": evaluation.estimate().seconds}, unit.name)
+                    return Costs({**self.seconds, "eval": evaluation.estimate().seconds}, unit.source.name)
         return self
 
     def sentences(self, units: Sequence[Unit], at_once: int) -> list[str]:

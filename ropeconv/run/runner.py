@@ -63,7 +63,7 @@ class TaskWorker:
     def __call__(self, job: Job) -> list[RunLine]:
         """The lines of the units that ran."""
         lines: list[RunLine] = []
-        for unit in job.units:
+        for unit in job:
             lines.append(self._line(unit))
             if lines[-1].failed:
                 break
@@ -85,15 +85,14 @@ class TaskWorker:
 
 def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
     """Return jobs without the units that have succeeded, and without jobs that are complete."""
-    unfinished = [Job(_left(job, journal), job.problem) for job in jobs]
-    return [job for job in unfinished if job.units]
+    return [left for job in jobs if (left := _left(job, journal))]
 
 
-def _left(job: Job, journal: RunJournal) -> tuple[Unit, ...]:
+def _left(job: Job, journal: RunJournal) -> Job:
     """The units of a job from the first that has not succeeded, with those that do what it does again."""
-    for index, unit in enumerate(job.units):
+    for index, unit in enumerate(job):
         if journal.done(unit) is None:
-            later = job.units[index:]
+            later = job[index:]
             # an output that was written anew is validated and published anew
             return later if unit.task == "apply" else tuple(unit for unit in later if journal.done(unit) is None)
     return ()
@@ -112,12 +111,12 @@ def run_jobs(
     dropped.
     """
     remaining = len(jobs)
-    with closing(pool.run(jobs)) as results:
+    with closing(pool(jobs)) as results:
         while remaining and not stopped():
             index, lines = next(results)
             job = jobs[index]
             if isinstance(lines, Failure):
-                lines = [RunLine.of(job.units[0], 0.0, lines.reason)]
+                lines = [RunLine.of(job[0], 0.0, lines.reason)]
             for line in lines:
                 journal.add(line)
             ended(job, lines)
@@ -127,11 +126,12 @@ def run_jobs(
 
 def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
     """The state of each task of a whole job: "done", "failed" or "not run", with the seconds or the reason."""
-    outcomes, before = dict[str, tuple[str, str]](), job.problem
-    for unit in job.units:
+    problem = before = job[0].source.problem
+    outcomes = dict[str, tuple[str, str]]()
+    for unit in job:
         line = journal.lines.get(unit.key)
         if before:
-            outcomes[unit.task] = ("failed" if before is job.problem and not outcomes else "not run", before)
+            outcomes[unit.task] = ("failed" if before is problem and not outcomes else "not run", before)
         elif line is not None and line.failed:
             outcomes[unit.task], before = ("failed", line.failed), f"{unit.task} failed"
         elif journal.done(unit) is None:

@@ -67,7 +67,7 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
     """The evaluation of a unit, which can be estimated and run while it is entered."""
     table = msgspec.convert({name: value for name, value in unit.settings.items() if name != "sha256"}, EvalTable)
     opening = RunnerRequest(
-        unit.source, [recipe.row() for recipe in unit.recipes], device=table.device, dtype=table.dtype,
+        unit.source.reference, [recipe.row() for recipe in unit.recipes], device=table.device, dtype=table.dtype,
         chunk=table.chunk, family=unit.family,
     )  # fmt: skip
     files = read_files(table.text)
@@ -86,7 +86,7 @@ def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         with Journal(path.with_name(f"{path.stem}-{source[:16]}.jsonl"), EVAL, source) as journal:
             damaged = list(journal.notes)
             out_of_memory(lambda: evaluation.run(journal))
-        result = evaluation.result(unit.name)
+        result = evaluation.result(unit.source.name)
     write_result(result, path)
     return {"path": unit.out, "rows": headlines(result), "notes": damaged, "stamp": stamp(path)}
 
@@ -131,7 +131,7 @@ def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 
 def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Validates the output of a unit. Raises Disagreement where it does not compute the schedule."""
-    comparison, settings = Comparison.open(Path(unit.out), unit.source), Settings(**unit.settings)
+    comparison, settings = Comparison.open(Path(unit.out), unit.source.reference), Settings(**unit.settings)
     gguf = comparison.baked.suffix == ".gguf"
     if gguf:
         check_gguf(comparison, settings)

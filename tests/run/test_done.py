@@ -32,7 +32,7 @@ def again(place: Path, verify: bool = False) -> list[RunLine]:
     """Runs what is not done, and returns the lines of it."""
     jobs, found = jobs_in(place), list[RunLine]()
     with RunJournal(place / "plan" / "journal.jsonl") as journal:
-        for unit in [unit for job in jobs for unit in job.units] if verify else ():
+        for unit in [unit for job in jobs for unit in job] if verify else ():
             journal.verify(unit)
         for job in missing(jobs, journal):
             found += [journal.add(line) for line in TaskWorker()(job)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from ropeconv.evaluate.texts import read_files
 from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.run.evaluation import open_spread
-from ropeconv.run.executors.executor import Executor, Pool
+from ropeconv.run.executors.executor import Executor, Pool, Results
 
 from ..support.in_process import command
 from .plans import models
@@ -27,7 +28,7 @@ SIZES = Sizes(lengths="1/2T,4T", windows=3, targets=8)
 ROWS = "base,yarn:4,ntk:4,linear:4,mixed:4:log_n=clamped"
 
 
-class Here(Executor, Pool):
+class Here(Executor):
     """A worker in this process. change: of what it says about itself, or of a unit."""
 
     at_once = 1
@@ -35,19 +36,16 @@ class Here(Executor, Pool):
     def __init__(self, change: Callable[[Any], Any] = lambda found: found) -> None:
         self.change = change
 
-    def pool(self, factory: Any, retries: int = 2) -> Any:
-        self.worker = factory()
-        return self
+    @contextmanager
+    def pool(self, factory: Any, retries: int = 2) -> Iterator[Pool]:
+        worker = factory()
 
-    def __enter__(self) -> Here:
-        return self
+        def run(items: Sequence[Any]) -> Results:
+            for index, item in reversed(list(enumerate(items))):
+                yield index, self.change(worker(item))
 
-    def __exit__(self, *problem: object) -> None:
-        self.worker.stack.close()
-
-    def run(self, items: Sequence[Any]) -> Any:
-        for index, item in reversed(list(enumerate(items))):
-            yield index, self.change(self.worker(item))
+        with worker.stack:
+            yield run
 
 
 class Outcome(NamedTuple):

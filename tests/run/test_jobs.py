@@ -27,7 +27,7 @@ def planned(folder: Path, plan: str, sources: list[NamedSource] = SOURCES, text:
 def test_every_combination_once(tmp_path: Path) -> None:
     targets = '[[targets]]\n[[targets]]\nname = "q8"\nto = "gguf"\nouttype = "q8_0"\n'
     jobs = planned(tmp_path, plan_text("push validate apply eval", targets + PUSH + EVAL))
-    shown = [([unit.task for unit in job.units], job.units[0].name, Path(job.units[0].out).name) for job in jobs]
+    shown = [([unit.task for unit in job], job[0].source.name, Path(job[0].out).name) for job in jobs]
     chain = ["apply", "validate", "push"]
     assert shown == [
         found
@@ -37,21 +37,21 @@ def test_every_combination_once(tmp_path: Path) -> None:
             (chain, name, f"{name}-mixed4"), (chain, name, f"{name}-mixed4-q8.gguf"), (["eval"], name, f"{name}.json"),
         )
     ]  # fmt: skip
-    assert [job.units[2].settings["to"] for job in jobs[:2]] == ["me/a-yarn4", "me/a-yarn4-q8"]
-    assert [one.name for one in jobs[4].units[0].recipes] == ["base", "yarn:4", "mixed:4"]
-    assert len({unit.key for job in jobs for unit in job.units}) == 2 * (4 * 3 + 1)
+    assert [job[2].settings["to"] for job in jobs[:2]] == ["me/a-yarn4", "me/a-yarn4-q8"]
+    assert [one.name for one in jobs[4][0].recipes] == ["base", "yarn:4", "mixed:4"]
+    assert len({unit.key for job in jobs for unit in job}) == 2 * (4 * 3 + 1)
 
 
 def test_a_key_changes_with_what_decides_the_result(tmp_path: Path) -> None:
-    first = planned(tmp_path, plan_text("apply push", PUSH))[0].units[0]
-    same = planned(tmp_path, plan_text("apply push", PUSH))[0].units[0]
+    first = planned(tmp_path, plan_text("apply push", PUSH))[0][0]
+    same = planned(tmp_path, plan_text("apply push", PUSH))[0][0]
     assert (same, same.key) == (first, first.key)
     again = msgspec.json.decode(msgspec.json.encode(first), type=type(first))
     assert again.key == first.key
-    for change in ({"identity": "2"}, {"task": "push"}, {"out": "x"}, {"settings": {"a": 1}}, {"family": "llama"}):
+    for change in ({"source": SOURCES[1]}, {"task": "push"}, {"out": "x"}, {"settings": {"a": 1}}, {"family": "llama"}):
         assert msgspec.structs.replace(first, **change).key != first.key
-    before = planned(tmp_path, plan_text("eval", EVAL))[0].units[0]
-    assert planned(tmp_path, plan_text("eval", EVAL), text="other words")[0].units[0].key != before.key
+    before = planned(tmp_path, plan_text("eval", EVAL))[0][0]
+    assert planned(tmp_path, plan_text("eval", EVAL), text="other words")[0][0].key != before.key
 
 
 def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
     targets += 'quantized_by = "somebody"\n'
     for tasks, owner in (("apply push", "me"), ("apply", None)):
         jobs = planned(tmp_path, plan_text(tasks, targets + PUSH, recipes='"yarn:4"'), SOURCES[:1])
-        named = [{unit.target.quantized_by for unit in job.units if unit.target} for job in jobs]
+        named = [{unit.target.quantized_by for unit in job if unit.target} for job in jobs]
         assert named == [{None}, {None}, {owner}, {owner}, {"somebody"}]
 
 

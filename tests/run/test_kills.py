@@ -52,7 +52,7 @@ def test_the_unit_of_a_killed_worker_is_tried_again_at_once_or_by_the_next_run(p
                 assert run_jobs(missing(jobs, journal), pool, journal)
             assert len(missing(jobs, journal)) == left
     done = [one for one in lines(place) if not one["failed"]]
-    assert Counter(one["key"] for one in done) == Counter(job.units[0].key for job in jobs)
+    assert Counter(one["key"] for one in done) == Counter(job[0].key for job in jobs)
     assert len(lines(place)) - len(done) == 1 - retries
     assert [one["result"].get("earlier", False) for one in done].count(True) == 1, "the output was there already"
 

@@ -67,7 +67,7 @@ def run_command(
     without_gpus = 1 if {"eval", "validate"} & {*parsed.tasks} else 4
     place = flags.on or parsed.executor.on
     executor = executor_of(place, parsed.executor, parsed.limits.jobs, without_gpus, out / "slurm")
-    executor.longest = lambda job: GRACE + parsed.limits.unit_seconds * len(job.units)
+    executor.longest = lambda job: GRACE + parsed.limits.unit_seconds * len(job)
     jobs = jobs_of(parsed, named_sources(parsed.sources, folder), folder, out)
     journal = out / "journal.jsonl"
     if dry_run:
@@ -92,10 +92,10 @@ def _show_plan(
             _verify(jobs, journal, flags.verify and not flags.fresh, screen)
             lines, remaining = list(journal.lines.values()), jobs if flags.fresh else missing(jobs, journal)
     previews = [planned(job) for job in remaining]
-    costs, units = Costs.of(lines), [unit for job in remaining for unit in job.units]
+    costs, units = Costs.of(lines), [unit for job in remaining for unit in job]
     if isinstance(executor, Local):
         costs = costs.with_eval(units)
-    done = sum(len(job.units) for job in jobs) - len(units)
+    done = sum(len(job) for job in jobs) - len(units)
     sentences = costs.sentences(units, executor.at_once)
     if screen.as_json:
         document = {"units": len(units), "done": done, "bytes": kept_bytes(previews), "time": sentences}
@@ -105,10 +105,10 @@ def _show_plan(
     screen.table("", columns, [_planned_row(preview) for preview in previews], optional=("target",), right=("bytes",))
     for preview in previews:
         if preview.problem:
-            words = (preview.job.units[0].task, *_planned_row(preview)[:3])
+            words = (preview.job[0].task, *_planned_row(preview)[:3])
             screen.say(f"{' '.join(filter(None, words))} would fail: {preview.problem}")
     repositories = sum(bool(preview.publishes) for preview in previews)
-    sources = len({job.units[0].name for job in jobs})
+    sources = len({job[0].source.name for job in jobs})
     screen.say(
         f"{len(units):,} units of {sources:,} sources to run, {done:,} in the journal; outputs have "
         f"{human(kept_bytes(previews))}, {repositories:,} repositories are published."
@@ -119,11 +119,11 @@ def _show_plan(
 
 
 def _planned_row(preview: JobPreview) -> tuple[str, ...]:
-    first = preview.job.units[0]
-    tasks = ", ".join(unit.task for unit in preview.job.units)
+    first = preview.job[0]
+    tasks = ", ".join(unit.task for unit in preview.job)
     recipe = ", ".join(recipe.name for recipe in first.recipes)
     size = f"{preview.bytes:,}" if preview.bytes else ""
-    return (first.name, recipe, first.target.name if first.target else "", tasks, size, preview.publishes)
+    return (first.source.name, recipe, first.target.name if first.target else "", tasks, size, preview.publishes)
 
 
 def _run(
@@ -136,7 +136,7 @@ def _run(
 
     with RunJournal(place, flags.fresh) as journal:
         _verify(jobs, journal, flags.verify, screen)
-        remaining = [job for job in missing(jobs, journal) if not job.problem]
+        remaining = [job for job in missing(jobs, journal) if not job[0].source.problem]
         if plan.most_bytes is not None:
             check_bytes(plan, [planned(job) for job in remaining])
         complete = _run_left(remaining, plan, journal, executor, screen)
@@ -154,7 +154,7 @@ def _verify(jobs: list[Job], journal: RunJournal, verify: bool, screen: Screen) 
     """Prints the notes of the journal, and compares the bytes of finished outputs if `verify` is set."""
     for sentence in journal.notes:
         screen.note(sentence)
-    done = [unit for job in jobs for unit in job.units if unit.task == "apply" and journal.done(unit)] if verify else []
+    done = [unit for job in jobs for unit in job if unit.task == "apply" and journal.done(unit)] if verify else []
     if done:
         with screen.counting("Verifying", "outputs") as (total, advance):
             total(len(done))
@@ -179,10 +179,10 @@ def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Exe
             screen.counting("Running", "units") as (total, advance),
             executor.pool(partial(TaskWorker, plan.limits.unit_seconds), plan.limits.retries) as pool,
         ):
-            total(sum(len(job.units) for job in left))
+            total(sum(len(job) for job in left))
 
             def ended(job: Job, lines: list[RunLine]) -> None:
-                advance(len(job.units))
+                advance(len(job))
                 for line in lines:
                     screen.note(line.failed and f"{line.task} of {line.source} failed: {line.failed}")
 

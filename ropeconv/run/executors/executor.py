@@ -24,17 +24,10 @@ class Failure:
     reason: str
 
 
-class Pool(ABC):
-    """Workers that have been started, or start when they are needed."""
-
-    @abstractmethod
-    def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
-        """The index and the result of each item as they end; a `Failure` of one that failed.
-
-        items: that can be pickled. Where the iterator is closed, what has not started is dropped.
-        """
-        raise NotImplementedError
-        yield
+Results = Generator[tuple[int, Any], None, None]
+"""The index and the result of each item as they end; a `Failure` of one that failed."""
+Pool = Callable[[Sequence[object]], Results]
+"""Runs items that can be pickled on workers. Where the generator is closed, what has not started is dropped."""
 
 
 class Executor(ABC):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from ...formats.disk import cores
 from ...formats.files import scratch, try_lock
-from .executor import Executor, Factory, Failure, Pool, call, lost
+from .executor import Executor, Factory, Failure, Pool, Results, call, lost
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HANGS = "it did not end in its time and its process was killed; raise unit_timeout in [limits] if it needs more"
@@ -61,48 +62,42 @@ class Local(Executor):
                 self.at_once, initializer=prepare, initargs=arguments, context=multiprocessing.get_context("spawn")
             )
             try:
-                yield Processes(pool, pickle.dumps(factory), retries, self.longest)
+                yield partial(_results, pool, pickle.dumps(factory), retries, self.longest)
             finally:
                 pool.stop()  # type: ignore[no-untyped-call]
                 pool.join()
 
 
-class Processes(Pool):
-    """The processes of a pool."""
+def _results(
+    pool: ProcessPool, factory: bytes, retries: int, longest: Callable[[Any], float] | None, items: Sequence[object]
+) -> Results:
+    """Run items on the processes of a pool. Others: as in `Executor`."""
+    tries = [0] * len(items)
+    pending: dict[Future[Any], int] = {}
 
-    def __init__(
-        self, pool: ProcessPool, factory: bytes, retries: int, longest: Callable[[Any], float] | None = None
-    ) -> None:
-        self.processes, self.factory, self.retries, self.longest = pool, factory, retries, longest
+    def start(index: int) -> None:
+        tries[index] += 1
+        limit = longest and longest(items[index])
+        pending[pool.schedule(call, args=(factory, items[index]), timeout=limit)] = index
 
-    def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
-        """As in `Pool`."""
-        tries = [0] * len(items)
-        pending: dict[Future[Any], int] = {}
-
-        def start(index: int) -> None:
-            tries[index] += 1
-            limit = self.longest and self.longest(items[index])
-            pending[self.processes.schedule(call, args=(self.factory, items[index]), timeout=limit)] = index
-
-        for index in range(len(items)):
-            start(index)
-        try:
-            while pending:
-                finished = wait(pending, return_when=FIRST_COMPLETED).done
-                for future in sorted(finished, key=pending.__getitem__):
-                    index = pending.pop(future)
-                    try:
-                        yield index, future.result()
-                    except ProcessExpired:
-                        if tries[index] > self.retries:
-                            yield index, lost(tries[index])
-                        else:
-                            start(index)
-                    except TimeoutError:
-                        yield index, Failure(HANGS)
-                    except CancelledError:
+    for index in range(len(items)):
+        start(index)
+    try:
+        while pending:
+            finished = wait(pending, return_when=FIRST_COMPLETED).done
+            for future in sorted(finished, key=pending.__getitem__):
+                index = pending.pop(future)
+                try:
+                    yield index, future.result()
+                except ProcessExpired:
+                    if tries[index] > retries:
                         yield index, lost(tries[index])
-        finally:
-            for future in pending:
-                future.cancel()
+                    else:
+                        start(index)
+                except TimeoutError:
+                    yield index, Failure(HANGS)
+                except CancelledError:
+                    yield index, lost(tries[index])
+    finally:
+        for future in pending:
+            future.cancel()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...environment import require
 from ...rope.errors import RopeconvError
-from .executor import Executor, Factory, Pool, call, lost
+from .executor import Executor, Factory, Pool, Results, call, lost
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -53,7 +54,9 @@ class RayCluster(Executor):
             workers = [resources.get("CPU", 0) / self.cpus] if self.cpus else []
             workers += [resources.get("GPU", 0) / self.gpus] if self.gpus else []
             self.at_once = int(min(workers, default=1))
-            yield Tasks(ray, self, pickle.dumps(factory), retries)
+            # a process with a GPU would end after each task without max_calls
+            options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": retries, "max_calls": 0}
+            yield partial(_results, ray, ray.remote(**options)(call), ray.put(pickle.dumps(factory)), retries)
         finally:
             ray.shutdown()  # ends the connection, and a cluster only where it was started above
 
@@ -85,32 +88,23 @@ class RayCluster(Executor):
                     ) from None
 
 
-class Tasks(Pool):
-    """Tasks of a cluster. ray: the module. at: the cluster. factory: pickled. retries: as in `Executor`."""
-
-    def __init__(self, ray: ModuleType, at: RayCluster, factory: bytes, retries: int) -> None:
-        self.ray, self.retries, self.factory = ray, retries, ray.put(factory)
-        # a process with a GPU would end after each task without max_calls
-        options = {"num_cpus": at.cpus, "num_gpus": at.gpus, "max_retries": retries, "max_calls": 0}
-        self.call = ray.remote(**options)(call)
-
-    def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
-        """As in `Pool`."""
-        pending: dict[ObjectRef, int] = {}
-        remaining = iter(range(len(items)))
-        try:
-            while True:
-                while len(pending) < AHEAD and (index := next(remaining, None)) is not None:
-                    pending[self.call.remote(self.factory, items[index])] = index
-                if not pending:
-                    return
-                for ref in self.ray.wait(list(pending), num_returns=1)[0]:
-                    index = pending.pop(ref)
-                    try:
-                        result = self.ray.get(ref)
-                    except self.ray.exceptions.RayError:
-                        result = lost(self.retries + 1)
-                    yield index, result
-        finally:
-            for ref in pending:
-                self.ray.cancel(ref, force=True)
+def _results(ray: ModuleType, task: Any, factory: ObjectRef, retries: int, items: Sequence[object]) -> Results:
+    """Run items as tasks of a cluster. ray: the module. task: `call` as a remote function. Others: as in `Executor`."""
+    pending: dict[ObjectRef, int] = {}
+    remaining = iter(range(len(items)))
+    try:
+        while True:
+            while len(pending) < AHEAD and (index := next(remaining, None)) is not None:
+                pending[task.remote(factory, items[index])] = index
+            if not pending:
+                return
+            for ref in ray.wait(list(pending), num_returns=1)[0]:
+                index = pending.pop(ref)
+                try:
+                    result = ray.get(ref)
+                except ray.exceptions.RayError:
+                    result = lost(retries + 1)
+                yield index, result
+    finally:
+        for ref in pending:
+            ray.cancel(ref, force=True)

@@ -6,18 +6,18 @@ import os
 import pickle
 import subprocess
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...environment import require
 from ...errors import UsageError
 from ...evaluate.evaluation import parse_duration
 from ...rope.errors import RopeconvError
 from ..plan_file import DAYS
-from .executor import Executor, Factory, Pool, call, lost
+from .executor import Executor, Factory, Pool, Results, call, lost
 
 if TYPE_CHECKING:
     from submitit import Executor as SubmititExecutor
@@ -37,23 +37,7 @@ NEVER = {
 """Why jobs wait for ever, and what [executor] needs: https://slurm.schedmd.com/job_reason_codes.html."""
 
 
-class Watch:
-    """Jobs as submitit knows them."""
-
-    def ended(self, jobs: Mapping[int, Job]) -> list[int]:
-        """The numbers of those that have ended, with a result or without.
-
-        jobs: of submitit, by number. Raises RopeconvError where one will never start.
-        """
-        return [number for number, job in jobs.items() if job.done()]
-
-    def cancel(self, jobs: Sequence[Job]) -> None:
-        """Ends jobs. jobs: of submitit."""
-        for job in jobs:
-            job.cancel(check=False)
-
-
-class Queue(Watch):
+class Queue:
     """Jobs of Slurm: those without a result have ended that two looks, one after the other, miss in the queue.
 
     submitit asks `sacct`, which knows of no job where accounting is off (the default), and asks every ten minutes in
@@ -64,6 +48,10 @@ class Queue(Watch):
         self.next, self.missed = time.monotonic() + LOOK, set[str]()
 
     def ended(self, jobs: Mapping[int, Job]) -> list[int]:
+        """The numbers of those that have ended, with a result or without.
+
+        jobs: of submitit, by number. Raises RopeconvError where one will never start.
+        """
         gone: set[str] = set()
         if time.monotonic() >= self.next:
             self.next = time.monotonic() + LOOK
@@ -80,6 +68,7 @@ class Queue(Watch):
         return [number for number, job in jobs.items() if job.job_id in gone or job.paths.result_pickle.exists()]
 
     def cancel(self, jobs: Sequence[Job]) -> None:
+        """Ends jobs. jobs: of submitit."""
         if jobs:
             subprocess.run(["scancel", *sorted(job.job_id for job in jobs)], capture_output=True, check=False)
 
@@ -103,7 +92,7 @@ class Slurm(Executor):
 
     folder: of logs and results. at_once: jobs that run at a time, 0 for as many as Slurm lets. cpus, gpus, timeout: of
     each, the latter such as "2h". parameters: more of `AutoExecutor.update_parameters`, those of Slurm
-    without their `slurm_`. cluster: of submitit; "local" runs them as processes of this machine.
+    without their `slurm_`.
     """
 
     def __init__(
@@ -114,10 +103,9 @@ class Slurm(Executor):
         gpus: float = 0,
         parameters: Mapping[str, object] | None = None,
         timeout: str = "2h",
-        cluster: str = "slurm",
     ) -> None:
         require("submitit", "running on Slurm")
-        self.folder, self.at_once, self.cluster = folder, at_once, cluster
+        self.folder, self.at_once = folder, at_once
         resources = {"cpus_per_task": max(1, round(cpus)), "gpus_per_node": round(gpus)}
         self.parameters = {**resources, "timeout_min": minutes(timeout), **(parameters or {})}
 
@@ -126,7 +114,7 @@ class Slurm(Executor):
         import submitit
 
         try:
-            executor = submitit.AutoExecutor(folder=self.folder, cluster=self.cluster)
+            executor = submitit.AutoExecutor(folder=self.folder, cluster="slurm")
             general = executor._typed_parameters()
             executor.update_parameters(
                 name="ropeconv", slurm_array_parallelism=self.at_once or LARGEST,
@@ -136,10 +124,9 @@ class Slurm(Executor):
             raise UsageError(f"submitit does not accept [executor.slurm] ({problem}); correct it") from None
         except RuntimeError as problem:
             raise RopeconvError(f"Slurm is not here ({problem}); run it on a login node, or leave --on out") from None
-        watch = Queue() if self.cluster == "slurm" else Watch()
-        jobs = Arrays(executor, partial(call, pickle.dumps(factory)), retries, watch)
+        jobs = Arrays(executor, partial(call, pickle.dumps(factory)), retries, Queue())
         try:
-            yield jobs
+            yield jobs.run
         finally:
             jobs.cancel()
 
@@ -149,17 +136,17 @@ def minutes(timeout: str) -> int:
     return max(1, round(parse_duration(timeout, DAYS) / 60))
 
 
-class Arrays(Pool):
+class Arrays:
     """Arrays of jobs."""
 
     def __init__(
-        self, executor: SubmititExecutor, call: Callable[[object], object], retries: int, watch: Watch
+        self, executor: SubmititExecutor, call: Callable[[object], object], retries: int, queue: Queue
     ) -> None:
-        self.executor, self.call, self.retries, self.watch = executor, call, retries, watch
+        self.executor, self.call, self.retries, self.queue = executor, call, retries, queue
         self.pending: dict[int, Job] = {}
 
-    def run(self, items: Sequence[object]) -> Generator[tuple[int, Any], None, None]:
-        """As in `Pool`."""
+    def run(self, items: Sequence[object]) -> Results:
+        """Run items, as a `Pool`."""
         remaining = list(range(len(items)))
         for number in range(self.retries + 1):
             for start in range(0, len(remaining), LARGEST):
@@ -167,7 +154,7 @@ class Arrays(Pool):
                 self.pending |= dict(zip(part, self._submitted([items[index] for index in part]), strict=True))
             remaining = []
             while self.pending:
-                for index in self.watch.ended(self.pending):
+                for index in self.queue.ended(self.pending):
                     job = self.pending.pop(index)
                     if job.paths.result_pickle.exists() and job.exception() is None:
                         yield index, job.result()
@@ -191,5 +178,5 @@ class Arrays(Pool):
 
     def cancel(self) -> None:
         """Cancels jobs that have not ended."""
-        self.watch.cancel(list(self.pending.values()))
+        self.queue.cancel(list(self.pending.values()))
         self.pending.clear()

@@ -20,7 +20,7 @@ def test_results_failures_and_a_killed_worker(tmp_path: Path) -> None:
 
 def test_a_worker_is_made_once_and_what_has_not_begun_is_dropped(tmp_path: Path) -> None:
     with Local(1).pool(partial(Squares, str(tmp_path))) as pool:
-        results = pool.run(["a", "b", "slow", "c", "d", "e"])
+        results = pool(["a", "b", "slow", "c", "d", "e"])
         assert [next(results)[1], next(results)[1]] == [("a", 1), ("b", 2)]
         results.close()
     assert not (tmp_path / "run-e").exists()
@@ -28,17 +28,17 @@ def test_a_worker_is_made_once_and_what_has_not_begun_is_dropped(tmp_path: Path)
 
 def test_a_worker_that_cannot_be_made_is_a_failure_of_each_item() -> None:
     with Local(1).pool(Broken) as pool:
-        assert dict(pool.run([1, 2])) == dict.fromkeys((0, 1), Failure("no model is here; give one"))
+        assert dict(pool([1, 2])) == dict.fromkeys((0, 1), Failure("no model is here; give one"))
 
 
 def test_each_process_has_a_gpu_of_its_own_also_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7")
     assert (gpus(), Local().at_once) == (["3", "GPU-7"], 2)
     with Local().pool(partial(Squares, str(tmp_path))) as pool:
-        first = [found for _, found in pool.run(["env", "env"])]
+        first = [found for _, found in pool(["env", "env"])]
         assert {device for device, _ in first} == {"3", "GPU-7"}
-        dict(pool.run(["once"]))
-        second = [found for _, found in pool.run(["env", "env"])]
+        dict(pool(["once"]))
+        second = [found for _, found in pool(["env", "env"])]
     assert {device for device, _ in second} == {"3", "GPU-7"}
     assert {pid for _, pid in second} != {pid for _, pid in first}
 
@@ -47,7 +47,7 @@ def test_a_process_that_does_not_answer_is_killed_once(tmp_path: Path) -> None:
     executor, begun = Local(1), time.monotonic()
     executor.longest = lambda item: 2.0
     with executor.pool(partial(Squares, str(tmp_path)), retries=2) as pool:
-        found = dict(pool.run([2, "long", 3]))
+        found = dict(pool([2, "long", 3]))
     assert found == {0: 4, 1: Failure(HANGS), 2: 9}
     assert (tmp_path / "run-long").read_text() == "x"
     assert time.monotonic() - begun < 120

@@ -13,18 +13,37 @@ import pytest
 from ropeconv.errors import UsageError
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.run.executors import executor_of, slurm
-from ropeconv.run.executors.slurm import Arrays, Queue, Slurm, Watch, minutes
+from ropeconv.run.executors.slurm import Arrays, Queue, Slurm, minutes
 from ropeconv.run.plan_file import ExecutorTable
 
 from .workers import Squares, all_ends
 
-pytest.importorskip("submitit")
+submitit = pytest.importorskip("submitit")
 
 
-def test_results_failures_and_a_killed_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Known(Queue):
+    """Jobs as submitit knows them, without Slurm."""
+
+    def ended(self, jobs: Any) -> list[int]:
+        return [number for number, job in jobs.items() if job.done()]
+
+    def cancel(self, jobs: Any) -> None:
+        for job in jobs:
+            job.cancel(check=False)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """submitit runs jobs as processes of this machine."""
+    stock = submitit.AutoExecutor
+    monkeypatch.setattr(submitit, "AutoExecutor", lambda folder, cluster: stock(folder, cluster="local"))
+    monkeypatch.setattr(slurm, "Queue", Known)
+
+
+def test_results_failures_and_a_killed_job(here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "POLL", 0.05)
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
-    all_ends(Slurm(tmp_path / "slurm", cluster="local", parameters={"timeout_min": 5}), tmp_path)
+    all_ends(Slurm(tmp_path / "slurm", parameters={"timeout_min": 5}), tmp_path)
 
 
 def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled(tmp_path: Path) -> None:
@@ -43,7 +62,7 @@ def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled(tmp_pat
             for item in items
         ]  # fmt: skip
 
-    jobs = Arrays(SimpleNamespace(map_array=map_array), None, 0, Watch())
+    jobs = Arrays(SimpleNamespace(map_array=map_array), None, 0, Known())
     results = jobs.run(range(2500))
     assert [next(results) for _ in range(3)] == [(0, 0), (2, 2), (4, 4)]
     assert arrays == [1000, 1000, 500]
@@ -59,6 +78,12 @@ def test_a_timeout_is_minutes_for_slurm(timeout: str, found: int, tmp_path: Path
     assert executor.parameters["timeout_min"] == found
 
 
+def test_parameters_that_slurm_does_not_have_are_refused(here: None, tmp_path: Path) -> None:
+    wrong = Slurm(tmp_path, parameters={"partitions": "long"})
+    with pytest.raises(UsageError, match=r"submitit does not accept \[executor.slurm\]"), wrong.pool(Squares):  # type: ignore[arg-type]
+        pass
+
+
 def test_settings_and_what_is_wrong_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     table = ExecutorTable(gpus=1, cpus=4, slurm={"partition": "long", "timeout_min": 90})
@@ -66,9 +91,6 @@ def test_settings_and_what_is_wrong_with_them(tmp_path: Path, monkeypatch: pytes
     assert isinstance(found, Slurm)
     assert found.parameters == {"cpus_per_task": 4, "gpus_per_node": 1, "partition": "long", "timeout_min": 90}
     with pytest.raises(RopeconvError, match="Slurm is not here .* run it on a login node"), found.pool(Squares):  # type: ignore[arg-type]
-        pass
-    wrong = Slurm(tmp_path, parameters={"partitions": "long"}, cluster="local")
-    with pytest.raises(UsageError, match=r"submitit does not accept \[executor.slurm\]"), wrong.pool(Squares):  # type: ignore[arg-type]
         pass
     with pytest.raises(UsageError, match="'slurm' is not a place to run; give local, a number of processes, ray"):
         executor_of("slurm")

@@ -115,7 +115,7 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_results_failures_and_a_killed_job(asking: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     reason = all_ends(Slurm(tmp_path / "slurm"), tmp_path).reason
-    assert "Killed" in Path(reason.partition("what it said is in ")[2].partition(";")[0]).read_text()
+    assert "Killed" in Path(reason.partition("its output is in ")[2].partition(";")[0]).read_text()
     assert capfd.readouterr().err == "", "neither Slurm nor submitit speaks in between"
 
 

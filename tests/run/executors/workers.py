@@ -45,7 +45,7 @@ def all_ends(executor: Executor, folder: Path) -> Any:
     """Checks items that end well, with an error, and by a kill, once and always; returns what the last one gives."""
     items = [3, "bad", "once", "odd", "fatal"]
     with executor.pool(partial(Squares, str(folder)), retries=1) as pool:
-        found = dict(pool.run(items))
+        found = dict(pool(items))
     assert found[0] == 9
     assert found[1] == Failure("it is bad; take another")
     assert found[2][0] == "once"

@@ -135,8 +135,6 @@ class LlamaCppEngine(Engine):
     file. options: other fields of `Load`; by default it computes on the CPU, as exactly as llama.cpp can.
     """
 
-    gives = frozenset({"logits", "token_losses", "tokens"})
-
     def __init__(self, path: Path, overrides: Mapping[str, Override] | None = None, **options: Any) -> None:
         self.path, self.overrides, self.options = path, dict(overrides or {}), options
         self.process: LlamaCppProcess | None = None
@@ -157,10 +155,16 @@ class LlamaCppEngine(Engine):
                 self.process = None
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Tensor:
+        """Logits after some tokens, float32 [len(kept), vocabulary].
+
+        ids: all tokens, from position 0 on. kept: rising indices into `ids`. progress: callbacks.
+        """
+        import torch
+
         with scratch() as folder:
             out = folder / "logits.npy"
             self._ask(NoneType, "logits", list(ids), list(kept), str(out), progress=progress)
-            return np.load(out)
+            return torch.from_numpy(np.load(out))
 
     def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
         loss, right = self._ask(tuple[bytes, bytes], "losses", list(ids), list(targets), progress=progress)

@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Self
@@ -27,13 +26,12 @@ from .process import ProgramProcess
 class Probe(ProgramProcess):
     """`probe_program.py`, which imports torch and transformers while its caller plans and copies.
 
-    It starts when it is entered, or with the first question. env: of the process, None for that of the caller without
-    its secrets.
+    It starts when it is entered, or with the first question, and has the environment of its caller without secrets.
     """
 
-    def __init__(self, python: str = sys.executable, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, python: str = sys.executable) -> None:
         script = Path(__file__).with_name("probe_program.py")
-        super().__init__([python, "-P", "-W", "ignore", str(script)], without_secrets() if env is None else env)
+        super().__init__([python, "-P", "-W", "ignore", str(script)], without_secrets())
 
     @staticmethod
     def available() -> bool:
@@ -104,9 +102,9 @@ def parsed(text: str | bytes) -> JsonObject | None:
 class ProbeCache:
     """Answers by key, as files of a folder: `ropeconv/checks` in the user's cache. It can be deleted at any time."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self) -> None:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        self.folder = folder or Path(base) / "ropeconv" / "checks"
+        self.folder = Path(base) / "ropeconv" / "checks"
 
     @staticmethod
     def key(config_text: str, model_type: str, context: int, stands_for: str = "") -> str:

@@ -131,7 +131,7 @@ class EvaluationSizes:
 
     lengths: of the sequences, in tokens, rising. trained: the trained context in tokens. windows: sequences of each
     length. targets: tokens predicted at the end of each. depths: places of a fact in a text. seed: of random choices.
-    stride: tokens by which a sliding window moves. generate: generate answers instead of comparing tokens.
+    generate: generate answers instead of comparing tokens.
     """
 
     lengths: tuple[int, ...]
@@ -140,11 +140,10 @@ class EvaluationSizes:
     targets: int = 256
     depths: int = 5
     seed: int = 0
-    stride: int = 256
     generate: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("windows", "targets", "depths", "stride"):
+        for name in ("windows", "targets", "depths"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} is {getattr(self, name)}; give a positive number")
         if not 0 <= self.seed < 1 << 31:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -24,6 +24,7 @@ from ..rope.errors import RopeconvError, counted
 from ..version import __version__
 from .cases import EVAL, Case, EvalLine, EvaluationSizes, Observation, in_trained, parse_lengths
 from .measures.lm_eval import LmEval
+from .measures.losses import Sliding
 from .measures.measure import REGISTRY, Measure
 from .result import Result
 from .row import Row, parse_rows
@@ -75,35 +76,54 @@ def fit_cost(timings: Sequence[tuple[int, float]]) -> Cost:
     return Cost(float(terms[:, 0].sum() / (terms[:, 0] ** 2).sum()))
 
 
-def cost_of(case: Case, costs: Costs) -> float:
-    """The seconds that a case takes; 0 where that is not known."""
-    return costs[case.measure].of(case) if case.measure in costs else 0.0
-
-
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of an evaluation. seconds, tokens, sequences: of the cases to run. costs: of a sequence by measure."""
+    """The cost of an evaluation. cases: to run. costs: of a sequence by measure. at_once: how many run at a time."""
 
-    seconds: float
-    tokens: int
-    sequences: int
+    cases: Sequence[Case]
     costs: Costs
+    at_once: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """The time of the cases whose cost is known."""
+        known = [case for case in self.cases if case.measure in self.costs]
+        return sum(self.costs[case.measure].of(case) for case in known) / self.at_once
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all cases."""
+        return sum(len(case.ids) for case in self.cases)
 
     def to_dict(self) -> JsonObject:
         """JSON-ready data."""
-        return {"seconds": round(self.seconds, 1), "tokens": self.tokens, "sequences": self.sequences}
+        return {"seconds": round(self.seconds, 1), "tokens": self.tokens, "sequences": len(self.cases)}
 
     @property
     def sentence(self) -> str:
         """The estimate for the user."""
         takes = f"take about {duration(self.seconds)}" if self.costs else "will take an unknown time"
-        return f"{counted(self.sequences, 'sequence')} with {self.tokens:,} tokens {takes}."
+        return f"{counted(len(self.cases), 'sequence')} with {self.tokens:,} tokens {takes}."
 
+    def check(self, budget: float, sizes: EvaluationSizes) -> None:
+        """Raises UsageError, with what fits, where it takes longer than a budget in seconds; 0 for none."""
+        if budget and self.seconds > budget:
+            raise UsageError(
+                f"this takes about {duration(self.seconds)}, and --budget is {duration(budget)}; what fits: "
+                f"{self._fitting(budget, sizes)}"
+            )
 
-def estimate(cases: Sequence[Case], costs: Costs, at_once: int = 1) -> Estimate:
-    """The estimate for cases. at_once: how many are run at a time."""
-    seconds = sum(cost_of(case, costs) for case in cases) / at_once
-    return Estimate(seconds, sum(len(case.ids) for case in cases), len(cases), costs)
+    def _fitting(self, budget: float, sizes: EvaluationSizes) -> str:
+        """Options with which the cases stay within a budget in seconds."""
+        windows = int(sizes.windows * budget / self.seconds)
+        if windows >= 1:
+            return f"--windows {windows}"
+        for length in reversed(sizes.lengths[:-1]):
+            shorter = replace(self, cases=[case for case in self.cases if len(case.ids) <= length]).seconds
+            if shorter and shorter / sizes.windows <= budget:
+                fewer = min(sizes.windows, int(sizes.windows * budget / shorter))
+                return f"--windows {fewer} and --lengths up to {in_trained(length, sizes.trained)}"
+        return "a smaller model, or a GPU"
 
 
 def probes(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
@@ -114,20 +134,6 @@ def probes(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
         for length, count in zip(lengths, (2, 1), strict=False)
         for unit in [unit for unit in units if len(unit.case.ids) == length][:count]
     ]
-
-
-def what_fits(cases: Sequence[Case], costs: Costs, sizes: EvaluationSizes, budget: float) -> str:
-    """Options with which cases stay within a budget in seconds, for a message."""
-    total = sum(cost_of(case, costs) for case in cases)
-    windows = int(sizes.windows * budget / total)
-    if windows >= 1:
-        return f"--windows {windows}"
-    for length in reversed(sizes.lengths[:-1]):
-        shorter = sum(cost_of(case, costs) for case in cases if len(case.ids) <= length)
-        if shorter and shorter / sizes.windows <= budget:
-            fewer = min(sizes.windows, int(sizes.windows * budget / shorter))
-            return f"--windows {fewer} and --lengths up to {in_trained(length, sizes.trained)}"
-    return "a smaller model, or a GPU"
 
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -146,15 +152,6 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s" if seconds >= 1 else "1 s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def within(budget: float, cost: Estimate, cases: Sequence[Case], sizes: EvaluationSizes) -> None:
-    """Raises UsageError, with what fits, for an evaluation that takes longer than its budget in seconds; 0 for none."""
-    if budget and cost.seconds > budget:
-        raise UsageError(
-            f"this takes about {duration(cost.seconds)}, and --budget is {duration(budget)}; what fits: "
-            f"{what_fits(cases, cost.costs, sizes, budget)}"
-        )
 
 
 @dataclass
@@ -222,7 +219,7 @@ class Evaluation:
             timings = [] if measure.runs_model else self._timings(measure, journal)
             if timings:
                 costs[measure.name] = fit_cost(timings)
-        return estimate([unit.case for unit in self.missing(journal)], costs, self.at_once)
+        return Estimate([unit.case for unit in self.missing(journal)], costs, self.at_once)
 
     def _timings(self, measure: Measure, journal: Journal[EvalLine] | None) -> list[tuple[int, float]]:
         """Tokens and seconds of the probes of a measure, with the first row that runs."""
@@ -312,7 +309,7 @@ class Evaluation:
                 if timings.keys() >= names and all(len({size for size, _ in timings[name]}) > 1 for name in names):
                     costs = {name: fit_cost(timings[name]) for name in names}
                     left = [unit.case for number, unit in enumerate(units) if number not in finished]
-                    cost, announced = estimate(left, costs, self.at_once), True
+                    cost, announced = Estimate(left, costs, self.at_once), True
                     if cost.seconds > PATIENCE:
                         note(f"The other {cost.sentence}")
 
@@ -333,31 +330,27 @@ class Evaluation:
         )  # fmt: skip
 
 
-def parse_measures(text: str) -> tuple[list[Measure], int]:
-    """`"growth,passkey,sliding:256"` as measures, and the stride of sliding (0 where none is given).
-
-    Raises UsageError for unknown names, and for one that is there twice.
-    """
-    measures, stride = dict[str, Measure](), 0
+def parse_measures(text: str) -> list[Measure]:
+    """`"growth,passkey,sliding:256"` as measures. Raises UsageError for unknown names, and for a measure named twice."""
+    measures = dict[str, Measure]()
     for part in (piece.strip() for piece in text.split(",")):
         name, _, value = part.partition(":")
-        measure = LmEval(value) if name == "lm-eval" else REGISTRY.get(name)
-        if measure is None:
+        if name == "lm-eval":
+            measure: Measure = LmEval(value)
+        elif name not in REGISTRY:
             raise UsageError(f"--measure {part} is not known; choose {', '.join(REGISTRY)}, lm-eval:TASK")
+        elif not value:
+            measure = REGISTRY[name]
+        elif name == "sliding" and value.isdigit() and 0 < int(value) < 1 << 20:
+            measure = Sliding(int(value))
+        else:
+            raise UsageError(f"--measure {part} is not understood; only sliding has a number, as in sliding:256")
         if measure.name in measures:
             raise UsageError(f"--measure has {measure.name} twice; name each once")
-        if (
-            value
-            and not measure.runs_model
-            and (name != "sliding" or not value.isdigit() or not 0 < int(value) < 1 << 20)
-        ):
-            raise UsageError(f"--measure {part} is not understood; only sliding has a number, as in sliding:256")
-        stride = int(value) if name == "sliding" and value else stride
         measures[measure.name] = measure
-    return list(measures.values()), stride
+    return list(measures.values())
 
 
-STRIDE = 256
 SOME = 4096
 """A trained context with which sizes are checked before that of the model is known."""
 
@@ -368,8 +361,7 @@ class Sizes(SizeOptions):
 
     def resolve(self, trained: int) -> EvaluationSizes:
         """The sizes in tokens. trained: the trained context. Raises UsageError and RecipeError for wrong values."""
-        lengths, stride = parse_lengths(self.lengths, trained), parse_measures(self.measures)[1] or STRIDE
-        return copied(EvaluationSizes, self, lengths=lengths, trained=trained, stride=stride)
+        return copied(EvaluationSizes, self, lengths=parse_lengths(self.lengths, trained), trained=trained)
 
 
 @contextmanager
@@ -379,7 +371,7 @@ def open_evaluation(opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[
     opening: the model and its rows. sizes: what is measured. files: names and contents of texts.
     Raises UsageError for options that do not go together, BadSource where the model or a text cannot be read.
     """
-    measures, _ = parse_measures(sizes.measures)
+    measures = parse_measures(sizes.measures)
     sizes.resolve(SOME)  # before a model is loaded
     with open_runner(opening) as (runner, rows):
         yield Evaluation(rows, measures, tokenized(files, runner.tokenizer), sizes.resolve(runner.trained), runner)

@@ -7,16 +7,13 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from ..engines.engine import Engine, TokenLosses
-from ..errors import NotFinite
+from ..engines.engine import Engine
 from ..rope.errors import RopeconvError
 from .cases import Case, EvalLine, EvaluationSizes, Observation, in_trained
 from .measures.measure import Measure
 from .row import Row
 from .runners.runner import Runner
-from .texts import Texts, Tokenizer
+from .texts import Texts
 
 
 @dataclass(frozen=True)
@@ -111,10 +108,12 @@ class UnitRunner:
                 self._loaded = unit.row, self._stack.enter_context(self.runner.engine(unit.row))
         except RopeconvError as problem:
             return Refusal(name, str(problem))
+        begin = time.perf_counter()
         try:
-            return run_unit(unit, self._loaded[1], self.runner.tokenizer)
+            observations = unit.measure.run(name, unit.case, self._loaded[1], self.runner.tokenizer)
         except RopeconvError as problem:
             return Refusal(name, str(problem), unit.measure.name, unit.case.column)
+        return EvalLine(unit.key, time.perf_counter() - begin, observations)
 
     def close(self) -> None:
         """Free the engine."""
@@ -135,29 +134,3 @@ def run_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[UnitR
             if isinstance(result, Refusal):
                 failed.add((result.row, result.measure, result.column))
             yield index, result
-
-
-def run_unit(
-    unit: EvaluationUnit,
-    engine: Engine,
-    tokenizer: Tokenizer,
-    clock: Callable[[], float] = time.perf_counter,
-) -> EvalLine:
-    """Run a unit, and return its line for the journal. Raises NotFinite where a loss is NaN or infinite."""
-    case, start = unit.case, clock()
-    if unit.measure.runs_model:
-        observations = unit.measure.observe_model(case, engine, tokenizer)
-    elif case.generate:
-        tokens = engine.generate(case.ids[: case.targets[0]].tolist(), case.generate)
-        observations = unit.measure.observe_text(case, tokenizer.decode(tokens))
-    else:
-        losses: TokenLosses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
-        if not np.isfinite(losses.loss).all():
-            first = int(case.targets[~np.isfinite(losses.loss)][0])
-            where = engine.not_finite_in(case.ids.tolist())
-            raise NotFinite(
-                f"{unit.row.name} gives NaN or infinite logits at position {first:,} of {len(case.ids):,}"
-                f"{where and f', which begin in the output of {where}'}; give --dtype float32 or bfloat16"
-            )
-        observations = unit.measure.observe(case, losses)
-    return EvalLine(unit.key, clock() - start, observations)

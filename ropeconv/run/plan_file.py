@@ -13,7 +13,7 @@ import tomli
 
 from ..convert.target import Target
 from ..errors import UsageError
-from ..evaluate.evaluation import UNITS, Sizes, parse_duration
+from ..evaluate.evaluation import SOME, UNITS, Sizes, parse_duration, parse_measures
 from ..evaluate.row import Row, parse_rows
 from ..formats.files import read_text
 from ..hub.options import PushOptions
@@ -179,7 +179,8 @@ def _check(plan: RunPlan) -> None:
         raise UsageError(f"targets have the name {max(names, key=names.count)!r} twice; give each its own")
     _check_limits(plan)
     if plan.eval is not None:
-        plan.eval.sizes().resolve(4096)
+        parse_measures(plan.eval.measures)
+        plan.eval.sizes().resolve(SOME)
 
 
 def _check_tasks(plan: RunPlan) -> None:

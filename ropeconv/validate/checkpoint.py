@@ -104,15 +104,11 @@ def _buckets(
     states = reading.states
     for number, run in enumerate(runs):
         measures = reading.measured(reading.head, states.reference[number], stock, states.baked[number], run.targets())
-        if run.kind == "spread":
-            control = reading.controls[number]
-            results.append(
-                bucket_result(run.buckets[0], measures, control.kl, control.noise, "spread", control.allowed)
-            )
-            continue
-        for spread, (bucket, rows) in zip(list(results), run.parts(), strict=False):
-            results.append(
-                bucket_result(bucket, measures[rows], spread.control_kl, spread.noise_kl, "whole", spread.tolerance)
-            )
-        curve = tuple((run.positions[k], kl) for k, kl in zip(run.kept, measures.kl.tolist(), strict=False))
+        controls = reading.controls[number:] if run.kind == "spread" else reading.controls
+        results += [
+            bucket_result(bucket, measures[rows], control.kl, control.noise, run.kind, control.allowed)
+            for control, (bucket, rows) in zip(controls, run.parts(), strict=False)
+        ]
+        if run.kind == "whole":
+            curve = tuple((run.positions[k], kl) for k, kl in zip(run.kept, measures.kl.tolist(), strict=False))
     return results, curve

@@ -8,11 +8,11 @@ patched from the schedule.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ..engines.llamacpp import LlamaCppEngine, overrides
 from ..engines.llamacpp_program import Override
 from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.load import DeviceSpec, folder_of, placed
+from ..engines.transformers.patch import patch
 from ..errors import BadSource
 from ..formats.disk import human
 from ..formats.files import scratch
@@ -32,9 +33,10 @@ from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..rope.forms import Plain
 from ..rope.schedule import QueryScaling, Schedule
+from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, rope_tensors
 from .comparison import Comparison, Settings
-from .sampling import Bucket, tail_buckets, usual_length
+from .sampling import TokenRun, tail_buckets, usual_length
 from .validation import (
     KL_FLOOR,
     POWER,
@@ -76,142 +78,94 @@ class ReferenceLogits:
 
 
 @dataclass(frozen=True)
-class GgufReference(ABC):
+class GgufReference:
     """A way to make the source of a GGUF file compute the schedule.
 
-    floor: the KL that is always allowed. remark: for the report. rule: what else is allowed, for the report. runs: how
-    often the whole sequence is run, with the run of the output. separation: as in `with_rounded_weights`; None where
-    the two sides compute with the same weights in float32.
+    logits: runs all tokens, and returns the logits after those at the rising indices. runs: how often the whole
+    sequence is run, with the run of the output. floor: the KL that is always allowed. separation: as in
+    `with_rounded_weights`; None where the two sides compute with the same weights in float32. remark: for the report.
+    rule: what else is allowed, for the report.
     """
 
-    comparison: Comparison
-    settings: Settings
-    floor: ClassVar[float] = SAME_KERNELS
-    remark: ClassVar[str] = ""
-    rule: ClassVar[str] = ""
-
-    @property
-    def runs(self) -> int:
-        return 3
-
-    @property
-    def separation(self) -> float | None:
-        return None
-
-    @abstractmethod
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
-        """Return the logits after the tokens `kept` of `ids`."""
+    logits: Callable[[list[int], list[int], Progress], ReferenceLogits]
+    runs: int = 3
+    floor: float = SAME_KERNELS
+    separation: float | None = None
+    remark: str = ""
+    rule: str = ""
 
 
-@dataclass(frozen=True)
-class ByKeys(GgufReference):
-    """llama.cpp with metadata keys that are given when the source is loaded. source: the file. keys: for it."""
-
-    source: GgufSource
-    keys: dict[str, Override]
-
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
-        import torch
-
-        engines = (LlamaCppEngine(self.source.path, keys) for keys in ({}, self.keys))
-        return ReferenceLogits(*(torch.as_tensor(engine.logits(ids, kept, progress)) for engine in engines))
+DIVISORS = " The reference has the frequencies as divisors over another base."
+DIVISORS_RULE = (
+    "; with weights that are not in float32, whose products round otherwise where a frequency does, the mean KL may be "
+    "a thousandth of that of the control, or twice that of the unscaled source between these two ways more"
+)
+DEQUANTISED = " The reference has the dequantised weights of the source, in transformers."
+DEQUANTISED_RULE = (
+    "; the mean KL may be twice that of the unscaled source between llama.cpp and transformers more, and the control "
+    "must have ten times that KL"
+)
 
 
-@dataclass(frozen=True)
-class ByDivisors(GgufReference):
-    """llama.cpp with the frequencies as divisors over another base, in a temporary copy of the source.
+def by_keys(
+    source: GgufSource, keys: dict[str, Override], ids: list[int], kept: list[int], progress: Progress
+) -> ReferenceLogits:
+    """Run the source in llama.cpp, with metadata keys that are given when it is loaded."""
+    control, reference = (LlamaCppEngine(source.path, given).logits(ids, kept, progress) for given in ({}, keys))
+    return ReferenceLogits(control, reference)
 
-    source: the file. The noise is that of the unscaled source, written with divisors too.
+
+def by_divisors(
+    source: GgufSource, spec: RopeSpec, schedules: list[Schedule], ids: list[int], kept: list[int], progress: Progress
+) -> ReferenceLogits:
+    """Run the source in llama.cpp, and again with the frequencies of each schedule as divisors over another base.
+
+    spec: the RoPE of the source. schedules: of the reference, and of the unscaled source where the other way to write
+    it causes noise.
     """
-
-    source: GgufSource
-    remark: ClassVar[str] = " The reference has the frequencies as divisors over another base."
-    rule: ClassVar[str] = (
-        "; with weights that are not in float32, whose products round otherwise where a frequency does, the mean KL "
-        "may be a thousandth of that of the control, or twice that of the unscaled source between these two ways more"
-    )
-
-    @property
-    def runs(self) -> int:
-        return 4 if weights_type(self.source.file) else 3
-
-    @property
-    def separation(self) -> float | None:
-        return POWER if weights_type(self.source.file) else None
-
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
-        import torch
-
-        schedules = [self.comparison.schedule, self.comparison.spec.current()][: self.runs - 2]
-        control = LlamaCppEngine(self.source.path).logits(ids, kept, progress)
-        divided = [self._divided(schedule, ids, kept, progress) for schedule in schedules]
-        return ReferenceLogits(*(torch.as_tensor(logits) for logits in (control, *divided)))
-
-    def _divided(self, schedule: Schedule, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Tensor:
-        """Return the logits of a copy of the source that computes a schedule."""
-        file, spec, plain = self.source.file, self.comparison.spec, Plain(SPLIT * self.comparison.spec.rope_theta)
-        keys = overrides(replace(schedule, form=plain), arch_of(file).name)
-        assert keys is not None, "a plain base has keys"
-        base = plain.inv_freq(spec.rotary_dim)
-        rotates = schedule.inv_freq > 0
-        divisors = np.where(rotates, base / np.where(rotates, schedule.inv_freq, 1.0), 1e30).astype("<f4")
-        removed = frozenset({FREQS} & file.tensors.keys())
-        edit = Edit(added=(AddedTensor(FREQS, divisors.tobytes()),), removed=removed)
+    control = LlamaCppEngine(source.path).logits(ids, kept, progress)
+    divided = []
+    for schedule in schedules:
         with scratch() as folder:
-            for shard, path in enumerate(file.paths):
-                write_new(file, shard, edit, folder / path.name)
-            return LlamaCppEngine(folder / file.path.name, keys).logits(ids, kept, progress)
+            divided.append(_divided(source.file, spec, schedule, folder).logits(ids, kept, progress))
+    return ReferenceLogits(control, *divided)
 
 
-@dataclass(frozen=True)
-class PatchedReference(GgufReference):
-    """A checkpoint in transformers in float32, with rotary modules patched from the schedule."""
-
-    floor: ClassVar[float] = KL_FLOOR
-
-    @property
-    def separation(self) -> float | None:
-        return SEPARATION if weights_type(GgufSource(self.comparison.baked).file) else None
-
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
-        return self._read(self.comparison.checkpoint, "float32", ids, kept, progress)
-
-    def _read(
-        self, checkpoint: Source, dtype: str, ids: Sequence[int], kept: Sequence[int], progress: Progress
-    ) -> ReferenceLogits:
-        """Return the logits of a checkpoint that computes in `dtype`."""
-        with folder_of(checkpoint, dtype) as folder:
-            at = placed(checkpoint, DeviceSpec("cpu", dtype, stands_for=self.comparison.stands_for))
-            engine = TransformersEngine.load(folder, at, chunk=len(ids))
-            control = engine.logits(ids, kept, progress)
-            scale, comparison = self.comparison.scale, self.comparison
-            engine.patch(comparison.schedule, comparison.spec, scale, comparison.queries if scale else "")
-            return ReferenceLogits(control, engine.logits(ids, kept, progress))
+def _divided(file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path) -> LlamaCppEngine:
+    """Return a copy of a file, in a folder, that computes a schedule by divisors."""
+    plain = Plain(SPLIT * spec.rope_theta)
+    keys = overrides(replace(schedule, form=plain), arch_of(file).name)
+    assert keys is not None, "a plain base has keys"
+    rotates = schedule.inv_freq > 0
+    divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / np.where(rotates, schedule.inv_freq, 1.0), 1e30)
+    removed = frozenset({FREQS} & file.tensors.keys())
+    edit = Edit(added=(AddedTensor(FREQS, divisors.astype("<f4").tobytes()),), removed=removed)
+    for shard, path in enumerate(file.paths):
+        write_new(file, shard, edit, folder / path.name)
+    return LlamaCppEngine(folder / file.path.name, keys)
 
 
-@dataclass(frozen=True)
-class DequantisedReference(PatchedReference):
-    """A source in GGUF in transformers, with its weights dequantised; the noise is that of the unscaled source."""
+def patched(
+    comparison: Comparison, checkpoint: Source, dtype: str, ids: list[int], kept: list[int], progress: Progress
+) -> ReferenceLogits:
+    """Run a checkpoint of the source in transformers in a precision, with rotary modules patched from the schedule."""
+    with folder_of(checkpoint, dtype) as folder:
+        at = placed(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
+        engine = TransformersEngine.load(folder, at, chunk=len(ids))
+        control = engine.logits(ids, kept, progress)
+        patch(engine.model, comparison.schedule, comparison.spec, comparison.scale, comparison.queries)
+        return ReferenceLogits(control, engine.logits(ids, kept, progress))
 
-    remark: ClassVar[str] = " The reference has the dequantised weights of the source, in transformers."
-    rule: ClassVar[str] = (
-        "; the mean KL may be twice that of the unscaled source between llama.cpp and transformers more, and the "
-        "control must have ten times that KL"
-    )
-    runs: ClassVar[int] = 4
-    separation: ClassVar[float] = math.inf
 
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> ReferenceLogits:
-        import torch
-
-        dtype = "float32" if self.settings.dtype == "auto" else self.settings.dtype
-        dequantised = self.comparison.checkpoint_or_dequantised()
-        assert isinstance(dequantised, GgufCheckpoint)
-        checkpoint = dequantised.in_dtype(dtype)
-        size = human(sum(file.size for file in checkpoint.files()))
-        progress.note(f"The weights of {self.comparison.against} take {size} as {dtype}, on the disk and in memory.")
-        plain = LlamaCppEngine(checkpoint.inner.path).logits(ids, kept, progress)
-        return replace(self._read(checkpoint, dtype, ids, kept, progress), other_control=torch.as_tensor(plain))
+def dequantised(
+    comparison: Comparison, source: GgufCheckpoint, dtype: str, ids: list[int], kept: list[int], progress: Progress
+) -> ReferenceLogits:
+    """Run a source in GGUF in transformers, with its weights dequantised, and in llama.cpp for the noise."""
+    checkpoint = source.in_dtype(dtype)
+    size = human(sum(file.size for file in checkpoint.files()))
+    progress.note(f"The weights of {comparison.against} take {size} as {dtype}, on the disk and in memory.")
+    plain = LlamaCppEngine(checkpoint.inner.path).logits(ids, kept, progress)
+    return replace(patched(comparison, checkpoint, dtype, ids, kept, progress), other_control=plain)
 
 
 def weights_type(file: GgufFile) -> str:
@@ -241,19 +195,18 @@ def validate_gguf(
     length = min(schedule.context, settings.tokens or usual)
     if length <= schedule.original_context:
         progress.note(f"{length} tokens are within the trained context of {schedule.original_context}; raise --tokens")
-    runs = tail_buckets(schedule.original_context, length, EACH)
-    kept = [position for run in runs for position in run.positions]
     width, generator = file.tensors["token_embd.weight"].shape[1], torch.Generator().manual_seed(settings.seed)
     ids = torch.randint(width, (length,), generator=generator).tolist()
+    run = TokenRun.over_all("whole", ids, tail_buckets(schedule.original_context, length, EACH))
     progress.note(f"Running {length} tokens {reference.runs} times: control, reference and output.")
     progress.total(reference.runs * length)
-    logits = reference.logits(ids, kept, progress)
+    logits = reference.logits(ids, run.kept, progress)
     engine = LlamaCppEngine(comparison.baked)
-    stock = torch.as_tensor(engine.logits(ids, kept, progress))
-    results, temperature = _judged(runs, logits, stock, reference), 1.0
+    stock = engine.logits(ids, run.kept, progress)
+    results, temperature = _judged(run, logits, stock, reference), 1.0
     if not rounded and _power(results) < POWER:
         spread = spread_of(logits.reference)
-        over_spread = _judged(runs, logits, stock, reference, spread)
+        over_spread = _judged(run, logits, stock, reference, spread)
         if _power(over_spread) > _power(results):
             results, temperature = over_spread, spread
     same = not rounded and bool((logits.reference == stock).all())
@@ -282,20 +235,27 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
         )
     source, schedule = comparison.source, comparison.schedule
     if not isinstance(source, GgufSource):
-        return PatchedReference(comparison, settings)
+        logits = partial(patched, comparison, source, "float32")
+        return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION if rounded else None)
     arch, spec, baked = arch_of(source.file), comparison.spec, GgufSource(comparison.baked).file
     scales = bool(schedule.log_n) or baked.get(WINDOW_NORM) is not None  # queries or norms
     if not (settings.dequantised or scales or source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier")):
         keys = None if rope_tensors(source.file) else overrides(schedule, arch.name)
-        if keys is not None and comparison.receipt.encoding == "keys":
-            return ByKeys(comparison, settings, source, keys)
         two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
-        if arch.freqs == "used" and "local" not in spec.layers and not two_lists:
-            return ByDivisors(comparison, settings, source)
-        if keys is not None:
-            return ByKeys(comparison, settings, source, keys)
-    comparison.checkpoint_or_dequantised("cannot be given this schedule at loading, and cannot be dequantised either")
-    return DequantisedReference(comparison, settings)
+        divides = arch.freqs == "used" and "local" not in spec.layers and not two_lists
+        if keys is not None and (comparison.receipt.encoding == "keys" or not divides):
+            return GgufReference(partial(by_keys, source, keys))
+        if divides:
+            exact = not weights_type(source.file)
+            logits = partial(by_divisors, source, spec, [schedule, *([] if exact else [spec.current()])])
+            runs, separation = (3, None) if exact else (4, POWER)
+            return GgufReference(logits, runs, separation=separation, remark=DIVISORS, rule=DIVISORS_RULE)
+    checkpoint = comparison.checkpoint_or_dequantised(
+        "cannot be given this schedule at loading, and cannot be dequantised either"
+    )
+    assert isinstance(checkpoint, GgufCheckpoint)
+    logits = partial(dequantised, comparison, checkpoint, "float32" if settings.dtype == "auto" else settings.dtype)
+    return GgufReference(logits, 4, KL_FLOOR, math.inf, DEQUANTISED, DEQUANTISED_RULE)
 
 
 def _rounded(comparison: Comparison) -> str:
@@ -305,23 +265,21 @@ def _rounded(comparison: Comparison) -> str:
 
 
 def _judged(
-    runs: list[Bucket], logits: ReferenceLogits, stock: Tensor, reference: GgufReference, temperature: float = 1.0
+    run: TokenRun, logits: ReferenceLogits, stock: Tensor, reference: GgufReference, temperature: float = 1.0
 ) -> list[BucketResult]:
     """Return the result of each bucket of positions."""
 
     def between(left: Tensor, right: Tensor, rows: slice) -> Measures:
         return measure(left[rows], right[rows, : left.shape[1]], temperature=temperature)
 
-    edges = [0, *accumulate(len(run.positions) for run in runs)]
-    parts = [slice(first, last) for first, last in pairwise(edges)]
-    noise = 0.0
-    if logits.other_control is not None:
-        noise = max(between(logits.control, logits.other_control, rows).kl.mean().item() for rows in parts)
+    noise, other = 0.0, logits.other_control
+    if other is not None:
+        noise = max(between(logits.control, other, rows).kl.mean().item() for _, rows in run.parts())
     results = []
-    for run, rows in zip(runs, parts, strict=True):
+    for bucket, rows in run.parts():
         control_kl = between(logits.reference, logits.control, rows).kl.mean().item()
-        allowed = tolerance(run.positions[-1], 0.0, reference.floor)
-        result = bucket_result(run, between(logits.reference, stock, rows), control_kl, allowed=allowed)
+        allowed = tolerance(bucket.positions[-1], 0.0, reference.floor)
+        result = bucket_result(bucket, between(logits.reference, stock, rows), control_kl, allowed=allowed)
         rounded = reference.separation
         results.append(result if rounded is None else with_rounded_weights(result, noise, rounded))
     return results

@@ -25,11 +25,10 @@ LONGEST = 8192
 
 @dataclass(frozen=True)
 class Bucket:
-    """A range of positions. positions: of tokens, rising. counted: the slice of these tokens in the range."""
+    """A range of positions. positions: those that are compared, rising."""
 
     name: str
     positions: list[int]
-    counted: slice
 
 
 def usual_length(original: int, context: int) -> int:
@@ -37,43 +36,32 @@ def usual_length(original: int, context: int) -> int:
     return min(context, max(512, 4 * original), LONGEST)
 
 
-def doubling_buckets(original: int, context: int, tokens: int) -> list[Bucket]:
-    """Return the buckets of spread runs, one run of at most `tokens` tokens per bucket."""
-    return [_bucket(low, high, tokens) for low, high in pairwise(_edges(original, context))]
-
-
 def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
     """Return the buckets of one run over all positions below `length`: the last `each` positions of every range."""
-    firsts = [(max(low, high - each), high) for low, high in pairwise(_edges(original, length))]
-    return [_all_counted(first, high, list(range(first, high))) for first, high in firsts]
+    firsts = [(max(low, high - each), high) for low, high in doublings(original, length)]
+    return [Bucket(_name(first, high), list(range(first, high))) for first, high in firsts]
 
 
 def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
     """Return the buckets of one run over all positions below `length`: `each` spread positions of every range."""
     buckets = []
-    for low, high in pairwise(_edges(original, length)):
+    for low, high in doublings(original, length):
         count = min(each, high - low)
-        kept = [low + (index + 1) * (high - low) // count - 1 for index in range(count)]
-        buckets.append(_all_counted(low, high, kept))
+        positions = [low + (index + 1) * (high - low) // count - 1 for index in range(count)]
+        buckets.append(Bucket(_name(low, high), positions))
     return buckets
 
 
-def _all_counted(low: int, high: int, positions: list[int]) -> Bucket:
-    return Bucket(f"{low:,}-{high - 1:,}", positions, slice(0, len(positions)))
-
-
-def _edges(original: int, context: int) -> list[int]:
+def doublings(original: int, context: int) -> list[tuple[int, int]]:
+    """Return the trained context and every doubling up to the new one, as first position and last + 1."""
     edges = [0, min(original, context)]
     while edges[-1] < context:
         edges.append(min(2 * edges[-1], context))
-    return edges
+    return list(pairwise(edges))
 
 
-def _bucket(low: int, high: int, tokens: int) -> Bucket:
-    count = min(tokens, high)
-    positions = [index * (high - 1) // max(1, count - 1) for index in range(count)]
-    first = next(index for index, position in enumerate(positions) if position >= low)
-    return Bucket(f"{low:,}-{high - 1:,}", positions, slice(first, count))
+def _name(low: int, high: int) -> str:
+    return f"{low:,}-{high - 1:,}"
 
 
 SPAN = 24  # tokens that are repeated
@@ -130,16 +118,27 @@ class TokenRun:
     kept: list[int]
     buckets: list[Bucket]
 
+    @classmethod
+    def spread(cls, low: int, high: int, ids: list[int]) -> TokenRun:
+        """Return a run of tokens at even distances below position `high`. Those from position `low` on are compared."""
+        positions = [index * (high - 1) // max(1, len(ids) - 1) for index in range(len(ids))]
+        kept = [index for index, position in enumerate(positions) if position >= low]
+        bucket = Bucket(_name(low, high), [positions[index] for index in kept])
+        return cls("spread", ids, positions, kept, [bucket])
+
+    @classmethod
+    def over_all(cls, kind: Literal["spread", "whole"], ids: list[int], buckets: list[Bucket]) -> TokenRun:
+        """Return a run over every position from 0 on. kind, ids, buckets: as in the class."""
+        kept = [position for bucket in buckets for position in bucket.positions]
+        return cls(kind, ids, list(range(len(ids))), kept, buckets)
+
     def until(self, count: int) -> TokenRun:
         """Return the run up to its first `count` compared tokens."""
         if count >= len(self.kept):
             return self
-        kept, buckets, first = self.kept[:count], [], 0
-        for bucket in self.buckets:
-            inside = bucket.positions[: max(0, count - first)]
-            first += len(bucket.positions)
-            if inside:
-                buckets.append(replace(bucket, positions=inside, counted=slice(0, len(inside))))
+        kept = self.kept[:count]
+        parts = [(bucket, bucket.positions[: max(0, count - rows.start)]) for bucket, rows in self.parts()]
+        buckets = [replace(bucket, positions=positions) for bucket, positions in parts if positions]
         stop = kept[-1] + 1 if kept else 0
         return replace(self, ids=self.ids[:stop], positions=self.positions[:stop], kept=kept, buckets=buckets)
 
@@ -153,7 +152,7 @@ class TokenRun:
         """Yield each bucket with the slice of its tokens in `kept`."""
         first = 0
         for bucket in self.buckets:
-            yield bucket, slice(first, first := first + bucket.counted.stop - bucket.counted.start)
+            yield bucket, slice(first, first := first + len(bucket.positions))
 
 
 def token_runs(settings: Settings, schedule: Schedule, vocabulary: int, folder: Path) -> list[TokenRun]:
@@ -162,18 +161,18 @@ def token_runs(settings: Settings, schedule: Schedule, vocabulary: int, folder: 
     settings: lengths, seed and text. schedule: of the output. vocabulary: number of tokens for synthetic text. folder:
     of the source, for its tokenizer. Raises BadSource as `of_text` does.
     """
-    buckets = doubling_buckets(schedule.original_context, schedule.context, settings.spread)
-    longest = max(settings.length, *(len(bucket.positions) for bucket in buckets))
+    longest = max(settings.length, min(settings.spread, schedule.context))
     text = None if settings.text is None else of_text(settings.text, folder, longest, settings.trust_remote_code)
-    runs = []
-    for number, bucket in enumerate(buckets):
-        count = len(bucket.positions)
-        ids = text[:count] if text else synthetic(count, vocabulary, settings.seed + number)
-        kept = list(range(bucket.counted.start, bucket.counted.stop))
-        runs.append(TokenRun("spread", ids, bucket.positions, kept, [bucket]))
+
+    def tokens(count: int, seed: int) -> list[int]:
+        return text[:count] if text else synthetic(count, vocabulary, seed)
+
+    ranges = doublings(schedule.original_context, schedule.context)
+    runs = [
+        TokenRun.spread(low, high, tokens(min(settings.spread, high), settings.seed + number))
+        for number, (low, high) in enumerate(ranges)
+    ]
     if settings.length:
-        whole = spread_buckets(schedule.original_context, settings.length, KEPT)
-        ids = text[: settings.length] if text else synthetic(settings.length, vocabulary, settings.seed)
-        kept = [position for bucket in whole for position in bucket.positions]
-        runs.append(TokenRun("whole", ids, list(range(settings.length)), kept, whole))
+        buckets = spread_buckets(schedule.original_context, settings.length, KEPT)
+        runs.append(TokenRun.over_all("whole", tokens(settings.length, settings.seed), buckets))
     return runs

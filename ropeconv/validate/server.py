@@ -19,7 +19,7 @@ from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..rope.errors import RopeconvError
 from .comparison import Comparison, Settings
-from .gguf import DequantisedReference, weights_type
+from .gguf import DEQUANTISED, weights_type
 from .sampling import KEPT, TokenRun, of_text, spread_buckets, synthetic, usual_length
 from .source_reading import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .validation import (
@@ -99,7 +99,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
         sentence += " The server differs more than the unscaled source does, as another model would."
     if isinstance(comparison.source, GgufSource):
-        sentence += DequantisedReference.remark
+        sentence += DEQUANTISED
     sentence += comparison.remark
     return Validation(
         "", f"{at.device}, the server at {server.client.base_url}", comparison.schedule.digest, len(run.ids),
@@ -127,8 +127,7 @@ def _text_run(spec: ComparisonSpec, served: ServedModel, source: Source, folder:
     else:
         ids = synthetic(length, min(served.vocabulary or vocabulary, vocabulary), settings.seed)
     buckets = spread_buckets(schedule.original_context, length - 1, KEPT)
-    kept = [position for bucket in buckets for position in bucket.positions]
-    return TokenRun("spread", ids, list(range(length)), kept, buckets)
+    return TokenRun.over_all("spread", ids, buckets)
 
 
 def _judged(

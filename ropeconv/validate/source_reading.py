@@ -22,12 +22,13 @@ from ..engines.transformers.patch import (
     choose_all_keys,
     indexers,
     nudged,
+    patch,
     round_weights,
     scale_scores,
 )
 from ..rope.schedule import LogN, QueryScaling, Schedule
 from .comparison import Comparison, Settings
-from .sampling import TokenRun, doubling_buckets, synthetic, token_runs
+from .sampling import TokenRun, doublings, synthetic, token_runs
 from .validation import (
     DETAIL,
     NOISE,
@@ -256,10 +257,9 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
 def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
     """Return the factor of the attention scores with which a faint fault differs most, as a multiple of the noise."""
     schedule = spec.comparison.schedule
-    bucket = doubling_buckets(schedule.original_context, schedule.context, FACTOR_TOKENS)[-1]
-    count = len(bucket.positions)
-    ids = synthetic(count, engine.vocabulary, spec.settings.seed)
-    run = TokenRun("spread", ids, bucket.positions, list(range(bucket.counted.start, count)), [bucket])
+    low, high = doublings(schedule.original_context, schedule.context)[-1]
+    count = min(FACTOR_TOKENS, high)
+    run = TokenRun.spread(low, high, synthetic(count, engine.vocabulary, spec.settings.seed))
 
     def detail(factor: float) -> float:
         scaled = replace(spec, score_factor=factor, progress=Progress())
@@ -354,9 +354,8 @@ class ComparisonSpec:
         comparison.
         """
         comparison = self.comparison
-        scale = scale or comparison.scale
-        queries = comparison.queries if scale else ""
-        undo = engine.patch(schedule or comparison.schedule, comparison.spec, scale, queries)
+        schedule, scale = schedule or comparison.schedule, scale or comparison.scale
+        undo = patch(engine.model, schedule, comparison.spec, scale, comparison.queries)
         usual, engine.chunk = engine.chunk, chunk or engine.chunk
         try:
             return self.plain(engine, run)

@@ -13,6 +13,7 @@ import torch
 from ropeconv.engines.transformers import differentiable
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import load_stock
+from ropeconv.engines.transformers.patch import patch
 from ropeconv.inspection.inspection import inspect_config
 from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
@@ -66,7 +67,7 @@ def test_losses_are_those_of_the_engine(tmp_path: Path) -> None:
     model, spec = loaded("llama", tmp_path / "llama")
     schedule = replace(spec.unscaled().current(), inv_freq=spec.current().inv_freq / 3, attention_factor=1.2)
     engine = TransformersEngine(model)
-    undo = engine.patch(schedule, spec)
+    undo = patch(model, schedule, spec)
     stock = engine.token_losses(IDS, TARGETS).loss
     undo()
     with differentiable.differentiable(model, spec.current(), spec) as made:

@@ -38,7 +38,6 @@ def numbered(*sizes: int, prefix: tuple[int, ...] = ()) -> Texts:
 class Computed(Engine):
     """An engine whose losses are a function of the tokens and a place."""
 
-    gives = frozenset({"token_losses"})
     runtime = "by hand"
 
     def __init__(self, loss: Loss) -> None:
@@ -48,6 +47,9 @@ class Computed(Engine):
         self.asked.append(len(ids))
         losses = np.array([self.loss(ids, target) for target in targets])
         return TokenLosses(losses, losses < 1)
+
+    def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        raise NotImplementedError
 
 
 class ByHand(Runner):

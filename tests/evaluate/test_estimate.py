@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from ropeconv.errors import UsageError
 from ropeconv.evaluate import evaluation as module
 from ropeconv.evaluate import run as running
 from ropeconv.evaluate.cases import EVAL, Case, EvaluationSizes
-from ropeconv.evaluate.evaluation import Cost, Evaluation, estimate, fit_cost, within
+from ropeconv.evaluate.evaluation import Cost, Estimate, Evaluation, fit_cost
 from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
 
@@ -41,7 +42,7 @@ class Timed(Computed):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(running.run_unit, "__defaults__", (clock,))
+    monkeypatch.setattr(running, "time", SimpleNamespace(perf_counter=clock))
     return clock
 
 
@@ -74,14 +75,14 @@ def test_an_estimate_runs_the_first_sequences_and_keeps_them(clock: Clock, tmp_p
         estimated = found.estimate(journal)
         assert engine.asked == [16, 16, 32], "real ones, the first of which warms up"
         left = [unit.case for unit in found.missing(journal)]
-        assert (estimated.sequences, len(left)) == (15, 15)  # of two rows, one of which fails
+        assert (len(estimated.cases), len(left)) == (15, 15)  # of two rows, one of which fails
         assert estimated.seconds == pytest.approx(sum(map(TRUE.of, left)))
         found.run(journal)
     assert len(engine.asked) == 9, "none is read twice"
 
 
 def test_an_estimate_without_a_journal_is_of_the_whole_run(clock: Clock) -> None:
-    assert timed(clock)[1].estimate().sequences == 18
+    assert len(timed(clock)[1].estimate().cases) == 18
 
 
 def test_a_second_length_that_takes_more_than_a_minute_is_not_timed(clock: Clock) -> None:
@@ -107,19 +108,20 @@ def test_a_long_run_is_announced_after_two_lengths(
 
 
 def test_an_estimate_is_the_sum_over_cases() -> None:
-    found = estimate([case(100), case(200)], {"growth": Cost(0.1, 0.0001)})
-    assert (found.seconds, found.tokens, found.sequences) == (pytest.approx(35.0), 300, 2)
+    found = Estimate([case(100), case(200)], {"growth": Cost(0.1, 0.0001)})
+    assert (found.seconds, found.tokens) == (pytest.approx(35.0), 300)
     assert found.sentence == "2 sequences with 300 tokens take about 35 s."
-    assert estimate([case(100)], {}).sentence == "1 sequence with 100 tokens will take an unknown time."
+    assert Estimate([case(100)], {}).sentence == "1 sequence with 100 tokens will take an unknown time."
 
 
 def test_a_budget_says_what_fits() -> None:
     asked, cost = EvaluationSizes((100, 400), 100, windows=4), {"growth": Cost(1.0)}
     cases = [case(length, window=window) for window in range(4) for length in asked.lengths]  # 2000 s
     for budget in (2001, 0):
-        within(budget, estimate(cases, cost), cases, asked)
-    for budget, words in (
-        (1100, "--windows 2$"), (300, "--windows 3 and --lengths up to 1T"), (50, "a smaller model, or a GPU"),
+        Estimate(cases, cost).check(budget, asked)
+    for budget, at_once, words in (
+        (1100, 1, "--windows 2$"), (300, 1, "--windows 3 and --lengths up to 1T"), (50, 1, "a smaller model, or a GPU"),
+        (300, 4, "--windows 2$"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=words):
-            within(budget, estimate(cases, cost), cases, asked)
+            Estimate(cases, cost, at_once).check(budget, asked)

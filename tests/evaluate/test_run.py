@@ -31,7 +31,7 @@ def evaluation(
 ) -> Evaluation:
     rows, texts = [Row(name) for name in (*runner.engines, *runner.refused)], texts or numbered(100)
     runner.tokenizer = texts.tokenizer
-    return Evaluation(rows, parse_measures(measures)[0], texts, asked, runner)
+    return Evaluation(rows, parse_measures(measures), texts, asked, runner)
 
 
 def run(runner: ByHand, folder: Path, progress: Progress | None = None, **options: Any) -> RunOutcome:

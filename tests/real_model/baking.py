@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec
+from ropeconv.engines.transformers.patch import patch
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from scripts.real_model import RealModel
@@ -54,7 +55,7 @@ def test_transformers_computes_the_same_from_a_baked_checkpoint_and_a_patched_mo
     tokenizer = AutoTokenizer.from_pretrained(real.checkpoint)
     ids = tokenizer((real.texts / "class.txt").read_text("utf-8")).input_ids[:160]
     targets = range(1, len(ids))
-    undo = patched.patch(plan.schedule, plan.source_spec)
+    undo = patch(patched.model, plan.schedule, plan.source_spec)
     wanted = patched.token_losses(ids, targets).loss
     undo()
     assert np.abs(stock.token_losses(ids, targets).loss - wanted).max() < 2e-3

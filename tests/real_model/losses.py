@@ -36,7 +36,7 @@ def runner(real: RealModel) -> Iterator[Runner]:
 
 def evaluation(runner: Runner, real: RealModel, rows: str, measure: str, asked: EvaluationSizes) -> Evaluation:
     names = [str(real.texts / f"{name}.txt") for name in ("typesseq", "specialnames", "class")]
-    measures, _ = parse_measures(measure)
+    measures = parse_measures(measure)
     return Evaluation(parse_rows(rows), measures, tokenized(read_files(names), runner.tokenizer), asked, runner)
 
 

@@ -156,7 +156,7 @@ def sequence(length: int = LENGTH) -> list[int]:
 
 def of_llamacpp(path: Path, **options: Any) -> torch.Tensor:
     """Logits at every position, [LENGTH, vocabulary]."""
-    return torch.from_numpy(LlamaCppEngine(path, **options).logits(sequence(), list(range(LENGTH))))
+    return LlamaCppEngine(path, **options).logits(sequence(), list(range(LENGTH)))
 
 
 def of_transformers(source: Path, plan: Plan | None) -> torch.Tensor:
@@ -170,7 +170,7 @@ def of_transformers(source: Path, plan: Plan | None) -> torch.Tensor:
 
 def figures(reference: torch.Tensor, other: torch.Tensor) -> BucketResult:
     """The figures of a comparison of logits."""
-    return bucket_result(Bucket("", [0], slice(1)), measure(reference, other), 0.0)
+    return bucket_result(Bucket("", [0]), measure(reference, other), 0.0)
 
 
 def beyond(reference: torch.Tensor, other: torch.Tensor) -> tuple[BucketResult, BucketResult]:

@@ -54,7 +54,7 @@ def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
     def read(given: Mapping[str, Any]) -> bool:
         from ...evaluate.evaluation import parse_measures
 
-        return any(size in measure.sizes for measure in parse_measures(given["measure"])[0])
+        return any(size in measure.sizes for measure in parse_measures(given["measure"]))
 
     return read
 
@@ -174,10 +174,8 @@ def _opened(
 
 def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
     """Prints what would be run, and what it takes. Raises UsageError where that is more than the budget in seconds."""
-    from ...evaluate.evaluation import within
-
     units, found = evaluation.units, evaluation.estimate()
-    within(budget, found, [unit.case for unit in units], evaluation.sizes)
+    found.check(budget, evaluation.sizes)
     memory = "" if evaluation.workers else evaluation.runner.memory(evaluation.sizes.longest)
     if screen.as_json:
         rows = [row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None} for row in evaluation.rows]
@@ -206,7 +204,6 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
     from ...engines.engine import Progress
     from ...engines.transformers.load import out_of_memory
     from ...evaluate.cases import EVAL
-    from ...evaluate.evaluation import within
     from ...formats.journal import Journal
     from ..execution import stopping
 
@@ -216,7 +213,7 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
             screen.note(f"Left out: {sentence}")
         if missing and budget:
             found = evaluation.estimate(opened)
-            within(budget, found, [unit.case for unit in missing], evaluation.sizes)
+            found.check(budget, evaluation.sizes)
             screen.note(found.sentence)
         done = len(evaluation.units) - len(missing)
         if done:

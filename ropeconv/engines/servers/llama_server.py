@@ -5,8 +5,7 @@ https://github.com/ggml-org/llama.cpp/tree/master/tools/server (`n_probs`, `cach
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
 
 import msgspec
 
@@ -31,12 +30,6 @@ class Props(msgspec.Struct, frozen=True):
     model_path: Name | None = None
 
 
-class LlamaText(msgspec.Struct, frozen=True):
-    """The answer to /detokenize."""
-
-    content: str
-
-
 class LlamaTokenRecord(msgspec.Struct, frozen=True):
     """A token with its log-probability."""
 
@@ -57,13 +50,8 @@ class LlamaCompletion(msgspec.Struct, frozen=True):
 class LlamaServer(Server):
     """A running `llama-server`, whose log-probabilities are of generated tokens only: one request per position."""
 
-    gives = frozenset({"top_log_probs", "tokens"})
-    lacks: ClassVar[Mapping[Output, str]] = {
-        "token_losses": "does not return log-probabilities of prompts, so losses cannot be measured there; measure "
-        "passkey with --generate, or evaluate its GGUF file"
-    }
     owner = "llamacpp"
-    title = "llama-server"
+    text_key = "content"
     computes_in = "float16"  # its cache of keys and values, unless started with -ctk f32 -ctv f32
     unchecked = (
         "which types its cache of keys and values has (16 bits by default)",
@@ -75,6 +63,14 @@ class LlamaServer(Server):
         slot = props.default_generation_settings or Slot()
         runtime = f"llama-server {props.build_info or ''}".strip()
         return ServedModel(entry.id, runtime, slot.n_ctx or meta.n_ctx, props.model_path or "", meta.n_vocab)
+
+    def lacks(self, output: Output) -> str:
+        if output == "tokens":
+            return ""
+        return (
+            f"{self.runtime} does not return log-probabilities of prompts, so losses cannot be measured there; measure "
+            "passkey with --generate, or evaluate its GGUF file"
+        )
 
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
@@ -106,9 +102,6 @@ class LlamaServer(Server):
     def encode(self, text: str, special: bool = False) -> list[int]:
         body = {"content": text, "add_special": special}
         return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.ask("/detokenize", LlamaText, {"tokens": list(ids)}, for_prompt(len(ids))).content
 
     def _after(self, prefix: Sequence[int], generated: int) -> tuple[LlamaTokenRecord, ...]:
         """The log-probabilities of the likeliest tokens after `prefix`, and of `generated`, by a bias."""

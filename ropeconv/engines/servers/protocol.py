@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -146,16 +146,21 @@ def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, .
 class Server(Engine):
     """A running server with one of its models, through one protocol.
 
-    owner: `owned_by` in the server's list of models, which tells the protocol. title: for messages. piece: positions
-    whose losses are requested at a time. computes_in: the precision that limits it for weights in float32; empty for
-    float32. entry: of the model in that list.
+    owner: `owned_by` in the server's list of models, which tells the protocol. text_key: of the text in the answer to
+    /detokenize. detokenize: more fields of that request. piece: positions whose losses are requested at a time.
+    computes_in: the precision that limits it for weights in float32; empty for float32. unchecked: properties of the
+    run that cannot be known from outside, as phrases for the report. entry: of the model in that list.
     """
 
-    gives = frozenset({"top_log_probs", "token_losses", "tokens"})
     owner: ClassVar[str]
-    title: ClassVar[str]
+    text_key: ClassVar[str]
+    detokenize: ClassVar[JsonObject] = {}
     piece: ClassVar[int] = MOST_TOKENS
     computes_in: ClassVar[str] = ""
+    unchecked: ClassVar[tuple[str, ...]] = (
+        "which precision and attention kernel it runs",
+        "tokens other than the likeliest ones",
+    )
 
     def __init__(self, client: httpx.Client, entry: ModelEntry) -> None:
         self.client = client
@@ -177,7 +182,10 @@ class Server(Engine):
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
-        """As in `Engine`, and with the actual next token."""
+        """Log-probabilities of the likeliest next tokens, and of the actual one, a dict per index in `kept`.
+
+        ids: all tokens, from position 0 on. kept: rising indices into `ids`, without the last. progress: callbacks.
+        """
         rows = self.log_probs(ids, kept, TOP)
         (progress or Progress()).advance(len(ids))
         return rows
@@ -186,8 +194,8 @@ class Server(Engine):
         """As in `Engine`, in requests for a piece each, whose prefix the server has cached."""
         import numpy as np
 
-        if "token_losses" not in self.gives:
-            self._cannot("token_losses")
+        if reason := self.lacks("token_losses"):
+            raise RopeconvError(reason)
         self.refuse_longer(targets[-1] + 2)
         rows, start = list[LogProbs](), 0
         while start < len(targets):
@@ -205,7 +213,7 @@ class Server(Engine):
     def misread(self, what: str) -> RopeconvError:
         """The error for an answer that lacks a part of the protocol. what: the missing part."""
         return RopeconvError(
-            f"the answer of {self.title} has no {what}, so this version is not supported; run the model another way"
+            f"the answer of {self.runtime} has no {what}, so this version is not supported; run the model another way"
         )
 
     @cached_property
@@ -218,9 +226,13 @@ class Server(Engine):
         body = {"model": self.served.model, "prompt": text, "add_special_tokens": special}
         return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
 
-    @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens."""
+        """The text of tokens, special ones included."""
+        body = {"model": self.served.model, "tokens": list(ids), **self.detokenize}
+        text = self.ask("/detokenize", dict[str, Any], body, for_prompt(len(ids))).get(self.text_key)
+        if not isinstance(text, str):
+            raise self.misread(self.text_key)
+        return text
 
     def refuse_longer(self, tokens: int) -> None:
         """Raises RopeconvError for more tokens, generated ones included, than the server accepts."""

@@ -6,9 +6,11 @@ https://docs.sglang.io/basic_usage/sampling_params.html (`return_logprob`, `top_
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
+from ...formats.jsontext import JsonObject
 from ...rope.errors import RopeconvError
 from ..engine import LogProbs
 from .protocol import Count, ModelEntry, Name, ServedModel, Server, for_prompt
@@ -38,19 +40,13 @@ class SglangGeneration(msgspec.Struct, frozen=True):
     output_ids: list[Count] | None = None
 
 
-class SglangText(msgspec.Struct, frozen=True):
-    """The answer to /detokenize."""
-
-    text: str
-
-
 class Sglang(Server):
     """A running `sglang serve`, which gives log-probabilities of a prompt from a position on."""
 
     owner = "sglang"
-    title = "SGLang"
+    text_key = "text"
+    detokenize: ClassVar[JsonObject] = {"skip_special_tokens": False}
     piece = 2048  # SGLang keeps the logits of all requested positions
-    unchecked = ("which precision and attention kernel it runs", "tokens other than the likeliest ones")
 
     def describe(self, entry: ModelEntry) -> ServedModel:
         try:
@@ -67,10 +63,6 @@ class Sglang(Server):
         if tokens is None:
             raise self.misread("output_ids")
         return tokens
-
-    def decode(self, ids: Sequence[int]) -> str:
-        body = {"model": self.served.model, "tokens": list(ids), "skip_special_tokens": False}
-        return self.ask("/detokenize", SglangText, body, for_prompt(len(ids))).text
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
         first = min(kept)

@@ -39,12 +39,6 @@ class VllmCompletion(msgspec.Struct, frozen=True):
     choices: list[Choice]
 
 
-class VllmText(msgspec.Struct, frozen=True):
-    """The answer to /detokenize."""
-
-    prompt: str
-
-
 class Vllm(Server):
     """A running `vllm serve`, which gives the log-probabilities of a whole prompt in one request.
 
@@ -52,8 +46,7 @@ class Vllm(Server):
     """
 
     owner = "vllm"
-    title = "vLLM"
-    unchecked = ("which precision and attention kernel it runs", "tokens other than the likeliest ones")
+    text_key = "prompt"
 
     def describe(self, entry: ModelEntry) -> ServedModel:
         version = self.ask("/version", Version).version
@@ -66,10 +59,6 @@ class Vllm(Server):
         if tokens is None:
             raise self.misread("token_ids, which vLLM 0.10.2 or newer has")
         return tokens
-
-    def decode(self, ids: Sequence[int]) -> str:
-        body = {"model": self.served.model, "tokens": list(ids)}
-        return self.ask("/detokenize", VllmText, body, for_prompt(len(ids))).prompt
 
     def _complete(self, ids: Sequence[int], fields: JsonObject, limits: Limits) -> Choice:
         """The completion of a prompt. fields: others of the request."""

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 from ...rope.errors import RopeconvError
 from ...rope.lengths import MOST_TOKENS
-from ...rope.schedule import LogN, QueryScaling, Schedule
-from ...rope.spec import RopeSpec
 from ..engine import Engine, Progress, TokenLosses
 from .load import DeviceSpec, load_stock
 from .memory import release
-from .patch import Undo, compresses, patch
+from .patch import compresses
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,8 +54,6 @@ class TransformersEngine(Engine):
     those of images have no logits (Llama 3.2 Vision, Molmo 2).
     """
 
-    gives = frozenset({"hidden_states", "logits", "token_losses", "tokens"})
-
     def __init__(self, model: PreTrainedModel, chunk: int = 4096) -> None:
         import transformers
 
@@ -80,7 +76,11 @@ class TransformersEngine(Engine):
     def hidden_states(
         self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> Tensor:
-        """As in `Engine`, with `chunk` tokens read at a time."""
+        """Final hidden states of some tokens, a float tensor [len(kept), hidden_size] on the host.
+
+        ids: all tokens. positions: of every token, rising; gaps are allowed. kept: rising indices into `ids` of the
+        tokens whose states are returned. progress: callbacks, of which advance and stopped are called.
+        """
         import torch
 
         return torch.cat([rows.cpu() for rows in self.read(ids, positions, kept, progress or Progress())])
@@ -160,6 +160,7 @@ class TransformersEngine(Engine):
         return outputs.logits[0].float()
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Tensor:
+        """Logits after some tokens, float32 [len(kept), vocabulary]. Parameters as in `hidden_states`."""
         import torch
 
         hidden = self.hidden_states(ids, range(len(ids)), kept, progress)
@@ -230,15 +231,6 @@ class TransformersEngine(Engine):
             for hook in hooks:
                 hook.remove()
         return found[0] if found else ""
-
-    def patch(
-        self, schedule: Schedule, before: RopeSpec, scale: LogN | QueryScaling | None = None, queries: str = ""
-    ) -> Undo:
-        """Makes the model compute a schedule, and returns a function that undoes it.
-
-        schedule, before, scale, queries: as in `patch.patch`, which also says what it raises.
-        """
-        return patch(self.model, schedule, before, scale, queries)
 
     def without_layers(self) -> TransformersEngine:
         """Free the memory of the layers, so that only `head` works, and return the engine."""

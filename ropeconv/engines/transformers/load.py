@@ -165,8 +165,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         found = read_by_layer(model, folder, at.device, getattr(torch, at.dtype))
     else:
         # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
-        key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
-        given: dict[str, object] = {key: getattr(torch, at.dtype), "config": config}
+        given: dict[str, object] = {"dtype": getattr(torch, at.dtype), "config": config}
         if at.device_map or (at.device != "cpu" and installed("accelerate")):
             require("accelerate", f"--device-map {at.device_map}")
             given["device_map"] = at.device_map or at.device

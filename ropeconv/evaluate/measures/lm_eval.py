@@ -71,7 +71,7 @@ class LmEval(Measure):
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         raise NotImplementedError(self.name)
 
-    def observe_model(self, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
+    def run(self, row: str, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
         if not isinstance(engine, TransformersEngine) or not isinstance(tokenizer, CheckpointTokenizer):
             raise RopeconvError(f"{self.name} runs in transformers and not in {engine.runtime}; leave it out")
 

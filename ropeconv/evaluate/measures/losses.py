@@ -79,26 +79,31 @@ class Growth(Measure):
 class Sliding(Measure):
     """Every token is predicted once, from at least a window minus a stride before it (less at the beginning).
 
+    stride: tokens by which a window moves.
+
     The windows, and the mean over tokens, are those of transformers' documentation. The script of jquesnelle/yarn has
     the same windows and takes the mean over windows.
     """
 
     name = "sliding"
-    summary = "loss with a window that moves by --stride (sliding:256), each token predicted once"
+    summary = "loss with a window that moves by 256 tokens, or N with sliding:N; each token is predicted once"
+
+    def __init__(self, stride: int = 256) -> None:
+        self.stride = stride
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         room = sizes.lengths[0] - len(texts.prefix)
-        if sizes.stride > room:
+        if self.stride > room:
             raise UsageError(
-                f"a stride of {sizes.stride:,} leaves out tokens between sequences of {sizes.lengths[0]:,}; give "
+                f"a stride of {self.stride:,} leaves out tokens between sequences of {sizes.lengths[0]:,}; give "
                 f"sliding:N with N up to {room:,}"
             )
         before = len(texts.prefix)
         total = sizes.longest - before
         for document, length in product(long_enough(texts, sizes.longest)[: sizes.windows], sizes.lengths):
             done = 0
-            for number, end in enumerate([*range(min(length - before, total), total, sizes.stride), total]):
-                ids = texts.window(document, end, end - number * sizes.stride + before)
+            for number, end in enumerate([*range(min(length - before, total), total, self.stride), total]):
+                ids = texts.window(document, end, end - number * self.stride + before)
                 targets = np.arange(max(len(ids) - (end - done), max(before, 1)), len(ids), dtype=np.int32)
                 done = end
                 yield Case(self.name, length, document, number, ids, targets)

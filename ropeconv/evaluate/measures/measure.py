@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
+import numpy as np
+
 from ...engines.engine import Engine, Output, TokenLosses
+from ...errors import NotFinite
 from ...rope.registry import Registry
 from ..cases import Case, EvaluationSizes, Observation
 from ..texts import Texts, Tokenizer
@@ -57,13 +60,20 @@ class Measure(ABC):
         """
         return ""
 
-    def observe_text(self, case: Case, text: str) -> list[Observation]:
-        """The observations from a generated text; for measures with an answer."""
-        raise NotImplementedError(self.name)
+    def run(self, row: str, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
+        """The observations of a row in a case, whose engine runs. row: its name.
 
-    def observe_model(self, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
-        """The observations of a measure that runs the model itself. Raises RopeconvError where it cannot run."""
-        raise NotImplementedError(self.name)
+        Raises RopeconvError where the engine cannot run the case, NotFinite where a loss is NaN or infinite.
+        """
+        losses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
+        if not np.isfinite(losses.loss).all():
+            first = int(case.targets[~np.isfinite(losses.loss)][0])
+            where = engine.not_finite_in(case.ids.tolist())
+            raise NotFinite(
+                f"{row} gives NaN or infinite logits at position {first:,} of {len(case.ids):,}"
+                f"{where and f', which begin in the output of {where}'}; give --dtype float32 or bfloat16"
+            )
+        return self.observe(case, losses)
 
 
 REGISTRY: Registry[Measure] = Registry("measure", __package__ or "")

@@ -16,10 +16,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ...engines.engine import TokenLosses
+from ...engines.engine import Engine, TokenLosses
 from ...errors import BadSource, UsageError
 from ..cases import Case, EvaluationSizes, Observation
-from ..texts import Texts
+from ..texts import Texts, Tokenizer
 from .measure import Measure, register
 
 WORDS_FROM = 20_000
@@ -160,7 +160,14 @@ class Retrieval(Measure):
             self._observation(case, "log_prob", -float(losses.loss.mean())),
         ]
 
+    def run(self, row: str, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
+        if not case.generate:
+            return super().run(row, case, engine, tokenizer)
+        tokens = engine.generate(case.ids[: case.targets[0]].tolist(), case.generate)
+        return self.observe_text(case, tokenizer.decode(tokens))
+
     def observe_text(self, case: Case, text: str) -> list[Observation]:
+        """The observations from a generated text."""
         occurs = re.search(rf"(?<![^\W_]){re.escape(case.answer)}(?![^\W_])", text)  # as a whole word or number
         return [self._observation(case, "accuracy", float(occurs is not None), 1)]
 

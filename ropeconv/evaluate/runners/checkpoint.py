@@ -12,7 +12,7 @@ from ...bake.start import inherit_mscale
 from ...engines.engine import Engine, Progress, TokenLosses
 from ...engines.transformers.engine import TransformersEngine
 from ...engines.transformers.load import DeviceSpec
-from ...engines.transformers.patch import Undo
+from ...engines.transformers.patch import Undo, patch
 from ...errors import UnsupportedBake
 from ...inspection.inspection import ConfigInspection
 from ...models.source import Source
@@ -30,8 +30,6 @@ class TwoListEngine(Engine):
     transformers chooses at every forward pass, so that the first chunks of a long sequence would have the short list.
     patch: makes the checkpoint compute a schedule, and returns a function that undoes it.
     """
-
-    gives = frozenset({"token_losses", "tokens"})
 
     def __init__(
         self, loaded: TransformersEngine, schedule: Schedule, patch: Callable[[Schedule], Callable[[], None]]
@@ -126,5 +124,5 @@ class CheckpointRunner(Runner):
 
     def _patch(self, schedule: Schedule) -> Undo:
         weights = self.family.weights
-        queries = (weights.q_norm or weights.q) if schedule.log_n else ""
-        return self.loaded.patch(schedule, self.inspection.spec, schedule.log_n, queries)
+        spec, queries = self.inspection.spec, weights.q_norm or weights.q
+        return patch(self.loaded.model, schedule, spec, schedule.log_n, queries)

@@ -42,7 +42,7 @@ class ServerRunner(Runner):
         server = self.servers[row.name]
         if output is None:
             return f"{server.runtime} is a server, and this measure runs in transformers; leave it out"
-        return "" if output in server.gives else server.without(output)
+        return server.lacks(output)
 
     def engine(self, row: Row) -> AbstractContextManager[Engine]:
         return nullcontext(self.servers[row.name])

@@ -73,7 +73,7 @@ def run(tiny_llama: Path, tmp_path: Path) -> Run:
     """What is measured of a tiny model by the name of a row."""
 
     def measured(task: str, rows: str = "base,linear:4", times: int = 1) -> Any:
-        (measure,), _ = parse_measures(f"lm-eval:{task}")
+        (measure,) = parse_measures(f"lm-eval:{task}")
         with open_runner(RunnerRequest(str(tiny_llama), [], device="cpu")) as (runner, _):
             for _ in range(times):
                 asked = Evaluation(parse_rows(rows), [measure], prose(runner.tokenizer), ASKED, runner)

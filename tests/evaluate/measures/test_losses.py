@@ -10,18 +10,20 @@ import pytest
 from ropeconv import BadSource, UsageError
 from ropeconv.engines.engine import TokenLosses
 from ropeconv.evaluate.cases import Case, EvaluationSizes, Observation
+from ropeconv.evaluate.evaluation import parse_measures
 from ropeconv.evaluate.measures.measure import REGISTRY
 from ropeconv.evaluate.texts import Texts
 
 from ..engines import numbered
 
-ASKED = EvaluationSizes((16, 64, 256), 64, windows=6, targets=10, stride=40)
+ASKED = EvaluationSizes((16, 64, 256), 64, windows=6, targets=10)
 PREFIX = (7, 8)
 
 
 def cases(name: str, texts: Texts, asked: EvaluationSizes = ASKED) -> list[Case]:
     """The cases of a measure, each of which is a part of one text behind its prefix."""
-    found = list(REGISTRY[name].cases(texts, asked))
+    (measure,) = parse_measures(name)
+    found = list(measure.cases(texts, asked))
     for case in found:
         assert case.ids.dtype == np.int32
         assert (np.diff(case.targets) > 0).all()
@@ -59,8 +61,8 @@ def test_position_gives_the_mean_of_every_block_of_one_pass() -> None:
 
 @pytest.mark.parametrize("prefix", [(), PREFIX])
 def test_sliding_predicts_every_token_once_with_enough_before_it(prefix: tuple[int, ...]) -> None:
-    asked, before = EvaluationSizes((64, 256), 64, windows=2, stride=40), len(prefix)
-    found = cases("sliding", numbered(300, 270, prefix=prefix), asked)
+    asked, before = EvaluationSizes((64, 256), 64, windows=2), len(prefix)
+    found = cases("sliding:40", numbered(300, 270, prefix=prefix), asked)
     for document, length in ((document, length) for document in (0, 1) for length in asked.lengths):
         own = [case for case in found if (case.document, case.column) == (document, length)]
         predicted = [int(token) - 1000 * document for case in own for token in case.ids[case.targets]]
@@ -81,7 +83,7 @@ def test_sliding_has_the_windows_of_the_documentation_of_transformers() -> None:
         windows.append((begin, end, end - max(before, 1)))  # the first token of the text is not predicted
         if end == total:
             break
-    found = cases("sliding", numbered(300), EvaluationSizes((length, total), 64, windows=1, stride=stride))
+    found = cases(f"sliding:{stride}", numbered(300), EvaluationSizes((length, total), 64, windows=1))
     own = [case for case in found if case.column == length]
     assert [(int(case.ids[0]), int(case.ids[-1]) + 1, len(case.targets)) for case in own] == windows
 
@@ -123,6 +125,6 @@ def test_longppl_needs_the_trained_length_and_a_shorter_one() -> None:
 
 def test_a_stride_that_leaves_tokens_out_is_refused() -> None:
     texts = numbered(300, prefix=(7,))
-    assert cases("sliding", texts, EvaluationSizes((64, 128), 64, stride=63))
+    assert cases("sliding:63", texts, EvaluationSizes((64, 128), 64))
     with pytest.raises(UsageError, match="a stride of 64 leaves out tokens between sequences of 64; give sliding:N"):
-        cases("sliding", texts, EvaluationSizes((64, 128), 64, stride=64))
+        cases("sliding:64", texts, EvaluationSizes((64, 128), 64))

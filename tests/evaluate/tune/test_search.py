@@ -39,14 +39,15 @@ Loss = Callable[[Schedule, int], float]
 class Known(Engine):
     """An engine whose tokens all lose the same, by a function of the schedule and of the number of the window."""
 
-    gives = frozenset({"token_losses"})
-
     def __init__(self, loss: Loss) -> None:
         self.loss, self.schedule, self.read = loss, SPEC.current(), list[int]()
 
     def token_losses(self, ids: Any, targets: Any, progress: Progress | None = None) -> TokenLosses:
         self.read.append(ids[0])
         return TokenLosses(np.full(len(targets), self.loss(self.schedule, ids[0])), np.ones(len(targets), bool))
+
+    def generate(self, ids: Any, count: int) -> list[int]:
+        raise NotImplementedError
 
     @contextmanager
     def patched(self, schedule: Schedule) -> Iterator[Engine]:

@@ -222,13 +222,13 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
         words[words.index("--recipe") + 1] = Path(form.recipe).name
     if not publishing:
         return shlex.join([*words, *(["-o", str(plan.target.out)] if plan.target.out is not None else [])])
-    how: list[str] = []
+    flags: list[str] = []
     for option in options(PushOptions):
         value = getattr(form, option.name)
-        how += [] if value == option.default else [option.flag] if value is True else [option.flag, value]
-    if {*how} <= {"--private", "--create-pr"}:
-        return shlex.join([*words, "--push", form.repo_id, *how])
-    write, push = [*words, "-o", plan.out.name], ["ropeconv", "push", plan.out.name, form.repo_id, *how]
+        flags += [] if value == option.default else [option.flag] if value is True else [option.flag, value]
+    if {*flags} <= {"--private", "--create-pr"}:
+        return shlex.join([*words, "--push", form.repo_id, *flags])
+    write, push = [*words, "-o", plan.out.name], ["ropeconv", "push", plan.out.name, form.repo_id, *flags]
     return f"{shlex.join(write)}\n{shlex.join(push)}"
 
 

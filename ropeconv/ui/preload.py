@@ -19,8 +19,8 @@ def _warm() -> None:
     """Answers the largest page once, for a model of no matter."""
     from ..models.config import sample_config
     from ..models.registry import families
-    from .context import TaskContext
     from .forms import CompareForm
+    from .job import TaskContext
     from .sheet import HtmlSheet
     from .tasks import TASKS
 

@@ -18,9 +18,8 @@ from ..formats.files import scratch
 from ..formats.package_data import render
 from ..rope.errors import RopeconvError
 from .access import PARAMETER, KeyMiddleware, OriginMiddleware, new_key
-from .context import PageAnswer, PageProgress
 from .forms import PageForm
-from .job import CANCELLED, PageJob, failure, prepare
+from .job import CANCELLED, PageAnswer, PageJob, PageProgress, failure, prepare
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

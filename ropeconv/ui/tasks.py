@@ -19,7 +19,7 @@ from ..evaluate.result import read_result
 from ..formats import jsontext
 from ..formats.files import read_text
 from ..hub.options import PublishOptions, repository
-from ..hub.upload_set import UploadSet, planned, with_card
+from ..hub.upload_set import planned, with_card
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import parse_receipt, receipt_of
@@ -40,7 +40,6 @@ from ..views.results import show_result, show_validation
 from ..views.schedule_plots import pictures_of
 from ..views.support import POPULAR, WORDS, title_of
 from ..views.validation_plots import validation_pictures
-from .context import PageProgress, TaskContext
 from .forms import (
     BakeForm,
     CompareForm,
@@ -54,6 +53,7 @@ from .forms import (
     to_bake,
     to_page,
 )
+from .job import PageProgress, TaskContext
 from .sheet import HtmlSheet
 
 CONFIG = "config.json"
@@ -99,12 +99,15 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
 def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Publishes an output. Nothing of it stays on this disk."""
-    how = _publication(form)
-    output_plan = _planned(form, task)
+    from ..hub.publish import publish as publish_on_hub
     from ..hub.publish import staged
 
+    how = _publication(form)
+    output_plan = _planned(form, task)
     with staged(output_plan, writing=task.progress("Writing", output_plan.bytes)) as (done, what):
-        url = _sent(what, how, task, sheet)
+        with task.progress(f"Publishing {how.repo_id}"):
+            url = publish_on_hub(what, how, sheet.note)
+        task.finish()
     sheet.note(done.reason and f"Not checked: {done.reason}.")
     sheet.link(url, f"Published: {url}")
     show_outcome(output_plan, Outcome(check=done.check), sheet)
@@ -130,15 +133,6 @@ def _publication(form: BakeForm) -> PublishOptions:
     if not form.repo_id:
         raise UsageError("no repository is given; write owner/name of the one to publish to")
     return copied(PublishOptions, form, repo_id=repository(form.repo_id))
-
-
-def _sent(what: UploadSet, how: PublishOptions, task: TaskContext, sheet: HtmlSheet) -> str:
-    from ..hub.publish import publish as publish_on_hub
-
-    with task.progress(f"Publishing {how.repo_id}"):
-        url = publish_on_hub(what, how, sheet.note)
-    task.finish()
-    return url
 
 
 def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:

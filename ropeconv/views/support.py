@@ -6,28 +6,19 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol, get_args
+from typing import get_args
 
+from ..inspection.receipts.receipt import RuntimeRecord
 from ..rope.errors import counted
 from ..runtimes.runtime import Status, version_key
+from ..runtimes.verdict import Verdict
 from .sheet import legend
 
 UNREAD = ("unsupported", "unknown")
 """Statuses of runtimes that do not read the config."""
 VERSIONS = re.compile(r"(?P<title>.+) (?P<first>[\d.]+)(?:-(?P<last>[\d.]+))?")
-
-
-class VerdictLike(Protocol):
-    """A `Verdict`, or the record of one in a receipt."""
-
-    @property
-    def runtime(self) -> str: ...
-    @property
-    def display_name(self) -> str: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def grade(self) -> str: ...
+VerdictLike = Verdict | RuntimeRecord
+"""A verdict, or the record of one in a receipt."""
 
 
 @dataclass(frozen=True)

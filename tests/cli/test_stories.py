@@ -11,12 +11,6 @@ from typing import Any
 
 import pytest
 
-import ropeconv
-from ropeconv.ui.context import TaskContext
-from ropeconv.ui.forms import BakeForm, ModelForm
-from ropeconv.ui.sheet import HtmlSheet
-from ropeconv.ui.tasks import TASKS
-
 from ..conftest import CONFIGS
 from ..models.test_meta import release
 from ..support.gguf_files import write
@@ -113,19 +107,14 @@ ANSWERED = {
     "help": "use `ropeconv --help`",
     "eval model --output r.json": "use -o",
     "ui --quantize q8_0": "there is no option --quantize; `ropeconv ui --help-all` lists them",
-    "apply model": "such as --yarn 4, or a length, such as --context 128k",
     "apply model --context 128k": "name a method, such as --yarn 128k",
     "apply model --context 300": "not a multiple of 1k",
     "apply model --yarn 4 --runtime ollama": "add --to gguf",
-    "apply model --yarn 4 --ntk 4": "choose one",
-    "apply model --yarn 4x": "a factor such as 4, or a length such as 128k",
     "apply nowhere --yarn 4": "give a path, or owner/name",
     "apply done --yarn 8": "pass --replace",
     "apply llama31.json --yarn 256k": "pass --replace",
-    "apply model --yarn 4 -o done": "replace it with --force",
     "apply adapter --yarn 4": "bake its base model ('model'), and load the adapter on the result",
     "restore hand.json": "give the folder `apply` made",
-    "apply bloom.json --yarn 4": "does not use rotary position embeddings",
     "apply unknown.json --yarn 4": "--family qwen2",
     "apply interleaved.json --yarn 4": "--family cohere to treat it as that, where pairs (2i, 2i + 1) rotate",
     "apply model --as-is --to gguf --outtype q4_k_m": "fetch the tokenizer",
@@ -142,8 +131,6 @@ ANSWERED = {
     "validate elsewhere/done": "add --against",
     "validate changed": "run apply again",
     "push done me/x": "check your connection",
-    "train-config model --for trl": "run `ropeconv apply` first",
-    "restore model": "give the folder `apply` made",
 }
 
 
@@ -176,7 +163,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "adapter").mkdir()
     (folder / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "model"}')
     (folder / "factors.json").write_text(json.dumps({"short_factor": [1.0] * 32, "long_factor": [2.0] * 32}))
-    (folder / "bloom.json").write_text('{"model_type": "bloom", "hidden_size": 64}')
     (folder / "plan.toml").write_text('sources = ["model"]\nrecipes = ["yarn:4"]\ntasks = ["apply"]\ntargets = [{}]\n')
     qwen = "Qwen--Qwen2.5-7B-Instruct.json"
     config(folder, "qwen", qwen)
@@ -219,16 +205,3 @@ def test_the_answer_has_the_command_that_works(folder: Path, words: str) -> None
 def test_an_agreeing_validation_fits_15_lines_of_80_columns(folder: Path) -> None:
     stdout = command(folder, "validate", "done", code=0).stdout
     assert sum(max(1, math.ceil(len(line) / 80)) for line in stdout.splitlines()) <= 15, stdout
-
-
-def test_the_page_inspects_plans_and_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    for task, form, answer in (
-        ("inspect", ModelForm(source="model"), "Its RoPE in pictures"),
-        ("plan", BakeForm(source="model", context="4"), "It will be written to"),
-        ("write", BakeForm(source="model", context="4", out="by-page"), "Next</span>"),
-    ):
-        sheet = HtmlSheet()
-        TASKS[task](form, TaskContext(lambda message: None), sheet)
-        assert answer in sheet.html(), sheet.html()
-    assert ropeconv.inspect(folder / "by-page").spec.context == 256

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 from html.parser import HTMLParser
 
-from ropeconv.ui.context import PageProgress
-from ropeconv.ui.job import failure
+from ropeconv.ui.job import PageProgress, failure
 from ropeconv.ui.server import _shown
 from ropeconv.ui.sheet import HtmlSheet
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from ropeconv.rope.errors import RopeconvError
-from ropeconv.ui.context import PageAnswer
 from ropeconv.ui.forms import BakeForm, ModelForm
-from ropeconv.ui.job import PageJob
+from ropeconv.ui.job import PageAnswer, PageJob
 from ropeconv.ui.server import Front, _listening
 
 from ..support.hub_writing import WritingHub

@@ -14,8 +14,8 @@ import pytest
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
-from ropeconv.ui.context import TaskContext
 from ropeconv.ui.forms import BakeForm, CompareForm, ModelForm, PageForm, RuntimesForm, command_of
+from ropeconv.ui.job import TaskContext
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS, shown
 

@@ -331,7 +331,10 @@ class Evaluation:
 
 
 def parse_measures(text: str) -> list[Measure]:
-    """`"growth,passkey,sliding:256"` as measures. Raises UsageError for unknown names, and for a measure named twice."""
+    """`"growth,passkey,sliding:256"` as measures.
+
+    Raises UsageError for unknown names, and for one that is there twice.
+    """
     measures = dict[str, Measure]()
     for part in (piece.strip() for piece in text.split(",")):
         name, _, value = part.partition(":")

@@ -33,28 +33,27 @@ from .result import FEWEST, GROWTH, POSITION, Cell, Result, RowResult, derived, 
 class Ranking:
     """Advice sorted by measured loss.
 
-    methods: those that were measured, by their loss, then the others in their own order. rows: of the result, by the
-    name of the method. column: the length whose loss counts. result: of the evaluation.
+    methods: those that were measured, by their loss, then the others in their own order. measured: the row of the
+    result, and its loss, by the name of the method. column: the length whose loss counts. result: of the evaluation.
     """
 
     methods: list[Advice]
-    rows: dict[str, RowResult]
+    measured: dict[str, tuple[RowResult, Cell]]
     column: int
     result: Result
 
     def cells(self, advice: Advice) -> tuple[str, ...]:
         """Cells for a table: the loss, the price, and the length to which it holds."""
-        row = self.rows.get(advice.method.name)
-        if row is None:
+        row, cell = self.measured.get(advice.method.name, (None, None))
+        if row is None or cell is None:
             return "-", "-", "-"
-        return f"{_loss(self.result, row, self.column).value:.3f}", *(entry.text for entry in derived(row, self.result))
+        return f"{cell.value:.3f}", *(entry.text for entry in derived(row, self.result))
 
     def to_dict(self, advice: Advice) -> JsonObject | None:
         """The measurement of a method, as JSON-ready data; None without one."""
-        row = self.rows.get(advice.method.name)
-        if row is None:
+        row, cell = self.measured.get(advice.method.name, (None, None))
+        if row is None or cell is None:
             return None
-        cell = _loss(self.result, row, self.column)
         return {
             "row": row.name, "length": cell.column, "loss": cell.value, "error": cell.error,
             "difference": cell.difference, "difference_error": cell.difference_error, "price": row.price,
@@ -80,23 +79,17 @@ def ranked(methods: Sequence[Advice], result: Result, inspection: Inspection, co
     if not columns:
         raise UsageError("the evaluation has no growth; run `ropeconv eval` with --measure growth")
     column = max((length for length in columns if length <= context), default=columns[0])
-    rows: dict[str, RowResult] = {}
+    measured: dict[str, tuple[RowResult, Cell]] = {}
     for row in result.rows:
-        schedule = _schedule(row, inspection)
-        if schedule is not None and result.cell(row.name, GROWTH, "loss", column):
-            rows |= {advice.method.name: row for advice in methods if _alike(schedule, advice.schedule)}
+        schedule, cell = _schedule(row, inspection), result.cell(row.name, GROWTH, "loss", column)
+        if schedule is not None and cell is not None:
+            measured |= {advice.method.name: (row, cell) for advice in methods if _alike(schedule, advice.schedule)}
 
-    def place(advice: Advice) -> tuple[bool, bool, float]:
-        row = rows.get(advice.method.name)
-        return not advice.writable, row is None, 0.0 if row is None else _loss(result, row, column).value
+    def place(advice: Advice) -> tuple[bool, float]:
+        _, cell = measured.get(advice.method.name, (None, None))
+        return not advice.writable, math.inf if cell is None else cell.value
 
-    return Ranking(sorted(methods, key=place), rows, column, result)
-
-
-def _loss(result: Result, row: RowResult, column: int) -> Cell:
-    cell = result.cell(row.name, GROWTH, "loss", column)
-    assert cell is not None, row.name
-    return cell
+    return Ranking(sorted(methods, key=place), measured, column, result)
 
 
 def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from ..convert.encoding import ENCODINGS
@@ -93,9 +94,16 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
         raise foreign(folder, f"its config.json loads code from {place!r}")
     if not classes or (not str(config.get("model_type", "")).endswith(STORED_ROPE) and not allowed):
         return False  # transformers runs its own classes then
-    if not allowed and (what := next(_unlike_ours(folder, config), "")):
-        raise foreign(folder, what)
+    if not allowed and (reason := next(_unlike_ours(folder, config), "")):
+        raise foreign(folder, reason)
     return True
+
+
+class StoredSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of a modelling file of `--encoding buffers` in a config."""
+
+    attention_factor: float = 1.0
+    log_n: LogN | None = None
 
 
 def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
@@ -109,30 +117,14 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
             yield f"{key} of its config.json is {str(config.get(key))[:200]}"
     path, settings = folder / f"{MODULE}.py", config.get(SETTINGS)
     try:
-        code = modelling(family, _log_n(settings))
+        code = modelling(family, msgspec.convert(settings, StoredSettings).log_n)
         same = path.is_file() and path.stat().st_size == len(code.encode()) and read_text(path, path.name) == code
-    except (AttributeError, TypeError, ValueError):
+    except msgspec.ValidationError:
         yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
         return
     if not same:
         yield f"{path.name} has other contents"
     yield from _other_code(folder)
-
-
-def _log_n(settings: object) -> LogN | None:
-    """Return the log-n of the settings in a config. Raises TypeError, ValueError or AttributeError for others."""
-    if not isinstance(settings, dict) or not settings.keys() <= {"attention_factor", "log_n"}:
-        raise TypeError(settings)
-    rule = settings.get("log_n")
-    if rule is None:
-        return None
-    if (
-        rule.keys() != {"kind", "length"}
-        or rule["kind"] not in ("clamped", "full")
-        or not isinstance(rule["length"], int)
-    ):
-        raise ValueError(rule)
-    return LogN(rule["kind"], rule["length"])
 
 
 def _other_code(folder: Path) -> Iterator[str]:

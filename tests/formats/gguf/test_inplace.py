@@ -7,10 +7,8 @@ import fcntl
 import hashlib
 import os
 import shutil
-import signal
 import struct
 import subprocess
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -27,7 +25,6 @@ from ropeconv.formats.gguf.header import f32, read_header, string, u32
 from ropeconv.formats.gguf.inplace import can_insert, journal_of, move_data, phases, recover
 from ropeconv.rope.errors import RopeconvError
 
-from ...support.extent import ALL, sample
 from ...support.gguf_files import contents, write
 from ..conftest import EDIT, fails, stopped
 
@@ -105,31 +102,6 @@ def test_memory_does_not_grow_with_what_changes(tmp_path: Path) -> None:
 
 
 # Kills
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.formats.gguf.test_inplace import edit
-from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.inplace import phases
-for step in phases(GgufFile.open(Path(sys.argv[1])), edit()):
-    if step == sys.argv[2]:
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_killed_process_leaves_what_undoes_its_change(path: Path) -> None:
-    original, walked = path.read_bytes(), list(phases(GgufFile.open(path), edit()))
-    for step in walked if ALL else [*sample(walked[:-1], 1), "done"]:
-        path.write_bytes(original)
-        done = subprocess.run([sys.executable, "-c", KILLED, path, step], capture_output=True, text=True, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        assert recover(path) is (step != "done")
-        assert (path.read_bytes() == original) is (step != "done")
-        assert not recover(path)
-        if step != "done":
-            assert list(phases(GgufFile.open(path), edit()))[-1] == "done"
-        assert contents(path)["rope_freqs.weight"] == NEW
 
 
 def back_at_every_step(path: Path, made: Edit, before: bytes) -> list[str]:

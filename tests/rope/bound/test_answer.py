@@ -195,9 +195,3 @@ def test_a_search_without_tables_is_right_on_both_sides_of_each_answer(rotary_di
     assert wide[1] / wide[0] > 1.01
     free = [*np.geomspace(begin, end, 20)[1:-1], *np.geomspace(*wide, 50)[1:-1], *np.geomspace(last, 1e9, 200)[1:]]
     assert min(map(lowest, free)) >= 0
-
-
-def lowest(rotary_dim: int, distance: int, begin: float, end: float) -> float:
-    """The lowest sum of cosines of one distance over 4,000 bases inside a window."""
-    bases = np.geomspace(begin, min(end, 1e3 * begin), 4001)[1:-1]
-    return float(sum(np.cos(distance * bases ** (-2 * pair / rotary_dim)) for pair in range(rotary_dim // 2)).min())

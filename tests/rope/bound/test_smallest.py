@@ -1,7 +1,7 @@
 """The smallest base: published and separately computed values, its proof re-proved, and the precision of its sums."""
 
 import math
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from itertools import pairwise
 
 import mpmath
@@ -10,7 +10,7 @@ import pytest
 
 from ropeconv.rope.bound.answer import bound, published
 from ropeconv.rope.bound.smallest import Sweep, last_violating, smallest_log_base, wide_intervals
-from ropeconv.rope.bound.sums import DIGITS, Sums, cos_sin, float64_error
+from ropeconv.rope.bound.sums import Sums, float64_error
 
 from .naive import holds, negative_throughout, precise
 
@@ -138,14 +138,3 @@ def test_values_and_slopes_to_forty_digits(rotary_dim: int, head_dim: int, dista
         assert abs(mpmath.mpf(str(exact_slope)) - wanted_slope) < mpmath.mpf("1e-12") * distance
     assert value[0] == pytest.approx(float(wanted), abs=float64_error(rotary_dim // 2, distance + 1))
     assert slope[0] == pytest.approx(float(wanted_slope), abs=1e-10 * distance)
-
-
-@pytest.mark.parametrize("text", ["0", "0.7", "-0.7", "1.6", "3.1", "4.8", "6.2", "-5", "12345.678", "1e15", "1e29"])
-def test_cosine_and_sine_in_every_quarter(text: str) -> None:
-    with localcontext(prec=DIGITS):
-        cosine, sine = cos_sin(Decimal(text))
-    with mpmath.workdps(90):
-        angle = mpmath.mpf(text)
-        limit = max(abs(angle), 1) * mpmath.mpf("1e-48")
-        assert abs(mpmath.mpf(str(cosine)) - mpmath.cos(angle)) < limit
-        assert abs(mpmath.mpf(str(sine)) - mpmath.sin(angle)) < limit

@@ -18,13 +18,13 @@ EXTRAS = {
 """The extra that installs each package that is imported late."""
 
 
-def require(package: str, what: str, extra: str = "") -> None:
+def require(package: str, task: str, extra: str = "") -> None:
     """Raise RopeconvError if a package is not installed.
 
-    package: its name in imports. what: needs it, for the message. extra: that installs it, by default as in `EXTRAS`.
+    package: its name in imports. task: what needs it, for the message. extra: by default as in `EXTRAS`.
     """
     if not installed(package):
-        raise missing(package, what, extra)
+        raise missing(package, task, extra)
 
 
 def installed(package: str) -> bool:
@@ -35,11 +35,11 @@ def installed(package: str) -> bool:
         return False
 
 
-def missing(package: str, what: str = "this", extra: str = "") -> RopeconvError:
+def missing(package: str, task: str = "this", extra: str = "") -> RopeconvError:
     """Return the error for a package that is not installed. Parameters as in `require`."""
     extra = extra or EXTRAS.get(package, "")
     install = f"ropeconv[{extra}]" if extra else package
-    return RopeconvError(f"{what} needs {package}, which is not installed; pip install '{install}'")
+    return RopeconvError(f"{task} needs {package}, which is not installed; pip install '{install}'")
 
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY")

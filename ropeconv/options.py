@@ -91,7 +91,7 @@ def described(name: str, hint: Any, default: Any, details: Mapping[str, Any]) ->
 
 def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any) -> T:
     """An instance from the values of options by their names on the command line. others: other fields."""
-    values = {one.name: given.get(one.parameter) for one in options(kind)}
+    values = {option.name: given.get(option.parameter) for option in options(kind)}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return kind(**{name: value for name, value in plain.items() if value not in (None, "")}, **others)
 

@@ -65,10 +65,10 @@ def entries(value: object) -> Iterator[tuple[str, object]]:
         level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
 
 
-def foreign(folder: Path, what: str) -> BadSource:
-    """Return the error for code that needs permission. what: a clause that names the file and the code."""
+def foreign(folder: Path, reason: str) -> BadSource:
+    """Return the error for code that needs permission. reason: a clause that names the file and the code."""
     return BadSource(
-        f"{folder} has code that ropeconv did not write: {what}; read it, and pass --trust-remote-code to run it"
+        f"{folder} has code that ropeconv did not write: {reason}; read it, and pass --trust-remote-code to run it"
     )
 
 
@@ -207,7 +207,7 @@ def load_pickled(path: Path) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _sentences(folder: Path, trust: bool, what: str, otherwise: str = "correct its files") -> Iterator[None]:
+def _sentences(folder: Path, trust: bool, failure: str, otherwise: str = "correct its files") -> Iterator[None]:
     """Turn errors of a load into messages, and keep transformers from asking on stdin."""
     from transformers import dynamic_module_utils
 
@@ -231,7 +231,7 @@ def _sentences(folder: Path, trust: bool, what: str, otherwise: str = "correct i
             ) from None
         if isinstance(problem, ImportError):
             otherwise = "install that package, or correct its config.json"
-        raise BadSource(f"{what} ({_said(problem)}); {otherwise}") from problem
+        raise BadSource(f"{failure} ({_said(problem)}); {otherwise}") from problem
     finally:
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
 

@@ -308,7 +308,7 @@ def _value(name: str, value: Any, keyword: Keyword) -> Any:
     if keyword.kind is str and type(value).__module__ == "torch":  # a dtype or a device
         value = f"{value}".removeprefix("torch.")
     values = value if keyword.many and not isinstance(value, keyword.kind) else [value]
-    if not isinstance(values, Iterable) or not all(isinstance(one, keyword.kind) for one in values):
+    if not isinstance(values, Iterable) or not all(isinstance(item, keyword.kind) for item in values):
         raise UsageError(f"{name}={value!r} is not {keyword.words}")
     return list(values) if keyword.many else value
 
@@ -333,9 +333,13 @@ def _is_loaded(model: Any) -> bool:
     return hasattr(getattr(model, "config", None), "to_dict") and hasattr(model, "named_modules")
 
 
-def _described(thing: object) -> str:
+def _described(argument: object) -> str:
     """Describe a wrong argument, for a message."""
-    return repr(thing) if isinstance(thing, str | int | float) or thing is None else f"a {type(thing).__name__}"
+    return (
+        repr(argument)
+        if isinstance(argument, str | int | float) or argument is None
+        else f"a {type(argument).__name__}"
+    )
 
 
 def _reference(verb: str, model: Any) -> str:

@@ -254,7 +254,10 @@ class Advice:
 
 
 def advise(
-    source: Source | GgufSource, context: int, outputs: Sequence[Format] | None = None, seen: Inspection | None = None
+    source: Source | GgufSource,
+    context: int,
+    outputs: Sequence[Format] | None = None,
+    inspection: Inspection | None = None,
 ) -> tuple[list[Advice], dict[str, str]]:
     """Compare every method that reaches a length.
 
@@ -265,7 +268,7 @@ def advise(
         source: The model.
         context: The length in tokens.
         outputs: Formats that are planned; None for all that the model can have.
-        seen: The inspection of the model; None for one that is made here.
+        inspection: The inspection of the model; None for one that is made here.
 
     Returns:
         Advice sorted by CRITERION, and the reason per method that does not fit.
@@ -273,9 +276,9 @@ def advise(
     Raises:
         UsageError: The context is within the trained one.
     """
-    seen = seen or inspect_source(source)
-    training = trained_scaling(seen)
-    start = seen.spec if training else seen.first_spec.unscaled()
+    inspection = inspection or inspect_source(source)
+    training = trained_scaling(inspection)
+    start = inspection.spec if training else inspection.first_spec.unscaled()
     if context <= start.context:
         raise UsageError(f"--context {context} is within the trained {start.context} tokens; give a longer one")
     rows, passed = [], {}
@@ -283,18 +286,20 @@ def advise(
         try:
             method = _reaching(kind, start, context, on_top=bool(training))
             if method is not None:
-                rows.append(_advice(source, seen, start, method, context, training, outputs))
+                rows.append(_advice(source, inspection, start, method, context, training, outputs))
         except RecipeError as problem:
             passed[name] = str(problem)
     return sorted(rows, key=lambda row: row.rank), passed
 
 
-def trained_scaling(seen: Inspection) -> str:
+def trained_scaling(inspection: Inspection) -> str:
     """Return how it is known that a model was trained with its scaling; empty where it is not known."""
-    if not seen.spec.scaled or seen.first is not None:
+    if not inspection.spec.scaled or inspection.first is not None:
         return ""
-    known = (scaling for scaling in evidence().scalings if scaling.kind == seen.spec.form.kind)
-    return next((scaling.source for scaling in known if not scaling.families or seen.name in scaling.families), "")
+    known = (scaling for scaling in evidence().scalings if scaling.kind == inspection.spec.form.kind)
+    return next(
+        (scaling.source for scaling in known if not scaling.families or inspection.name in scaling.families), ""
+    )
 
 
 def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
@@ -316,13 +321,13 @@ def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -
     return method
 
 
-def _recipe(seen: Inspection, start: RopeSpec, method: Method, context: int, on_top: bool) -> Recipe:
+def _recipe(inspection: Inspection, start: RopeSpec, method: Method, context: int, on_top: bool) -> Recipe:
     """The recipe of a method for a length, with the modifiers that it needs. start: what it starts from."""
     recipe, form = Recipe(method, on_top=on_top), start.form
     if on_top and isinstance(form, LongRope):  # their runtimes derive it from the declared context
         attention_factor = longrope_attention_factor(context / form.original_context, form.original_context)
         recipe = replace(recipe, attention_factor=float(f"{attention_factor:.9g}"))
-    if recipe.schedule(start).context != context or context < seen.spec.context:
+    if recipe.schedule(start).context != context or context < inspection.spec.context:
         recipe = replace(recipe, context=context)
     return recipe
 
@@ -346,12 +351,12 @@ def _writings(
 
 
 def _advice(
-    source: Source | GgufSource, seen: Inspection, start: RopeSpec, method: Method, context: int, training: str,
+    source: Source | GgufSource, inspection: Inspection, start: RopeSpec, method: Method, context: int, training: str,
     outputs: Sequence[Format] | None,
 ) -> Advice:  # fmt: skip
     """Advice on a method. start: what it starts from. training: as `trained_scaling` returns it."""
     on_top, factor, form = bool(training), context / start.context, start.form
-    recipe = _recipe(seen, start, method, context, on_top)
+    recipe = _recipe(inspection, start, method, context, on_top)
     planned = replace(recipe, context=context)
     writings, plan = _writings(source, planned, outputs)
     schedule = planned.schedule(start) if plan is None else plan.schedule
@@ -360,11 +365,15 @@ def _advice(
         studies = [study for study in _studies(form.kind) if method.name in study.beyond and factor <= study.factor]
         untuned = bool(studies) and all(study.sign(method.name, "base") > 0 for study in studies)
     else:
-        fitting = (one for one in evidence().recommendations if seen.name in one.families and factor <= one.factor)
-        places = {(one.method, one.original): one.source for one in fitting}
+        fitting = (
+            recommendation
+            for recommendation in evidence().recommendations
+            if inspection.name in recommendation.families and factor <= recommendation.factor
+        )
+        places = {(recommendation.method, recommendation.original): recommendation.source for recommendation in fitting}
         recommended = places.get((method.name, start.context), "")
         untuned = factor <= method.max_untuned_factor or bool(recommended)
-    replaced = not on_top and (seen.extended or seen.first_spec.scaled)
+    replaced = not on_top and (inspection.extended or inspection.first_spec.scaled)
     words = " ".join(flags(recipe) or ())
     return Advice(
         recipe=recipe,

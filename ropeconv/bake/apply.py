@@ -224,8 +224,8 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     target.check(recipe, from_gguf=source.kind == "gguf")
     if isinstance(source, GgufSource) and target.to == "safetensors":
         checkpoint = GgufCheckpoint(source, target.outtype or "auto")
-        seen = checkpoint.inspection
-        if seen.first is not None and seen.extended and not isinstance(recipe.method, AsIs):
+        inspection = checkpoint.inspection
+        if inspection.first is not None and inspection.extended and not isinstance(recipe.method, AsIs):
             raise RopeconvError(
                 f"{source.reference} was extended by ropeconv already, and a checkpoint would not record its source; "
                 "run `ropeconv restore` on it first, or pass --as-is to keep the RoPE it has"

@@ -91,17 +91,17 @@ class CheckpointPlan(Plan):
 
 def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> CheckpointPlan:
     """Plan a checkpoint: schedule, encoding, verdicts, files. Parameters and errors are those of `make_plan`."""
-    seen, first, source = first_inspection(source, target)
+    inspection, first, source = first_inspection(source, target)
     if not source.weights() and not any(file.name.endswith(".bin") for file in source.files()):
         _tensors(source)  # raises, except for a config.json; pickled weights are copied unchanged
     config, family = source.config(), first.family
-    chunked = [problem.message for problem in seen.problems if problem.code == "dual-chunk"]
+    chunked = [problem.message for problem in inspection.problems if problem.code == "dual-chunk"]
     if target.dual_chunk and not chunked:
         raise UsageError(
             f"--dual-chunk {target.dual_chunk} is about {DUAL_CHUNK}, which {source.reference} does not have; leave it "
             "out"
         )
-    start = begin(seen, first, recipe, target)
+    start = begin(inspection, first, recipe, target)
     recipe, spec, schedule = start.recipe, start.spec, start.schedule
     result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
     if target.fold_into is not None and result.fold is None:
@@ -119,20 +119,20 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         out=target.out or Path(f"{source.name}-{recipe.method.label}"),
         recipe=recipe,
         family=family.name,
-        source_spec=seen.spec,
+        source_spec=inspection.spec,
         before=spec,
         schedule=schedule,
         result=result,
         files=files,
         skipped=skipped,
         warnings=(
-            *warnings(seen, recipe, spec, schedule),
+            *warnings(inspection, recipe, spec, schedule),
             *(() if target.dual_chunk else chunked[:1]),
             *result.notes,
             *source.conversion_notes(),
         ),
         notes=(*start.notes, *_notes(source, result, schedule, target, limits, spec.mrope_section)),
-        kv_cache=seen.kv_cache,
+        kv_cache=inspection.kv_cache,
         draft=first.draft,
     )
 

@@ -60,32 +60,32 @@ def draft_plan(reference: str, plan: Plan) -> Plan:
     if isinstance(source, GgufSource) != isinstance(plan.source, GgufSource):
         raise UsageError(f"--draft {reference} and its target must both be GGUF files, or both be checkpoints")
     source.as_draft = True
-    seen = inspect_source(source)
-    if seen.draft and not plan.is_folder:
+    inspection = inspect_source(source)
+    if inspection.draft and not plan.is_folder:
         raise UsageError(
-            f"{reference} is {seen.draft.says}, which ropeconv does not write as GGUF; leave --to gguf out, and "
+            f"{reference} is {inspection.draft.says}, which ropeconv does not write as GGUF; leave --to gguf out, and "
             "convert it with llama.cpp's convert_hf_to_gguf.py --target-model-dir TARGET"
         )
-    note = misfit(source, seen, plan.source)
+    note = misfit(source, inspection, plan.source)
     target = dataclasses.replace(plan.target, out=draft_out(plan.out), draft="", drafts_for=plan.out.name)
-    made = make_plan(source, draft_recipe(seen, plan), target)
-    return dataclasses.replace(made, warnings=(*filter(None, (note,)), *made.warnings))
+    draft_plan = make_plan(source, draft_recipe(inspection, plan), target)
+    return dataclasses.replace(draft_plan, warnings=(*filter(None, (note,)), *draft_plan.warnings))
 
 
-def draft_recipe(seen: Inspection, plan: Plan) -> Recipe:
+def draft_recipe(inspection: Inspection, plan: Plan) -> Recipe:
     """Return the recipe of a target for its draft, with the factor that reaches the context of the target.
 
     Raises UsageError where the draft covers that context, and where the method has no factor and the RoPE differs.
     """
-    recipe, context, spec = plan.recipe, plan.schedule.context, seen.spec
-    name = seen.source.reference
+    recipe, context, spec = plan.recipe, plan.schedule.context, inspection.spec
+    name = inspection.source.reference
     if spec.context >= context:
         raise UsageError(
             f"--draft {name} declares {spec.context:,} tokens already, which covers the {context:,} of its target; "
             "leave --draft out, and use it unchanged"
         )
     on_top, method = recipe.on_top and spec.scaled, recipe.method
-    trained = spec.context if on_top else seen.first_spec.original_context
+    trained = spec.context if on_top else inspection.first_spec.original_context
     if isinstance(method, ScaledMethod):
         method = dataclasses.replace(method, factor=context / trained)
     elif not isinstance(method, LengthMethod):
@@ -112,7 +112,7 @@ def paired(plan: Plan) -> Plan:
     return make_plan(plan.source, plan.recipe, target)  # its header has the receipt
 
 
-def misfit(draft: Source | GgufSource, seen: Inspection, target: Origin) -> str:
+def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -> str:
     """Return a sentence on another vocabulary of a smaller model; empty where it is the same.
 
     Raises BadSource for a head that reads other hidden states or another vocabulary. llama.cpp compares the tokens of
@@ -120,19 +120,19 @@ def misfit(draft: Source | GgufSource, seen: Inspection, target: Origin) -> str:
     """
     if not (isinstance(draft, Source) and isinstance(target, Source)):
         return ""
-    own, other = draft_sizes(draft.config()), draft_sizes(target.config())
-    words = [word for word in own if own[word] and other[word] and own[word] != other[word]]
-    if not seen.draft:
+    sizes, other = draft_sizes(draft.config()), draft_sizes(target.config())
+    words = [word for word in sizes if sizes[word] and other[word] and sizes[word] != other[word]]
+    if not inspection.draft:
         words = [word for word in words if word == "vocab_size"]
     if not words:
         return ""
-    found = f"has {words[0]} {other[words[0]]}"
-    if seen.draft:
+    difference = f"has {words[0]} {other[words[0]]}"
+    if inspection.draft:
         raise BadSource(
-            f"--draft {draft.reference} is for a model with {words[0]} {own[words[0]]}, and {target.reference} "
-            f"{found}; give the draft of this target"
+            f"--draft {draft.reference} is for a model with {words[0]} {sizes[words[0]]}, and {target.reference} "
+            f"{difference}; give the draft of this target"
         )
-    return f"{draft.reference} has {words[0]} {own[words[0]]}, and its target {found}; vLLM refuses such a pair"
+    return f"{draft.reference} has {words[0]} {sizes[words[0]]}, and its target {difference}; vLLM refuses such a pair"
 
 
 def adapter_plan(reference: str, plan: Plan) -> FilePlan:
@@ -161,12 +161,12 @@ def adapter_plan(reference: str, plan: Plan) -> FilePlan:
     copies, _ = adapter.source.copied_files()
     files = [PlannedFile("copy", file.name, file.size, file.sha256) for file in copies if file.name != ADAPTER]
     config = PlannedFile("write", ADAPTER, len(text.encode()), text=text)
-    made = FilePlan(adapter.source, out, (config, *files), ())
-    if not is_written(made):
+    adapter_plan = FilePlan(adapter.source, out, (config, *files), ())
+    if not is_written(adapter_plan):
         if os.path.lexists(out) and not is_empty(out):
             raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
-        refuse_early(made, force=False)
-    return made
+        refuse_early(adapter_plan, force=False)
+    return adapter_plan
 
 
 def is_written(plan: FilePlan) -> bool:

@@ -159,10 +159,10 @@ def _write(
 def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
     """A digest that an interrupted run and this one share where this one can continue from its files."""
     files = [(file.action, file.name, file.size, file.sha256, file.text) for file in plan.files]
-    seen = [(str(path), msgspec.to_builtins(before)) for path, before in plan.seen.items()]
+    identities = [(str(path), msgspec.to_builtins(before)) for path, before in plan.seen.items()]
     boot = "" if options.fsync or not BOOT.exists() else BOOT.read_text()  # a loss of power undoes unsynced files
-    how = [options.link, options.checksum, options.fsync, boot, __version__]
-    common = [plan.source.reference, plan.source.identity, plan.resume_key, how, files, seen]
+    settings = [options.link, options.checksum, options.fsync, boot, __version__]
+    common = [plan.source.reference, plan.source.identity, plan.resume_key, settings, files, identities]
     return hashlib.sha256(json.dumps(common).encode()).hexdigest()
 
 

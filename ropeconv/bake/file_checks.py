@@ -120,13 +120,13 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 def files_of(folder: Path) -> Iterator[str]:
     """Yield the names of all files of a folder that are not hidden, also those behind links to folders."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     for place, subfolders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
-        if real in seen:
+        if real in visited:
             subfolders.clear()
             continue
-        seen.add(real)
+        visited.add(real)
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         yield from (Path(place, name).relative_to(folder).as_posix() for name in names if not name.startswith("."))
 
@@ -326,7 +326,7 @@ class GgufCheck:
         """Compare the fixed parts of a file that llama.cpp has quantised: keys, shapes, and tensors in F32."""
         ours = self.file.header
         self.findings.files += 1
-        self._keys([(key, what) for key, what in _unlike_keys(ours, planned) if key and key not in QUANTISER])
+        self._keys([(key, clause) for key, clause in _unlike_keys(ours, planned) if key and key not in QUANTISER])
         shapes, planned_shapes = ({name: info.shape for name, info in of.tensors.items()} for of in (ours, planned))
         if shapes != planned_shapes:
             name = next(name for name in (*planned_shapes, *shapes) if planned_shapes.get(name) != shapes.get(name))
@@ -337,9 +337,9 @@ class GgufCheck:
         return self.findings.unverified.append(f"to compare the types of tensors, {outtype} must be made again")
 
     def _keys(self, clauses: Iterable[tuple[str, str]]) -> None:
-        for key, what in clauses:
+        for key, clause in clauses:
             described = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
-            self.findings.differs(what, harmless=described and (self.findings.options.edited or self.elsewhere))
+            self.findings.differs(clause, harmless=described and (self.findings.options.edited or self.elsewhere))
 
     def _small(self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> None:
         """Compare the tensors of a shard that hold the schedule, some hundred bytes each, for `quick` too."""

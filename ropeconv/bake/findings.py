@@ -76,9 +76,9 @@ class Findings:
     files: int = 0
     bytes: int = 0
 
-    def differs(self, what: str, *, harmless: bool = False) -> None:
+    def differs(self, clause: str, *, harmless: bool = False) -> None:
         """Record a difference as a clause. harmless: only add a note."""
-        (self.notes if harmless else self.wrong).append(what)
+        (self.notes if harmless else self.wrong).append(clause)
 
     def result(self, baked: Path) -> Verification:
         """Return the result for an output. Raises Disagreement where something differs."""

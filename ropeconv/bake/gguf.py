@@ -64,20 +64,20 @@ class GgufPlan(GgufOutput):
 
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     """Plan an edited GGUF file: schedule, encoding, header, ranges. Parameters and errors are those of `make_plan`."""
-    seen, file, reading = inspect_gguf(source), source.file, read_file(source.file)
+    inspection, file, reading = inspect_gguf(source), source.file, read_file(source.file)
     if target.assume_arch_keys and not reading.arch.assumed:
         raise UsageError(f"{reading.arch.name} is in the table; leave --assume-arch-keys out")
     vectors = rope_tensors(file)
     refused = refused_tensors(reading, vectors, file.get(f"{reading.arch.name}.rope.scaling.type"))
     if refused:
-        why = f"llama.cpp does not load {seen.name} with {refused[0]}"
+        why = f"llama.cpp does not load {inspection.name} with {refused[0]}"
         raise UnsupportedBake("anything", file.name, why, "download another file")
-    model, first = GgufModel(file.header, file.tensors, vectors), seen
+    model, first = GgufModel(file.header, file.tensors, vectors), inspection
     undo = first_gguf(file, reading.spec) if target.replace else None
     if undo is not None:
         model = model.after(undo)
-        first = replace(seen, name=str(model.get(ARCH)), spec=model.reading().spec, first=None)
-    start = begin(seen, first, recipe, target)
+        first = replace(inspection, name=str(model.get(ARCH)), spec=model.reading().spec, first=None)
+    start = begin(inspection, first, recipe, target)
     result = select_gguf(start.schedule, model, target)
     if target.in_place:
         out = source.place_to_change()
@@ -92,14 +92,14 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         files=(),
         skipped=(),
         recipe=start.recipe,
-        family=seen.name,
-        source_spec=seen.spec,
+        family=inspection.name,
+        source_spec=inspection.spec,
         before=start.spec,
         schedule=start.schedule,
         result=result,
-        warnings=(*warnings(seen, start.recipe, start.spec, start.schedule), *result.notes),
+        warnings=(*warnings(inspection, start.recipe, start.spec, start.schedule), *result.notes),
         notes=(*start.notes, *list_notes(start.schedule), *modelfile_notes(source, start.schedule.context)),
-        kv_cache=seen.kv_cache,
+        kv_cache=inspection.kv_cache,
         undo=undo,
     )
     return replace(plan, files=tuple(shard_file(source, plan.edit, shard, name) for shard, name in enumerate(names)))
@@ -154,10 +154,10 @@ class ExportPlan(GgufOutput):
 
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     """Plan a conversion: schedule, encoding, header, tensors. Parameters and errors are those of `make_plan`."""
-    seen, first, source = first_inspection(source, target)
-    start = begin(seen, first, recipe, target)
+    inspection, first, source = first_inspection(source, target)
+    start = begin(inspection, first, recipe, target)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
-    exported = export(source, seen.family, start.spec.unscaled(), label, target)
+    exported = export(source, inspection.family, start.spec.unscaled(), label, target)
     result = select_gguf(start.schedule, exported.model, target)
     out = target.out or Path(file_name(exported.description, exported.outtype))
     plan = ExportPlan(
@@ -167,15 +167,15 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         files=(),
         skipped=(),
         recipe=start.recipe,
-        family=seen.name,
-        source_spec=seen.spec,
+        family=inspection.name,
+        source_spec=inspection.spec,
         before=start.spec,
         schedule=start.schedule,
         result=result,
         warnings=(
-            *warnings(seen, start.recipe, start.spec, start.schedule),
+            *warnings(inspection, start.recipe, start.spec, start.schedule),
             *result.notes,
-            *_notes(source, seen, exported),
+            *_notes(source, inspection, exported),
         ),
         notes=(*start.notes, *list_notes(start.schedule)),
         kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
@@ -209,9 +209,9 @@ def _write_export(exported: GgufExport, header: RewrittenHeader, edit: Edit, tar
             floats.unlink(missing_ok=True)
 
 
-def _notes(source: Source, seen: ConfigInspection, exported: GgufExport) -> list[str]:
+def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -> list[str]:
     notes = []
-    spec, arch = seen.spec, arch_of_header(exported.model)
+    spec, arch = inspection.spec, arch_of_header(exported.model)
     if arch.window is None and any(size is not None and size < spec.context for size in spec.windows):
         notes.append("llama.cpp ignores the sliding window of this model: there every layer sees the whole context")
     if exported.without_prediction:

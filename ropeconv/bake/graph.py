@@ -71,11 +71,11 @@ class GraphPlan(FilePlan):
     def check(self, folder: Path) -> None:
         """Read the graphs that were written. Raises Disagreement where one does not hold the schedule."""
         schedule = self.checkpoint.schedule
-        wanted = Part("", schedule.inv_freq, schedule.attention_factor)
+        expected = Part("", schedule.inv_freq, schedule.attention_factor)
         for name, edit in self.edits.items():
             names = {rope.name for rope in edit.ropes}
             written = [rope for rope in inspect_graph(GraphSource(folder / name)).ropes if rope.name in names]
-            if len(written) < len(edit.ropes) or not all(rope.matches(wanted) for rope in written):
+            if len(written) < len(edit.ropes) or not all(rope.matches(expected) for rope in written):
                 raise Disagreement(f"{name} does not hold the schedule when it is read again; nothing was kept")
 
 
@@ -134,11 +134,11 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
         )
     if recipe.log_n is not None:
         raise UnsupportedBake("log-n", source.reference, "its operations do not scale queries by position", EXPORT)
-    seen, checkpoint = inspect_graph(source), checkpoint_plan(source, recipe, target)
+    inspection, checkpoint = inspect_graph(source), checkpoint_plan(source, recipe, target)
     for knob, reason in _obstacles(checkpoint, source):
         raise UnsupportedBake(knob, source.reference, reason, EXPORT)
     files, edits = {file.name: file for file in checkpoint.files}, dict[str, GraphEdit]()
-    ropes = _replaced(seen, checkpoint)
+    ropes = _replaced(inspection, checkpoint)
     for name, graph in source.opened.items():
         edit = GraphEdit(graph, tuple(rope for rope in ropes if rope.file == name), checkpoint.schedule)
         if edit.ropes:
@@ -170,7 +170,7 @@ def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str,
                 yield knob, f"its constant {constant.name} is an attention mask of {rows:,} tokens"
 
 
-def _replaced(seen: GraphInspection, plan: CheckpointPlan) -> tuple[GraphRope, ...]:
+def _replaced(inspection: GraphInspection, plan: CheckpointPlan) -> tuple[GraphRope, ...]:
     """The RoPEs of graphs that a plan changes: those of config.json, of layers that an extension changes.
 
     Others stay: those of window layers, and those of another width, as of a vision tower. With as-is, a graph that was
@@ -178,8 +178,8 @@ def _replaced(seen: GraphInspection, plan: CheckpointPlan) -> tuple[GraphRope, .
     """
     replaced, spec = list[GraphRope](), plan.source_spec
     unscaled = Part("", spec.unscaled().current().inv_freq, 1.0)
-    for rope, formula in zip(seen.ropes, seen.formulas, strict=True):
-        part = seen.part(rope)
+    for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
+        part = inspection.part(rope)
         if part is None and rope.matches(unscaled):
             if not isinstance(plan.recipe.method, AsIs):
                 raise BadSource(
@@ -197,6 +197,6 @@ def _replaced(seen: GraphInspection, plan: CheckpointPlan) -> tuple[GraphRope, .
             replaced.append(rope)
     if not replaced:
         raise BadSource(
-            f"{seen.source.reference} holds no RoPE of {spec.rotary_dim} dimensions; name the decoder's graph"
+            f"{inspection.source.reference} holds no RoPE of {spec.rotary_dim} dimensions; name the decoder's graph"
         )
     return tuple(replaced)

@@ -54,27 +54,27 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
         raise RopeconvError(
             f"an override cannot remove {stays} from the config of {source}; write the output with `ropeconv apply`"
         )
-    found = changed(before, after)
-    if not found:
+    changes = changed(before, after)
+    if not changes:
         raise UsageError(f"{source} needs no override: its config does not change")
     flat = before.get("model_type") in FLAT and "text_config" not in before
     if flat and any(name.startswith("sglang") for name in plan.target.runtimes):
         raise RopeconvError(
             f"SGLang ignores an override of the RoPE of {source}; write the output with `ropeconv apply`"
         )
-    return {"text_config": found} if flat else found
+    return {"text_config": changes} if flat else changes
 
 
 def changed(before: Config, after: Config) -> JsonObject:
     """Return the keys of a config that are new or have another value, those of RoPE with their whole dictionaries."""
-    found: JsonObject = {}
+    changes: JsonObject = {}
     for key, value in after.items():
         old = before.get(key)
         if key == "rope_scaling" or (value == old and key in before):
             continue
         nested = isinstance(value, dict) and isinstance(old, dict) and key not in ROPE
-        found[key] = changed(dict(old or {}), value) if nested else value
-    return found
+        changes[key] = changed(dict(old or {}), value) if nested else value
+    return changes
 
 
 def removed(before: Config, after: Config) -> Iterator[str]:
@@ -112,7 +112,9 @@ def kept_limits(plan: Plan) -> str:
     """Return a sentence on the limits of the length in other files, which stay; empty without any."""
     assert isinstance(plan, CheckpointPlan)
     low = [
-        one for one in length_limits(plan.source) if one.tokens < plan.schedule.context and one.file != "config.json"
+        limit
+        for limit in length_limits(plan.source)
+        if limit.tokens < plan.schedule.context and limit.file != "config.json"
     ]
     keys = ", ".join(f"{limit.key} in {limit.file} ({limit.tokens:,})" for limit in low)
     return keys and f"these keys stay, and may limit prompts: {keys}"

@@ -222,15 +222,15 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
     probe = SharedProbe() if Probe.available() else None
     places = {file.origin: folder / file.name for file in plan.shared}
     try:
-        for name, made in plan.plans.items():
-            assert isinstance(made, CheckpointPlan)
-            for file in filter(is_shared, made.files):
+        for name, profile in plan.plans.items():
+            assert isinstance(profile, CheckpointPlan)
+            for file in filter(is_shared, profile.files):
                 _link(places[file.origin or file.name], folder / name / file.name, plan.out)
-            check = OutputCheck(made, probe_query(made, probe) if probe else None)
+            check = OutputCheck(profile, probe_query(profile, probe) if probe else None)
             record = check(folder / name)
-            files = tuple(_record(file, folder / name) for file in made.files)
-            write_receipt(folder / name, msgspec.structs.replace(made.receipt(), files=files, check=record))
-            yield name, AppliedPlan(made.out, record, check.reason)
+            files = tuple(_record(file, folder / name) for file in profile.files)
+            write_receipt(folder / name, msgspec.structs.replace(profile.receipt(), files=files, check=record))
+            yield name, AppliedPlan(profile.out, record, check.reason)
     finally:
         if probe is not None:
             Probe.stop(probe)
@@ -239,15 +239,15 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
 def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
     """Yield the outputs by name, after their first shards and links to the others. folder: the hidden one."""
     base = GgufSource(folder / plan.files[0].name)
-    for name, made in plan.plans.items():
-        place = folder / name / made.out.name
+    for name, profile in plan.plans.items():
+        place = folder / name / profile.out.name
         place.parent.mkdir(exist_ok=True)  # from an interrupted run
-        first, *others = gguf_plan(base, made.recipe, replace(made.target, out=place)).files
+        first, *others = gguf_plan(base, profile.recipe, replace(profile.target, out=place)).files
         assert first.make is not None
         first.make(place.with_name(first.name), lambda done: None)
         for file, shard in zip(others, base.file.shards[1:], strict=True):
             _link(shard.path(), place.with_name(file.name), plan.out)
-        yield name, AppliedPlan(made.out.with_name(first.name))
+        yield name, AppliedPlan(profile.out.with_name(first.name))
 
 
 def _link(shared: Path, place: Path, out: Path) -> None:

@@ -40,35 +40,38 @@ def first_inspection(source: Source, target: Target) -> tuple[ConfigInspection, 
         return start, start, first
 
 
-def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
+def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
     """Return the RoPE that a recipe starts from: the only place of a plan where a scaled model becomes an unscaled one.
 
     Raises RopeconvError for a scaled model without `target.replace` or `recipe.on_top`, UsageError for `recipe.on_top`
     without a scaling, UnsupportedBake for families for which nothing can be baked.
     """
-    if seen.refuse:
-        raise UnsupportedBake("a context extension", seen.display_name, seen.refuse, "or choose another model")
-    if recipe.on_top and not seen.spec.scaled:
-        raise UsageError(f"{seen.source.reference} has no scaling that --on-top could keep; leave it out")
-    form, declared = seen.spec.form, seen.spec.context
+    reference = inspection.source.reference
+    if inspection.refuse:
+        raise UnsupportedBake(
+            "a context extension", inspection.display_name, inspection.refuse, "or choose another model"
+        )
+    if recipe.on_top and not inspection.spec.scaled:
+        raise UsageError(f"{reference} has no scaling that --on-top could keep; leave it out")
+    form, declared = inspection.spec.form, inspection.spec.context
     if recipe.on_top and isinstance(form, Yarn) and round(form.factor * form.original_context) > declared:
         covered = round(form.factor * form.original_context)
         raise RopeconvError(
-            f"{seen.source.reference} declares {declared:,} tokens and its scaling already covers {covered:,}; declare "
-            f"that first with --as-is --context {covered}, or pass --replace instead of --on-top"
+            f"{reference} declares {declared:,} tokens and its scaling already covers {covered:,}; declare that first "
+            f"with --as-is --context {covered}, or pass --replace instead of --on-top"
         )
-    if seen.extended and not (target.replace or recipe.on_top or isinstance(recipe.method, AsIs)):
-        has = f"({describe(seen.spec.form)})"
-        if seen.spec.scaled:
+    if inspection.extended and not (target.replace or recipe.on_top or isinstance(recipe.method, AsIs)):
+        has = f"({describe(inspection.spec.form)})"
+        if inspection.spec.scaled:
             raise RopeconvError(
-                f"{seen.source.reference} is scaled already {has}; pass --replace to start from its unscaled RoPE, "
+                f"{reference} is scaled already {has}; pass --replace to start from its unscaled RoPE, "
                 "--on-top to extend its scaling, or --as-is to keep the scaling it has"
             )
         raise RopeconvError(
-            f"{seen.source.reference} was extended by ropeconv already {has}; pass --replace to start from its first "
+            f"{reference} was extended by ropeconv already {has}; pass --replace to start from its first "
             "source, or --as-is to keep the RoPE it has"
         )
-    return recipe.start(seen.spec)
+    return recipe.start(inspection.spec)
 
 
 @dataclass(frozen=True)
@@ -85,14 +88,14 @@ class PlanStart:
     notes: tuple[str, ...]
 
 
-def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target) -> PlanStart:
+def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Target) -> PlanStart:
     """Return the start of a plan.
 
     first: the inspection of what the plan starts from. Raises what `start_spec` raises, UsageError where the output
     would declare fewer tokens than the source and no `--context` asks for it, RecipeError as `Recipe.schedule`.
     """
     spec, inherited = start_spec(first, recipe, target), inherit_mscale(recipe, first)
-    schedule, today = inherited.schedule(spec, first.spec), seen.spec.context
+    schedule, today = inherited.schedule(spec, first.spec), inspection.spec.context
     if recipe.context is None and schedule.context < today:
         shorter = format_tokens(schedule.context)
         factor = None if recipe.method.length else recipe.method.factor_over(spec.original_context)
@@ -104,7 +107,7 @@ def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target) -
             f"the result declares {schedule.context:,}, less than today's {today:,}; pass {repair}, or "
             f"--context {shorter} if you mean it"
         )
-    notes = [*filter(None, (first.assumption,)), *_derivation(seen, inherited, spec)]
+    notes = [*filter(None, (first.assumption,)), *_derivation(inspection, inherited, spec)]
     method = inherited.method
     if inherited != recipe and isinstance(method, YarnMethod):
         factors = f"attention_factor {schedule.attention_factor:.5g}"
@@ -115,9 +118,9 @@ def begin(seen: Inspection, first: Inspection, recipe: Recipe, target: Target) -
     return PlanStart(inherited, spec, schedule, tuple(notes))
 
 
-def _derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
+def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
     """Sentences on the factor: its two lengths, and which scaling is kept or removed."""
-    method, source = recipe.method, seen.spec
+    method, source = recipe.method, inspection.spec
     trained = recipe.original_context or spec.original_context
     if recipe.on_top:
         kept, over = f"the {source.form.kind} scaling is kept", source.context
@@ -142,30 +145,30 @@ def _derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
     return [sentence]
 
 
-def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
+def uncovered(recipe: Recipe, inspection: Inspection, spec: RopeSpec) -> list[str]:
     """Return the warning of a factor with which the method does not reach `--context`; empty where it does."""
     meant = getattr(recipe.method, "target", None) or getattr(recipe.method, "at", None)
     if meant is not None and recipe.context is not None and meant < recipe.context:
         flag = recipe.method.flag()
         return [f"{flag}: it is made for {meant:,} tokens, which does not cover --context {recipe.context:,}"]
-    over = seen.spec.context if recipe.on_top else recipe.original_context or spec.original_context
-    what = "declared" if recipe.on_top else "trained"
-    factor = recipe.method.factor_over(over, what)
+    over = inspection.spec.context if recipe.on_top else recipe.original_context or spec.original_context
+    kind = "declared" if recipe.on_top else "trained"
+    factor = recipe.method.factor_over(over, kind)
     if factor is None or recipe.context is None or round(over * factor) >= recipe.context:
         return []
-    reached = f"{factor:.6g} x {over:,} {what} tokens is {over * factor:,.0f}"
+    reached = f"{factor:.6g} x {over:,} {kind} tokens is {over * factor:,.0f}"
     repair = recipe.method.longer(recipe.context, spec.original_context)
     return [f"{recipe.method.flag()}: {reached}, which does not cover --context {recipe.context:,}; pass {repair}"]
 
 
-def inherit_mscale(recipe: Recipe, seen: Inspection) -> Recipe:
+def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
     """Return the recipe with the mscale pair of its source, for YaRN without a pair of its own; others do not change.
 
     The source was trained with the attention factor and the softmax scale that follow from it. A GGUF file has it as
     rope.scaling.yarn_log_multiplier: deepseek2 uses mscale = mscale_all_dim, the others 1
     (src/llama-context.cpp:187-196). Raises BadSource for a non-number.
     """
-    method, source = recipe.method, seen.source
+    method, source = recipe.method, inspection.source
     if not isinstance(method, YarnMethod) or method.mscale is not None:
         return recipe
     if isinstance(source, GgufSource):
@@ -176,7 +179,7 @@ def inherit_mscale(recipe: Recipe, seen: Inspection) -> Recipe:
         mscale = of_all if arch.same_mscale else 1.0
     else:
         assert isinstance(source, Source)
-        assert isinstance(seen, ConfigInspection)
-        rope, _ = rope_dict(text_part(source.config(), seen.family), seen.family)
+        assert isinstance(inspection, ConfigInspection)
+        rope, _ = rope_dict(text_part(source.config(), inspection.family), inspection.family)
         mscale, of_all = number(rope, "mscale", 1.0), number(rope, "mscale_all_dim", 0.0)
     return replace(recipe, method=replace(method, mscale=mscale, mscale_all_dim=of_all)) if of_all else recipe

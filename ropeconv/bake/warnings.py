@@ -38,10 +38,10 @@ CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
 """Problems of a source, by code, that its outputs have as well."""
 
 
-def warnings(seen: Inspection, recipe: Recipe, start: RopeSpec, schedule: Schedule) -> Iterator[str]:
+def warnings(inspection: Inspection, recipe: Recipe, start: RopeSpec, schedule: Schedule) -> Iterator[str]:
     """Yield the warnings of a plan, the most important first. start: the RoPE that the recipe starts from."""
-    yield from uncovered(recipe, seen, start)
-    spec, changes = seen.spec, not isinstance(recipe.method, AsIs)
+    yield from uncovered(recipe, inspection, start)
+    spec, changes = inspection.spec, not isinstance(recipe.method, AsIs)
     if changes and (useless := cannot_gain(spec, schedule.context)):
         yield useless
     if worse := worse_than_source(schedule, spec):
@@ -50,11 +50,11 @@ def warnings(seen: Inspection, recipe: Recipe, start: RopeSpec, schedule: Schedu
         yield f"no pair rotates: only the causal mask gives the order of tokens, which needs training {DROPE}"
     if schedule.context == spec.context and recipe.method.name == "theta" and recipe.context is None:
         yield f"the context stays {schedule.context:,}; pass --context to declare a longer one"
-    carried = [problem for problem in seen.problems if problem.code in CARRIED_OVER]
+    carried = [problem for problem in inspection.problems if problem.code in CARRIED_OVER]
     for problem in sorted(carried, key=lambda problem: CARRIED_OVER.index(problem.code)):
         yield problem.message
-    if seen.custom_code:
-        yield seen.custom_code
+    if inspection.custom_code:
+        yield inspection.custom_code
 
 
 def cannot_gain(spec: RopeSpec, context: int) -> str:
@@ -90,28 +90,28 @@ def list_notes(schedule: Schedule) -> tuple[str, ...]:
     )
 
 
-def repairs(source: Source | GgufSource, seen: Inspection) -> Iterator[Problem]:
+def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Problem]:
     """Yield a problem for the newest row of each runtime that is wrong, if another config would help; none for GGUF.
 
     Weights are not read.
     """
-    if seen.refuse or not (isinstance(source, Source) and isinstance(seen, ConfigInspection)):
+    if inspection.refuse or not (isinstance(source, Source) and isinstance(inspection, ConfigInspection)):
         return
     config = source.config()
-    spec = seen.spec
+    spec = inspection.spec
     # recipes for the same context, with their flags: the same RoPE in both schemas, else only a new base
     candidates: list[tuple[str, Recipe, DualChunk | None]] = [("--as-is", Recipe(AsIs()), None)]
-    if any(problem.code == "dual-chunk" for problem in seen.problems):
+    if any(problem.code == "dual-chunk" for problem in inspection.problems):
         candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
     if spec.scaled and spec.context > spec.original_context:
         factor = spec.context / spec.original_context
         candidates.append((f"--ntk {factor:g} --replace", Recipe(Ntk(factor)), None))
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
-        verdict = next(verdict for verdict in reversed(seen.verdicts) if verdict.covers(row))
+        verdict = next(verdict for verdict in reversed(inspection.verdicts) if verdict.covers(row))
         if verdict.status not in WRONG:
             continue
-        helping = (flags for flags, recipe, chunks in candidates if _helps(config, seen, row, recipe, chunks))
+        helping = (flags for flags, recipe, chunks in candidates if _helps(config, inspection, row, recipe, chunks))
         flags = next(helping, "")
         if flags:
             message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
@@ -119,12 +119,12 @@ def repairs(source: Source | GgufSource, seen: Inspection) -> Iterator[Problem]:
 
 
 def _helps(
-    config: Config, seen: ConfigInspection, runtime: Runtime, recipe: Recipe, dual_chunk: DualChunk | None
+    config: Config, inspection: ConfigInspection, runtime: Runtime, recipe: Recipe, dual_chunk: DualChunk | None
 ) -> bool:
-    spec = seen.spec if isinstance(recipe.method, AsIs) else seen.spec.unscaled()
+    spec = inspection.spec if isinstance(recipe.method, AsIs) else inspection.spec.unscaled()
     target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
     try:
-        result = select(EncodeRequest(recipe.schedule(spec), spec, seen.family, config, target))
+        result = select(EncodeRequest(recipe.schedule(spec), spec, inspection.family, config, target))
     except (RopeconvError, RecipeError):
         return False
     return result.verdict_of(runtime).status in GOOD

@@ -32,7 +32,7 @@ def find(name: str) -> click.Command:
     command: click.Command = app
     for word in name.split():
         assert isinstance(command, Group)
-        found = command.get_command(click.Context(command), word)
-        assert found is not None, name
-        command = found
+        subcommand = command.get_command(click.Context(command), word)
+        assert subcommand is not None, name
+        command = subcommand
     return command

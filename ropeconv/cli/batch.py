@@ -66,7 +66,7 @@ class Batch:
         Raises UsageError for options that do not go together, and for outputs that would have one place.
         """
         targets = []
-        owner = self.flags.how.repo_id.partition("/")[0] if self.flags.how else None
+        owner = self.flags.publication.repo_id.partition("/")[0] if self.flags.publication else None
         for unit in self.units:
             targets.append(build_target(unit.given, owner))
             try:
@@ -91,7 +91,7 @@ class Batch:
                 plan = paired(plan) if self.pair else plan
                 if self.flags.by_length:
                     refuse_untrained(plan, unit.source)
-                if self.flags.how is None or plan.target.out is not None:  # else the publication makes the card
+                if self.flags.publication is None or plan.target.out is not None:  # else the publication makes the card
                     plan = with_card(plan)
                 if self.flags.ollama and not plan.is_folder:
                     modelfile_of(plan)
@@ -105,7 +105,7 @@ class Batch:
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
         """Whether the place of one of several outputs is free, or has what the same command wrote; reports the rest."""
-        if not self.several or self.flags.dry_run or self.flags.how or plan.target.in_place:
+        if not self.several or self.flags.dry_run or self.flags.publication or plan.target.in_place:
             return True
         if not self.flags.force and earlier_output(plan) is not None:
             return True
@@ -127,10 +127,10 @@ class Batch:
                 if self.adapter:
                     screen.copyable(f"Would write {self.adapter.out}")
         publication = {}
-        if flags.how and self.plans and len(self.plans) == len(self.units):
+        if flags.publication and self.plans and len(self.plans) == len(self.units):
             shown = screen.as_json or not screen.quiet
             sets = merged([planned(plan) for _, plan in self.plans])
-            publication = {"publication": show_preview(sets, flags.how, screen) if shown else {}}
+            publication = {"publication": show_preview(sets, flags.publication, screen) if shown else {}}
         self._data((plan.to_dict() for _, plan in self.plans), publication)
 
     def run(self, probe: Probe | None) -> None:
@@ -169,10 +169,10 @@ class Batch:
         published. Where it is published without -o, a folder is written to a temporary one and published from there.
         """
         flags, screen = self.flags, self.screen
-        if flags.how is not None and plan.target.out is None and plan.is_folder:
-            check, published = publish_staged(plan, probe, flags.how, screen, flags.checksum)
+        if flags.publication is not None and plan.target.out is None and plan.is_folder:
+            check, published = publish_staged(plan, probe, flags.publication, screen, flags.checksum)
             return Outcome(check=check, published=published)
-        again = self.several or self.adapter is not None or flags.how is not None
+        again = self.several or self.adapter is not None or flags.publication is not None
         if again and not (flags.force or plan.target.in_place) and self._written_before(plan):
             screen.note(f"{plan.out} is complete from an earlier run of this command.")
             done = Outcome(plan.out)
@@ -257,16 +257,16 @@ class Batch:
     def _publish(self, outcomes: list[tuple[Plan, Outcome]]) -> str:
         """Publishes outputs in one commit and returns its URL; nothing where one of them failed."""
         plan, done = outcomes[0] if outcomes else (None, None)
-        if self.flags.how is None or plan is None or done is None or done.published or done.path is None:
+        if self.flags.publication is None or plan is None or done is None or done.published or done.path is None:
             return ""
         if self.failed:
             self.screen.note("Nothing was published, because not all outputs were made; the same command continues.")
             return ""
         if plan.is_folder:
-            what = from_plan(plan, done.path)
+            upload = from_plan(plan, done.path)
         else:
-            what = merged([from_gguf(other.path) for _, other in outcomes if other.path])
-        url = send(what, self.flags.how, self.screen)
+            upload = merged([from_gguf(other.path) for _, other in outcomes if other.path])
+        url = send(upload, self.flags.publication, self.screen)
         if not self.several:
             done.published = url
         return url

@@ -272,7 +272,7 @@ def _place(param: click.Parameter) -> tuple[int, bool]:
 def _argument(name: str, hint: Any, about: Positional, default: Any) -> click.Argument:
     inner = [kind for kind in get_args(hint) if kind is not type(None)]
     many = list in (get_origin(hint), *map(get_origin, inner))
-    kind = Path if Path in (hint, *inner, *(arg for one in inner for arg in get_args(one))) else str
+    kind = Path if Path in (hint, *inner, *(arg for part in inner for arg in get_args(part))) else str
     details = {} if default is MISSING or many else {"default": default}
     return click.Argument(
         [name], required=default is MISSING, help=about.help, type=kind, nargs=-1 if many else 1,

@@ -83,7 +83,9 @@ def compare_files(comparison: Comparison, options: Options, screen: Screen) -> V
 
 
 @contextmanager
-def stopping(screen: Screen, what: str = "what has been run so far will be compared") -> Iterator[Callable[[], bool]]:
+def stopping(
+    screen: Screen, afterwards: str = "what has been run so far will be compared"
+) -> Iterator[Callable[[], bool]]:
     """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises KeyboardInterrupt."""
     pressed: list[int] = []
     pending: list[int] = []
@@ -93,7 +95,7 @@ def stopping(screen: Screen, what: str = "what has been run so far will be compa
         pending.append(number)
         if len(pressed) > 1:
             raise Stopped
-        screen.note(f"Stopping: {what}. Press again to give up.")
+        screen.note(f"Stopping: {afterwards}. Press again to give up.")
 
     def stopped() -> bool:
         return bool(pending and pending.pop())

@@ -35,21 +35,21 @@ class ModelArgs:
     """A model and the recipes for it.
 
     name: for display. spec: its RoPE, unscaled where there are recipes. recipes: for it. source: its RoPE unchanged.
-    seen: the inspection of a SOURCE, None for a model given by numbers.
+    inspection: of a SOURCE, None for a model given by numbers.
     """
 
     name: str
     spec: RopeSpec
     recipes: tuple[Recipe, ...]
     source: RopeSpec
-    seen: Inspection | None = None
+    inspection: Inspection | None = None
 
     def schedules(self) -> dict[str, Schedule]:
         """The schedule of each recipe, in their order, by its label; without any the schedule that the model has."""
         schedules: dict[str, Schedule] = {} if self.recipes else {self.name: self.spec.current()}
         for recipe in self.recipes:
             label = recipe.method.label
-            basis = self.seen.basis(recipe) if self.seen else self.source
+            basis = self.inspection.basis(recipe) if self.inspection else self.source
             label = label if label not in schedules else f"{label}-{len(schedules)}"
             schedules[label] = recipe.schedule(recipe.start(basis), basis)
         return schedules
@@ -89,7 +89,7 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
     return width, rotary
 
 
-def find(what: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
+def find(argument: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
     """The model that a command line names; recipes for one on disk or on the Hub start from its unscaled RoPE.
 
     Raises UsageError for options that have no effect, BadSource as `inspect_source` does.
@@ -97,11 +97,11 @@ def find(what: str | None, values: dict[str, Any], head_dim: int | None, rotary_
     from ..inspection.inspection import inspect_source
     from ..models.open import open_source
 
-    if what is None:
+    if argument is None:
         return in_numbers(values, head_dim, rotary_dim)
     if head_dim is not None or rotary_dim is not None:
         raise UsageError("--head-dim and --rotary-dim are for models in numbers; a SOURCE has its own")
-    inspection = inspect_source(open_source(what))
+    inspection = inspect_source(open_source(argument))
     recipes = tuple(build_recipes(values))
     first = inspection.first_spec
     spec = (first.unscaled() if first.scaled else first) if recipes else inspection.spec

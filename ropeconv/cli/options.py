@@ -79,16 +79,16 @@ def variable(name: str) -> str:
 
 
 def _method_options() -> list[Option]:
-    found = []
+    flags = []
     for method in REGISTRY.values():
         kind = {Value.SWITCH: bool, Value.NUMBER: float}.get(method.value, str)
         metavar = (
             METAVARS.get(method.value, dataclasses.fields(method)[0].name.upper()[:1]) if kind is not bool else None
         )
         words = sentence(method.summary)
-        found.append(Option(method.name, kind, None, False, words, METHOD, method.flag(), metavar=metavar))
+        flags.append(Option(method.name, kind, None, False, words, METHOD, method.flag(), metavar=metavar))
     recipe = Option("recipe", str, None, False, "A saved recipe (JSON).", METHOD, "--recipe", metavar="FILE")
-    return [*found, recipe]
+    return [*flags, recipe]
 
 
 def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:
@@ -126,12 +126,12 @@ def plain(value: Any) -> str:
 
 
 def _modifier_options() -> list[Option]:
-    found = []
+    flags = []
     for name in MODIFIERS:
         kind, metavar, words = MODIFIER_OPTIONS[name]
         details = {"help": sentence(words), "group": LENGTH if name in COMMON else EXPERT, "metavar": metavar}
-        found.append(described(name, kind, None, details))
-    return found
+        flags.append(described(name, kind, None, details))
+    return flags
 
 
 def recipe_options() -> list[Option]:

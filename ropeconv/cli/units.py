@@ -79,9 +79,9 @@ def units_of(sources: Sequence[str], options: dict[str, Any]) -> list[OutputUnit
     units = []
     for source, targets, modelfile in parts:
         for target in targets:
-            what = " ".join(filter(None, (target["to"], target["outtype"]))) if len(targets) > 1 else ""
+            output = " ".join(filter(None, (target["to"], target["outtype"]))) if len(targets) > 1 else ""
             given = target if folder is None else target | {"out": None}
-            units.append(OutputUnit(source, given, folder, f"{source} ({what})" if what else source, modelfile))
+            units.append(OutputUnit(source, given, folder, f"{source} ({output})" if output else source, modelfile))
     return units
 
 
@@ -136,10 +136,10 @@ def make_folder(units: Sequence[OutputUnit]) -> None:
 class Flags(WriteOptions):
     """The options of `apply` beside method, target and those of publishing.
 
-    how: of publishing, None where nothing is published. by_length: whether --context chooses the method.
+    publication: None where nothing is published. by_length: whether --context chooses the method.
     """
 
-    how: PublishOptions | None = None
+    publication: PublishOptions | None = None
     by_length: bool = False
     family: str = option("", FAMILY, GENERAL, metavar="NAME")
     link: bool = option(

@@ -353,13 +353,13 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
 
     Raises UnsupportedBake where window layers have no F32 query norm.
     """
-    seen = model.after(edit).reading()
-    attention_factor = seen.local_attention_factor
-    if "local" not in seen.spec.layers or abs(attention_factor - 1) < NEGLIGIBLE:
+    reading = model.after(edit).reading()
+    attention_factor = reading.local_attention_factor
+    if "local" not in reading.spec.layers or abs(attention_factor - 1) < NEGLIGIBLE:
         return edit
-    before, whole = model.get(WINDOW_NORM, 1.0), seen.spec.rotary_dim == seen.spec.head_dim or seen.arch.halved
+    before, whole = model.get(WINDOW_NORM, 1.0), reading.spec.rotary_dim == reading.spec.head_dim or reading.arch.halved
     changes = {}
-    for index, kind in enumerate(seen.spec.layers):
+    for index, kind in enumerate(reading.spec.layers):
         name = f"blk.{index}.attn_q_norm.weight"
         info = model.tensors.get(name)
         if kind != "local":
@@ -367,7 +367,7 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
         if info is None or info.type != F32 or not whole:
             raise UnsupportedBake(
                 "this attention factor",
-                f"the GGUF architecture {seen.arch.name}",
+                f"the GGUF architecture {reading.arch.name}",
                 "its key would change the window layers too, and they have no F32 query norm that could undo that",
                 "choose an --attention-factor that leaves the key at 1 (for yarn its default)",
             )

@@ -152,7 +152,7 @@ class LlamaModel:
             raise RuntimeError(f"llama.cpp makes no context of {size} tokens for the model")
         return context
 
-    def _read(self, tokens: list[int], first: int, wanted: set[int]) -> Iterator[NDArray[np.float32]]:
+    def _read(self, tokens: list[int], first: int, positions: set[int]) -> Iterator[NDArray[np.float32]]:
         """Read tokens, and yield the logits at the wanted positions, float32 [vocabulary], in rising order.
 
         first: the position of the first token. A row is valid until the next one is requested.
@@ -162,13 +162,13 @@ class LlamaModel:
             batch, count, rows = self.batch, 0, list[int]()
             while start + count < len(tokens) and count < min(self.load.batch, self.size):
                 position = first + start + count
-                if position in wanted:
+                if position in positions:
                     if len(rows) == self.rows:
                         break
                     rows.append(count)
                 batch.token[count], batch.pos[count] = tokens[start + count], position
                 batch.n_seq_id[count], batch.seq_id[count][0] = 1, 0
-                batch.logits[count] = position in wanted
+                batch.logits[count] = position in positions
                 count += 1
             batch.n_tokens = count
             if self.llama.llama_decode(self.context, batch) != 0:
@@ -178,11 +178,11 @@ class LlamaModel:
             start += count
             self.advance(count)
 
-    def logits(self, tokens: list[int], wanted: list[int], out: str) -> None:
-        """Write the logits after some tokens, float32 [wanted, vocabulary]. wanted: rising indices. out: .npy."""
-        rows = np.empty((len(wanted), self.width), np.float32)
+    def logits(self, tokens: list[int], positions: list[int], out: str) -> None:
+        """Write the logits after some tokens, float32 [positions, vocabulary]. positions: rising indices. out: .npy."""
+        rows = np.empty((len(positions), self.width), np.float32)
         self._begin(len(tokens))
-        for index, row in enumerate(self._read(tokens, 0, set(wanted))):
+        for index, row in enumerate(self._read(tokens, 0, set(positions))):
             rows[index] = row
         np.save(out, rows)
 

@@ -93,11 +93,11 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
     modules: dict[str, object] = {}
     for name, module in model.named_modules():
         if "RotaryEmbedding" in type(module).__name__:
-            found = dict(look(module, name, context))
-            differ = [label for label in found if modules.get(label, found[label]) != found[label]]
+            answers = dict(look(module, name, context))
+            differ = [label for label in answers if modules.get(label, answers[label]) != answers[label]]
             if differ and halves:
                 raise ValueError(f"its encoder and its decoder compute different {differ[0]} frequencies")
-            modules.update(found)
+            modules.update(answers)
     if not modules:
         raise ValueError(f"{type(model).__name__} has no rotary module")
     return {"modules": modules, "class": type(model).__name__, "read_as": read_as}
@@ -140,9 +140,9 @@ def build(text: PretrainedConfig) -> Module:
 
     PreTrainedModel.init_weights = lambda self: None
     model_class = class_of(text)
-    for thing in vars(sys.modules[model_class.__module__]).values():
-        if isinstance(thing, type) and "RotaryEmbedding" in thing.__name__:
-            on_cpu(thing)
+    for member in vars(sys.modules[model_class.__module__]).values():
+        if isinstance(member, type) and "RotaryEmbedding" in member.__name__:
+            on_cpu(member)
     try:
         with torch.device("meta"):
             return make_model(model_class, text)
@@ -161,10 +161,10 @@ def class_of(text: PretrainedConfig) -> type[Module]:
             return first
     code = importlib.import_module(type(text).__module__.replace(".configuration_", ".modeling_"))
     return next(
-        thing
-        for name, thing in vars(code).items()
-        if name.endswith("Model") and isinstance(thing, type) and issubclass(thing, PreTrainedModel)
-        and getattr(thing, "config_class", None) is type(text) and not name.endswith("PreTrainedModel")
+        member
+        for name, member in vars(code).items()
+        if name.endswith("Model") and isinstance(member, type) and issubclass(member, PreTrainedModel)
+        and getattr(member, "config_class", None) is type(text) and not name.endswith("PreTrainedModel")
     )  # fmt: skip
 
 

@@ -306,21 +306,21 @@ def rename_new(source: Path, target: Path) -> None:
     source.unlink()
 
 
-def exchange(one: Path, other: Path, spare: Path) -> None:
+def exchange(path: Path, other: Path, spare: Path) -> None:
     """Exchange the names of two files or folders: in one step where the system can, else by way of a third name.
 
     `spare` is a free name on the same filesystem, which `other` has in between. Raises OSError; both names are as
     before then, unless putting them back fails too.
     """
-    if _renameat2(one, other, EXCHANGE):
+    if _renameat2(path, other, EXCHANGE):
         return
     other.rename(spare)
     try:
-        one.rename(other)
+        path.rename(other)
     except OSError:
         spare.rename(other)
         raise
-    spare.rename(one)
+    spare.rename(path)
 
 
 def _renameat2(source: Path, target: Path, flags: int) -> bool:
@@ -402,8 +402,8 @@ def identity(path: Path) -> FileIdentity | None:
     return FileIdentity(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def refuse_changed(seen: Mapping[Path, FileIdentity | None]) -> None:
+def refuse_changed(identities: Mapping[Path, FileIdentity | None]) -> None:
     """Raise BadSource where a file no longer has the identity that was seen before."""
-    for path, before in seen.items():
+    for path, before in identities.items():
         if identity(path) != before:
             raise BadSource(f"{path.name} changed while it was read; leave the source unchanged and run again")

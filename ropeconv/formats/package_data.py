@@ -54,9 +54,9 @@ def described(entry: Traversable) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError) as problem:
-        what = f"it has no {problem}" if isinstance(problem, KeyError) else problem
+        reason = f"it has no {problem}" if isinstance(problem, KeyError) else problem
         raise DamagedPackage(
-            f"{entry} belongs to ropeconv and is damaged ({what}); install ropeconv again, or correct it"
+            f"{entry} belongs to ropeconv and is damaged ({reason}); install ropeconv again, or correct it"
         ) from None
 
 

@@ -146,44 +146,44 @@ class BaseModel:
     forbids: bool = False
     commit: str = ""
 
-    def missing_terms(self, what: UploadSet) -> tuple[str, ...]:
+    def missing_terms(self, upload: UploadSet) -> tuple[str, ...]:
         """Its licence files that an upload set lacks."""
-        return tuple(name for name in self.terms if name not in what.adds)
+        return tuple(name for name in self.terms if name not in upload.adds)
 
-    def hides(self, how: PublishOptions) -> bool:
+    def hides(self, options: PublishOptions) -> bool:
         """Whether a new repository is private: as is asked for, else as the base model is."""
-        return how.private or (self.closed and not how.public)
+        return options.private or (self.closed and not options.public)
 
     def refuse_forbidden(self) -> None:
         """Raises RopeconvError where the licence forbids derivatives."""
         if self.forbids:
-            what = self.name or "it"
-            raise RopeconvError(f"{self.licence}, so nothing made from {what} may be published; keep it to yourself")
+            name = self.name or "it"
+            raise RopeconvError(f"{self.licence}, so nothing made from {name} may be published; keep it to yourself")
 
 
-def name_of(what: UploadSet, how: PublishOptions) -> tuple[str, str]:
+def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
     """The repository of the base model and the commit that was read, both empty where they are not known.
 
-    what: the files; their receipt names the source, or the first source of several bakes, their card or the keys of a
-    GGUF file the model that a local source was made from. how: `base_model` counts before all of these.
+    upload: the files; their receipt names the source, or the first source of several bakes, their card or the keys of a
+    GGUF file the model that a local source was made from. options: `base_model` counts before all of these.
     """
-    if how.base_model:
-        return how.base_model, ""
-    if what.source:
-        return what.source, what.commit
-    first = what.receipt.first
+    if options.base_model:
+        return options.base_model, ""
+    if upload.source:
+        return upload.source, upload.commit
+    first = upload.receipt.first
     if first.repository:
         return first.repository, first.commit or ""
-    base = _metadata(what.card).get("base_model") or what.known.get("base_model")
+    base = _metadata(upload.card).get("base_model") or upload.known.get("base_model")
     base = base[0] if isinstance(base, list) and base else base
     return (base, "") if isinstance(base, str) and REPOSITORY.fullmatch(base) else ("", "")
 
 
-def base_model(api: HfApi, what: UploadSet, how: PublishOptions) -> tuple[BaseModel, str]:
+def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[BaseModel, str]:
     """The base model of an output, and a sentence on what could not be seen of it, empty where all was."""
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-    name, commit = name_of(what, how)
+    name, commit = name_of(upload, options)
     text, closed, terms, problem = "", False, (), ""
     if name:
         try:
@@ -197,7 +197,7 @@ def base_model(api: HfApi, what: UploadSet, how: PublishOptions) -> tuple[BaseMo
             pass
         except HfHubHTTPError as error:
             problem = f"{name} cannot be read ({error.response.status_code}); its licence and card are left out."
-    known = {**what.known, **inherited(what.card), **inherited(text)}
+    known = {**upload.known, **inherited(upload.card), **inherited(text)}
     licence, forbids = terms_of(str(known.get("license") or ""))
     return BaseModel(name, known, closed, terms, licence, forbids, commit), problem
 
@@ -228,25 +228,25 @@ EVALUATION_PICTURE = "evaluation.png"
 
 
 def card(
-    what: UploadSet, repo_id: str, base: BaseModel, ggufs: Sequence[str] = (), pictures: Collection[str] = (),
-    how: PublishOptions = PublishOptions(),
+    upload: UploadSet, repo_id: str, base: BaseModel, ggufs: Sequence[str] = (), pictures: Collection[str] = (),
+    options: PublishOptions = PublishOptions(),
 ) -> str:  # fmt: skip
     """Return the text of the card.
 
     Args:
-        what: The files and their receipt.
+        upload: The files and their receipt.
         repo_id: owner/name, or the name of a local folder.
         base: The base model.
         ggufs: Names of GGUF files in the repository.
         pictures: File names of those to show.
-        how: The options of publishing: `revision`, the branch that the card is on, and `branches`.
+        options: The options of publishing: `revision`, the branch that the card is on, and `branches`.
 
     Raises:
         BadSource: The receipt names an unknown method.
     """
     from huggingface_hub.repocard_data import ModelCardData
 
-    receipt, known, weights, branch = what.receipt, {**base.known}, what.quantised, how.revision
+    receipt, known, weights, branch = upload.receipt, {**base.known}, upload.quantised, options.revision
     step, title = receipt.extension, repo_id.split("/")[-1]
     method = REGISTRY.get(step.method)
     if method is None:
@@ -285,11 +285,11 @@ def card(
         problems=problems(receipt.runtimes),
         local="/" not in repo_id,
         companion=companion(receipt, repo_id),
-        kv_cache=what.kv_cache,
-        branches=how.branches,
+        kv_cache=upload.kv_cache,
+        branches=options.branches,
         commands_of_runtimes={
             name: render(
-                "run.jinja", runtime=name, path=repo_id, context=what.context, modelfile=None, draft=None
+                "run.jinja", runtime=name, path=repo_id, context=upload.context, modelfile=None, draft=None
             ).strip()
             + (f" --revision {branch}" if branch else "")
             for name in COMMANDS
@@ -298,7 +298,7 @@ def card(
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,
         weights=weights,
-        context=what.context,
+        context=upload.context,
         commands=commands(receipt),
         version=__version__,
         validation=receipt.validation,

@@ -53,32 +53,32 @@ class Preview:
         }
 
 
-def preview(what: UploadSet, how: PublishOptions) -> Preview:
+def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     """Return what `publish` would do with files, without writing anything.
 
     Raises RopeconvError where the licence of the base model forbids it, and what huggingface_hub raises.
     """
-    repository, exists, blocked = Repository(what, how), False, ""
+    repository, exists, blocked = Repository(upload, options), False, ""
     try:
-        with answers(how.repo_id):
+        with answers(options.repo_id):
             base, note = repository.base
-            exists = repository.api.repo_exists(how.repo_id)
+            exists = repository.api.repo_exists(options.repo_id)
             blocked = repository.blocked() if exists else ""
             generated = {} if repository.kept_card(exists) else repository.card_files(base, exists)
     except Exception as problem:
         if not unreachable(problem):
             raise
-        base, exists = BaseModel(name_of(what, how)[0], {**what.known, **inherited(what.card)}), False
+        base, exists = BaseModel(name_of(upload, options)[0], {**upload.known, **inherited(upload.card)}), False
         generated = {} if repository.kept_card(exists) else repository.card_files(base, exists)
-        note = f"The Hub cannot be reached: {how.repo_id} is shown as new, and the base model was not checked."
-    licences = base.missing_terms(what)
-    copied, fetched = (licences, ()) if base.name == what.source else ((), licences)
-    sizes = {name: what.size(name) for name in (*what.adds, *fetched)}
+        note = f"The Hub cannot be reached: {options.repo_id} is shown as new, and the base model was not checked."
+    licences = base.missing_terms(upload)
+    copied, fetched = (licences, ()) if base.name == upload.source else ((), licences)
+    sizes = {name: upload.size(name) for name in (*upload.adds, *fetched)}
     return Preview(
-        repo_id=how.repo_id, exists=exists, private=None if exists else base.hides(how), blocked=blocked,
+        repo_id=options.repo_id, exists=exists, private=None if exists else base.hides(options), blocked=blocked,
         uploads=sizes | {name: len(data) for name, data in generated.items()},
-        copies=tuple(sorted({*what.copies, *copied})), source=what.source, commit=what.commit, base=base, note=note,
-        card=generated.get(CARD, b"").decode(),
+        copies=tuple(sorted({*upload.copies, *copied})), source=upload.source, commit=upload.commit, base=base,
+        note=note, card=generated.get(CARD, b"").decode(),
     )  # fmt: skip
 
 

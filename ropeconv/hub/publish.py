@@ -55,22 +55,22 @@ def staged(
         yield done, from_plan(plan, done.path) if plan.is_folder else from_gguf(done.path)
 
 
-def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: None) -> str:
+def publish(upload: UploadSet, options: PublishOptions, note: Note = lambda message: None) -> str:
     """Publishes files with a model card, and returns the URL of the commit or pull request.
 
     Raises RopeconvError where the repository has other content and there is no `exist_ok`, where it changes meanwhile,
     or the licence of the source forbids it; and what huggingface_hub raises. A repository that was made for it is
     removed again then. After a kill the same publication completes what is there.
     """
-    repository = Repository(what, how)
+    repository = Repository(upload, options)
     try:
-        with answers(how.repo_id):
+        with answers(options.repo_id):
             return _publish(repository, note)
     except HfHubHTTPError as problem:
         words = REFUSED.get(problem.response.status_code)
         if words is None:
             raise
-        raise RopeconvError(f"{how.repo_id} {words}") from None
+        raise RopeconvError(f"{options.repo_id} {words}") from None
     except Exception as problem:
         if not unreachable(problem):
             raise
@@ -86,26 +86,27 @@ def unreachable(problem: Exception) -> bool:
 
 
 def _publish(repository: Repository, note: Note) -> str:
-    how, api, (base, problem) = repository.how, repository.api, repository.base
+    options, api, (base, problem) = repository.options, repository.api, repository.base
     note(problem)
     note(base.licence and f"Note: {base.licence}.")
     _add_licences(repository)
-    if base.closed and not (how.private or how.public):
-        closed = f"{base.name} is gated or private, so {how.repo_id} is made private"
+    if base.closed and not (options.private or options.public):
+        closed = f"{base.name} is gated or private, so {options.repo_id} is made private"
         note(f"{closed}; `ropeconv push --public` publishes openly.")
-    is_new = repository.create(base.hides(how))
+    is_new = repository.create(base.hides(options))
     try:
-        if how.revision and not how.create_pr:
-            api.create_branch(how.repo_id, branch=how.revision, exist_ok=True)
-        head = api.model_info(how.repo_id, revision=how.revision).sha
+        if options.revision and not options.create_pr:
+            api.create_branch(options.repo_id, branch=options.revision, exist_ok=True)
+        head = api.model_info(options.repo_id, revision=options.revision).sha
         stays = repository.kept_card()
         note(stays)
         try:
             return _commit(repository, head, {} if stays else repository.card_files(base), note)
         except HfHubHTTPError as failure:
-            if failure.response.status_code != CHANGED or how.create_pr or not repository.holds():
+            if failure.response.status_code != CHANGED or options.create_pr or not repository.holds():
                 raise
-            return f"{api.endpoint}/{how.repo_id}/commit/{api.model_info(how.repo_id, revision=how.revision).sha}"
+            commit = api.model_info(options.repo_id, revision=options.revision).sha
+            return f"{api.endpoint}/{options.repo_id}/commit/{commit}"
     except BaseException:
         if is_new:
             repository.remove(note)
@@ -114,29 +115,29 @@ def _publish(repository: Repository, note: Note) -> str:
 
 def _add_licences(repository: Repository) -> None:
     """Adds the licence files of the base model that the upload set lacks."""
-    what, api, base = repository.what, repository.api, repository.base[0]
-    missing = base.missing_terms(what)
-    if base.name == what.source:
-        repository.what = replace(what, copies=what.copies | {name: name for name in missing})
+    upload, api, base = repository.upload, repository.api, repository.base[0]
+    missing = base.missing_terms(upload)
+    if base.name == upload.source:
+        repository.upload = replace(upload, copies=upload.copies | {name: name for name in missing})
         return
     fetched = {name: Path(api.hf_hub_download(base.name, name, revision=base.commit or None)) for name in missing}
-    repository.what = replace(what, adds={**what.adds, **fetched})
+    repository.upload = replace(upload, adds={**upload.adds, **fetched})
 
 
 def _commit(repository: Repository, head: str | None, generated: dict[str, bytes], note: Note) -> str:
-    what, how, api = repository.what, repository.how, repository.api
-    message = how.message or f"Bake {what.receipt.method} into {what.source or 'the model'} with ropeconv"
+    upload, options, api = repository.upload, repository.options, repository.api
+    message = options.message or f"Bake {upload.receipt.method} into {upload.source or 'the model'} with ropeconv"
 
     def adds() -> list[CommitOperationAdd]:
-        files = {name: str(path) for name, path in what.adds.items()} | generated
+        files = {name: str(path) for name, path in upload.adds.items()} | generated
         return [CommitOperationAdd(name, content) for name, content in files.items()]
 
     def send(operations: Sequence[CommitOperationAdd | CommitOperationCopy]) -> str:
         for wait in (*WAITS, None):
             try:
                 done = api.create_commit(
-                    how.repo_id, operations, commit_message=message, parent_commit=head, revision=how.revision,
-                    create_pr=how.create_pr or None,
+                    options.repo_id, operations, commit_message=message, parent_commit=head, revision=options.revision,
+                    create_pr=options.create_pr or None,
                 )  # fmt: skip
                 return str(done.pr_url or done.commit_url)
             except Exception as problem:
@@ -147,12 +148,14 @@ def _commit(repository: Repository, head: str | None, generated: dict[str, bytes
             time.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
-    if not what.copies:
+    if not upload.copies:
         return send(adds())
     try:
         copies = [
-            CommitOperationCopy(origin, name, src_revision=what.commit, src_repo_id=what.source, src_repo_type="model")
-            for name, origin in what.copies.items()
+            CommitOperationCopy(
+                origin, name, src_revision=upload.commit, src_repo_id=upload.source, src_repo_type="model"
+            )
+            for name, origin in upload.copies.items()
         ]
         return send([*adds(), *copies])
     except Exception as problem:
@@ -161,8 +164,8 @@ def _commit(repository: Repository, head: str | None, generated: dict[str, bytes
         first_line = (str(problem).strip().splitlines() or [type(problem).__name__])[0][:160]
         note(f"The Hub cannot copy these files ({first_line}); fetching and uploading them.")
     fetched = [
-        CommitOperationAdd(name, api.hf_hub_download(what.source, origin, revision=what.commit))
-        for name, origin in what.copies.items()
+        CommitOperationAdd(name, api.hf_hub_download(upload.source, origin, revision=upload.commit))
+        for name, origin in upload.copies.items()
     ]
     return send([*adds(), *fetched])
 

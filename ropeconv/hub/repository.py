@@ -27,17 +27,17 @@ OWN_FILES = {".gitattributes"}
 class Repository:
     """A repository that is published to: a new one, or one that an earlier run left, which is completed.
 
-    what: the files that it shall have. how: its name, and the options of publishing.
+    upload: the files that it shall have. options: its name, and the options of publishing.
     """
 
-    def __init__(self, what: UploadSet, how: PublishOptions) -> None:
-        self.what, self.how, self.name = what, how, how.repo_id
-        self.api = HfApi(token=how.token, library_name="ropeconv", library_version=__version__)
+    def __init__(self, upload: UploadSet, options: PublishOptions) -> None:
+        self.upload, self.options, self.name = upload, options, options.repo_id
+        self.api = HfApi(token=options.token, library_name="ropeconv", library_version=__version__)
 
     @cached_property
     def base(self) -> tuple[BaseModel, str]:
         """The base model, and what could not be seen of it. Raises RopeconvError where its terms forbid publishing."""
-        base, problem = base_model(self.api, self.what, self.how)
+        base, problem = base_model(self.api, self.upload, self.options)
         base.refuse_forbidden()
         return base, problem
 
@@ -47,7 +47,7 @@ class Repository:
         An existing repository is accepted with `exist_ok`, where it is empty, and where it holds what is published: a
         run that was killed leaves one of these. Raises RopeconvError for any other.
         """
-        if self.how.create_pr and self.api.repo_exists(self.name):
+        if self.options.create_pr and self.api.repo_exists(self.name):
             return False
         try:
             self.api.create_repo(self.name, private=private, exist_ok=False)
@@ -58,13 +58,13 @@ class Repository:
             return True
         if blocked := self.blocked():
             raise RopeconvError(blocked)
-        if not self.how.exist_ok and self.is_empty() and private and not self.api.model_info(self.name).private:
+        if not self.options.exist_ok and self.is_empty() and private and not self.api.model_info(self.name).private:
             self.api.update_repo_settings(self.name, private=True)
         return False
 
     def blocked(self) -> str:
         """Why the repository, which exists, is not committed to; empty where it is."""
-        if self.how.create_pr or self.how.exist_ok or self.is_empty() or self.holds():
+        if self.options.create_pr or self.options.exist_ok or self.is_empty() or self.holds():
             return ""
         return (
             f"{self.name} exists; pass --create-pr for a pull request, or commit to it with `ropeconv push --exist-ok`"
@@ -80,12 +80,12 @@ class Repository:
 
     def is_empty(self) -> bool:
         """Whether there is no commit, on the default branch and on that of the options."""
-        return all(self._names(revision) <= OWN_FILES for revision in {None, self.how.revision})
+        return all(self._names(revision) <= OWN_FILES for revision in {None, self.options.revision})
 
     def holds(self) -> bool:
         """Whether the repository holds what is published: the receipt of the same plan, or the same GGUF files."""
-        adds, revision = self.what.adds, self.how.revision
-        if not self._names(revision) >= {*adds, *self.what.copies}:
+        adds, revision = self.upload.adds, self.options.revision
+        if not self._names(revision) >= {*adds, *self.upload.copies}:
             return False
         if RECEIPT not in adds:
             listed = self.api.get_paths_info(self.name, list(adds), revision=revision)
@@ -93,18 +93,18 @@ class Repository:
             return all(hashes.get(name) == sha256(path) for name, path in adds.items())
         path = Path(self.api.hf_hub_download(self.name, RECEIPT, revision=revision))
         try:
-            return _plan_of(parse_receipt(path.read_text("utf-8"), RECEIPT)) == _plan_of(self.what.receipt)
+            return _plan_of(parse_receipt(path.read_text("utf-8"), RECEIPT)) == _plan_of(self.upload.receipt)
         except (BadSource, UnicodeDecodeError):
             return False
 
     def kept_card(self, exists: bool = True) -> str:
         """Why a README.md that ropeconv has not written stays; empty where the card is written."""
-        if self.how.overwrite_card:
+        if self.options.overwrite_card:
             return ""
-        if self.what.own_card:
+        if self.upload.own_card:
             return "README.md is your own and is published unchanged; `ropeconv push --overwrite-card` replaces it."
-        if exists and self.api.file_exists(self.name, CARD, revision=self.how.revision):
-            path = Path(self.api.hf_hub_download(self.name, CARD, revision=self.how.revision))
+        if exists and self.api.file_exists(self.name, CARD, revision=self.options.revision):
+            path = Path(self.api.hf_hub_download(self.name, CARD, revision=self.options.revision))
             if MARK not in path.read_text("utf-8", errors="replace"):
                 stays = f"The README.md of {self.name} is not ropeconv's and stays"
                 return f"{stays}; `ropeconv push --overwrite-card` replaces it."
@@ -112,10 +112,10 @@ class Repository:
 
     def card_files(self, base: BaseModel, exists: bool = True) -> dict[str, bytes]:
         """The card and its pictures, by name. base: of the output. exists: whether the repository can be asked."""
-        ggufs, pictures = set(self.what.gguf), drawn(self.what.receipt)
+        ggufs, pictures = set(self.upload.gguf), drawn(self.upload.receipt)
         if ggufs and exists:
-            ggufs |= {name for name in self._names(self.how.revision) if name.endswith(".gguf")}
-        text = card(self.what, self.name, base, sorted(ggufs), pictures, self.how)
+            ggufs |= {name for name in self._names(self.options.revision) if name.endswith(".gguf")}
+        text = card(self.upload, self.name, base, sorted(ggufs), pictures, self.options)
         return {CARD: text.encode(), **pictures}
 
     def _names(self, revision: str | None) -> set[str]:

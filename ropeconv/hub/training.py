@@ -245,9 +245,9 @@ def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
     alike = not (spec.mla or spec.local_form or spec.mrope_section or spec.query_scaling or spec.nope_query_scaling)
     if not alike or "none" in spec.layers or spec.layout != "half":
         return "its options set one RoPE for all layers, in two halves of each head, and this model rotates otherwise"
-    formula = next((one for one in trainer.formulas if one.kind == spec.form.kind), None)
+    formula = next((formula for formula in trainer.formulas if formula.kind == spec.form.kind), None)
     if formula is None:
-        return f"it has options for {', '.join(one.kind for one in trainer.formulas)}, not for {spec.form.kind}"
+        return f"it has options for {', '.join(formula.kind for formula in trainer.formulas)}, not for {spec.form.kind}"
     if spec.rotary_dim < spec.head_dim and not formula.partial:
         return f"its {formula.kind} rotates whole heads, and this model {spec.rotary_dim} of {spec.head_dim} dimensions"
     for name, number in formula.fixed.items():

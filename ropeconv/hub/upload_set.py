@@ -237,9 +237,9 @@ def _write(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
 
     text = plan.source.text(SOURCE_CARD) or plan.source.text(CARD) or ""
     stated = stated_metadata(plan.source.inner.file) if isinstance(plan.source, GgufCheckpoint) else {}
-    what = replace(planned(plan), card=text, known=stated)
+    upload = replace(planned(plan), card=text, known=stated)
     known = stated | inherited(text)
     licence, forbids = terms_of(str(known.get("license") or ""))
-    name, commit = name_of(what, PublishOptions())
+    name, commit = name_of(upload, PublishOptions())
     base = BaseModel(name, known, licence=licence, forbids=forbids, commit=commit)
-    advance(target.write_bytes(card(what, f"{plan.source.name}-{plan.recipe.method.label}", base).encode()))
+    advance(target.write_bytes(card(upload, f"{plan.source.name}-{plan.recipe.method.label}", base).encode()))

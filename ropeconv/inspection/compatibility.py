@@ -150,12 +150,12 @@ class Compatibility:
     @property
     def sentence(self) -> str:
         """The conclusion, for display."""
-        what = "applied" if self.adapters and not self.models else "merged"
+        verb = "applied" if self.adapters and not self.models else "merged"
         if self.fits and any(adapter.trained_on is None for adapter, _ in self.adapters):
-            return f"No difference is known that keeps them from being {what}."
+            return f"No difference is known that keeps them from being {verb}."
         if self.fits:
-            return f"They can be {what}."
-        return f"They cannot be {what} unchanged: {counted(len(self.misfits), 'difference')}."
+            return f"They can be {verb}."
+        return f"They cannot be {verb} unchanged: {counted(len(self.misfits), 'difference')}."
 
     def to_dict(self) -> JsonObject:
         """Return the result as JSON-ready data; keys stay within a schema."""
@@ -190,11 +190,11 @@ def opened(given: Sequence[str], family: str = "") -> tuple[list[Inspection], Pa
         place = adapters[0].source.reference
         raise BadSource(f"{place} in {given[0]} is an adapter; write it as MODEL+{place}")
     if adapters and not models:
-        own = adapters[0].trained_on
-        if own is None:
+        trained = adapters[0].trained_on
+        if trained is None:
             base = shown(adapters[0].base)
             raise BadSource(f"{names[0]} is an adapter, and its base {base} cannot be read; name a model too")
-        models.append(own)
+        models.append(trained)
     pairs = [(adapter, models[0]) for adapter in adapters]
     for name, lora in merge.adapters if merge else ():
         adapter = read_adapter(open_source(lora))

@@ -298,8 +298,12 @@ def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
         if any(verdicts):
             a, b = ((verdict.status, verdict.reason) if verdict else (None, "") for verdict in verdicts)
             pairs.append(RuntimePair(row.key, row.display_name, (a[0], b[0]), (a[1], b[1])))
-    refused = (any(problem.code == "refused-tensor" for problem in seen.problems) for seen in (first, second))
-    of_gguf = (isinstance(seen.source, GgufSource) for seen in (first, second))  # whose inspection is llama.cpp's
+    refused = (
+        any(problem.code == "refused-tensor" for problem in inspection.problems) for inspection in (first, second)
+    )
+    of_gguf = (
+        isinstance(inspection.source, GgufSource) for inspection in (first, second)
+    )  # whose inspection is llama.cpp's
     left, right = ("refused" if no else "exact" if gguf else None for no, gguf in zip(refused, of_gguf, strict=True))
     if left or right:
         table = arch_table()

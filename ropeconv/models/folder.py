@@ -258,8 +258,8 @@ class ConvertedSource(Source, Generic[T]):
     @cached_property
     def _files(self) -> tuple[SourceFile, ...]:
         texts = [SourceFile(name, len(text.encode())) for name, text in self.texts.items()]
-        made = [SourceFile(item.name, item.size) for item in self.generated_files()]
-        return tuple(sorted([*self.kept_files(), *texts, *made], key=lambda file: file.name))
+        generated = [SourceFile(item.name, item.size) for item in self.generated_files()]
+        return tuple(sorted([*self.kept_files(), *texts, *generated], key=lambda file: file.name))
 
     def files(self) -> tuple[SourceFile, ...]:
         return self._files

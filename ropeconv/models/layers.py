@@ -149,10 +149,12 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
             f"config.json has {window.key} = 0, with which a layer sees no token; write how many tokens it sees, or "
             "null for all"
         )
-    own = {
+    sizes = {
         layer: positive_int(settings, (window.key,), size, least=0) for layer, settings in own_settings(part).items()
     }
-    return tuple(own.get(layer, size) if flag else None for layer, flag in zip(range(len(kinds)), flags, strict=False))
+    return tuple(
+        sizes.get(layer, size) if flag else None for layer, flag in zip(range(len(kinds)), flags, strict=False)
+    )
 
 
 Which = Literal["q", "k"]

@@ -90,10 +90,10 @@ class MetaSource(ConvertedSource[TensorTarget]):
         if not path.is_file():
             return None
         check_link(path, folder)
-        found, stated = meta_layout.vocabulary_size(path), self.params.vocab_size
-        if 0 < stated != found:
+        pieces, stated = meta_layout.vocabulary_size(path), self.params.vocab_size
+        if 0 < stated != pieces:
             raise BadSource(
-                f"{path} has {found:,} tokens and params.json says {stated:,}; put the release's own file beside it"
+                f"{path} has {pieces:,} tokens and params.json says {stated:,}; put the release's own file beside it"
             )
         return path, identity(path)
 
@@ -172,8 +172,8 @@ class MetaSource(ConvertedSource[TensorTarget]):
         paths = []
         for part in self.parts:
             paths.append(self.inner.path(part))
-            if (found := peek_dtype(paths[-1])) != self.dtype:
-                raise BadSource(f"{part} holds {found}, not {self.dtype}; fetch the folder and give its path")
+            if (dtype := peek_dtype(paths[-1])) != self.dtype:
+                raise BadSource(f"{part} holds {dtype}, not {self.dtype}; fetch the folder and give its path")
         return PthFiles(paths)
 
 

@@ -139,7 +139,7 @@ def targets(config: Config) -> Iterator[TensorTarget]:
     yield TensorTarget("model.embed_tokens.weight", dtype, "tok_embeddings.weight", (vocab, dim), 1)
     for index in range(config["num_hidden_layers"]):
         new, old = f"model.layers.{index}.", f"layers.{index}."
-        for made, origin, shape, join, head in (
+        for name, origin, shape, join, head in (
             ("self_attn.q_proj", "attention.wq", (heads * width, dim), 0, width),
             ("self_attn.k_proj", "attention.wk", (kv_heads * width, dim), 0, width),
             ("self_attn.v_proj", "attention.wv", (kv_heads * width, dim), 0, 0),
@@ -150,7 +150,7 @@ def targets(config: Config) -> Iterator[TensorTarget]:
             ("input_layernorm", "attention_norm", (dim,), None, 0),
             ("post_attention_layernorm", "ffn_norm", (dim,), None, 0),
         ):
-            yield TensorTarget(f"{new}{made}.weight", dtype, f"{old}{origin}.weight", shape, join, head)
+            yield TensorTarget(f"{new}{name}.weight", dtype, f"{old}{origin}.weight", shape, join, head)
     yield TensorTarget("model.norm.weight", dtype, "norm.weight", (dim,), None)
     yield TensorTarget("lm_head.weight", dtype, "output.weight", (vocab, dim), 0)
 

@@ -67,8 +67,8 @@ def _open(reference: str) -> Source | GgufSource:
 
 def _is_meta(names: Iterable[str]) -> bool:
     """Whether file names are those of Meta's layout: params.json and consolidated.NN.pth, without config.json."""
-    found = set(names)
-    return "params.json" in found and "config.json" not in found and any(PART.fullmatch(name) for name in found)
+    files = set(names)
+    return "params.json" in files and "config.json" not in files and any(PART.fullmatch(name) for name in files)
 
 
 def _check_address(reference: str, repository: str, *paths: str | None) -> None:

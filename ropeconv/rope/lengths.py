@@ -77,7 +77,7 @@ def length_of(factor: Factor) -> int | None:
     return parse_tokens(factor) if isinstance(factor, str) else None
 
 
-def factor_over(factor: Factor, context: int, flag: str, what: str = "trained") -> float:
+def factor_over(factor: Factor, context: int, flag: str, kind: str = "trained") -> float:
     """A scale factor as a number: itself, or the length that it is written as over `context`.
 
     factor: a number or a length. context: in tokens, which the factor multiplies. flag: of the method, and what: the
@@ -88,7 +88,7 @@ def factor_over(factor: Factor, context: int, flag: str, what: str = "trained") 
         return float(factor)
     if length <= context:
         raise RecipeError(
-            f"{flag} {factor} is within the {what} {context:,} tokens; give a longer length, such as "
+            f"{flag} {factor} is within the {kind} {context:,} tokens; give a longer length, such as "
             f"{flag} {format_tokens(4 * context)}, or a factor, such as {flag} 4"
         )
     return length / context

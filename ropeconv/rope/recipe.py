@@ -111,7 +111,7 @@ def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
     form: Form | None = None
     if current.short_inv_freq is not None or schedule.short_inv_freq is not None:
         present, divided = (
-            one.inv_freq if one.short_inv_freq is None else one.short_inv_freq for one in (current, schedule)
+            rope.inv_freq if rope.short_inv_freq is None else rope.short_inv_freq for rope in (current, schedule)
         )
         short = present * _ratio(divided, base)
         original = original if current.short_inv_freq is not None else spec.context

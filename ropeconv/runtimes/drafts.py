@@ -83,10 +83,10 @@ def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> D
     their name: https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/speculative.py#L1440
     """
     table, tensors = draft_table(), tuple(tensors)
-    found = next((kind for kind in table.kinds if kind.has(config, tensors)), None)
-    if found is None and "eagle" in name.lower() and config.get("num_hidden_layers") == 1:
-        found = next(kind for kind in table.kinds if kind.name == "eagle")
-    return found
+    draft = next((kind for kind in table.kinds if kind.has(config, tensors)), None)
+    if draft is None and "eagle" in name.lower() and config.get("num_hidden_layers") == 1:
+        draft = next(kind for kind in table.kinds if kind.name == "eagle")
+    return draft
 
 
 def draft_verdicts(kind: DraftKind, family: Family, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:

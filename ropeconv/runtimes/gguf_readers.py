@@ -110,19 +110,19 @@ def reader_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.name for row in gguf_readers()))
 
 
-def find_readers(wanted: str) -> tuple[Reader, ...]:
+def find_readers(runtime: str) -> tuple[Reader, ...]:
     """The readers for `name` (all current ranges, the newest last) or `name@version`; empty for another name.
 
     Raises RecipeError for a version that no range covers.
     """
-    name, _, version = canonical(wanted).partition("@")
+    name, _, version = canonical(runtime).partition("@")
     rows = [row for row in gguf_readers() if row.name == name]
-    return choose(wanted, version, rows) if rows else ()
+    return choose(runtime, version, rows) if rows else ()
 
 
-def find_any(wanted: str) -> tuple[VersionRange, ...]:
+def find_any(runtime: str) -> tuple[VersionRange, ...]:
     """The readers or the rows of the table of runtimes for a name. Parameters and errors are those of `find`."""
-    return find_readers(wanted) or find(wanted, reader_names())
+    return find_readers(runtime) or find(runtime, reader_names())
 
 
 def judge_readers(features: Collection[Feature], arch: str) -> tuple[Verdict, ...]:

@@ -193,12 +193,12 @@ class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 Range = TypeVar("Range", bound=VersionRange)
 
 
-def choose(wanted: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
+def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
     """The ranges that a name stands for: all current ones, or that of `version`, cut to that version.
 
     A version with fewer numbers than the ranges have stands for the last range in it.
 
-    wanted: what was written, for the message. version: empty for the current ranges. rows: all ranges of the program,
+    name: what was written, for the message. version: empty for the current ranges. rows: all ranges of the program,
     the newest last. Raises RecipeError for a version that no range covers.
     """
     if not version:
@@ -210,7 +210,7 @@ def choose(wanted: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...
     if parts:
         return (parts[-1],)
     ranges = ", ".join(row.version + (f"-{row.through}" if row.through else "") for row in rows)
-    raise RecipeError(f"--runtime {wanted}: this version is untested; tested: {ranges}")
+    raise RecipeError(f"--runtime {name}: this version is untested; tested: {ranges}")
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -346,19 +346,19 @@ def canonical(wanted: str) -> str:
     return ALIASES.get(name.lower(), name.lower()) + at + version
 
 
-def find(wanted: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
+def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     """The rows for `name` (all current ones, the newest last), for `name@version` only that version, or for "all".
 
     also: other names that the caller knows, for the message. Raises RecipeError for an unknown name, and for a version
     that no row covers.
     """
-    name, _, version = canonical(wanted).partition("@")
+    name, _, version = canonical(runtime).partition("@")
     if name == ALL and not version:
         return tuple(row for row in runtimes() if row.current)
     rows = [row for row in runtimes() if row.name == name]
     if name in HOSTS:
-        raise RecipeError(f"--runtime {wanted}: it runs {HOSTS[name]}; name one of these instead")
+        raise RecipeError(f"--runtime {runtime}: it runs {HOSTS[name]}; name one of these instead")
     if not rows:
         names = ", ".join(dict.fromkeys([*(row.name for row in runtimes()), *also, *ALIASES]))
-        raise RecipeError(f"--runtime {wanted}: unknown runtime; supported: {names}")
-    return choose(wanted, version, rows)
+        raise RecipeError(f"--runtime {runtime}: unknown runtime; supported: {names}")
+    return choose(runtime, version, rows)

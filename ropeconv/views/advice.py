@@ -16,10 +16,10 @@ from .support import UNREAD, by_runtime, grouped
 
 def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
     """Shows advice: a row per method, the command for the first, and how to measure it."""
-    rows, ranking, seen = advice.methods, advice.ranking, advice.inspection
+    rows, ranking, inspection = advice.methods, advice.ranking, advice.inspection
     for note in (advice.note, advice.training, advice.useless):
         sheet.note(note and f"Note: {note}")
-    sheet.note(seen.assumption)
+    sheet.note(inspection.assumption)
     if not rows:
         sheet.say(f"No method reaches {advice.context:,} tokens; give a shorter --context.")
         return
@@ -28,15 +28,15 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
     titles = ("runtimes",) if len(formats) == 1 else formats
     columns = ("method", *extra, "without training", *titles, "evidence", "effective", "outside")
     sheet.table(
-        f"{advice.source}: {seen.spec.context:,} -> {advice.context:,} tokens", columns,
+        f"{advice.source}: {inspection.spec.context:,} -> {advice.context:,} tokens", columns,
         [_row(row, formats, ranking) for row in rows],
         optional=("outside", "effective", *titles[:0:-1], *((*titles[:1], "without training") if ranking else ())),
         right=("effective", "outside", *extra),
     )  # fmt: skip
     for reason, flags in _refusals(rows, short=True).items():
         sheet.say(f"No {reason}." if len(flags) == len(rows) else f"No {reason}: {', '.join(flags)}.")
-    if seen.kv_cache:
-        sheet.say(seen.kv_cache.short(advice.context, seen.spec.context))
+    if inspection.kv_cache:
+        sheet.say(inspection.kv_cache.short(advice.context, inspection.spec.context))
     if rows[0].writable:
         _show_commands(advice, rows[0], sheet)
 
@@ -44,8 +44,8 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     """Shows the commands that bake the first method, train with it where it needs that, and measure it."""
     if not first.works_untuned:
-        what = first.flags if advice.untuned else "every method"
-        sheet.say(f"At {advice.context:,} tokens {what} needs fine-tuning.")
+        subject = first.flags if advice.untuned else "every method"
+        sheet.say(f"At {advice.context:,} tokens {subject} needs fine-tuning.")
     sheet.copyable(f"Bake:    {first.command}")
     if not first.works_untuned:
         sheet.copyable(f"Train:   ropeconv train-config {first.out} --for axolotl")

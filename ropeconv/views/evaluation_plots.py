@@ -136,11 +136,13 @@ def panels(result: Result, measure: str) -> list[Picture]:
         return _heat_maps(result, measure, cells)
     metric = metric_of(name)
     by_row = _by_row(result, cells)
-    curves = {row: curve((cell.column, cell.value, cell.error) for cell in found) for row, found in by_row.items()}
+    curves = {
+        row: curve((cell.column, cell.value, cell.error) for cell in row_cells) for row, row_cells in by_row.items()
+    }
     first = next(iter(curves))
     apart = {
-        row: curve((cell.column, cell.difference, cell.margin) for cell in found if cell.difference is not None)
-        for row, found in by_row.items()
+        row: curve((cell.column, cell.difference, cell.margin) for cell in row_cells if cell.difference is not None)
+        for row, row_cells in by_row.items()
         if row != first
     }
     title = TITLES.get(measure, measure)
@@ -162,7 +164,7 @@ def _by_row(result: Result, cells: list[Cell]) -> dict[str, list[Cell]]:
     """Cells of each row that has some, in the order of the table and by column."""
     ordered = sorted(cells, key=lambda cell: cell.column)
     by_row = {row.name: [cell for cell in ordered if cell.row == row.name] for row in result.rows}
-    return {row: found for row, found in by_row.items() if found}
+    return {row: row_cells for row, row_cells in by_row.items() if row_cells}
 
 
 def curve(points: Iterable[tuple[float | None, ...]]) -> Curve:
@@ -177,9 +179,9 @@ def _heat_maps(result: Result, measure: str, cells: list[Cell]) -> list[Picture]
     depths = sorted({cell.depth for cell in cells if cell.depth is not None})
     place = partial(heat_map, lengths=lengths, depths=depths, trained=result.trained)
     shown: list[Picture] = []
-    for row, found in _by_row(result, cells).items():
+    for row, row_cells in _by_row(result, cells).items():
         shares = np.full((len(depths), len(lengths)), np.nan)
-        for cell in found:
+        for cell in row_cells:
             if cell.depth is not None:
                 shares[depths.index(cell.depth), lengths.index(cell.column)] = cell.value
         draw = partial(place, shares=shares, title=f"{TITLES.get(measure, measure)}: {row}")

@@ -203,22 +203,22 @@ def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
     sheet.copyable(f"Next: ropeconv compare MODEL {name}")
 
 
-def show_compatibility(found: Compatibility, sheet: Sheet) -> None:
+def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
     """Shows models beside the base of their merge, adapters, and a sentence per difference with its repair."""
-    names = [("base", found.base), *(("", model) for model in found.models)]
+    names = [("base", compatibility.base), *(("", model) for model in compatibility.models)]
     rows = [
         (mark, model.source.reference, describe(model.spec.form), f"{model.spec.context:,}") for mark, model in names
     ]
-    for adapter, over in found.adapters:
+    for adapter, over in compatibility.adapters:
         trained = adapter.trained_on
         rope, context = (describe(trained.spec.form), f"{trained.spec.context:,}") if trained else ("unknown", "")
         rows.append(("adapter", f"{adapter.source.reference} over {over.source.reference}", rope, context))
     sheet.table("", ("", "model", "RoPE", "context"), rows, optional=("context",), right=("context",))
-    for misfit in found.misfits:
+    for misfit in compatibility.misfits:
         sheet.say(f"! {misfit.name} {misfit.message} -> {misfit.repair}")
-    for note in found.notes:
+    for note in compatibility.notes:
         sheet.say(note)
-    sheet.say(found.sentence)
+    sheet.say(compatibility.sentence)
 
 
 def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = False) -> None:

@@ -50,10 +50,10 @@ def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, writt
 
     rows = [
         (
-            name, f"{made.schedule.context:,}", " ".join(flags(made.recipe) or [made.recipe.method.flag()]),
-            human(plan.own_bytes(name)), made.result.exact_share,
+            name, f"{profile.schedule.context:,}", " ".join(flags(profile.recipe) or [profile.recipe.method.flag()]),
+            human(plan.own_bytes(name)), profile.result.exact_share,
         )
-        for name, made in plan.plans.items()
+        for name, profile in plan.plans.items()
     ]  # fmt: skip
     first = next(iter(plan.plans.values()))
     if not first.is_folder:
@@ -66,9 +66,9 @@ def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, writt
     whose = f"the profiles and {plan.source.reference}" if links and not plan.copied else "the profiles"
     if written:
         sheet.say(f"The weights of {whose} are the same blocks of the disk: a program that writes to them changes all.")
-    for made in plan.plans.values() if explain else ():
-        show_plan(made, sheet, explain)
-    for warning in dict.fromkeys(warning for made in plan.plans.values() for warning in made.warnings):
+    for profile in plan.plans.values() if explain else ():
+        show_plan(profile, sheet, explain)
+    for warning in dict.fromkeys(warning for profile in plan.plans.values() for warning in profile.warnings):
         sheet.note(f"Note: {sentence(warning)}")
 
 

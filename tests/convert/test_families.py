@@ -1,5 +1,5 @@
 """Every family and method against the installed transformers: its own buffers, after a forward pass, from the baked
-config, against float64 formulas written here a second time.
+config, against the formulas that tests/rope has checked, for the base and the sizes that the family is published with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import pytest
 
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement, UnsupportedBake
+from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.runtime import find
 from ropeconv.validate.checks import compare, ulp_distance
 
@@ -26,21 +28,6 @@ from ..support.baking import AS_IS, make_plan, recipe_of, replaced, write_config
 from ..support.extent import sample
 from ..support.families import crossed
 from ..support.models import CANCELS, FAMILIES, TINY, TRAINED, of_extended
-
-
-def pairs(model_type: str) -> tuple[float, int, np.ndarray]:
-    """theta, rotary_dim and 2i/rotary_dim of the pairs of a tiny checkpoint that rotate.
-
-    Of r dimensions of which a share p rotates, theta^(-2i/r) is (theta^p)^(-2i/(p r)).
-    """
-    share = TINY[model_type].rotating_share
-    rotary = int(TINY[model_type].rotary_dim * share)
-    return published_theta(model_type) ** share, rotary, np.arange(0, rotary, 2) / rotary
-
-
-def whole(vector: np.ndarray, model_type: str) -> np.ndarray:
-    """The frequencies of all pairs: those that stand still have 0."""
-    return np.concatenate([vector, np.zeros(TINY[model_type].rotary_dim // 2 - len(vector))])
 
 
 def published_theta(model_type: str) -> float:
@@ -53,43 +40,29 @@ def published_theta(model_type: str) -> float:
     return float(of_extended(rope)["rope_theta"])
 
 
-def yarn(model_type: str, factor: float, truncate: bool = True) -> np.ndarray:
-    theta, rotary, exponent = pairs(model_type)
-    low, high = (rotary * math.log(TRAINED / (2 * math.pi * beta)) / (2 * math.log(theta)) for beta in (32.0, 1.0))
-    if truncate:
-        low, high = math.floor(low), math.ceil(high)
-    ramp = np.clip((np.arange(rotary // 2) - max(low, 0)) / (min(high, rotary - 1) - max(low, 0)), 0, 1)
-    return theta**-exponent * ((1 - ramp) + ramp / factor)
+def expected(model_type: str, recipe: Recipe) -> np.ndarray:
+    """The frequencies of all pairs of a tiny checkpoint. Those that stand still have 0.
+
+    Of r dimensions of which a share p rotates, theta^(-2i/r) is (theta^p)^(-2i/(p r)).
+    """
+    share = TINY[model_type].rotating_share
+    rotary = int(TINY[model_type].rotary_dim * share)
+    spec = RopeSpec(rotary, rotary, Plain(published_theta(model_type) ** share), TRAINED, TRAINED)
+    if recipe.method.name == "theta":
+        recipe = recipe_of("theta", recipe.method.base**share, context=recipe.context)
+    return np.append(recipe.schedule(spec).inv_freq, np.zeros((TINY[model_type].rotary_dim - rotary) // 2))
 
 
-def mixed(model_type: str, factor: float) -> np.ndarray:
-    theta, rotary, exponent = pairs(model_type)
-    slope = math.log(factor) / (rotary / 2) ** 0.625
-    return theta**-exponent / np.exp(slope * np.arange(1, rotary // 2 + 1) ** 0.625)
-
-
-def by_parts(model_type: str, factor: float) -> np.ndarray:
-    theta, _, exponent = pairs(model_type)
-    base = theta**-exponent
-    keep = np.clip((TRAINED * base / (2 * math.pi) - 1) / 31, 0, 1)
-    return base * (keep + (1 - keep) / factor)
-
-
-def fixed(model_type: str, factor: float) -> np.ndarray:
-    theta, rotary, exponent = pairs(model_type)
-    return (theta * factor) ** -exponent / factor ** (2 / rotary)
-
-
-CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
-    "yarn": (recipe_of("yarn", 4.0), lambda m: yarn(m, 4), 0.1 * math.log(4) + 1),
-    "yarn no-truncate": (recipe_of("yarn", 8.0, 32.0, 1.0, False), lambda m: yarn(m, 8, False), 0.1 * math.log(8) + 1),
-    "yarn A=1.3": (recipe_of("yarn", 4.0, attention_factor=1.3), lambda m: yarn(m, 4), 1.3),
-    "mixed": (recipe_of("mixed", 4.0), lambda m: mixed(m, 4), 1.0),
-    "mixed A=1.2": (recipe_of("mixed", 4.0, attention_factor=1.2), lambda m: mixed(m, 4), 1.2),
-    "by-parts": (recipe_of("by-parts", 4.0), lambda m: by_parts(m, 4), 1.0),
-    "ntk-fixed": (recipe_of("ntk-fixed", 4.0), lambda m: fixed(m, 4), 1.0),
-    "linear": (recipe_of("linear", 4.0), lambda m: pairs(m)[0] ** -pairs(m)[2] / 4, 1.0),
-    "theta": (recipe_of("theta", 5e5, context=256), lambda m: (5e5 ** TINY[m].rotating_share) ** -pairs(m)[2], 1.0),
+CASES: dict[str, tuple[Recipe, float]] = {
+    "yarn": (recipe_of("yarn", 4.0), 0.1 * math.log(4) + 1),
+    "yarn no-truncate": (recipe_of("yarn", 8.0, 32.0, 1.0, False), 0.1 * math.log(8) + 1),
+    "yarn A=1.3": (recipe_of("yarn", 4.0, attention_factor=1.3), 1.3),
+    "mixed": (recipe_of("mixed", 4.0), 1.0),
+    "mixed A=1.2": (recipe_of("mixed", 4.0, attention_factor=1.2), 1.2),
+    "by-parts": (recipe_of("by-parts", 4.0), 1.0),
+    "ntk-fixed": (recipe_of("ntk-fixed", 4.0), 1.0),
+    "linear": (recipe_of("linear", 4.0), 1.0),
+    "theta": (recipe_of("theta", 5e5, context=256), 1.0),
 }
 
 
@@ -100,7 +73,7 @@ CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
 def test_transformers_computes_the_method(
     model_type: str, name: str, encoding: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
 ) -> None:
-    recipe, formula, attention_factor = CASES[name]
+    recipe, attention_factor = CASES[name]
     if model_type in CANCELS and attention_factor != 1:
         with pytest.raises(UnsupportedBake, match="any attention factor"):
             make_plan(tiny(model_type), recipe, encoding=encoding)
@@ -118,7 +91,7 @@ def test_transformers_computes_the_method(
     assert "error" not in answer
     reader = find(f"transformers@{answer['transformers']}")[0]
     assert plan.result.verdict_of(reader).status == "exact"
-    found, wanted = answer["modules"]["global"], whole(formula(model_type), model_type)
+    found, wanted = answer["modules"]["global"], expected(model_type, recipe)
     if plan.result.encoding == "factors":
         assert ulp_distance(np.array(found["inv_freq"]), wanted) <= 2
     np.testing.assert_allclose(found["inv_freq"], wanted, rtol=3e-6)

@@ -64,10 +64,10 @@ def _head_weights(model: ModelArgs, screen: Screen) -> HeadWeights:
     """Reads the projections of a SOURCE."""
     from ...inspection.head_bound import head_weights
 
-    if model.seen is None:
+    if model.inspection is None:
         raise UsageError("--weights needs a SOURCE, whose weights are read; give a folder or a Hub id")
     with screen.counting("Reading", "bytes") as (total, advance):
-        return head_weights(model.seen, total, advance)
+        return head_weights(model.inspection, total, advance)
 
 
 def _weighted(weights: HeadWeights, schedules: Schedules, screen: Screen) -> dict[str, HeadLengths]:
@@ -106,13 +106,13 @@ ropeconv bound ./Llama-2-7b-hf --weights --yarn 4
 
 @command(
     EXAMPLES,
-    up_to=(lambda values: not is_length(values["what"] or ""), "does not go with a length; leave one out"),
-    weights=(lambda values: not is_length(values["what"] or ""), "does not go with a length; give a SOURCE"),
+    up_to=(lambda values: not is_length(values["argument"] or ""), "does not go with a length; leave one out"),
+    weights=(lambda values: not is_length(values["argument"] or ""), "does not go with a length; give a SOURCE"),
 )
 def bound_command(
     recipe: RecipeValues,
     screen: ProgressScreen,
-    what: Annotated[str | None, Positional("[LENGTH|SOURCE]", "A number of tokens, or a model to judge.")] = None,
+    argument: Annotated[str | None, Positional("[LENGTH|SOURCE]", "A number of tokens, or a model to judge.")] = None,
     head_dim: HeadDimOption = None,
     rotary_dim: RotaryDimOption = None,
     up_to: Annotated[
@@ -142,19 +142,19 @@ def bound_command(
     """
     frequencies_only(recipe)
     values = {name: value for name, value in recipe.items() if value is not None}
-    if what is not None and is_length(what):
+    if argument is not None and is_length(argument):
         if values:
             flag = next(iter(values)).replace("_", "-")
             raise UsageError(f"--{flag} does not go with a length; give a length, or a schedule with --up-to")
-        _smallest(parse_tokens(what), *head_size(head_dim, rotary_dim), windows, certificate, screen)
+        _smallest(parse_tokens(argument), *head_size(head_dim, rotary_dim), windows, certificate, screen)
         return
     words = "--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`"
     refuse(
         (certificate is not None or windows is not None, words),
-        (what is None and not values, "give a length such as 128k, a SOURCE, or --theta B"),
+        (argument is None and not values, "give a length such as 128k, a SOURCE, or --theta B"),
     )
-    model = find(what, recipe, head_dim, rotary_dim)
-    if not up_to and what is None and not values.keys() - {"theta"}:
+    model = find(argument, recipe, head_dim, rotary_dim)
+    if not up_to and argument is None and not values.keys() - {"theta"}:
         up_to = "1M"
     heads = _head_weights(model, screen) if weights else None
     schedules: Schedules = {}
@@ -190,9 +190,9 @@ def _smallest(
 
 
 def _show_bound(bases: Bound, screen: Screen) -> None:
-    what = f"{bases.length:,} tokens, {bases.rotary_dim} of {bases.head_dim} dimensions rotate"
+    title = f"{bases.length:,} tokens, {bases.rotary_dim} of {bases.head_dim} dimensions rotate"
     if bases.binding_distance is None:
-        screen.say(f"{what}: every base above 1 keeps the sum from being negative.")
+        screen.say(f"{title}: every base above 1 keeps the sum from being negative.")
         return
     rows = [
         ("smallest base", repr(bases.base), f"the sum is 0 at distance {bases.binding_distance:,}"),
@@ -204,10 +204,10 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
         rows.append(("last base that violates", f"{bases.last_violating_base:,.0f}", "all larger ones will do"))
     rows += [("published", f"{base:.2g}", source) for source, base in bases.published.items()]
     rows.append(("estimate L / x0", f"{asymptotic_base(bases.length):,.0f}", "for ever wider heads"))
-    screen.table(what, ("", "base", ""), rows)
+    screen.table(title, ("", "base", ""), rows)
     if not bases.known_windows:
-        what = "the last violation" if bases.first_wide_window else "the first wide interval and the last violation"
-        screen.say(f"--windows looks for {what}, which takes 15 minutes at 1M tokens.")
+        title = "the last violation" if bases.first_wide_window else "the first wide interval and the last violation"
+        screen.say(f"--windows looks for {title}, which takes 15 minutes at 1M tokens.")
 
 
 def _interval(ends: tuple[float, float | None]) -> str:

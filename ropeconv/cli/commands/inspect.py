@@ -126,14 +126,14 @@ def compare_command(
     from ...inspection.side_by_side import side_by_side
     from ...views.inspection import show_comparison, show_compatibility
 
-    found, adapters, file = opened(models, family)
-    if merge or file or adapters or len(found) > 2:
-        compared = compatibility(found, adapters, file)
+    sources, adapters, file = opened(models, family)
+    if merge or file or adapters or len(sources) > 2:
+        compared = compatibility(sources, adapters, file)
         screen.data(compared.to_dict()) if screen.as_json else show_compatibility(compared, screen)
         if exit_code and not compared.fits:
             raise SystemExit(3)
         return
-    difference = side_by_side(*found)
+    difference = side_by_side(*sources)
     for side in (difference.first, difference.second):
         screen.note(side.inspection.assumption)
     if screen.as_json:

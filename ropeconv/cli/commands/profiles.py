@@ -39,14 +39,14 @@ ropeconv profiles Qwen/Qwen3-8B base yarn:4 --push me/Qwen3-8B-profiles
 
 def method_options() -> list[Option]:
     """The options of methods that have a value, each repeatable, as text."""
-    valued = (one for one in recipe_options() if one.group == METHOD and one.kind is not bool)
-    return [replace(one, kind=str, default=(), many=True) for one in valued]
+    valued = (option for option in recipe_options() if option.group == METHOD and option.kind is not bool)
+    return [replace(option, kind=str, default=(), many=True) for option in valued]
 
 
 def target_options() -> list[Option]:
     """The options of an output that hold for all profiles."""
     names = ("out", "runtimes", "replace", "encoding")
-    return [one for one in options(OutputPlace, TargetOptions) if one.name in names]
+    return [option for option in options(OutputPlace, TargetOptions) if option.name in names]
 
 
 @command(EXAMPLES, private=(lambda given: given["push"], "goes with --push OWNER/NAME; add it, or leave --private out"))
@@ -82,7 +82,7 @@ def profiles_command(
     from ...views.plan import show_profiles
 
     recipes = recipes_of(named or [], methods)
-    how = PublishOptions(private, repo_id=repository(push)) if push else None
+    publication = PublishOptions(private, repo_id=repository(push)) if push else None
     source, chosen = open_source(model, family), build_target(target)
     refuse(
         (
@@ -107,22 +107,24 @@ def profiles_command(
     if not dry_run:
         if keeps:
             _write(plan, documents, screen)
-        if how:
-            _publish(plans, how, documents, screen)
+        if publication:
+            _publish(plans, publication, documents, screen)
     if screen.as_json:
         shared = sum(file.size for file in plan.shared)
         screen.data({"out": str(plan.out), "shared_bytes": shared, "profiles": list(documents.values())})
 
 
-def _publish(plans: dict[str, Plan], how: PublishOptions, documents: dict[str, dict[str, Any]], screen: Screen) -> None:
+def _publish(
+    plans: dict[str, Plan], publication: PublishOptions, documents: dict[str, dict[str, Any]], screen: Screen
+) -> None:
     """Publishes the first profile as main and each other one as a branch, and adds the URLs to their documents."""
     from ...bake.checkpoint import CheckpointPlan
     from .push import publish_staged
 
     first, *others = plans
-    main = replace(how, branches=tuple((name, plans[name].schedule.context) for name in others))
+    main = replace(publication, branches=tuple((name, plans[name].schedule.context) for name in others))
     for name, plan in plans.items():
-        here = main if name == first else replace(how, revision=name, exist_ok=True)
+        here = main if name == first else replace(publication, revision=name, exist_ok=True)
         assert isinstance(plan, CheckpointPlan)
         _, url = publish_staged(plan, None, here, screen, checksum=False)
         documents[name] |= {"branch": here.revision or "main", "published": url}

@@ -29,12 +29,14 @@ def how_to_publish(values: dict[str, Any]) -> PublishOptions:
     """
     if values["token"]:
         os.environ["HF_TOKEN"] = values["token"]  # for the source as well
-    how = from_command_line(PublishOptions, values)
-    return replace(how, message=printable(how.message), base_model=how.base_model and repository(how.base_model))
+    options = from_command_line(PublishOptions, values)
+    return replace(
+        options, message=printable(options.message), base_model=options.base_model and repository(options.base_model)
+    )
 
 
 def publish_staged(
-    plan: Plan, probe: Probe | None, how: PublishOptions, screen: Screen, checksum: bool
+    plan: Plan, probe: Probe | None, options: PublishOptions, screen: Screen, checksum: bool
 ) -> tuple[CheckRecord | None, str]:
     """Publishes a plan from a temporary folder, which holds only files that are not copied unchanged.
 
@@ -42,23 +44,23 @@ def publish_staged(
     """
     from ...hub.publish import staged
 
-    with staged(plan, probe, checksum, screen.progress("Writing", plan.bytes)) as (done, what):
+    with staged(plan, probe, checksum, screen.progress("Writing", plan.bytes)) as (done, upload):
         screen.note(done.reason and f"Not checked: {done.reason}.")
-        return done.check, send(what, how, screen)
+        return done.check, send(upload, options, screen)
 
 
-def show_preview(what: UploadSet, how: PublishOptions, screen: Screen) -> dict[str, Any]:
+def show_preview(upload: UploadSet, options: PublishOptions, screen: Screen) -> dict[str, Any]:
     """Prints what a publication would do, and returns it as JSON-ready data."""
     from ...hub.preview import preview, show_publication
 
-    planned = preview(what, how)
+    planned = preview(upload, options)
     screen.note(planned.note)
     if not screen.as_json:
         show_publication(planned, screen)
     return planned.to_dict()
 
 
-def send(what: UploadSet, how: PublishOptions, screen: Screen) -> str:
+def send(upload: UploadSet, options: PublishOptions, screen: Screen) -> str:
     """Publishes an upload set, and returns the URL of the commit or pull request."""
     from ...hub.publish import publish
 
@@ -66,9 +68,9 @@ def send(what: UploadSet, how: PublishOptions, screen: Screen) -> str:
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
-    copied = f", {len(what.copies)} to copy on the Hub from {what.source}" if what.copies else ""
-    screen.note(f"{counted(len(what.adds), 'file')} to upload{copied}.")
-    return publish(what, how, screen.note)
+    copied = f", {len(upload.copies)} to copy on the Hub from {upload.source}" if upload.copies else ""
+    screen.note(f"{counted(len(upload.adds), 'file')} to upload{copied}.")
+    return publish(upload, options, screen.note)
 
 
 EXAMPLES = """
@@ -84,7 +86,7 @@ def push_command(
         Positional("FOLDER_OR_GGUF...", "A folder or GGUF files that `ropeconv apply` wrote."),
     ],
     repo_id: Annotated[str, Positional("OWNER/NAME", "The repository; it is made if need be.")],
-    how: Annotated[PublishOptions, OptionGroup(lambda: options(PublishOptions), how_to_publish)],
+    publication: Annotated[PublishOptions, OptionGroup(lambda: options(PublishOptions), how_to_publish)],
     screen: ProgressScreen,
     ignore_receipt: Annotated[
         bool, flag("Do not compare the files with the hashes in the receipt.", "--ignore-receipt")
@@ -100,26 +102,26 @@ def push_command(
     from ...hub.upload_set import from_folder, from_gguf, merged
     from ...inspection.receipts.storage import check_files, read_receipt
 
-    how = replace(how, repo_id=repository(repo_id))
+    publication = replace(publication, repo_id=repository(repo_id))
     folder = baked[0]
     if all(path.suffix == ".gguf" for path in baked):
         if ignore_receipt:
             raise UsageError("--ignore-receipt is for folders, whose receipt lists files; leave it out")
-        what = merged([from_gguf(path) for path in baked])
+        upload = merged([from_gguf(path) for path in baked])
     elif len(baked) > 1:
         raise UsageError("several things can be pushed at once only if all are GGUF files; push folders one by one")
     elif folder.is_dir():
         if not ignore_receipt:
             check_files(folder, read_receipt(folder))
-        what = from_folder(folder)
+        upload = from_folder(folder)
     else:
         raise RopeconvError(f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote")
     if dry_run:
-        document = show_preview(what, how, screen)
+        document = show_preview(upload, publication, screen)
         if screen.as_json:
             screen.data(document)
         return
-    url = send(what, how, screen)
+    url = send(upload, publication, screen)
     if screen.as_json:
         screen.data({"published": url})
     else:

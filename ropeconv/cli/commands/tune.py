@@ -59,9 +59,9 @@ def tune_command(
     settings = copied(SearchSettings, options)
     settings.check()
     files, budget = texts_of(names, reading), parse_duration(reading.budget) if reading.budget else 0.0
-    what = "the best schedule so far will be measured on held-out text"
+    afterwards = "the best schedule so far will be measured on held-out text"
     try:
-        with screen.counting("Searching", "steps") as (total, advance), stopping(screen, what) as stopped:
+        with screen.counting("Searching", "steps") as (total, advance), stopping(screen, afterwards) as stopped:
             progress = Progress(screen.note, total, advance, stopped)
             with open_tuning(
                 model, files, settings, progress, reading.journal, reading.fresh, not dry_run, device=running.device,

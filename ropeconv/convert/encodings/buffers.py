@@ -87,8 +87,8 @@ def model_type(family: Family) -> str:
 def _refuse(request: EncodeRequest) -> None:
     schedule, family = request.schedule, request.family
 
-    def refusal(what: str, reason: str) -> UnsupportedBake:
-        return UnsupportedBake(what, "stored frequencies", reason, OTHERWISE)
+    def refusal(change: str, reason: str) -> UnsupportedBake:
+        return UnsupportedBake(change, "stored frequencies", reason, OTHERWISE)
 
     if family.code is None:
         raise refusal(family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only")

@@ -84,7 +84,7 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     return divisors
 
 
-def _miss(divisor: NDArray[np.float32], wanted: Vector) -> NDArray[np.int64]:
+def _miss(divisor: NDArray[np.float32], expected: Vector) -> NDArray[np.int64]:
     """Distance of float32 `1 / divisor` from `wanted` in ulp of float32, int64 in the shape of `divisor`."""
     result = np.float32(1.0) / divisor
-    return np.abs(result.view(np.int32).astype(np.int64) - wanted.astype(np.float32).view(np.int32))
+    return np.abs(result.view(np.int32).astype(np.int64) - expected.astype(np.float32).view(np.int32))

@@ -17,8 +17,8 @@ from ..gguf_encoding import GgufModel, gguf_encoding, put_vector, start, with_at
 @gguf_encoding("tensor", order=2)
 def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     """Write the schedule as divisors of the base of the file. Raises UnsupportedBake where llama.cpp uses none."""
-    arch, seen = arch_of_header(model), model.reading().spec
-    base = Plain(float(np.float32(seen.rope_theta))).inv_freq(seen.rotary_dim)
+    arch, spec = arch_of_header(model), model.reading().spec
+    base = Plain(float(np.float32(spec.rope_theta))).inv_freq(spec.rotary_dim)
     long = divisors(base, schedule.inv_freq)
     short = long if schedule.short_inv_freq is None else divisors(base, schedule.short_inv_freq)
     pair = arch.factors == "always" or (arch.factors == "longrope" and (short is not long or LONG in model.vectors))

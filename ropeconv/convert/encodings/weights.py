@@ -23,8 +23,8 @@ def weights(request: EncodeRequest) -> CheckpointResult:
     refuse_log_n(request)
     tensors = request.tensors()
     if not tensors:
-        what = "an attention factor in the weights"
-        raise UnsupportedBake(what, "only a config.json", "its weights are not here", "give the whole folder")
+        change = "an attention factor in the weights"
+        raise UnsupportedBake(change, "only a config.json", "its weights are not here", "give the whole folder")
     bare = replace(schedule, attention_factor=1.0, softmax_scale=1.0)  # both are folded into weights
     result = furthest(replace(request, schedule=bare))
     folded = fold(schedule, request.spec, request.family, request.config, tensors, request.target.fold_into or "k")

@@ -52,12 +52,12 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     @cached_property
     def inspection(self) -> Inspection:
         """The inspection of the GGUF file. Raises UnsupportedBake where ropeconv changed more in it than its RoPE."""
-        seen, file = inspect_gguf(self.inner), self.inner.file
-        receipt = gguf_stated(file, seen.spec)
+        inspection, file = inspect_gguf(self.inner), self.inner.file
+        receipt = gguf_stated(file, inspection.spec)
         if file.get(WINDOW_NORM) is not None or (receipt is not None and receipt.encoding == "carrier"):
             why, repair = "only unchanged conversions become checkpoints", "run `ropeconv restore` on it first"
             raise UnsupportedBake(f"{self.reference}, whose tensors ropeconv changed", "a checkpoint", why, repair)
-        return seen
+        return inspection
 
     def in_dtype(self, dtype: str) -> GgufCheckpoint:
         outtypes = {name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])}

@@ -31,26 +31,26 @@ S = TypeVar("S", bound=np.generic)
 Shape = tuple[int, ...]
 
 
-def shape_before(how: str, results: Sequence[Shape]) -> Shape | None:
+def shape_before(rule: str, results: Sequence[Shape]) -> Shape | None:
     """Return the shape before a conversion, from the shapes of its results (slowest first); None if unknown."""
-    if how in BEFORE:
-        return BEFORE[how](results)
+    if rule in BEFORE:
+        return BEFORE[rule](results)
     return results[0] if len(results) == 1 else None
 
 
-def _rows(made: Sequence[Shape]) -> Shape:
-    first, row = made[0], -1 if len(made[0]) < 2 else -2
-    return (*first[:row], sum(shape[row] for shape in made), *first[len(first) + row + 1 :])
+def _rows(shapes: Sequence[Shape]) -> Shape:
+    first, row = shapes[0], -1 if len(shapes[0]) < 2 else -2
+    return (*first[:row], sum(shape[row] for shape in shapes), *first[len(first) + row + 1 :])
 
 
 BEFORE: dict[str, Callable[[Sequence[Shape]], Shape]] = {
-    "squeeze": lambda made: (*[size for size in made[0] if size != 1][:-1], 1, made[0][-1]),
-    "transpose": lambda made: (*made[0][:-2], made[0][-1], made[0][-2]),
+    "squeeze": lambda shapes: (*[size for size in shapes[0] if size != 1][:-1], 1, shapes[0][-1]),
+    "transpose": lambda shapes: (*shapes[0][:-2], shapes[0][-1], shapes[0][-2]),
     "split": _rows,
     "alternate": _rows,
-    "alternate_columns": lambda made: (*made[0][:-1], sum(shape[-1] for shape in made)),
+    "alternate_columns": lambda shapes: (*shapes[0][:-1], sum(shape[-1] for shape in shapes)),
     "by_key_head": _rows,
-    "latent": lambda made: (made[0][0] * (made[0][2] + made[1][1]), made[0][1]),
+    "latent": lambda shapes: (shapes[0][0] * (shapes[0][2] + shapes[1][1]), shapes[0][1]),
 }
 """In `latent`: keys [heads, rank, width] and values [heads, width, rank]."""
 
@@ -133,11 +133,11 @@ def restored_tensors(
                 f"{out.name} has the shape {info and info.shape} in the GGUF file, and {out.shape} is expected; "
                 "download it again"
             )
-        first, how = 0, (out.interleave, out.values, out.tiles)
+        first, layout = 0, (out.interleave, out.values, out.tiles)
         for rows in out.parts:  # whose place in the checkpoint is in bytes
             number = bisect_right(starts, rows.start) - 1
             at = (rows.start - starts[number]) // 4
-            parts[number].append(Part(out.name, first, rows.rows, rows.columns, *how, rows.stride, rows.apart, at))
+            parts[number].append(Part(out.name, first, rows.rows, rows.columns, *layout, rows.stride, rows.apart, at))
             first += rows.rows * rows.columns
     return [
         RestoredTensor(tensor.name, tensor.shape, _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)]))

@@ -317,7 +317,7 @@ def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> lis
     width = value if matrix.rows >= heads * each * value else 1  # a number, or the dimensions of a head
     before = matrix.rows - heads * each * width
     _fits(tensor, heads * each * width + (2 * heads * key if before else 0))
-    parts = [matrix.part(before + (head * each + one) * width, width) for one in range(each) for head in range(heads)]
+    parts = [matrix.part(before + (head * each + row) * width, width) for row in range(each) for head in range(heads)]
     return [replace(tensor, name=names[0], parts=(*([matrix.part(0, before)] if before else []), *parts))]
 
 

@@ -97,8 +97,8 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
     file = ArchKeys(header, arch)
     _check_windows(file, arch, family, spec, part)
     kinds = layer_kinds(file, arch)
-    for layer, (kind, wanted) in enumerate(zip(kinds, spec.layers, strict=True)):
-        if (kind == "none") is not (wanted == "none"):
+    for layer, (kind, expected) in enumerate(zip(kinds, spec.layers, strict=True)):
+        if (kind == "none") is not (expected == "none"):
             flags = family.layers.flags or family.hooks.types_key
             rotates = f"llama.cpp {'does not rotate' if kind == 'none' else 'rotates'} layer {layer} (the first is 0)"
             raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
@@ -108,8 +108,8 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
         used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
         for layer, wanted_heads in enumerate(heads_of_layers(sizes, family)):
             if attention[layer] and used[layer] != wanted_heads:
-                what = f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
-                raise _other_layers(what, arch, f"llama.cpp computes {used[layer]}")
+                change = f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
+                raise _other_layers(change, arch, f"llama.cpp computes {used[layer]}")
 
 
 def _check_shared_keys(file: ArchKeys, arch: Arch, family: Family, makers: Sequence[int]) -> None:
@@ -119,16 +119,16 @@ def _check_shared_keys(file: ArchKeys, arch: Arch, family: Family, makers: Seque
         first = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - file.whole(arch.kv_layers, 0)
         back = [arch.shared_kv.window if window else arch.shared_kv.other for window in layer_windows(file, arch)]
         used = [layer if layer < first else first - back[layer] for layer in range(count)]
-    own = sum(maker == layer for layer, maker in enumerate(makers))
+    making = sum(maker == layer for layer, maker in enumerate(makers))
     if list(makers) != used:
-        what = f"{family.cache.shared[0]} = {count - own} with {counted(count, 'layer')}"
+        change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
         layer = next(layer for layer, maker in enumerate(makers) if maker != used[layer])
         why = f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those of {makers[layer]}"
         if arch.kv_layers.isdigit():
             why = f"llama.cpp makes keys in the first {arch.kv_layers} layers"
-        raise _other_layers(what, arch, why)
-    if arch.shared_kv and own < 2:
-        raise _other_layers(f"{own} layer that makes keys", arch, "llama.cpp stops with fewer than two")
+        raise _other_layers(change, arch, why)
+    if arch.shared_kv and making < 2:
+        raise _other_layers(f"{making} layer that makes keys", arch, "llama.cpp stops with fewer than two")
 
 
 def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, part: JsonObject) -> None:
@@ -136,20 +136,20 @@ def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, p
         return
     windows, count = layer_windows(file, arch), len(spec.layers)
     stated = f"{family.hooks.types_key} = {shown(part.get(family.hooks.types_key))}"
-    for layer, (window, wanted) in enumerate(zip(windows, spec.windows or (None,) * count, strict=True)):
-        if window != wanted:
+    for layer, (window, expected) in enumerate(zip(windows, spec.windows or (None,) * count, strict=True)):
+        if window != expected:
             has = f"a window of {window} tokens" if window else "no window"
             why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
             if arch.window.present.isdigit() and count != int(arch.window.present):
-                stated = f"{family.window.key} = {wanted} with {counted(count, 'layer')}"
+                stated = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
                 why = f"llama.cpp has windows there in models of {arch.window.present} layers only"
             raise _other_layers(stated, arch, why)
     if has_window(file, arch.window, count) and not any(windows):
         raise _other_layers(stated, arch, "llama.cpp stops without a layer that has a window")
 
 
-def _other_layers(what: str, arch: Arch, why: str) -> UnsupportedBake:
-    return UnsupportedBake(what, f"GGUF as {arch.name}", why, "keep safetensors")
+def _other_layers(change: str, arch: Arch, why: str) -> UnsupportedBake:
+    return UnsupportedBake(change, f"GGUF as {arch.name}", why, "keep safetensors")
 
 
 def _sizes(header: GgufHeader, arch: str) -> JsonObject:
@@ -176,9 +176,9 @@ def general_name(name: str) -> str:
     return f"{start}.{{}}.{end}" if start == "blk" and number.isdigit() else name
 
 
-def _fits(shape: tuple[int, ...], wanted: str, sizes: JsonObject) -> bool:
+def _fits(shape: tuple[int, ...], demand: str, sizes: JsonObject) -> bool:
     """Whether a shape is as wanted, where unknown sizes fit all and trailing dimensions of one are ignored."""
-    expected = [None if text == "?" else value_of(sizes, text) for text in wanted.split(", ")]
+    expected = [None if text == "?" else value_of(sizes, text) for text in demand.split(", ")]
     sides = list(shape) + [1] * (len(expected) - len(shape))
     expected += [1] * (len(sides) - len(expected))
     return all(want is None or want == have for have, want in zip(sides, expected, strict=True))

@@ -92,7 +92,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         _copy_small(source, folder)
         repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
         described, bare = (describe(folder, source.name, repository, text, *size) for text in (label, ""))
-        general = [metadata_keys(found, name, options.quantized_by) for found in (described, bare)]
+        general = [metadata_keys(metadata, name, options.quantized_by) for metadata in (described, bare)]
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
         composed = composes_characters(folder, tokens)
     arch = values.pop("general.architecture")
@@ -198,19 +198,21 @@ def _readable(card: Path) -> bool:
     return end is not None and end.start() <= MOST_CARD and ANCHOR.search(text, 0, end.start()) is None
 
 
-def metadata_keys(found: Metadata, outtype: str, quantized_by: str | None = None) -> dict[str, GgufValue]:
-    """Return the general.* keys of a file. found: gguf-py's Metadata. outtype: type of most weights, such as F16."""
-    found.quantized_by = quantized_by
-    keys = {"general.type": string("model"), **values_of(found.set_gguf_meta_model)}
+def metadata_keys(metadata: Metadata, outtype: str, quantized_by: str | None = None) -> dict[str, GgufValue]:
+    """Return the general.* keys of a file. metadata: gguf-py's Metadata. outtype: type of most weights, such as F16."""
+    metadata.quantized_by = quantized_by
+    keys = {"general.type": string("model"), **values_of(metadata.set_gguf_meta_model)}
     return keys | {"general.file_type": u32(FILE_TYPES[outtype]), "general.quantization_version": u32(2)}
 
 
-def file_name(found: Metadata, outtype: str) -> str:
+def file_name(metadata: Metadata, outtype: str) -> str:
     """Return the file name by GGUF's convention: base name, size, fine-tune, version and type of the weights.
 
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
     """
     import gguf
 
-    name = gguf.naming_convention(found.name, found.basename, found.finetune, found.version, found.size_label, outtype)
+    name = gguf.naming_convention(
+        metadata.name, metadata.basename, metadata.finetune, metadata.version, metadata.size_label, outtype
+    )
     return f"{name}.gguf"

@@ -82,8 +82,8 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
         computes if sizes.layers > 10 else [0.0] * sizes.layers
     )
     if shares != computes:
-        what = f"activation_sparsity_pattern = {shown(shares)}"
-        raise UnsupportedBake(what, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors")
+        setting = f"activation_sparsity_pattern = {shown(shares)}"
+        raise UnsupportedBake(setting, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors")
     return array(FLOAT32, [NormalDist().inv_cdf(share) if share else float("-inf") for share in computes])
 
 
@@ -135,8 +135,8 @@ def hparams(sizes: ModelSizes, family: Family, spec: RopeSpec, vocabulary: int) 
         keys["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
     names = layer_names(part, family, len(spec.layers)) if rules.layer_flags else ()
     names += ("",) * (sizes.prediction if names else 0)
-    keys |= {key: array(BOOL, [name == wanted for name in names]) for key, wanted in rules.layer_flags.items()}
-    keys |= {key: COMPUTED[how](sizes, family) for key, how in rules.computed.items()}
+    keys |= {key: array(BOOL, [name == kind for name in names]) for key, kind in rules.layer_flags.items()}
+    keys |= {key: COMPUTED[rule](sizes, family) for key, rule in rules.computed.items()}
     keys |= {key: _fixed(value) for key, value in rules.fixed.items()}
     arch = rules.arch
     named = {f"{arch}.{key}": value for key, value in keys.items()}
@@ -175,8 +175,8 @@ def _fixed(value: float | bool | str | list[int]) -> GgufValue:
     return u32(value) if isinstance(value, int) else f32(value)
 
 
-def _unsupported(what: str, rules: Gguf, why: str) -> UnsupportedBake:
-    return UnsupportedBake(what, f"GGUF as {rules.arch}", why, "keep safetensors")
+def _unsupported(setting: str, rules: Gguf, why: str) -> UnsupportedBake:
+    return UnsupportedBake(setting, f"GGUF as {rules.arch}", why, "keep safetensors")
 
 
 def gguf_rules(family: Family) -> Gguf:
@@ -205,8 +205,8 @@ def _check(part: Config, rules: Gguf, spec: RopeSpec) -> None:
         width = count(part, "hidden_size") // count(part, "num_attention_heads") if large else spec.head_dim
         scalar = part.get("query_pre_attn_scalar", 256)
         if scalar != width:
-            what = f"query_pre_attn_scalar = {shown(scalar)}"
-            raise _unsupported(what, rules, f"llama.cpp computes {width} for this size")
+            setting = f"query_pre_attn_scalar = {shown(scalar)}"
+            raise _unsupported(setting, rules, f"llama.cpp computes {width} for this size")
 
 
 def _finite_or_not(value: Any) -> Any:

@@ -245,8 +245,8 @@ def _check_model(content: bytes) -> None:
         raise BadSource(f"tokenizer.model is a SentencePiece {kind} model, and only BPE is converted to GGUF")
     rules = model.normalizer_spec
     if rules.precompiled_charsmap or rules.remove_extra_whitespaces:
-        what = "removes extra spaces" if not rules.precompiled_charsmap else f"normalizes text by {shown(rules.name)}"
-        raise BadSource(f"tokenizer.model {what}, which llama.cpp does not do, so its tokens would differ")
+        step = "removes extra spaces" if not rules.precompiled_charsmap else f"normalizes text by {shown(rules.name)}"
+        raise BadSource(f"tokenizer.model {step}, which llama.cpp does not do, so its tokens would differ")
 
 
 def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:

@@ -40,8 +40,8 @@ class ChunkMask(Tensor):  # type: ignore[misc]
     @staticmethod
     def of(rows: int, columns: int, device: torch.device | str) -> ChunkMask:
         """The mask of `rows` queries, the last of `columns` keys."""
-        one = torch.ones((), dtype=torch.bool, device=device).expand(1, 1, rows, columns)
-        mask: ChunkMask = one.as_subclass(ChunkMask)
+        cell = torch.ones((), dtype=torch.bool, device=device).expand(1, 1, rows, columns)
+        mask: ChunkMask = cell.as_subclass(ChunkMask)
         return mask
 
     @classmethod

@@ -154,12 +154,12 @@ def _undecorated(module: Module) -> Callable[..., Any]:
 
 
 @contextmanager
-def _recomputed(model: PreTrainedModel, wanted: bool) -> Iterator[None]:
+def _recomputed(model: PreTrainedModel, recompute: bool) -> Iterator[None]:
     """Compute the activations of each layer twice instead of keeping them, while it is entered."""
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    layers = [module for module in model.modules() if wanted and isinstance(module, GradientCheckpointingLayer)]
+    layers = [module for module in model.modules() if recompute and isinstance(module, GradientCheckpointingLayer)]
     for layer in layers:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
         layer.gradient_checkpointing = True

@@ -93,8 +93,8 @@ class _LayerReader:
         for name, layer in self._layers.items():
             layer.register_forward_pre_hook(lambda module, inputs, name=name: self._fill(name))
             layer.register_forward_hook(lambda module, inputs, output: _drop(module), always_call=True)
-        found: JsonObject = outside.to_dict()
-        return found
+        config: JsonObject = outside.to_dict()
+        return config
 
     def _layer_of(self, parameter: str) -> str:
         """The layer that a parameter belongs to; empty for none."""

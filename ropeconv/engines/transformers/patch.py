@@ -134,20 +134,20 @@ def scale_queries(model: PreTrainedModel, scale: LogN | QueryScaling, queries: s
     positions: list[Tensor] = []
 
     def remember(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
-        found = _positions(args, given)
-        positions[:] = [found[0] if found.dim() > 2 else found]  # sections of positions, which are equal for text
+        current = _positions(args, given)
+        positions[:] = [current[0] if current.dim() > 2 else current]  # sections of positions, which are equal for text
 
     def multiply(module: Module, args: tuple[object, ...], output: Tensor) -> Tensor:
         ids = positions[0]
         factor = torch.from_numpy(scale.scale(ids.cpu().numpy()).astype(np.float32)).to(output.device)
         return (output * factor.reshape(*factor.shape, *[1] * (output.dim() - 2))).to(output.dtype)
 
-    found = [module for name, module in model.named_modules() if queries and name.endswith(queries)]
+    projections = [module for name, module in model.named_modules() if queries and name.endswith(queries)]
     rotary = [module for module in model.modules() if "RotaryEmbedding" in type(module).__name__]
-    if not found or not rotary:
+    if not projections or not rotary:
         raise BadSource(f"{type(model).__name__} has no module for its queries; run the model another way")
     hooks = [rotary[0].register_forward_pre_hook(remember, with_kwargs=True)]
-    hooks += [module.register_forward_hook(multiply) for module in found]
+    hooks += [module.register_forward_hook(multiply) for module in projections]
 
     def undo() -> None:
         for hook in hooks:

@@ -51,12 +51,12 @@ class Passes:
     journal: Journal[PassLine] | None = None
     by: str = ""
 
-    def line(self, what: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
+    def line(self, parts: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
         """The pass of a key, computed unless the journal has it; then it is on the disk.
 
-        what: the parts of the key. compute: gives finite numbers.
+        parts: those of the key. compute: gives finite numbers.
         """
-        key = text_digest(self.by, *what)
+        key = text_digest(self.by, *parts)
         line = self.journal.lines.get(key) if self.journal is not None else None
         if line is None:
             begin = time.perf_counter()
@@ -109,31 +109,31 @@ class Losses:
 class Scorer:
     """Reads windows with schedules, each once.
 
-    runner: patches a schedule into the model. windows: at least one. seen: losses by schedule and number of the window.
-    seconds: of each pass.
+    runner: patches a schedule into the model. windows: at least one. by_window: losses by schedule and number of the
+    window. seconds: of each pass.
     """
 
     runner: CheckpointRunner
     windows: Sequence[TextWindow]
     price: Price
     passes: Passes = field(default_factory=Passes)
-    seen: dict[tuple[str, int], Losses] = field(default_factory=dict)
+    by_window: dict[tuple[str, int], Losses] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
 
     def losses(self, schedule: Schedule, count: int | None = None) -> list[Losses]:
         """The losses of a schedule on the first `count` windows, by default on all of them."""
         numbers = range(len(self.windows) if count is None else min(count, len(self.windows)))
-        missing = [number for number in numbers if (schedule.digest, number) not in self.seen]
+        missing = [number for number in numbers if (schedule.digest, number) not in self.by_window]
         if missing:
             with self.runner.patched(schedule) as engine:
                 for number in missing:
                     window = self.windows[number]
-                    what = ("loss", schedule.digest, window.digest)
-                    line = self.passes.line(what, partial(_read, engine, window))
+                    parts = ("loss", schedule.digest, window.digest)
+                    line = self.passes.line(parts, partial(_read, engine, window))
                     *tokens, needle = line.numbers
                     self.seconds.append(line.seconds)
-                    self.seen[schedule.digest, number] = Losses(np.array(tokens), window.beyond, needle)
-        return [self.seen[schedule.digest, number] for number in numbers]
+                    self.by_window[schedule.digest, number] = Losses(np.array(tokens), window.beyond, needle)
+        return [self.by_window[schedule.digest, number] for number in numbers]
 
     def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
         """The loss to minimise on each of the first `count` windows, by default on all of them."""

@@ -137,8 +137,8 @@ def search(task: Task) -> Candidate:
 def gradient(task: Task, at: Sequence[float], window: TextWindow) -> PassLine:
     """The pass of `slopes`, which the journal may have."""
     scorer = task.scorer
-    what = ("gradient", task.first.schedule.digest, np.array(at).tobytes().hex(), repr(scorer.price), window.digest)
-    return scorer.passes.line(what, lambda: slopes(task, at, window))
+    parts = ("gradient", task.first.schedule.digest, np.array(at).tobytes().hex(), repr(scorer.price), window.digest)
+    return scorer.passes.line(parts, lambda: slopes(task, at, window))
 
 
 def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:

@@ -302,14 +302,14 @@ class _HeaderReader:
             raise self._bad(f"has GGUF version {version}, and 2 and 3 are supported; convert the model again")
         return version
 
-    def _bad(self, what: str) -> BadSource:
-        return BadSource(f"{self.name} {what}" if ";" in what else f"{self.name} {what}; download it again")
+    def _bad(self, clause: str) -> BadSource:
+        return BadSource(f"{self.name} {clause}" if ";" in clause else f"{self.name} {clause}; download it again")
 
-    def _plausible(self, count: int, least: int, what: str, most: int) -> None:
+    def _plausible(self, count: int, least: int, noun: str, most: int) -> None:
         if count * least > self.size - self.at:
-            raise self._bad(f"claims {count} {what}, more than a file of {self.size} bytes can hold")
+            raise self._bad(f"claims {count} {noun}, more than a file of {self.size} bytes can hold")
         if count > most:
-            raise self._bad(f"claims {count} {what}, and no model has more than {most}; {TOO_MANY}")
+            raise self._bad(f"claims {count} {noun}, and no model has more than {most}; {TOO_MANY}")
 
     def _take(self, length: int) -> bytes:
         stop = self.at + length
@@ -329,14 +329,14 @@ class _HeaderReader:
     def _number(self, form: struct.Struct) -> int:
         return int(form.unpack(self._take(form.size))[0])
 
-    def _text(self, what: str) -> str:
+    def _text(self, noun: str) -> str:
         length = self._number(U64)
         if length > 0xFFFF:
-            raise self._bad(f"has {what} of {length} bytes")
+            raise self._bad(f"has {noun} of {length} bytes")
         try:
             return self._take(length).decode()
         except UnicodeDecodeError:
-            raise self._bad(f"has {what} that is not UTF-8") from None
+            raise self._bad(f"has {noun} that is not UTF-8") from None
 
     def value(self, key: str) -> GgufValue:
         kind, start = self._number(U32), self.at

@@ -56,12 +56,12 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
         raise RopeconvError(
             f"{elsewhere[0]} is in another shard; in place only the first is changed; write new files with -o"
         )
-    made = rewrite(header, edit)
-    if any(old != new for old, new, _ in made.moves(header)):
+    rewritten = rewrite(header, edit)
+    if any(old != new for old, new, _ in rewritten.moves(header)):
         raise RopeconvError(
             f"a tensor that goes is before others in {path.name}, which would have to move; write a new file with -o"
         )
-    head = head_bytes(made, header, edit, keep_data=True)
+    head = head_bytes(rewritten, header, edit, keep_data=True)
     shift = len(head) - header.data_start
     changes = {name: change for name, change in edit.changes.items() if name not in edit.removed}
     with locked(path) as file:
@@ -70,7 +70,7 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
         if read_header(path) != header:
             raise RopeconvError(f"{path} was changed since it was read; run again")
         _refuse_no_space(path, shift)
-        final = _final_size(header, edit, made, head, shift)
+        final = _final_size(header, edit, rewritten, head, shift)
         if shift and (final == header.size or (shift < 0 and edit.added)):  # the size tells `_undo` whether data moved
             raise RopeconvError(
                 f"{path.name} would have moved data and the size of before, so that a kill could not be undone; write "
@@ -79,7 +79,7 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
         places = [(0, header.data_start)]
         places += [(header.data_start + header.tensors[name].offset, header.tensors[name].size) for name in changes]
         if edit.added or edit.removed or edit.layout:
-            end = header.data_start + made.kept
+            end = header.data_start + rewritten.kept
             places.append((end, header.size - end))
         if sum(length for _, length in places) > MAX_KEPT:
             raise RopeconvError(f"too much of {path.name} changes for doing it in place; write a new file with -o")
@@ -88,7 +88,7 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
             if shift:
                 move_data(file, shift)
                 yield "room"
-            yield from _change(file, header, edit, changes, made, head, shift)
+            yield from _change(file, header, edit, changes, rewritten, head, shift)
         yield "done"
 
 
@@ -97,7 +97,7 @@ def _change(
     header: GgufHeader,
     edit: Edit,
     changes: dict[str, Change],
-    made: RewrittenHeader,
+    rewritten: RewrittenHeader,
     head: bytes,
     shift: int,
 ) -> Iterator[str]:
@@ -107,18 +107,18 @@ def _change(
         write_at(file, block, at)
     yield "tensors"
     for item in edit.added:
-        write_at(file, item.data, header.data_start + shift + made.tensors[item.name].offset)
+        write_at(file, item.data, header.data_start + shift + rewritten.tensors[item.name].offset)
     if edit.removed or edit.layout:
-        os.ftruncate(file, _final_size(header, edit, made, head, shift))
+        os.ftruncate(file, _final_size(header, edit, rewritten, head, shift))
     yield "added"
     os.fsync(file)
     yield "durable"
 
 
-def _final_size(header: GgufHeader, edit: Edit, made: RewrittenHeader, head: bytes, shift: int) -> int:
+def _final_size(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader, head: bytes, shift: int) -> int:
     if edit.removed or edit.layout:
-        return len(head) + made.data_size + (edit.layout.tail if edit.layout else 0)
-    return max(header.size + shift, len(head) + made.data_size)
+        return len(head) + rewritten.data_size + (edit.layout.tail if edit.layout else 0)
+    return max(header.size + shift, len(head) + rewritten.data_size)
 
 
 @contextmanager

@@ -65,8 +65,8 @@ def _plain(name: str) -> bool:
     return safe_name(name) and usual and max(len(part.encode()) for part in path.parts) <= LONGEST
 
 
-def _untrue(reference: str, what: str) -> BadSource:
-    return BadSource(f"the receipt of {reference} {what}; do not trust it, take the source again")
+def _untrue(reference: str, clause: str) -> BadSource:
+    return BadSource(f"the receipt of {reference} {clause}; do not trust it, take the source again")
 
 
 def stated(source: Source) -> Receipt | None:
@@ -237,15 +237,15 @@ WHOLE = ("config.json",)
 def folder_record(
     source: Source,
     written: Mapping[str, str],
-    made: Iterable[str],
+    generated: Iterable[str],
     renamed: Mapping[str, str],
     skipped: tuple[str, ...],
     multiplied: tuple[str, ...],
 ) -> FolderRecord:
     """Return the record of an output folder, which includes that in the receipt of its source.
 
-    source: of the output. written: its new texts, by name. made: names of its other files that are not copies. renamed:
-    names in the source, by those in the output. skipped: names of files of the source that are left out.
+    source: of the output. written: its new texts, by name. generated: names of its other files that are not copies.
+    renamed: names in the source, by those in the output. skipped: names of files of the source that are left out.
     multiplied: names of tensors multiplied by a factor.
     """
     if isinstance(source, OriginalSource):
@@ -255,7 +255,7 @@ def folder_record(
         record = (receipt.original.folder if receipt and receipt.original else None) or FolderRecord()
     files = {file.name: file for file in source.files()}
     moved = set(renamed.values())
-    new = {name for name in (*written, *made) if name not in files or name in moved}
+    new = {name for name in (*written, *generated) if name not in files or name in moved}
     added = {name for name in record.added if name in files} | new
     texts = {text.name: text for text in record.texts}
     for name, text in written.items():
@@ -281,14 +281,14 @@ def folder_record(
 
 
 def original_record(
-    source: Source, own: SourceRecord, folder: FolderRecord | None = None, gguf: GgufRecord | None = None
+    source: Source, record: SourceRecord, folder: FolderRecord | None = None, gguf: GgufRecord | None = None
 ) -> OriginalRecord:
     """Return the record of the first source of an output of `source`: that in its receipt, or `source` itself.
 
-    own: the record of `source`. folder, gguf: the parts that the output changes.
+    record: that of `source`. folder, gguf: the parts that the output changes.
     """
     receipt = source.receipt if isinstance(source, OriginalSource) else stated(source)
-    first = own if receipt is None or receipt.original is None else receipt.original.source
+    first = record if receipt is None or receipt.original is None else receipt.original.source
     steps = receipt.steps if receipt is not None and not isinstance(source, OriginalSource) else ()
     return OriginalRecord(first, folder, gguf, steps)
 

@@ -190,8 +190,8 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
         )
     added = frozenset(record.added)
     edit = Edit(base=_values(file, record, first), changes=_changes(file, record, first), removed=added)
-    made = rewrite(file.header, edit)
-    header = GgufHeader(record.version, made.values, made.tensors, made.alignment, 0, 0)
+    rewritten = rewrite(file.header, edit)
+    header = GgufHeader(record.version, rewritten.values, rewritten.tensors, rewritten.alignment, 0, 0)
     vectors = {name: vector for name, vector in rope_tensors(file).items() if name not in added}
     for name in vectors.keys() & edit.changes.keys():
         vectors[name] = np.frombuffer(edit.changes[name].apply(b""), "<f4").astype(np.float64)
@@ -205,9 +205,9 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     places that its header cannot have had.
     """
     if not record.data_start:
-        made = rewrite(header, edit)
-        bare = made.plain()
-        return Layout(3, len(bare), -made.data_size % made.alignment)
+        rewritten = rewrite(header, edit)
+        bare = rewritten.plain()
+        return Layout(3, len(bare), -rewritten.data_size % rewritten.alignment)
     layout = Layout(record.version, record.data_start, record.tail)
     if record.data_start > len(rewrite(header, replace(edit, layout=layout)).plain()):
         raise BadSource(

@@ -10,8 +10,8 @@ from ..family import FamilyHooks, Kind
 
 class Hooks(FamilyHooks):
     def kv_heads(self, part: JsonObject, count: int, kind: Kind) -> int:
-        one = part.get("multi_query", True) is True and not part.get("new_decoder_architecture", False)
-        return 1 if one else count
+        multi_query = part.get("multi_query", True) is True and not part.get("new_decoder_architecture", False)
+        return 1 if multi_query else count
 
     def gguf_variant(self, tensors: Collection[str]) -> tuple[tuple[str, ...], JsonObject]:
         if not any(".attn_norm_2." in name for name in tensors):

@@ -274,14 +274,14 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     """
     trained = spec.current().inv_freq
     length = spec.visible(spec.context if spec.scaled else schedule.original_context)
-    seen = spec.visible(schedule.context)
+    visible = spec.visible(schedule.context)
     complete = length * trained >= math.tau
-    beyond = seen * schedule.inv_freq > length * trained * (1 + 1e-9)
+    beyond = visible * schedule.inv_freq > length * trained * (1 + 1e-9)
     rotates = (schedule.inv_freq > 0) & (trained > 0)
     ratio = np.divide(trained, schedule.inv_freq, out=np.ones(len(trained)), where=rotates)
     change = np.maximum(ratio, 1 / ratio)
     return Profile(
-        reach=reach(schedule.inv_freq, spec.unrotated, min(seen, FARTHEST, MOST_COUNTED // len(schedule.inv_freq))),
+        reach=reach(schedule.inv_freq, spec.unrotated, min(visible, FARTHEST, MOST_COUNTED // len(schedule.inv_freq))),
         critical_dimension=2 * int(complete.sum()),
         outside=2 * int((beyond & ~complete).sum()),
         largest_change=float(change.max()),

@@ -150,10 +150,10 @@ class Method:
         """The context in tokens that the parameters name; None where it follows from a factor or from the model."""
         return None
 
-    def factor_over(self, context: int, what: str = "trained") -> float | None:
+    def factor_over(self, context: int, kind: str = "trained") -> float | None:
         """The scale factor s of the method; None for methods without one.
 
-        context: in tokens, over which a factor written as a length is taken. what: the name of that context, for
+        context: in tokens, over which a factor written as a length is taken. kind: the name of that context, for
         messages. Raises RecipeError for a length within it.
         """
         return None
@@ -274,8 +274,8 @@ class ScaledMethod(Method):
         """The context in tokens where the factor is written as one; else None."""
         return length_of(self.factor)
 
-    def factor_over(self, context: int, what: str = "trained") -> float:
-        return factor_over(self.factor, context, self.flag(), what)
+    def factor_over(self, context: int, kind: str = "trained") -> float:
+        return factor_over(self.factor, context, self.flag(), kind)
 
     def longer(self, context: int, original: int) -> str:
         return f"{self.flag()} {format_tokens(context)}"

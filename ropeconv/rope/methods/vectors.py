@@ -18,12 +18,12 @@ from .interpolation import ByParts, Linear, YarnMethod
 from .method import Method, Value, check_of, not_negative_list, param, positive_list, register, switch, tokens
 
 
-def need_length(flag: str, what: str, values: tuple[float, ...], spec: RopeSpec) -> None:
-    """Raises RecipeError unless a list has one value per rotated pair. what: the name of the list."""
+def need_length(flag: str, subject: str, values: tuple[float, ...], spec: RopeSpec) -> None:
+    """Raises RecipeError unless a list has one value per rotated pair. subject: the name of the list."""
     pairs = spec.rotary_dim // 2
     if len(values) != pairs:
         raise RecipeError(
-            f"{flag}: {what} has {counted(len(values), 'number')} and this model rotates {counted(pairs, 'pair')}; "
+            f"{flag}: {subject} has {counted(len(values), 'number')} and this model rotates {counted(pairs, 'pair')}; "
             f"give {pairs}"
         )
 
@@ -117,8 +117,8 @@ class Piecewise(Method):
         """The context in tokens where S is written as one; else None."""
         return length_of(self.parts()[0])
 
-    def factor_over(self, context: int, what: str = "trained") -> float | None:
-        return factor_over(self.parts()[0], context, self.flag(), what)
+    def factor_over(self, context: int, kind: str = "trained") -> float | None:
+        return factor_over(self.parts()[0], context, self.flag(), kind)
 
     def longer(self, context: int, original: int) -> str:
         return f"{self.flag()} {format_tokens(context)}@{self.parts()[1]}"

@@ -24,8 +24,8 @@ def layer_kinds(file: ArchKeys, arch: Arch) -> tuple[LayerKind, ...]:
     count = layer_count(file, arch)
     if arch.finetuned and file.get("rope.scaling.finetuned") is False:
         raise BadSource(f"rope.scaling.finetuned is false, which disables RoPE in {arch.name}: nothing can be extended")
-    still, own = _still(file, arch, count), _own_frequencies(file, arch, count)
-    return tuple("none" if still[i] else "local" if own[i] else "global" for i in range(count))
+    still, frequencies = _still(file, arch, count), _own_frequencies(file, arch, count)
+    return tuple("none" if still[i] else "local" if frequencies[i] else "global" for i in range(count))
 
 
 def layer_windows(file: ArchKeys, arch: Arch) -> tuple[int | None, ...]:
@@ -138,15 +138,15 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     windows = layer_windows(file, arch)
     shared = 0 if not arch.kv_layers or arch.kv_layers.isdigit() else file.whole(arch.kv_layers, 0)
     last = int(arch.kv_layers) if arch.kv_layers.isdigit() else len(windows) - shared  # others take earlier keys
-    kept = [own and i < last for i, own in enumerate(layers_with_attention(file, arch, len(windows)))]
+    kept = [attends and i < last for i, attends in enumerate(layers_with_attention(file, arch, len(windows)))]
     queries = _per_layer(file, "attention.head_count", len(windows), [0] * len(windows))
     heads = _per_layer(file, "attention.head_count_kv", len(windows), queries)
     most = max(queries, default=0)
     width = file.whole("embedding_length") // most if most else 0
     latent = bool(file.whole("attention.key_length_mla", 0) and file.whole("attention.value_length_mla", 0))
-    for window, count, own in zip(windows, heads, kept, strict=True):
+    for window, count, attends in zip(windows, heads, kept, strict=True):
         k, v = (_width(file, name, window is not None, width) for name in ("key_length", "value_length"))
-        if count and own:
+        if count and attends:
             counted[(count * k, 0 if latent else count * v, window)] += 1
     groups = sorted(counted.items(), key=lambda item: (item[0][2] is not None, item[0]))
     return tuple(CachedLayers(number, *group) for group, number in groups)
@@ -157,11 +157,11 @@ def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list
     value = file.get(key)
     if not isinstance(value, list):
         return default if value is None else [file.whole(key)] * count
-    if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in value):
+    if any(isinstance(item, bool) or not isinstance(item, int) or item < 0 for item in value):
         raise BadSource(f"the header has numbers in {file.prefix}{key} that are not valid; download the file again")
     return [*value[:count], *[0] * (count - len(value))]
 
 
 def _width(file: ArchKeys, name: str, inside: bool, default: int) -> int:
-    own = file.whole(f"attention.{name}", default)
-    return file.whole(f"attention.{name}_swa", own) if inside else own
+    size = file.whole(f"attention.{name}", default)
+    return file.whole(f"attention.{name}_swa", size) if inside else size

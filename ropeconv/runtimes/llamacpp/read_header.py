@@ -52,8 +52,8 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
     architecture. Raises BadSource where llama.cpp would refuse the file or abort.
     """
     try:
-        found = _read(ArchKeys(keys, arch), vectors, arch)
-        found.spec.current()  # its frequencies have to be finite
+        reading = _read(ArchKeys(keys, arch), vectors, arch)
+        reading.spec.current()  # its frequencies have to be finite
     except ImpossibleSize as problem:
         raise BadSource(f"the header describes {problem}; fetch the file again") from None
     except (ArithmeticError, RecipeError) as problem:
@@ -61,7 +61,7 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
         raise BadSource(
             f"the header has RoPE keys that contradict each other ({reason}); fetch the file again"
         ) from None
-    return found
+    return reading
 
 
 def _read(file: ArchKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
@@ -191,9 +191,9 @@ def _local_form(file: ArchKeys, arch: Arch, closed: Form) -> Form:
 def _sections(file: ArchKeys) -> tuple[int, ...]:
     """The pairs that rotate by each section of positions (M-RoPE); empty where the file has none in use."""
     arch = file.arch
-    found = file.get("rope.dimension_sections") if arch.sections else None
-    counts = tuple(found) if isinstance(found, list) else ()
-    if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in counts) or len(counts) > 4:
+    sections = file.get("rope.dimension_sections") if arch.sections else None
+    counts = tuple(sections) if isinstance(sections, list) else ()
+    if any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in counts) or len(counts) > 4:
         raise BadSource(f"the header has {arch.name}.rope.dimension_sections that are not counts; fetch the file again")
     if arch.sections == "required" and not any(counts[:3]):
         raise BadSource(f"the header has no {arch.name}.rope.dimension_sections, which llama.cpp requires")
@@ -235,7 +235,7 @@ def rope_tensors(file: GgufFile) -> dict[str, Vector]:
 
     Raises BadSource for types on which llama.cpp aborts, and for divisors that are not positive.
     """
-    found = {}
+    tensors = {}
     for name in ROPE_TENSORS:
         info = file.tensors.get(name)
         if info is None:
@@ -246,10 +246,10 @@ def rope_tensors(file: GgufFile) -> dict[str, Vector]:
             )
         if len(info.shape) > 1 or info.size > 1 << 16:
             raise BadSource(f"{name} has the shape {info.shape}, but needs one number per pair")
-        found[name] = np.frombuffer(file.read(name), "<f4").astype(np.float64)
-        if not (found[name] > 0).all():
+        tensors[name] = np.frombuffer(file.read(name), "<f4").astype(np.float64)
+        if not (tensors[name] > 0).all():
             raise BadSource(f"{name} has divisors that are not positive; fetch the file again")
-    return found
+    return tensors
 
 
 def read_file(file: GgufFile) -> Reading:

@@ -125,22 +125,22 @@ def attention_factors(file: ArchKeys, arch: Arch, scaling: ScalingKeys) -> tuple
 
     src/llama-context.cpp:178-214; the softmax scale is that of deepseek2.cpp:433-443, attention factor included.
     """
-    own = file.number("rope.scaling.attn_factor", 1.0)
+    factor = file.number("rope.scaling.attn_factor", 1.0)
     if arch.ext_factor and not scaling.yarn:
-        own *= file.number("rope.scaling.yarn_attn_factor", 1.0)  # grok.cpp:25; yarn overwrites it
+        factor *= file.number("rope.scaling.yarn_attn_factor", 1.0)  # grok.cpp:25; yarn overwrites it
     log = 0.1 * math.log(scaling.factor) if scaling.factor > 1 else 0.0
     multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0) if arch.log_multiplier else 0.0
     if arch.softmax:
         multiplier /= 0.1
-    everywhere, net = 1 + log * multiplier, own
+    everywhere, net = 1 + log * multiplier, factor
     if scaling.yarn:
         first = everywhere if arch.same_mscale else 1 + log
-        own *= first / everywhere / (1 + log) if multiplier else 1.0
-        net = own * (1 + log)
-    softmax = (own * (1 + log) * everywhere) ** 2 if arch.softmax else 1.0
+        factor *= first / everywhere / (1 + log) if multiplier else 1.0
+        net = factor * (1 + log)
+    softmax = (factor * (1 + log) * everywhere) ** 2 if arch.softmax else 1.0
     if arch.no_attention_factor or arch.fixed:
         return 1.0, 1.0, softmax
-    return net, own, softmax
+    return net, factor, softmax
 
 
 def dead_keys(file: ArchKeys, arch: Arch, scaling: ScalingKeys) -> tuple[str, ...]:

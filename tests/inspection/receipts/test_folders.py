@@ -73,7 +73,7 @@ def output(path: Path, record: FolderRecord, **texts: str) -> FolderSource:
 
 
 def recorded(source: Any, **changes: Any) -> FolderRecord:
-    empty: dict[str, Any] = {"written": {}, "made": (), "renamed": {}, "skipped": (), "multiplied": ()}
+    empty: dict[str, Any] = {"written": {}, "generated": (), "renamed": {}, "skipped": (), "multiplied": ()}
     return folder_record(source, **{**empty, **changes})
 
 

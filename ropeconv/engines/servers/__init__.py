@@ -7,7 +7,7 @@ import os
 from ...environment import require
 from ...rope.errors import RopeconvError
 from .llama_server import LlamaServer
-from .protocol import ModelEntry, ModelList, ServedModel, Server, ask
+from .protocol import ModelEntry, ModelList, Server, ask
 from .sglang import Sglang
 from .vllm import Vllm
 
@@ -57,6 +57,3 @@ def _choose(entries: list[ModelEntry], model: str, prefer: str, base: str) -> Mo
             f"{', '.join(names)[:300]}"
         )
     return entries[names.index(name) if name else 0]
-
-
-__all__ = ["ServedModel", "Server", "connect"]

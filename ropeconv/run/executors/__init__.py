@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import UsageError
 from ..plan_file import ExecutorTable
-from .executor import Executor, Failure, Pool
+from .executor import Executor
 from .local import Local
 from .ray import FOUND, OWN, RayCluster
 from .slurm import Slurm
@@ -37,6 +37,3 @@ def executor_of(
         return Slurm(folder, at_once, table.cpus, table.gpus, table.slurm, table.timeout)
     others = f"{KNOWN}, slurm" if folder is not None else KNOWN
     raise UsageError(f"{name!r} is not a place to run; give local, {others}")
-
-
-__all__ = ["Executor", "Failure", "Pool", "executor_of"]

@@ -83,8 +83,8 @@ def apply_command(
     flags = replace(flags, ollama=flags.ollama or names_ollama(target), by_length=not chosen_methods(recipe))
     check_flags(units, flags)
     if flags.push:
-        how = PublishOptions(flags.private, create_pr=flags.create_pr, repo_id=repository(flags.push))
-        flags = replace(flags, how=how)
+        publication = PublishOptions(flags.private, create_pr=flags.create_pr, repo_id=repository(flags.push))
+        flags = replace(flags, publication=publication)
     probing = not (flags.dry_run or all(unit.to_gguf for unit in units)) and Probe.available()
     with Probe() if probing else nullcontext() as probe:
         # after the probe has been started, which takes longer to import transformers than all of this

@@ -102,7 +102,7 @@ def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[An
 
 
 def _setting_options() -> list[Option]:
-    found = []
+    settings = []
     for name, uses in method_settings().items():
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
@@ -114,8 +114,8 @@ def _setting_options() -> list[Option]:
             details["flag"] = f"{spelling}/--no-{name.replace('_', '-')}"
         if item.metadata["check"] is tokens:
             hint, details["metavar"] = str, "TOKENS"
-        found.append(described(name, hint, None, details))
-    return found
+        settings.append(described(name, hint, None, details))
+    return settings
 
 
 def plain(value: Any) -> str:

@@ -42,16 +42,16 @@ class Probe(ProgramProcess):
         """Start the import of the code of a model, before `ask`."""
         self.send(json.dumps({"model_type": model_type}).encode())
 
-    def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> JsonObject:
+    def ask(self, folder: Path, context: int, own_code: bool = False, stands_for: str = "") -> JsonObject:
         """The frequencies that transformers computes from a config: {"modules": ...}, or {"error": message}.
 
         A process that has ended is started again. folder: with config.json. context: in tokens; the frequencies are
-        those at its last position. own: run the modelling file in the folder, which the caller has written or trusts.
+        those at its last position. own_code: run the modelling file in the folder, which the caller has written or trusts.
         stands_for: replaces a model type that transformers does not have.
         """
         if not self.is_running:
             self.start()
-        question = {"path": str(folder.resolve()), "context": context, "own": own, "as": stands_for}
+        question = {"path": str(folder.resolve()), "context": context, "own": own_code, "as": stands_for}
         self.send(json.dumps(question).encode())
         return parsed(self.receive()) or {"error": "transformers ended without an answer that can be read"}
 
@@ -130,7 +130,7 @@ class ProbeCache:
         return digest.hexdigest()
 
     def answer(
-        self, folder: Path, model_type: str, context: int, own: bool = False, stands_for: str = "",
+        self, folder: Path, model_type: str, context: int, own_code: bool = False, stands_for: str = "",
         probe: Probe | None = None,
     ) -> JsonObject:  # fmt: skip
         """The answer of `Probe.ask`, which may be cached; not that of a modelling file of the folder.
@@ -139,11 +139,11 @@ class ProbeCache:
         `Probe.ask`.
         """
         text = (folder / "config.json").read_bytes().decode(errors="replace")
-        key = "" if own else self.key(text, model_type, context, stands_for)
+        key = "" if own_code else self.key(text, model_type, context, stands_for)
         answer = self.get(key)
         if answer is None:
             with Probe() if probe is None else nullcontext(probe) as running:
-                answer = running.ask(folder, context, own, stands_for)
+                answer = running.ask(folder, context, own_code, stands_for)
             self.put(key, answer)
         return answer
 

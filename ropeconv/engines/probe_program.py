@@ -172,13 +172,13 @@ def on_cpu(rotary: type[Module]) -> None:
     """Makes a rotary class compute its frequencies on the CPU, also inside a meta device."""
     import torch
 
-    made = rotary.__init__
-    if getattr(made, "on_cpu", False):
+    original = rotary.__init__
+    if getattr(original, "on_cpu", False):
         return
 
     def init(self: Module, *args: object, **kwargs: object) -> None:
         with torch.device("cpu"):
-            made(self, *args, **kwargs)
+            original(self, *args, **kwargs)
 
     init.on_cpu = True  # type: ignore[attr-defined]
     rotary.__init__ = init

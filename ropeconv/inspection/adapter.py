@@ -103,6 +103,6 @@ def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
             return f"is for a model with {name}, which {base.source.reference} does not have"
         shape = tensors[name].shape
         if any(shape[axis] != size for axis, size in sizes.items()):
-            wanted = " x ".join(f"{size:,}" for _, size in sorted(sizes.items(), reverse=True))
-            return f"is for a {name} of {wanted}, and that of {base.source.reference} is {shape[0]:,} x {shape[-1]:,}"
+            sides = " x ".join(f"{size:,}" for _, size in sorted(sizes.items(), reverse=True))
+            return f"is for a {name} of {sides}, and that of {base.source.reference} is {shape[0]:,} x {shape[-1]:,}"
     return ""

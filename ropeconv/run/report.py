@@ -230,8 +230,8 @@ class Costs:
         if known:
             each = ", ".join(f"{count:,} {task} of {self.seconds[task]:,.1f} s" for task, count in known.items())
             spread = f", {duration(total / at_once)} with {at_once} at a time" if at_once > 1 else ""
-            how = f" (eval by short sequences of {self.timed})" if self.timed else ""
-            sentences.append(f"By the median of finished units{how}: {each}; {duration(total)} in all{spread}.")
+            basis = f" (eval by short sequences of {self.timed})" if self.timed else ""
+            sentences.append(f"By the median of finished units{basis}: {each}; {duration(total)} in all{spread}.")
         unknown = [f"{count:,} {task}" for task, count in counts.items() if task not in known]
         if unknown:
             sentences.append(f"No time estimate yet for {' and '.join(unknown)}: the first one has not run.")

@@ -51,8 +51,8 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         try:
             verify_output(earlier)
         except (BadSource, Disagreement) as problem:
-            what = str(problem).partition("; run apply again")[0]
-            raise type(problem)(f"{what}; move it away and run the plan again, which writes it anew") from None
+            reason = str(problem).partition("; run apply again")[0]
+            raise type(problem)(f"{reason}; move it away and run the plan again, which writes it anew") from None
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
     if os.path.lexists(plan.out) and not is_empty(plan.out):
         raise BadSource(
@@ -112,12 +112,12 @@ def headlines(result: Result) -> dict[str, str]:
 def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Publishes the output of a unit. Raises as `publish` does; what is there from an earlier run is completed."""
     options = {name: value for name, value in unit.settings.items() if name not in ("to", "kept")}
-    how, notes = PublishOptions(repo_id=unit.settings["to"], **options), list[str]()
+    publication, notes = PublishOptions(repo_id=unit.settings["to"], **options), list[str]()
 
-    def send(what: UploadSet) -> JsonObject:
-        url = publish(what, how, lambda message: notes.append(message) if message else None)
-        uploaded = sum(what.size(name) for name in what.adds)
-        return {"url": url, "uploaded": uploaded, "copied": len(what.copies), "notes": notes}
+    def send(upload: UploadSet) -> JsonObject:
+        url = publish(upload, publication, lambda message: notes.append(message) if message else None)
+        uploaded = sum(upload.size(name) for name in upload.adds)
+        return {"url": url, "uploaded": uploaded, "copied": len(upload.copies), "notes": notes}
 
     path = Path(unit.out)
     if unit.settings["kept"]:
@@ -125,8 +125,8 @@ def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
             return send(from_gguf(path))
         check_files(path, read_receipt(path))
         return send(from_folder(path))
-    with staged(unit.plan(), probe) as (_, what):
-        return send(what)
+    with staged(unit.plan(), probe) as (_, upload):
+        return send(upload)
 
 
 def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:

@@ -340,9 +340,9 @@ def newest(name: str) -> Runtime:
     return [row for row in runtimes() if row.name == name][-1]
 
 
-def canonical(wanted: str) -> str:
+def canonical(text: str) -> str:
     """`name` or `name@version` in lower case, without aliases: llama.cpp and gguf are llama-cpp, mlx is mlx-lm."""
-    name, at, version = wanted.strip().partition("@")
+    name, at, version = text.strip().partition("@")
     return ALIASES.get(name.lower(), name.lower()) + at + version
 
 

@@ -102,11 +102,11 @@ def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     from ..hub.publish import publish as publish_on_hub
     from ..hub.publish import staged
 
-    how = _publication(form)
+    publication = _publication(form)
     output_plan = _planned(form, task)
-    with staged(output_plan, writing=task.progress("Writing", output_plan.bytes)) as (done, what):
-        with task.progress(f"Publishing {how.repo_id}"):
-            url = publish_on_hub(what, how, sheet.note)
+    with staged(output_plan, writing=task.progress("Writing", output_plan.bytes)) as (done, upload):
+        with task.progress(f"Publishing {publication.repo_id}"):
+            url = publish_on_hub(upload, publication, sheet.note)
         task.finish()
     sheet.note(done.reason and f"Not checked: {done.reason}.")
     sheet.link(url, f"Published: {url}")

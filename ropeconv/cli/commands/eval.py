@@ -174,13 +174,15 @@ def _opened(
 
 def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
     """Prints what would be run, and what it takes. Raises UsageError where that is more than the budget in seconds."""
-    units, found = evaluation.units, evaluation.estimate()
-    found.check(budget, evaluation.sizes)
+    units, estimate = evaluation.units, evaluation.estimate()
+    estimate.check(budget, evaluation.sizes)
     memory = "" if evaluation.workers else evaluation.runner.memory(evaluation.sizes.longest)
     if screen.as_json:
         rows = [row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None} for row in evaluation.rows]
         lengths = list(evaluation.sizes.lengths)
-        screen.data({"source": model, "rows": rows, "lengths": lengths, "estimate": found.to_dict(), "memory": memory})
+        screen.data(
+            {"source": model, "rows": rows, "lengths": lengths, "estimate": estimate.to_dict(), "memory": memory}
+        )
         return
     counts = Counter((unit.measure.name, unit.case.column) for unit in units)
     tokens = Counter[tuple[str, int]]()
@@ -194,7 +196,7 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
     screen.table(f"{model}, {counted(len(evaluation.rows), 'row')}", columns, body, right=columns[1:])
     for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
         screen.say(f"Left out: {sentence}")
-    screen.say(found.sentence)
+    screen.say(estimate.sentence)
     if memory:
         screen.say(memory)
 
@@ -212,15 +214,15 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
         for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
             screen.note(f"Left out: {sentence}")
         if missing and budget:
-            found = evaluation.estimate(opened)
-            found.check(budget, evaluation.sizes)
-            screen.note(found.sentence)
+            estimate = evaluation.estimate(opened)
+            estimate.check(budget, evaluation.sizes)
+            screen.note(estimate.sentence)
         done = len(evaluation.units) - len(missing)
         if done:
             screen.note(f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}.")
-        what = "what has been measured will be shown"
+        afterwards = "what has been measured will be shown"
         try:
-            with screen.counting("Measuring") as (total, advance), stopping(screen, what) as stopped:
+            with screen.counting("Measuring") as (total, advance), stopping(screen, afterwards) as stopped:
                 progress = Progress(screen.note, total, advance, stopped)
                 out_of_memory(lambda: evaluation.run(opened, progress))
         except KeyboardInterrupt:

@@ -99,7 +99,7 @@ def profiles_command(
     if not (screen.quiet or screen.as_json):
         show_profiles(plan, screen, explain, keeps)
     documents = {
-        name: {"name": name, "own_bytes": plan.own_bytes(name), **made.to_dict()} for name, made in plans.items()
+        name: {"name": name, "own_bytes": plan.own_bytes(name), **profile.to_dict()} for name, profile in plans.items()
     }
     if dry_run and not screen.as_json:
         branches = ", ".join(["main", *list(plans)[1:]])

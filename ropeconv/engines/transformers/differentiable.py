@@ -63,13 +63,13 @@ class Differentiable:
         with _recomputed(model, len(ids) >= CHECKPOINTED):
             states = backbone_of(model)(input_ids=sequence, use_cache=False).last_hidden_state[0]
         kept = states[[index - 1 for index in targets]].to(head.weight.device)
-        wanted = torch.tensor([ids[index] for index in targets], device=kept.device)
+        expected = torch.tensor([ids[index] for index in targets], device=kept.device)
 
         def block(rows: Tensor, tokens: Tensor) -> Tensor:
             return torch.nn.functional.cross_entropy(engine.head(rows, gradient=True), tokens, reduction="none")
 
         size = max(1, ROWS // int(head.weight.shape[0]))
-        parts = zip(kept.split(size), wanted.split(size), strict=True)
+        parts = zip(kept.split(size), expected.split(size), strict=True)
         return torch.cat([checkpoint(block, rows, tokens, use_reentrant=False) for rows, tokens in parts])
 
 

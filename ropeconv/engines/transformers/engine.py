@@ -178,7 +178,7 @@ class TransformersEngine(Engine):
             )
         losses, right = [], []
         device = self.model.get_output_embeddings().weight.device
-        wanted = torch.tensor([ids[index] for index in targets], device=device)
+        expected = torch.tensor([ids[index] for index in targets], device=device)
         kept = [index - 1 for index in targets]
         place = "cpu" if device.type == "cpu" else "gpu"
         rows, chunk, done = max(1, LOGITS[place] // self.vocabulary), self.chunk, 0
@@ -186,9 +186,9 @@ class TransformersEngine(Engine):
             chunk = min(chunk, max(256, MASK[place] // len(ids)))
         for states in self.read(ids, range(len(ids)), kept, progress or Progress(), chunk):
             for block in states.split(rows):
-                logits, tokens = self.head(block), wanted[done : done + len(block)]
-                own = logits.gather(1, tokens[:, None].to(logits.device))[:, 0]
-                losses.append((logits.logsumexp(-1) - own).double().cpu())
+                logits, tokens = self.head(block), expected[done : done + len(block)]
+                chosen = logits.gather(1, tokens[:, None].to(logits.device))[:, 0]
+                losses.append((logits.logsumexp(-1) - chosen).double().cpu())
                 right.append((logits.argmax(-1) == tokens.to(logits.device)).cpu())
                 done += len(block)
         return TokenLosses(torch.cat(losses).numpy(), torch.cat(right).numpy())
@@ -207,30 +207,30 @@ class TransformersEngine(Engine):
             do_sample=False, max_new_tokens=count, pad_token_id=0, eos_token_id=end, prefill_chunk_size=chunk
         )
         with torch.no_grad(), without_masks(self.model):
-            found = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy)
+            generated = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy)
         begin = 1 if self.model.config.is_encoder_decoder else len(ids)  # a decoder begins with a token of its own
-        return [int(token) for token in found[0, begin:]]
+        return [int(token) for token in generated[0, begin:]]
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
-        found: list[str] = []
+        texts: list[str] = []
 
         def watch(name: str) -> Callable[[Module, object, object], None]:
             def seen(module: Module, args: object, output: object) -> None:
-                if not found and not all(bool(tensor.isfinite().all()) for tensor in _tensors(output)):
-                    found.append(name)
+                if not texts and not all(bool(tensor.isfinite().all()) for tensor in _tensors(output)):
+                    texts.append(name)
 
             return seen
 
         modules = ((name, module) for name, module in self.model.named_modules() if module is not self.model)
         hooks = [module.register_forward_hook(watch(name)) for name, module in modules]
         try:
-            for rows in self.read(ids, range(len(ids)), range(len(ids)), Progress(stopped=lambda: bool(found))):
-                if not found and self.has_logits:
+            for rows in self.read(ids, range(len(ids)), range(len(ids)), Progress(stopped=lambda: bool(texts))):
+                if not texts and self.has_logits:
                     self.head(rows[-1:])
         finally:
             for hook in hooks:
                 hook.remove()
-        return found[0] if found else ""
+        return texts[0] if texts else ""
 
     def without_layers(self) -> TransformersEngine:
         """Free the memory of the layers, so that only `head` works, and return the engine."""

@@ -162,18 +162,18 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
     _check_fits(folder, at)
     if at.layer_by_layer:
         model = load_skeleton(_class_for(config), folder, trust, at.pickles, config, at.dtype)
-        found = read_by_layer(model, folder, at.device, getattr(torch, at.dtype))
+        report = read_by_layer(model, folder, at.device, getattr(torch, at.dtype))
     else:
         # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
         given: dict[str, object] = {"dtype": getattr(torch, at.dtype), "config": config}
         if at.device_map or (at.device != "cpu" and installed("accelerate")):
             require("accelerate", f"--device-map {at.device_map}")
             given["device_map"] = at.device_map or at.device
-        model, found = load_model(_class_for(config), folder, trust, at.pickles, **given)
+        model, report = load_model(_class_for(config), folder, trust, at.pickles, **given)
         if "device_map" not in given:
             model = model.to(at.device)
     if at.stands_for:
-        _check_complete(found, folder, at.stands_for)
+        _check_complete(report, folder, at.stands_for)
     return model.eval()
 
 
@@ -188,14 +188,14 @@ def _class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
     fitting = [auto for auto in with_head if type(config) in auto._model_mapping or auto.__name__ in named]
     if not named and type(config) not in transformers.AutoModel._model_mapping:
         fitting += [getattr(transformers, name) for name in config.architectures or () if hasattr(transformers, name)]
-    found: type[PreTrainedModel] = next(iter(fitting), transformers.AutoModel)
-    return found
+    model_class: type[PreTrainedModel] = next(iter(fitting), transformers.AutoModel)
+    return model_class
 
 
-def _check_complete(found: JsonObject, folder: Path, stands_for: str) -> None:
+def _check_complete(report: JsonObject, folder: Path, stands_for: str) -> None:
     """Raises BadSource where the weights of a checkpoint are not those of the class that it was loaded with."""
     for kind, words in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has")):
-        names = sorted(map(str, found.get(kind) or ()))
+        names = sorted(map(str, report.get(kind) or ()))
         if names:
             raise BadSource(
                 f"{folder} {words} {names[0]}, unlike a {stands_for} model, so it is not of the family that it was "
@@ -238,20 +238,22 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
                 source.path(name)
         yield source.path("config.json").parent
         return
-    made = {file.name: file.size for file in source.files() if file.name in names and source.is_generated(file.name)}
+    generated = {
+        file.name: file.size for file in source.files() if file.name in names and source.is_generated(file.name)
+    }
     with scratch() as folder:
         free = shutil.disk_usage(folder).free
-        if sum(made.values()) > free:
+        if (needed := sum(generated.values())) > free:
             stored = stored_dtype(source.config())
             narrows = isinstance(source, ConvertedSource) and source.in_dtype("bfloat16").dtype != stored
             smaller = ", or give --dtype bfloat16" if narrows else ""
             raise RopeconvError(
-                f"the weights of {source.reference} take {human(sum(made.values()))} as {stored}, and {human(free)} "
-                f"are free in {folder.parent.parent}; set TMPDIR to a larger disk{smaller}"
+                f"the weights of {source.reference} take {human(needed)} as {stored}, and {human(free)} are free "
+                f"in {folder.parent.parent}; set TMPDIR to a larger disk{smaller}"
             )
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            if name in made:
+            if name in generated:
                 source.copy(name, folder / name)
             else:
                 (folder / name).symlink_to(source.path(name).resolve())

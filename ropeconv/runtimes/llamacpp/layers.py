@@ -124,8 +124,8 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
 
 def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
     """The base of the window layers. theta: that of the other layers."""
-    own = file.number("rope.freq_base_swa", 0.0) if window.own_theta else 0.0
-    return own or (window.theta if window.own_theta else None) or theta
+    window_base = file.number("rope.freq_base_swa", 0.0) if window.own_theta else 0.0
+    return window_base or (window.theta if window.own_theta else None) or theta
 
 
 def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:

@@ -184,8 +184,8 @@ def _local_form(file: ArchKeys, arch: Arch, closed: Form) -> Form:
     theta = file.number("rope.freq_base", 10000.0)
     if arch.window is None:
         return Plain(theta)
-    own = window_theta(file, arch.window, closed.theta)
-    return replace(closed, theta=own) if arch.window.scaling == "same" else Plain(own)
+    window_base = window_theta(file, arch.window, closed.theta)
+    return replace(closed, theta=window_base) if arch.window.scaling == "same" else Plain(window_base)
 
 
 def _sections(file: ArchKeys) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..engines.engine import LogProbs, Progress
 from ..engines.servers import connect
-from ..engines.servers.protocol import ServedModel, Server
+from ..engines.servers.protocol import Server
 from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.load import folder_of, load_stock, load_widened, placed, stored_dtype
 from ..errors import BadSource
@@ -68,8 +68,8 @@ def validate_server(
     """
     settings, progress = settings or Settings(), progress or Progress()
     server = connect(url, model)
-    progress.note(f"{server.runtime} runs {server.served.model}.")
-    _same_model(server.served, comparison)
+    progress.note(f"{server.runtime} runs {server.model}.")
+    _same_model(server, comparison)
     source: Source = comparison.checkpoint_or_dequantised(with_tokenizer=settings.text is not None)
     dequantised = ("float32" if settings.dtype == "auto" else settings.dtype) if source.kind == "gguf" else "auto"
     with folder_of(source, dequantised) as folder:
@@ -80,7 +80,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     """Compare a server with the reference. source: the checkpoint of the reference. folder: with its files."""
     comparison, settings, progress = spec.comparison, spec.settings, spec.progress
     baked = comparison.baked
-    run = _text_run(spec, server.served, source, folder)
+    run = _text_run(spec, server, source, folder)
     progress.total(6 * len(run.ids))
     answers = server.top_log_probs(run.ids, run.kept, progress)
     dtype = stored_dtype(source.config()) if settings.dtype == "auto" and baked.suffix != ".gguf" else settings.dtype
@@ -109,23 +109,23 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     )  # fmt: skip
 
 
-def _text_run(spec: ComparisonSpec, served: ServedModel, source: Source, folder: Path) -> TokenRun:
+def _text_run(spec: ComparisonSpec, server: Server, source: Source, folder: Path) -> TokenRun:
     """Return the run for a server: a text over every position from 0 on."""
     settings, schedule = spec.settings, spec.comparison.schedule
     tokens = settings.length or usual_length(schedule.original_context, schedule.context)
     if settings.length > schedule.context:
         raise BadSource(f"the checkpoint has a context of {schedule.context} tokens; pass a --length of at most that")
-    if served.length and settings.length > served.length:
+    if server.length and settings.length > server.length:
         raise RopeconvError(
-            f"the server accepts {served.length} tokens, fewer than --length {tokens}; start it with a longer "
+            f"the server accepts {server.length} tokens, fewer than --length {tokens}; start it with a longer "
             "context (vLLM --max-model-len, SGLang --context-length, llama-server -c), or lower --length"
         )
-    length = min(tokens, served.length - 1) if served.length else tokens  # one token is generated after it
+    length = min(tokens, server.length - 1) if server.length else tokens  # one token is generated after it
     vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
     if settings.text:
         ids = of_text(settings.text, folder, length, settings.trust_remote_code)
     else:
-        ids = synthetic(length, min(served.vocabulary or vocabulary, vocabulary), settings.seed)
+        ids = synthetic(length, min(server.vocabulary or vocabulary, vocabulary), settings.seed)
     buckets = spread_buckets(schedule.original_context, length - 1, KEPT)
     return TokenRun.over_all("spread", ids, buckets)
 
@@ -161,10 +161,10 @@ def _judged(
     return results, tuple(zip(run.kept, served.kl.tolist(), strict=True))
 
 
-def _same_model(served: ServedModel, comparison: Comparison) -> None:
+def _same_model(server: Server, comparison: Comparison) -> None:
     """Raise RopeconvError if the server loaded another model from the disk of this machine."""
     baked = comparison.baked
-    path = Path(served.path) if served.path else baked
+    path = Path(server.path) if server.path else baked
     if not path.exists() or path.resolve() == baked.resolve():
         return
     names = ("recipe", "schedule", "source")

@@ -11,7 +11,7 @@ import msgspec
 
 from ...formats.jsontext import JsonObject
 from ..engine import LogProbs, Output, Progress
-from .protocol import TOP, Count, ModelEntry, ModelMeta, Name, ServedModel, Server, TokenList, for_prompt
+from .protocol import TOP, Count, ModelEntry, ModelMeta, Name, Server, TokenList, for_prompt
 
 BIAS = 1e6
 
@@ -58,11 +58,11 @@ class LlamaServer(Server):
         "tokens other than the likeliest ones",
     )
 
-    def describe(self, entry: ModelEntry) -> ServedModel:
+    def describe(self, entry: ModelEntry) -> None:
         props, meta = self.ask("/props", Props), entry.meta or ModelMeta()
         slot = props.default_generation_settings or Slot()
-        runtime = f"llama-server {props.build_info or ''}".strip()
-        return ServedModel(entry.id, runtime, slot.n_ctx or meta.n_ctx, props.model_path or "", meta.n_vocab)
+        self.runtime = f"llama-server {props.build_info or ''}".strip()
+        self.length, self.path, self.vocabulary = slot.n_ctx or meta.n_ctx, props.model_path or "", meta.n_vocab
 
     def lacks(self, output: Output) -> str:
         if output == "tokens":
@@ -91,7 +91,7 @@ class LlamaServer(Server):
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
         body = {
-            "model": self.served.model, "prompt": list(ids), "n_predict": count, "temperature": 0, "cache_prompt": True,
+            "model": self.model, "prompt": list(ids), "n_predict": count, "temperature": 0, "cache_prompt": True,
             "return_tokens": True,
         }  # fmt: skip
         completion = self._complete(body, ids, count)
@@ -106,7 +106,7 @@ class LlamaServer(Server):
     def _after(self, prefix: Sequence[int], generated: int) -> tuple[LlamaTokenRecord, ...]:
         """The log-probabilities of the likeliest tokens after `prefix`, and of `generated`, by a bias."""
         body = {
-            "model": self.served.model, "prompt": list(prefix), "n_predict": 1, "n_probs": TOP, "temperature": -1,
+            "model": self.model, "prompt": list(prefix), "n_predict": 1, "n_probs": TOP, "temperature": -1,
             "id_slot": 0, "cache_prompt": True, "logit_bias": [[generated, BIAS]],
         }  # fmt: skip
         entries = self._complete(body, prefix, TOP + 1).completion_probabilities

@@ -120,22 +120,6 @@ class ModelList(msgspec.Struct, frozen=True):
     data: list[ModelEntry] | None = None
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """A model that a server runs.
-
-    model: its name there. runtime: name and version of the server. length: tokens that it accepts, 0 where it is not
-    reported. path: of its files on the machine of the server, empty where it is not reported. vocabulary: number of
-    tokens, 0 where it is not reported.
-    """
-
-    model: str
-    runtime: str
-    length: int = 0
-    path: str = ""
-    vocabulary: int = 0
-
-
 def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, ...]:
     """The tokens before a text. with_special: its tokens as a model reads it. plain: without special tokens."""
     count = len(with_special) - len(plain)
@@ -149,7 +133,9 @@ class Server(Engine):
     owner: `owned_by` in the server's list of models, which tells the protocol. text_key: of the text in the answer to
     /detokenize. detokenize: more fields of that request. piece: positions whose losses are requested at a time.
     computes_in: the precision that limits it for weights in float32; empty for float32. unchecked: properties of the
-    run that cannot be known from outside, as phrases for the report. entry: of the model in that list.
+    run that cannot be known from outside, as phrases for the report. entry: of the model in that list. model: its name
+    there. length: tokens that it accepts, path: of its files on the machine of the server, vocabulary: number of
+    tokens; 0 or empty where they are not reported.
     """
 
     owner: ClassVar[str]
@@ -163,13 +149,13 @@ class Server(Engine):
     )
 
     def __init__(self, client: httpx.Client, entry: ModelEntry) -> None:
-        self.client = client
-        self.served = self.describe(entry)
-        self.runtime = self.served.runtime
+        self.client, self.model, self.vocabulary = client, entry.id, 0
+        self.length, self.path = entry.max_model_len or 0, entry.root or ""
+        self.describe(entry)
 
     @abstractmethod
-    def describe(self, entry: ModelEntry) -> ServedModel:
-        """The model of an entry of /v1/models. Raises RopeconvError where the server does not answer."""
+    def describe(self, entry: ModelEntry) -> None:
+        """Set the runtime, and what /v1/models does not say of the model. Raises RopeconvError without an answer."""
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
         """Log-probabilities of the `top` likeliest next tokens, and of the actual one, for each index in `kept`.
@@ -223,12 +209,12 @@ class Server(Engine):
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """The tokens of a text. special: with those that the server adds to every text."""
-        body = {"model": self.served.model, "prompt": text, "add_special_tokens": special}
+        body = {"model": self.model, "prompt": text, "add_special_tokens": special}
         return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, special ones included."""
-        body = {"model": self.served.model, "tokens": list(ids), **self.detokenize}
+        body = {"model": self.model, "tokens": list(ids), **self.detokenize}
         text = self.ask("/detokenize", dict[str, Any], body, for_prompt(len(ids))).get(self.text_key)
         if not isinstance(text, str):
             raise self.misread(self.text_key)
@@ -236,9 +222,9 @@ class Server(Engine):
 
     def refuse_longer(self, tokens: int) -> None:
         """Raises RopeconvError for more tokens, generated ones included, than the server accepts."""
-        if self.served.length and tokens > self.served.length:
+        if self.length and tokens > self.length:
             raise RopeconvError(
-                f"{self.served.model} on the server at {self.client.base_url} accepts {self.served.length:,} tokens, "
+                f"{self.model} on the server at {self.client.base_url} accepts {self.length:,} tokens, "
                 f"and {tokens:,} are needed; start it with a longer context (vLLM --max-model-len, SGLang "
                 "--context-length, llama-server -c), or give shorter --lengths"
             )

@@ -13,7 +13,7 @@ import msgspec
 from ...formats.jsontext import JsonObject
 from ...rope.errors import RopeconvError
 from ..engine import LogProbs
-from .protocol import Count, ModelEntry, Name, ServedModel, Server, for_prompt
+from .protocol import Count, ModelEntry, Name, Server, for_prompt
 
 TokenRecord = tuple[float | None, Count, str | None]
 """Log-probability, token id and text. The first token of a prompt has no log-probability."""
@@ -48,13 +48,12 @@ class Sglang(Server):
     detokenize: ClassVar[JsonObject] = {"skip_special_tokens": False}
     piece = 2048  # SGLang keeps the logits of all requested positions
 
-    def describe(self, entry: ModelEntry) -> ServedModel:
+    def describe(self, entry: ModelEntry) -> None:
         try:
             info = self.ask("/server_info", Info)
         except RopeconvError:  # its name before SGLang 0.5
             info = self.ask("/get_server_info", Info)
-        runtime = f"SGLang {info.version}".strip()
-        return ServedModel(entry.id, runtime, entry.max_model_len or 0, info.model_path or "")
+        self.runtime, self.path = f"SGLang {info.version}".strip(), info.model_path or ""
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)

@@ -11,7 +11,7 @@ import msgspec
 
 from ...formats.jsontext import JsonObject
 from ..engine import LogProbs
-from .protocol import Count, Limits, ModelEntry, Name, ServedModel, Server, for_prompt
+from .protocol import Count, Limits, ModelEntry, Name, Server, for_prompt
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -48,9 +48,8 @@ class Vllm(Server):
     owner = "vllm"
     text_key = "prompt"
 
-    def describe(self, entry: ModelEntry) -> ServedModel:
-        version = self.ask("/version", Version).version
-        return ServedModel(entry.id, f"vLLM {version}", entry.max_model_len or 0, entry.root or "")
+    def describe(self, entry: ModelEntry) -> None:
+        self.runtime = f"vLLM {self.ask('/version', Version).version}"
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
@@ -62,7 +61,7 @@ class Vllm(Server):
 
     def _complete(self, ids: Sequence[int], fields: JsonObject, limits: Limits) -> Choice:
         """The completion of a prompt. fields: others of the request."""
-        body = {"model": self.served.model, "prompt": list(ids), "temperature": 0, **fields}
+        body = {"model": self.model, "prompt": list(ids), "temperature": 0, **fields}
         choices = self.ask("/v1/completions", VllmCompletion, body, limits).choices
         return choices[0] if choices else Choice()
 

@@ -35,8 +35,8 @@ class ServerRunner(Runner):
 
     def digest(self, row: Row) -> str:
         """The server as it describes itself; one with other settings needs another name, or --fresh."""
-        served = self.servers[row.name].served
-        return f"{row.url} {served.model} {served.runtime} {served.path} {served.length}"
+        server = self.servers[row.name]
+        return f"{row.url} {server.model} {server.runtime} {server.path} {server.length}"
 
     def lacks(self, row: Row, output: Output | None) -> str:
         server = self.servers[row.name]
@@ -60,19 +60,19 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
         name, equals, url = text.partition("=")
         name, url = (name, url) if equals and "://" not in name else ("", text)
         server = connect(url, prefer=name)
-        name, served = name or server.served.model, server.served
+        name = name or server.model
         if name in servers:
             raise UsageError(f"two servers have the name {name}; name each, as in --server long={url}")
         servers[name], output = server, Path(request.model)
-        runs = request.model and output.resolve().name in (Path(served.path).name, Path(served.model).name)
+        runs = request.model and output.resolve().name in (Path(server.path).name, Path(server.model).name)
         rows.append(Row(name, path=output if runs and has_receipt(output) else None, url=url))
     with ExitStack() as stack:
         local, inspection = _local(request, stack)
         first = next(iter(servers.values()))
         tokenizer = local or first
         for server in servers.values():
-            _refuse_other(server, tokenizer, request.model or first.served.model)
-        trained = inspection.spec.unscaled().original_context if inspection else first.served.length
+            _refuse_other(server, tokenizer, request.model or first.model)
+        trained = inspection.spec.unscaled().original_context if inspection else first.length
         if not trained:
             raise UsageError("the server does not say how many tokens it accepts; name the checkpoint that it runs too")
         identity = hashlib.sha256(repr((tokenizer.encode(SAMPLE), tokenizer.prefix, trained)).encode()).hexdigest()
@@ -98,6 +98,6 @@ def _refuse_other(server: Server, tokenizer: Tokenizer, name: str) -> None:
         return
     if tokens != tokenizer.encode(SAMPLE):
         raise BadSource(
-            f"the server at {server.client.base_url} runs {server.served.model}, whose tokenizer is not that of {name};"
+            f"the server at {server.client.base_url} runs {server.model}, whose tokenizer is not that of {name};"
             " start it with an output of that model, or name the checkpoint that it runs"
         )

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from ropeconv.engines.probe import Probe
-from ropeconv.errors import Disagreement
 from ropeconv.models.registry import by_model_type
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import find
-from ropeconv.validate.checks import compare
 
-from ..support.baking import make_plan, recipe_of, write_config
+from ..support.baking import make_plan, recipe_of
 
 LLAMA = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 1024, "rope_theta": 10000.0}
 LISTS = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
@@ -46,20 +43,6 @@ def test_attention_factors_as_measured(rope: dict[str, Any], transformers: float
     assert attention_factor("transformers", rope) == pytest.approx(transformers, rel=1e-5)
     assert attention_factor("vllm", rope) == pytest.approx(vllm, rel=1e-5)
     assert attention_factor("sglang", rope) == pytest.approx(sglang, rel=1e-5)
-
-
-@pytest.mark.parametrize("model_type", ["gemma3_text", pytest.param("olmo3", marks=pytest.mark.nightly)])
-def test_what_is_predicted_to_differ_does(
-    model_type: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
-) -> None:
-    """truncate: false per layer type, which transformers 5 looks for in the wrong place."""
-    recipe = recipe_of("yarn", 4.0, 32.0, 1.0, False)
-    plan = make_plan(tiny(model_type), recipe, encoding="native", runtimes=("exllamav3",))
-    write_config(plan, tmp_path)
-    answer = probe.ask(tmp_path, plan.schedule.context)
-    assert plan.result.verdict_of(find(f"transformers@{answer['transformers']}")[0]).status == "differs"
-    with pytest.raises(Disagreement):
-        compare(answer, plan.schedule, plan.before, "native")
 
 
 def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:

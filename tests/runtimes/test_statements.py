@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import msgspec
 import pytest
 
-from ropeconv.convert.encoding import ENCODINGS, CheckpointResult, EncodeRequest
+from ropeconv.convert.encoding import ENCODINGS, EncodeRequest
 from ropeconv.convert.target import Target
 from ropeconv.models.config import sample_config
-from ropeconv.models.family import Family
 from ropeconv.models.registry import by_model_type, by_name
 from ropeconv.rope.errors import RecipeError
 from ropeconv.runtimes.evidence import Evidence
@@ -19,17 +17,7 @@ from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import find, newest, runtimes, version_key
 from ropeconv.runtimes.verdict import Verdict, judge_all, switching
 
-from ..conftest import CONFIGS
 from ..support.baking import recipe_of
-
-
-def baked(family: Family, method: str = "yarn") -> CheckpointResult:
-    config = sample_config(family)
-    spec = read_spec(config, family)
-    base = spec.unscaled() if spec.scaled else spec
-    recipe = recipe_of(method, 4.0)
-    request = EncodeRequest(recipe.schedule(base), base, family, config, Target(encoding="native"))
-    return ENCODINGS["native"].encode(request)
 
 
 def test_untested_versions_are_not_covered() -> None:
@@ -42,7 +30,10 @@ def test_untested_versions_are_not_covered() -> None:
 def test_a_family_without_statements_is_unknown_everywhere() -> None:
     """A new family is one TOML; nothing is claimed about it before somebody looked."""
     new = msgspec.structs.replace(by_name()["llama"], name="brand_new", model_types=("brand_new",), since={})
-    result = baked(new)
+    config = sample_config(new)
+    spec = read_spec(config, new)
+    request = EncodeRequest(recipe_of("yarn", 4.0).schedule(spec), spec, new, config, Target(encoding="native"))
+    result = ENCODINGS["native"].encode(request)
     assert {verdict.status for verdict in result.verdicts} == {"unknown"}
     assert result.exact_share == "exact in 0 of 0 runtimes"
     assert {verdict.grade for verdict in result.verdicts} == {""}
@@ -71,28 +62,6 @@ def test_two_factor_lists_and_who_switches() -> None:
     assert reasons["vllm@0.11.0"].endswith("--no-enable-chunked-prefill")
 
 
-@pytest.mark.parametrize(
-    ("runtime", "method", "expected"),
-    [
-        ("vllm@0.33", "linear", "refused"), ("vllm@0.33", "llama3", "refused"), ("vllm@0.33", "yarn", "exact"),
-        ("sglang", "linear", "refused"), ("sglang", "llama3", "refused"), ("sglang", "yarn", "exact"),
-        ("mlx-lm@0.32", "yarn", "exact"), ("exllamav3", "yarn", "exact"),
-    ],
-)  # fmt: skip
-def test_qwen_3_5_moe_in_its_wrapper(runtime: str, method: str, expected: str) -> None:
-    """The published shape, whose positions have three parts; its text model alone is another class."""
-    text = sample_config(by_name()["qwen3_5_moe"]) | {"model_type": "qwen3_5_moe_text"}
-    text["rope_parameters"] = {
-        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [6, 5, 5],
-    }  # fmt: skip
-    wrapper = {"model_type": "qwen3_5_moe", "text_config": text}
-    family = by_name()["qwen3_5_moe"]
-    spec = read_spec(wrapper, family)
-    recipe = recipe_of(method, 4.0)
-    result = ENCODINGS["native"].encode(EncodeRequest(recipe.schedule(spec), spec, family, wrapper, Target()))
-    assert result.verdict_of(find(runtime)[-1]).status == expected
-
-
 def test_a_wrapper_that_was_not_executed_is_unknown() -> None:
     """The tiny Llama was executed everywhere, and LLaVA, around it, in some runtimes."""
     family = by_name()["llama"]
@@ -104,39 +73,6 @@ def test_a_wrapper_that_was_not_executed_is_unknown() -> None:
         assert (verdict.status, verdict.grade) == ("unknown", ""), name
         assert "is tested, not brand_new_vision" in verdict.reason
     assert (found["transformers@5.21"].status, found["transformers@5.21"].grade) == ("exact", "read")
-
-
-@pytest.mark.parametrize("model", ["moonshotai--Kimi-K2-Instruct", "moonshotai--Kimi-K2.5"])
-def test_kimi_k2_as_published(model: str) -> None:
-    """vLLM and SGLang have a config class for K2.5, and all three read K2 as DeepSeek V3."""
-    config = json.loads((CONFIGS.parent / "more_configs" / f"{model}.json").read_text())
-    config.pop("quantization_config", None)
-    family = by_name()["kimi_k2"]
-    spec = read_spec(config, family)
-    found = judge_all(config, family, spec.current(), spec)
-    newest = {name: next(one for one in found if one.covers(find(name)[-1])) for name in ("vllm", "sglang", "mlx-lm")}
-    assert {verdict.status for verdict in newest.values()} == {"exact"}
-    assert all(verdict.status == "unknown" for verdict in found if verdict.runtime in ("vllm@0.20", "mlx-lm@0.29"))
-
-
-@pytest.mark.parametrize(
-    ("family", "method", "expected"),
-    [("smollm3", "linear", "exact"), ("smollm3", "yarn", "exact"), ("olmo3", "yarn", "exact"),
-     ("olmo3", "ntk", "differs"), ("gemma4", "ntk", "exact"), ("gemma4", "linear", "ignored")],
-)  # fmt: skip
-def test_sglang_runs_models_of_transformers_and_gives_gemma_4_no_factor(
-    family: str, method: str, expected: str
-) -> None:
-    assert baked(by_name()[family], method).verdict_of(find("sglang")[-1]).status == expected
-
-
-def test_glm_5_as_published_fails_in_exllamav3() -> None:
-    family = by_name()["glm_moe_dsa"]
-    for keys, expected in (({}, "refused"), ({"indexer_types": ["full", "shared"]}, "exact")):
-        config = {**sample_config(family), **keys}
-        spec = read_spec(config, family)
-        found = judge_all(config, family, spec.current(), spec)
-        assert next(one.status for one in found if one.covers(find("exllamav3")[-1])) == expected
 
 
 def test_every_row_says_where_it_is_from_and_follows_the_one_before() -> None:

@@ -343,7 +343,7 @@ class GgufCheck:
 
     def _small(self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> None:
         """Compare the tensors of a shard that hold the schedule, some hundred bytes each, for `quick` too."""
-        changed = {*self.plan.edit.changes, *(item.name for item in self.plan.edit.added)}
+        changed = {*self.plan.edit.changes, *self.plan.edit.added}
         for name, info in tensors.items():
             if name in ROPE_TENSORS or (name in changed and info.size <= SMALL):
                 place = first_difference(path, self._data({name: info}, start, shard), whole=False)
@@ -371,7 +371,7 @@ class GgufCheck:
     def _data(self, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> list[Range]:
         """The ranges of tensors of a shard, whose data begins at `start`, in their order."""
         plan, ranges = self.plan, list[Range]()
-        added = {item.name: item.data for item in plan.edit.added} if shard == 0 else {}
+        added = plan.edit.added if shard == 0 else {}
         for name in added.keys() & tensors.keys():
             at = start + tensors[name].offset
             ranges.append(StreamedRange(at, at + tensors[name].size, partial(iter, (added[name],))))

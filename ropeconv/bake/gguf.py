@@ -199,9 +199,9 @@ def _write_export(exported: GgufExport, header: RewrittenHeader, edit: Edit, tar
         write_tensors(floats, len(head), exported.tensors, header.tensors, advance)
         with floats.open("r+b") as file:
             write_changes(file, exported.model.header, len(head), dict(edit.changes))
-            for item in edit.added:
-                file.seek(len(head) + header.tensors[item.name].offset)
-                file.write(item.data)
+            for name, data in edit.added.items():
+                file.seek(len(head) + header.tensors[name].offset)
+                file.write(data)
         if exported.quantised:
             quantise(floats, target, exported.quantised)
     finally:

@@ -23,7 +23,7 @@ from ..convert.target import Target
 from ..engines.probe import Probe, SharedProbe
 from ..errors import UsageError
 from ..formats.disk import Advance, link_file, sha256
-from ..formats.gguf.edit import COUNT, AddedTensor, Edit, new_size, write_new
+from ..formats.gguf.edit import COUNT, Edit, new_size, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
 from ..inspection.receipts.receipt import FileRecord
@@ -167,7 +167,7 @@ def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
         edit,
         values={**edit.values, **split_keys(file, 0, len(file.tensors) - len(elsewhere))},
         removed=edit.removed | {name for name in file.header.tensors if name not in ROPE_TENSORS},
-        added=(*(AddedTensor(name, file.read(name)) for name in elsewhere), *edit.added),
+        added={**{name: file.read(name) for name in elsewhere}, **edit.added},
     )
 
 

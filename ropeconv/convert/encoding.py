@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,15 @@ from ..runtimes.runtime import ALL, GOOD, LLAMA_CPP, RUNS, SILENT, Runtime, find
 from ..runtimes.verdict import judge_all, quantised, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold
-from .target import ConsideredEncoding, EncodeResult, Refusals, Target, refuse_approximate, refuse_attention_factor
+from .target import (
+    ConsideredEncoding,
+    EncodeResult,
+    Refusals,
+    Target,
+    attempts,
+    refuse_approximate,
+    refuse_attention_factor,
+)
 
 Tensors = Callable[[], Mapping[str, Tensor]]
 DEFAULT_RUNTIMES = ("transformers", "vllm", "sglang", "mlx-lm")
@@ -105,20 +113,18 @@ Encode = Callable[[EncodeRequest], CheckpointResult]
 class Encoding:
     """A way to write a schedule into a checkpoint.
 
-    order: in which "auto" tries encodings, lowest first. encode: raises UnsupportedBake for schedules that it cannot
-    hold. max_ulp: by how many ulp of float32 the frequencies of a correct runtime may differ from the schedule.
-    config_only: it only changes config.json. model_type: from the `model_type` of a source to that of its output.
+    encode: raises UnsupportedBake for schedules that it cannot hold. max_ulp: by how many ulp of float32 the
+    frequencies of a correct runtime may differ from the schedule. config_only: it only changes config.json. model_type:
+    from the `model_type` of a source to that of its output.
     """
 
-    name: str
-    order: int
     encode: Encode
     max_ulp: int
     config_only: bool
     model_type: Callable[[str], str]
 
 
-ENCODINGS: Registry[Encoding] = Registry("encoding", "ropeconv.convert.encodings", lambda encoding: encoding.order)
+ENCODINGS: Registry[Encoding] = Registry("encoding", "ropeconv.convert.encodings")
 """The encodings of checkpoints, in the order in which "auto" tries them."""
 
 
@@ -130,10 +136,10 @@ def encoding(
     config_only: bool = False,
     model_type: Callable[[str], str] = lambda name: name,
 ) -> Callable[[Encode], Encode]:
-    """Decorator: registers a function as an encoding. The arguments are the fields of `Encoding`."""
+    """Decorator: registers a function as an encoding. order: in which "auto" tries them; others as in `Encoding`."""
 
     def register(encode: Encode) -> Encode:
-        ENCODINGS.add(name, Encoding(name, order, encode, max_ulp, config_only, model_type), encode.__module__)
+        ENCODINGS.add(name, Encoding(encode, max_ulp, config_only, model_type), encode.__module__, order)
         return encode
 
     return register
@@ -174,16 +180,8 @@ def refuse_log_n(request: EncodeRequest) -> None:
 
 
 def tried(request: EncodeRequest) -> tuple[list[CheckpointResult], Refusals]:
-    """Try every encoding of only config.json. Returns the results in order, and the errors of the others by name."""
-    results: list[CheckpointResult] = []
-    refusals: Refusals = {}
-    for known in ENCODINGS.values():
-        if known.config_only:
-            try:
-                results.append(known.encode(request))
-            except UnsupportedBake as refusal:
-                refusals[known.name] = refusal
-    return results, refusals
+    """Try every encoding of only config.json. Returns what `attempts` does."""
+    return attempts({name: partial(known.encode, request) for name, known in ENCODINGS.items() if known.config_only})
 
 
 def select(request: EncodeRequest) -> CheckpointResult:
@@ -213,21 +211,20 @@ def select(request: EncodeRequest) -> CheckpointResult:
     return result
 
 
+def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
+    """The number of current versions of the named runtimes that compute a result exactly."""
+    return sum(result.verdict_of(row).status == "exact" for versions in request.versions for row in versions)
+
+
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
     results, refusals = tried(request)
-    rows = [row for versions in request.versions for row in versions]
     fitting = [result for result in results if result.suits(request.runtimes)]
-    shares = [sum(result.verdict_of(row).status == "exact" for row in rows) for result in fitting]
-    selected = fitting[shares.index(max(shares))] if fitting else None
+    selected = max(fitting, key=partial(_exact_versions, request), default=None)
     for name, encoding in ENCODINGS.items():
-        if selected is not None or encoding.config_only:
-            continue
-        try:
-            results.append(encoding.encode(request))
-        except UnsupportedBake as refusal:
-            refusals[name] = refusal
-        else:
-            selected = results[-1] if results[-1].suits(request.runtimes, GOOD) else None
+        if selected is None and not encoding.config_only:
+            further, refused = attempts({name: partial(encoding.encode, request)})
+            selected = next((result for result in further if result.suits(request.runtimes, GOOD)), None)
+            results, refusals = [*results, *further], refusals | refused
     if selected is None:
         selected = next((result for result in results if result.suits(request.runtimes, RUNS)), None)
         if selected is None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsupportedBake
-from ..formats.gguf.edit import AddedTensor, Change, Edit, interleave, rewrite
+from ..formats.gguf.edit import Change, Edit, interleave, rewrite
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import F32, GgufHeader, TensorInfo, f32, u32
 from ..inspection.problems import refused_tensors
@@ -29,7 +29,7 @@ from ..runtimes.llamacpp.read_header import FREQS, LONG, ROPE_TENSORS, SHORT, WI
 from ..runtimes.llamacpp.scaling import ArchKeys
 from ..runtimes.runtime import GOOD, Status
 from ..runtimes.verdict import TOLERANCE, Verdict, difference
-from .target import EncodeResult, with_deviation
+from .target import EncodeResult, Refusals, with_deviation
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class GgufModel:
         for name in ROPE_TENSORS:
             if name in edit.changes and name in vectors:
                 vectors[name] = _floats(edit.changes[name].apply(vectors[name].astype("<f4").tobytes()))
-        vectors |= {item.name: _floats(item.data) for item in edit.added if item.name in ROPE_TENSORS}
+        vectors |= {name: _floats(data) for name, data in edit.added.items() if name in ROPE_TENSORS}
         remaining = {name: info for name, info in self.tensors.items() if name not in edit.removed}
         return GgufModel(header, {**remaining, **edited.tensors}, vectors)
 
@@ -70,35 +70,14 @@ def _floats(data: bytes) -> Vector:
 
 
 MakeEdit = Callable[[Schedule, GgufModel], Edit]
-
-
-@dataclass(frozen=True)
-class GgufEncoding:
-    """A way to write a schedule into a GGUF file.
-
-    order: in which "auto" tries encodings, lowest first. edit: from a schedule and a model to the edit of the file;
-    raises UnsupportedBake for schedules that it cannot hold.
-    """
-
-    name: str
-    order: int
-    edit: MakeEdit
-
-
-GGUF_ENCODINGS: Registry[GgufEncoding] = Registry(
-    "encoding", "ropeconv.convert.encodings", lambda encoding: encoding.order
-)
+"""Writes a schedule into a model; raises UnsupportedBake for schedules that it cannot hold."""
+GGUF_ENCODINGS: Registry[MakeEdit] = Registry("encoding", "ropeconv.convert.encodings")
 """The encodings of GGUF files, in the order in which "auto" tries them."""
 
 
 def gguf_encoding(name: str, *, order: int) -> Callable[[MakeEdit], MakeEdit]:
     """Decorator: registers a function as an encoding."""
-
-    def register(edit: MakeEdit) -> MakeEdit:
-        GGUF_ENCODINGS.add(name, GgufEncoding(name, order, edit), edit.__module__)
-        return edit
-
-    return register
+    return lambda edit: GGUF_ENCODINGS.add(name, edit, edit.__module__, order)
 
 
 STOCK = (10000.0, 500000.0)
@@ -111,63 +90,47 @@ def gguf_features(model: GgufModel) -> frozenset[Feature]:
     """Return the features of RoPE that a model uses. Raises BadSource where llama.cpp would refuse it."""
     reading = model.reading()
     file = ArchKeys(model, reading.arch)
-    features: set[Feature] = {"theta"}
-    scaling = file.text("rope.scaling.type", "linear")
-    factor = 1.0 if scaling == "none" else file.number("rope.scaling.factor", 1.0) or 1.0
-    if factor != 1 and scaling in ("linear", "yarn"):
-        features.add("yarn" if scaling == "yarn" else "linear")
-    features |= _attention(file, reading, "yarn" in features)
-    features |= _keys(file)
-    features |= _tensors(file, model)
-    theta = file.number("rope.freq_base", 10000.0)
-    window = file.arch.window
-    if window is not None and window_theta(file, window, theta) != (window.theta or theta):
-        features.add("window_theta")
-    if not features & {"linear", "yarn"} and theta in STOCK:
-        features.add("stock_theta")
-    if file.get("rope.scaling.type") is None and file.get("rope.scaling.factor") is None:
-        features |= {"no_scaling_keys"} if file.whole("context_length") >= COMPAT_CONTEXT else set()
-    if reading.arch.name == "gemma3" and file.whole("block_count") in GEMMA3_LAYERS:
-        features |= set() if "linear" in features and factor == 8 else {"gemma3_not_8"}
-    return frozenset(features)
+    uses: dict[Feature, bool] = {"theta": True, **_scaling_features(file, reading), **_tensor_features(file, model)}
+    return frozenset(feature for feature, is_used in uses.items() if is_used)
 
 
-def _attention(file: ArchKeys, reading: Reading, yarn: bool) -> set[Feature]:
-    """The features of the attention factor."""
+def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
+    arch, kind = file.arch, file.text("rope.scaling.type", "linear")
+    factor = 1.0 if kind == "none" else file.number("rope.scaling.factor", 1.0) or 1.0
+    linear, yarn = factor != 1 and kind == "linear", factor != 1 and kind == "yarn"
     has_factor = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > CLOSE
-    if not yarn:
-        return {"attn_factor"} if has_factor else set()
-    if not has_factor:
-        return {"yarn_attention_factor"}
-    return {"attention_factor_1"} if abs(reading.spec.attention_factor - 1) < CLOSE else {"attn_factor"}
-
-
-def _keys(file: ArchKeys) -> set[Feature]:
-    features: set[Feature] = set()
+    undone = yarn and has_factor and abs(reading.spec.attention_factor - 1) < CLOSE
     betas = (file.number("rope.scaling.yarn_beta_fast", 32.0), file.number("rope.scaling.yarn_beta_slow", 1.0))
-    if file.arch.betas and betas != (32.0, 1.0):
-        features.add("betas")
-    if file.arch.log_multiplier and file.number("rope.scaling.yarn_log_multiplier", 0.0):
-        features.add("log_multiplier")
-    if file.arch.query_length and file.number("attention.temperature_scale", 0.0):
-        features.add("temperature_scale")
-    if abs(file.number(WINDOW_NORM, 1.0, prefix="") - 1) > CLOSE:
-        features.add("window_norms")
-    return features
+    unscaled = file.get("rope.scaling.type") is None and file.get("rope.scaling.factor") is None
+    plain_gemma3 = arch.name == "gemma3" and not (linear and factor == 8)
+    return {
+        "linear": linear,
+        "yarn": yarn,
+        "yarn_attention_factor": yarn and not has_factor,
+        "attention_factor_1": undone,
+        "attn_factor": has_factor and not undone,
+        "betas": arch.betas and betas != (32.0, 1.0),
+        "stock_theta": not (linear or yarn) and file.number("rope.freq_base", 10000.0) in STOCK,
+        "no_scaling_keys": unscaled and file.whole("context_length") >= COMPAT_CONTEXT,
+        "gemma3_not_8": plain_gemma3 and file.whole("block_count") in GEMMA3_LAYERS,
+    }
 
 
-def _tensors(file: ArchKeys, model: GgufModel) -> set[Feature]:
-    """The rope tensors whose divisors are not all 1, and whether their shape is unusual."""
-    features: set[Feature] = set()
-    freqs = model.vectors.get(FREQS)
-    if freqs is not None and not np.all(freqs == 1):
-        features.add("rope_freqs")
-    if any(name in model.vectors and not np.all(model.vectors[name] == 1) for name in (LONG, SHORT)):
-        features.add("factors")
-    heads = file.get("attention.head_count")
-    if freqs is not None and (not isinstance(heads, int) or 2 * len(freqs) * heads != file.whole("embedding_length")):
-        features.add("rope_freqs_shape")
-    return features
+def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
+    """The features of rope tensors whose divisors are not all 1, of window layers, and of query and softmax scales."""
+    arch, window, freqs = file.arch, file.arch.window, model.vectors.get(FREQS)
+    theta, heads = file.number("rope.freq_base", 10000.0), file.get("attention.head_count")
+    in_use = {name for name, vector in model.vectors.items() if not np.all(vector == 1)}
+    width = 2 * len(freqs) * heads if freqs is not None and isinstance(heads, int) else 0
+    return {
+        "log_multiplier": arch.log_multiplier and file.number("rope.scaling.yarn_log_multiplier", 0.0) != 0,
+        "temperature_scale": arch.query_length != "" and file.number("attention.temperature_scale", 0.0) != 0,
+        "rope_freqs": FREQS in in_use,
+        "factors": not in_use.isdisjoint((LONG, SHORT)),
+        "window_theta": window is not None and window_theta(file, window, theta) != (window.theta or theta),
+        "window_norms": abs(file.number(WINDOW_NORM, 1.0, prefix="") - 1) > CLOSE,
+        "rope_freqs_shape": freqs is not None and width != file.whole("embedding_length"),
+    }
 
 
 @dataclass(frozen=True)
@@ -199,11 +162,12 @@ def judged(
     deviation: float = 0.0,
     **more: Any,
 ) -> GgufResult:
-    """Return the result of an encoding, with the verdict of llama.cpp first and those of the other readers after it.
+    """Return the result of an edit after `take_back`, with the verdict of llama.cpp before those of the other readers.
 
     title: of the encoding for messages, by default its name. deviation: of a log-n approximation. more: other fields of
     the result. Raises as `judge_edit`.
     """
+    edit = take_back(model, edit)
     llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
     after = model.after(edit)
     arch, features = str(after.get("general.architecture")), gguf_features(after)
@@ -257,12 +221,10 @@ def _evidence(family: str, encoding: str) -> Evidence:
     return Evidence("read")
 
 
-def nothing_suits(
-    results: tuple[GgufResult, ...], refusals: Mapping[str, UnsupportedBake], readers: tuple[Reader, ...]
-) -> UnsupportedBake:
+def nothing_suits(results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]) -> UnsupportedBake:
     """Return the error, with the result of every encoding in every reader, and a repair.
 
-    found: the results that llama.cpp computes exactly, the wanted one first. refusals: errors of the other encodings.
+    results: those that llama.cpp computes exactly, the wanted one first. refusals: errors of the other encodings.
     """
     reasons = []
     for result in results:
@@ -279,7 +241,7 @@ def _words(verdict: Verdict, named: bool) -> str:
     return f"{verdict.display_name} {words}" if named else words
 
 
-def _way_out(results: tuple[GgufResult, ...], readers: tuple[Reader, ...]) -> str:
+def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
     fitting = next((result for result in results if result.suits(readers)), None)
     if fitting is not None:
         carrier = f" --carrier {fitting.arch}" if fitting.encoding == "carrier" else ""
@@ -345,7 +307,7 @@ def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
     """Return the edit that sets a rope tensor: overwritten where the model has it, else appended."""
     if name in model.vectors:
         return Edit(changes={name: overwrite(vector)})
-    return Edit(added=(AddedTensor(name, np.asarray(vector, "<f4").tobytes()),))
+    return Edit(added={name: np.asarray(vector, "<f4").tobytes()})
 
 
 def take_back(model: GgufModel, edit: Edit) -> Edit:

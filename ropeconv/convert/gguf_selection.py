@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import UnsupportedBake, UsageError
-from ..formats.gguf.edit import AddedTensor, Edit
+from ..formats.gguf.edit import Edit
 from ..formats.gguf.header import F32, f32, u32
 from ..rope.schedule import QueryScaling, Schedule, approximate_log_n, deviation
 from ..runtimes.gguf_readers import Reader, find_readers
@@ -23,18 +23,8 @@ from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import ASSUMED
 from ..runtimes.runtime import GOOD
 from .encodings.tensor import tensor
-from .gguf_encoding import (
-    GGUF_ENCODINGS,
-    NOTE,
-    GgufModel,
-    GgufResult,
-    carry,
-    judged,
-    nothing_suits,
-    scaled_floats,
-    take_back,
-)
-from .target import ConsideredEncoding, Refusals, Target, refuse_approximate, refuse_attention_factor
+from .gguf_encoding import GGUF_ENCODINGS, NOTE, GgufModel, GgufResult, carry, judged, nothing_suits, scaled_floats
+from .target import ConsideredEncoding, Refusals, Target, attempts, refuse_approximate, refuse_attention_factor
 
 TO = "mistral3"
 EXPONENT = 20  # the factor is applied in float32
@@ -78,7 +68,7 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
     """The edit that multiplies all queries by `gain`: a scale tensor per projection, and the biases themselves."""
     if gain == 1:
         return Edit()
-    added, changes = [], {}
+    added, changes = {}, {}
     for layer in range(len(model.reading().spec.layers)):
         name = f"blk.{layer}.attn_q"
         bias = model.tensors.get(f"{name}.bias")
@@ -86,13 +76,13 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
             raise UnsupportedBake(
                 "full log-n", "this file", f"{name} is fused, or has a scale of its own", "choose --log-n clamped"
             )
-        added.append(AddedTensor(f"{name}.scale", struct.pack("<f", gain)))
+        added[f"{name}.scale"] = struct.pack("<f", gain)
         if bias is not None:
             if bias.type != F32:
                 raise UnsupportedBake("full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped")
             scaled = scaled_floats(bias.size, gain)
             changes[bias.name] = edit.changes[bias.name].then(scaled) if bias.name in edit.changes else scaled
-    return Edit(changes=changes, added=tuple(added))
+    return Edit(changes=changes, added=added)
 
 
 def _note(steps: QueryScaling, off: float, context: int) -> str:
@@ -150,46 +140,39 @@ def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
 
 
 def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...]) -> GgufResult:
-    results, refusals = dict[str, GgufResult](), Refusals()
-    selected: GgufResult | None = None
-    for name, make in tries.items():
-        if name == "carrier" and (selected is not None or arch not in DEFAULT_CARRIERS):
-            continue
-        try:
-            results[name] = make()
-        except UnsupportedBake as refusal:
-            refusals[name] = refusal
-            continue
-        more = selected is None or results[name].exact_count() > selected.exact_count()
-        if more and results[name].suits(readers):
-            selected = results[name]
-    if selected is None:
+    results, refusals = attempts({name: encode for name, encode in tries.items() if name != "carrier"})
+    if arch in DEFAULT_CARRIERS and not any(result.suits(readers) for result in results):
+        carried, refused = attempts({"carrier": tries["carrier"]})
+        results, refusals = [*results, *carried], refusals | refused
+    fitting = [result for result in results if result.suits(readers)]
+    if not fitting:
         if results:
-            raise nothing_suits(tuple(results.values()), refusals, readers)
+            raise nothing_suits(results, refusals, readers)
         if "carrier" in refusals:
             raise refusals["carrier"]
         why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
         last = list(refusals.values())[-1]
         raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, last.alternatives)
+    selected = max(fitting, key=GgufResult.exact_count)
     reasons = _reasons(selected, results, refusals, readers)
-    considered = (
-        ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in tries if name in reasons
-    )
+    tried = (name for name in tries if name in reasons)
+    considered = (ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in tried)
     return replace(selected, considered=tuple(considered))
 
 
 def _reasons(
-    selected: GgufResult, results: dict[str, GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
+    selected: GgufResult, results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
 ) -> dict[str, str]:
     """Why "auto" selected each encoding that it tried, or not."""
     reasons = {name: refusal.reason for name, refusal in refusals.items()}
-    for name, result in results.items():
+    for result in results:
         wrong = next((verdict for verdict in map(result.judged_by, readers) if verdict.status not in GOOD), None)
-        reasons[name] = f"no more readers read it exactly; {result.exact_share}"
+        reason = f"no more readers read it exactly; {result.exact_share}"
         if result is selected:
-            reasons[name] = f"llama.cpp reads it exactly; {result.exact_share}"
+            reason = f"llama.cpp reads it exactly; {result.exact_share}"
         elif wrong is not None:
-            reasons[name] = f"{wrong.display_name}: {wrong.reason}"
+            reason = f"{wrong.display_name}: {wrong.reason}"
+        reasons[result.encoding] = reason
     return reasons
 
 
@@ -197,17 +180,12 @@ def _suited(result: GgufResult, others: Tries, readers: tuple[Reader, ...]) -> G
     """The result of an encoding that was named. others: the other encodings, for the error."""
     if result.suits(readers):
         return result
-    results, refusals = [result], Refusals()
-    for name, make in others.items():
-        try:
-            results.append(make())
-        except UnsupportedBake as refusal:
-            refusals[name] = refusal
-    raise nothing_suits(tuple(results), refusals, readers)
+    results, refusals = attempts(others)
+    raise nothing_suits([result, *results], refusals, readers)
 
 
 def _encoded(name: str, schedule: Schedule, model: GgufModel) -> GgufResult:
-    edit = take_back(model, GGUF_ENCODINGS[name].edit(schedule, model))
+    edit = GGUF_ENCODINGS[name](schedule, model)
     return judged(name, schedule, model, edit, notes=ASSUMED[: arch_of_header(model).assumed])
 
 

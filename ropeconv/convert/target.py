@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import TypeVar, get_args
 
 from ..errors import UnsupportedBake, UsageError
 from ..formats.files import expanded
@@ -147,6 +148,20 @@ class EncodeResult:
         """The share of runtimes in which it is exact, of those that support the model and were tested."""
         known = sum(verdict.status not in ("unsupported", "unknown") for verdict in self.verdicts)
         return f"exact in {self.exact_count()} of {known} runtimes"
+
+
+R = TypeVar("R", bound=EncodeResult)
+
+
+def attempts(encoders: Mapping[str, Callable[[], R]]) -> tuple[list[R], Refusals]:
+    """Encode a schedule in several ways. Returns the results in order, and the errors of the others by name."""
+    results, refusals = list[R](), Refusals()
+    for name, encode in encoders.items():
+        try:
+            results.append(encode())
+        except UnsupportedBake as refusal:
+            refusals[name] = refusal
+    return results, refusals
 
 
 def with_deviation(verdict: Verdict, deviation: float) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TypeVar
@@ -18,26 +18,27 @@ class Registry(Mapping[str, T]):
     Args:
         kind: what the things are, for the error.
         package: the dotted name of the package.
-        order: the number or text by which a thing is sorted; by default its name.
 
     Attributes:
         declared: the things of the modules that are imported so far.
     """
 
-    def __init__(self, kind: str, package: str, order: Callable[[T], float] | None = None) -> None:
-        self.kind, self.package, self.order = kind, package, order
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind, self.package = kind, package
         self.declared: dict[str, T] = {}
-        self._places: dict[str, str] = {}
+        self._places: dict[str, tuple[int, str, str]] = {}
         self._complete = False
 
-    def add(self, name: str, item: T, place: str) -> T:
-        """Declare a thing. place: the module that declares it. Raises RecipeError for a name that is taken."""
+    def add(self, name: str, item: T, place: str, order: int = 0) -> T:
+        """Declare a thing. Raises RecipeError for a name that is taken.
+
+        place: the module that declares it. order: its place in lists, lowest first; of equal ones the name decides.
+        """
         if name in self.declared:
-            raise RecipeError(f"{self._places[name]} and {place} both declare the {self.kind} {name}; rename one")
-        order = self.order
+            raise RecipeError(f"{self._places[name][2]} and {place} both declare the {self.kind} {name}; rename one")
+        self._places[name] = (order, name, place)
         items = {**self.declared, name: item}.items()
-        self.declared = dict(sorted(items, key=lambda pair: pair[0] if order is None else order(pair[1])))
-        self._places[name] = place
+        self.declared = dict(sorted(items, key=lambda pair: self._places[pair[0]]))
         return item
 
     def _all(self) -> dict[str, T]:

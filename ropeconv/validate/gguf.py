@@ -26,7 +26,7 @@ from ..engines.transformers.patch import patch
 from ..errors import BadSource
 from ..formats.disk import human
 from ..formats.files import scratch
-from ..formats.gguf.edit import AddedTensor, Edit, write_new
+from ..formats.gguf.edit import Edit, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import F32, TYPES
 from ..models.gguf import GgufSource
@@ -139,7 +139,7 @@ def _divided(file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path) -
     rotates = schedule.inv_freq > 0
     divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / np.where(rotates, schedule.inv_freq, 1.0), 1e30)
     removed = frozenset({FREQS} & file.tensors.keys())
-    edit = Edit(added=(AddedTensor(FREQS, divisors.astype("<f4").tobytes()),), removed=removed)
+    edit = Edit(added={FREQS: divisors.astype("<f4").tobytes()}, removed=removed)
     for shard, path in enumerate(file.paths):
         write_new(file, shard, edit, folder / path.name)
     return LlamaCppEngine(folder / file.path.name, keys)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.formats.gguf.edit import AddedTensor, Change, Edit, write_new
+from ropeconv.formats.gguf.edit import Change, Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import u32
 from ropeconv.formats.gguf.inplace import phases
@@ -19,7 +19,7 @@ from ..support.gguf_files import write
 EDIT = Edit(
     {"llama.context_length": u32(4096)},
     changes={"blk.0.attn_norm.weight": Change(512, lambda old: old[::-1])},
-    added=(AddedTensor("rope_freqs.weight", bytes(128)),),
+    added={"rope_freqs.weight": bytes(128)},
 )
 """Something of every kind: a key, a changed tensor, and a new one."""
 

@@ -253,9 +253,9 @@ def test_a_name_is_declared_once() -> None:
 
 
 def test_things_stand_in_their_order_however_they_are_declared() -> None:
-    registry: Registry[int] = Registry("number", "ropeconv.rope.methods", order=lambda item: -item)
+    registry: Registry[int] = Registry("number", "ropeconv.rope.methods")
     for item in (1, 3, 2):
-        registry.add(str(item), item, "here")
+        registry.add(str(item), item, "here", order=-item)
     assert list(registry) == ["3", "2", "1"]
 
 

@@ -28,18 +28,6 @@ PAGE = 65536  # the kernel copies in such pieces: shifted by a multiple of it, d
 
 
 @dataclass(frozen=True)
-class AddedTensor:
-    """A vector of 32-bit floats to append. data: its bytes, little-endian."""
-
-    name: str
-    data: bytes
-
-    def info(self, offset: int) -> TensorInfo:
-        """Return the entry of the tensor in a header. offset: bytes from the beginning of the data."""
-        return TensorInfo(self.name, (len(self.data) // 4,), F32, offset, len(self.data))
-
-
-@dataclass(frozen=True)
 class Change:
     """New contents of a tensor, of the same size.
 
@@ -75,16 +63,16 @@ class Edit:
     """The changes to a GGUF file.
 
     arch: the new general.architecture, or empty; the keys of the old one are renamed first. dropped: keys to remove
-    after that. values: keys to set. changes: new contents of tensors, by name. added: tensors to append. base: keys to
-    start from, None for the file's own. removed: names of tensors that are left out before any are added. layout: only
-    for an edit that restores an earlier file.
+    after that. values: keys to set. changes: new contents of tensors, by name. added: vectors of 32-bit floats to
+    append, as little-endian bytes, by name. base: keys to start from, None for the file's own. removed: names of
+    tensors that are left out before any are added. layout: only for an edit that restores an earlier file.
     """
 
     values: Mapping[str, GgufValue] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
     arch: str = ""
     changes: Mapping[str, Change] = field(default_factory=dict)
-    added: tuple[AddedTensor, ...] = ()
+    added: Mapping[str, bytes] = field(default_factory=dict)
     base: Mapping[str, GgufValue] | None = None
     removed: frozenset[str] = frozenset()
     layout: Layout | None = None
@@ -96,7 +84,7 @@ class Edit:
             (self.dropped - other.values.keys()) | other.dropped,
             other.arch or self.arch,
             {**self.changes, **other.changes},
-            (*self.added, *other.added),
+            {**self.added, **other.added},
             self.base,
             self.removed,
         )
@@ -215,10 +203,9 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
             tensors[name] = replace(info, offset=end)
             kept = end + info.size
             end = padded(kept, header.alignment)
-    for item in edit.added:
-        info = item.info(end)
-        tensors[item.name] = info
-        end = padded(info.offset + info.size, header.alignment)
+    for name, data in edit.added.items():
+        tensors[name] = TensorInfo(name, (len(data) // 4,), F32, end, len(data))
+        end = padded(end + len(data), header.alignment)
     return RewrittenHeader(values, tensors, header.alignment, kept)
 
 
@@ -262,10 +249,10 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
         for old, new, size in edited.moves(header):
             copy_part(reader, header.data_start + old, writer, len(head) + new, size, advance)
         write_changes(writer, replace(header, tensors=edited.tensors), len(head), changes)
-        for item in edit.added:
-            writer.seek(len(head) + edited.tensors[item.name].offset)
-            writer.write(item.data)
-            advance(len(item.data))
+        for name, data in edit.added.items():
+            writer.seek(len(head) + edited.tensors[name].offset)
+            writer.write(data)
+            advance(len(data))
         if edit.layout is not None:
             writer.truncate(len(head) + edited.data_size + edit.layout.tail)
 

@@ -26,7 +26,7 @@ from ...errors import BadSource, Interrupted
 from ...rope.errors import RopeconvError, counted
 from ..disk import FULL, libc, pieces_of, sync_folder, write_at
 from ..files import try_lock
-from .edit import PAGE, Change, Edit, RewrittenHeader, changed, head_bytes, rewrite
+from .edit import PAGE, Edit, RewrittenHeader, changed, head_bytes, rewrite
 from .file import GgufFile
 from .header import GgufHeader, read_header
 
@@ -70,17 +70,13 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
         if read_header(path) != header:
             raise RopeconvError(f"{path} was changed since it was read; run again")
         _refuse_no_space(path, shift)
-        final = _final_size(header, edit, rewritten, head, shift)
+        final = _final_size(header, edit, rewritten, shift)
         if shift and (final == header.size or (shift < 0 and edit.added)):  # the size tells `_undo` whether data moved
             raise RopeconvError(
                 f"{path.name} would have moved data and the size of before, so that a kill could not be undone; write "
                 "a new file with -o"
             )
-        places = [(0, header.data_start)]
-        places += [(header.data_start + header.tensors[name].offset, header.tensors[name].size) for name in changes]
-        if edit.added or edit.removed or edit.layout:
-            end = header.data_start + rewritten.kept
-            places.append((end, header.size - end))
+        places = _places(header, edit, rewritten)
         if sum(length for _, length in places) > MAX_KEPT:
             raise RopeconvError(f"too much of {path.name} changes for doing it in place; write a new file with -o")
         with journaled(path, file, shift, places):
@@ -88,37 +84,36 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
             if shift:
                 move_data(file, shift)
                 yield "room"
-            yield from _change(file, header, edit, changes, rewritten, head, shift)
+            write_at(file, head, 0)
+            yield "header"
+            for at, block in changed(file, header, len(head), changes):
+                write_at(file, block, at)
+            yield "tensors"
+            for name, data in edit.added.items():
+                write_at(file, data, len(head) + rewritten.tensors[name].offset)
+            if edit.removed or edit.layout:
+                os.ftruncate(file, final)
+            yield "added"
+            os.fsync(file)
+            yield "durable"
         yield "done"
 
 
-def _change(
-    file: int,
-    header: GgufHeader,
-    edit: Edit,
-    changes: dict[str, Change],
-    rewritten: RewrittenHeader,
-    head: bytes,
-    shift: int,
-) -> Iterator[str]:
-    write_at(file, head, 0)
-    yield "header"
-    for at, block in changed(file, header, header.data_start + shift, changes):
-        write_at(file, block, at)
-    yield "tensors"
-    for item in edit.added:
-        write_at(file, item.data, header.data_start + shift + rewritten.tensors[item.name].offset)
+def _final_size(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader, shift: int) -> int:
+    size = header.data_start + shift + rewritten.data_size
     if edit.removed or edit.layout:
-        os.ftruncate(file, _final_size(header, edit, rewritten, head, shift))
-    yield "added"
-    os.fsync(file)
-    yield "durable"
+        return size + (edit.layout.tail if edit.layout else 0)
+    return max(header.size + shift, size)
 
 
-def _final_size(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader, head: bytes, shift: int) -> int:
-    if edit.removed or edit.layout:
-        return len(head) + rewritten.data_size + (edit.layout.tail if edit.layout else 0)
-    return max(header.size + shift, len(head) + rewritten.data_size)
+def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[Place]:
+    """The ranges of a file that an edit overwrites or cuts off."""
+    infos = [header.tensors[name] for name in edit.changes if name not in edit.removed]
+    places = [(0, header.data_start), *((header.data_start + info.offset, info.size) for info in infos)]
+    if edit.added or edit.removed or edit.layout:
+        end = header.data_start + rewritten.kept
+        places.append((end, header.size - end))
+    return places
 
 
 @contextmanager

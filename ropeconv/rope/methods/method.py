@@ -160,7 +160,7 @@ class Method:
 
     def longer(self, context: int, original: int) -> str:
         """The flags with which this method reaches `context` tokens; empty where it takes them from `--context`."""
-        return ""
+        return f"{self.flag()} {format_tokens(context)}" if self.value in (Value.FACTOR, Value.TOKENS) else ""
 
     def relative(self, declared: int, original: int) -> Method:
         """The method for `--on-top`, whose factor is over the declared context, with its lengths as it sees them.
@@ -204,7 +204,7 @@ class Method:
         return ""
 
 
-REGISTRY: Registry[type[Method]] = Registry("method", __package__ or "", lambda method: method.order)
+REGISTRY: Registry[type[Method]] = Registry("method", __package__ or "")
 
 
 def register(cls: M) -> M:
@@ -217,7 +217,7 @@ def register(cls: M) -> M:
         for item in dataclasses.fields(kind)[1:]:
             if item.name.replace("_", "-") in kinds:
                 raise RecipeError(f"{item.name} is a method and a setting of {kind.flag()}; rename one")
-    REGISTRY.add(cls.name, cls, cls.__module__)
+    REGISTRY.add(cls.name, cls, cls.__module__, cls.order)
     return cls
 
 
@@ -233,9 +233,6 @@ class LengthMethod(Method):
     def length(self) -> int | None:
         """The target, in tokens."""
         return self.target
-
-    def longer(self, context: int, original: int) -> str:
-        return f"{self.flag()} {format_tokens(context)}"
 
 
 @dataclass(frozen=True)
@@ -276,9 +273,6 @@ class ScaledMethod(Method):
 
     def factor_over(self, context: int, kind: str = "trained") -> float:
         return factor_over(self.factor, context, self.flag(), kind)
-
-    def longer(self, context: int, original: int) -> str:
-        return f"{self.flag()} {format_tokens(context)}"
 
     def relative(self, declared: int, original: int) -> Method:
         return replace(self, factor=self.factor_over(declared, "declared"))

@@ -11,7 +11,7 @@ import pytest
 from ropeconv.bake.plan import Plan
 from ropeconv.convert.gguf_encoding import judge_edit
 from ropeconv.errors import UnsupportedBake
-from ropeconv.formats.gguf.edit import AddedTensor, Edit
+from ropeconv.formats.gguf.edit import Edit
 from ropeconv.formats.gguf.header import f32, u32
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
@@ -110,8 +110,8 @@ def test_an_edit_is_read_back(tmp_path: Path) -> None:
         Edit({"smollm3.block_count": u32(5)})
     )
     assert "with made up: it computes" in found(Edit({"smollm3.rope.dimension_count": u32(32)}))
-    ones = AddedTensor("rope_freqs.weight", np.ones(32, np.float32).tobytes())
-    assert "with made up: it does not load smollm3 with rope_freqs.weight" in found(Edit(added=(ones,)))
+    ones = {"rope_freqs.weight": np.ones(32, np.float32).tobytes()}
+    assert "with made up: it does not load smollm3 with rope_freqs.weight" in found(Edit(added=ones))
     window = planned(tmp_path, "gemma3", YARN, {"attention.sliding_window": 32})
     loud = window.result.edit.merged(Edit({"ropeconv.window_norm_scale": f32(1.5)}))
     with pytest.raises(UnsupportedBake, match=r"it scales the window layers by 1\.5000 as well"):

@@ -13,7 +13,6 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.edit import (
     RESERVED,
-    AddedTensor,
     Change,
     Edit,
     Layout,
@@ -42,7 +41,7 @@ def written(path: Path, edit: Edit) -> Path:
     out, file, done = path.with_name("out.gguf"), GgufFile.open(path), list[int]()
     write_new(file, 0, edit, out, done.append)
     assert out.stat().st_size == new_size(file.header, edit)
-    added = sum(len(item.data) for item in edit.added)
+    added = sum(map(len, edit.added.values()))
     made = rewrite(file.header, edit)
     kept = sum(length for _, _, length in made.moves(file.header))
     assert sum(done) == len(made.place(file.header.data_start)) + kept + added
@@ -68,7 +67,7 @@ def test_a_tensor_is_appended_one_removed_and_one_rewritten_piece_by_piece(path:
         return (-np.frombuffer(old, "<f4")).tobytes()
 
     changes = {"output_norm.weight": Change(48, negative)}
-    added, removed = (AddedTensor("rope_freqs.weight", new.tobytes()),), frozenset({"blk.0.attn_q.weight"})
+    added, removed = {"rope_freqs.weight": new.tobytes()}, frozenset({"blk.0.attn_q.weight"})
     out = written(path, Edit(changes=changes, added=added, removed=removed))
     before, after = contents(path), contents(out)
     del before["blk.0.attn_q.weight"]
@@ -121,10 +120,6 @@ def header(*sizes: int, alignment: int = 32, values: dict[str, GgufValue] | None
     return GgufHeader(3, keys, tensors, alignment, 1024, 1024 + at)
 
 
-def vector(name: str, size: int) -> AddedTensor:
-    return AddedTensor(name, bytes(size))
-
-
 @pytest.mark.parametrize(
     ("before", "removed", "added", "offsets", "moves"),
     [
@@ -143,7 +138,7 @@ def test_new_tensors_go_last_each_at_the_next_multiple_of_the_alignment(
     before: GgufHeader, removed: str, added: dict[str, int], offsets: dict[str, int], moves: list[tuple[int, int, int]]
 ) -> None:
     """What stays is copied in runs, each from a place, to a place, and of a length."""
-    edit = Edit(removed=frozenset({removed}), added=tuple(vector(name, size) for name, size in added.items()))
+    edit = Edit(removed=frozenset({removed}), added={name: bytes(size) for name, size in added.items()})
     made = rewrite(before, edit)
     assert {name: info.offset for name, info in made.tensors.items()} == offsets
     assert made.moves(before) == moves
@@ -161,7 +156,7 @@ def test_another_architecture_renames_its_own_keys_only() -> None:
     assert values["general.architecture"].decode() == "mistral3"
 
 
-TWO_MORE = Edit(added=(vector("a", 4), vector("b", 4)))
+TWO_MORE = Edit(added={"a": bytes(4), "b": bytes(4)})
 COUNT = "split.tensors.count"
 
 

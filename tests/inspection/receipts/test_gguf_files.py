@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf.edit import AddedTensor, Change, Edit, write_new
+from ropeconv.formats.gguf.edit import Change, Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32, string, u32
 from ropeconv.inspection.receipts.gguf import earlier, gguf_stated, layout_of, record_of_file
@@ -73,7 +73,7 @@ def back(file: GgufFile, record: GgufRecord) -> bytes:
 def test_a_record_has_what_the_output_lacks(file: GgufFile) -> None:
     edit = Edit(
         {"llama.context_length": u32(256), "llama.new": u32(1)}, frozenset({"llama.rope.freq_base"}),
-        changes={NORM: Change(520, lambda old: bytes(len(old)))}, added=(AddedTensor(ROPE, ONES),),
+        changes={NORM: Change(520, lambda old: bytes(len(old)))}, added={ROPE: ONES},
     )  # fmt: skip
     record = record_of_file(file, edit)
     head = file.path.read_bytes()[: file.header.data_start]

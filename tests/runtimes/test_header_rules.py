@@ -252,11 +252,11 @@ def test_keys_that_nobody_reads() -> None:
 
 
 def kinds(of: Arch, **keys: Any) -> str:
-    return "".join(kind[0] for kind in layer_kinds(ArchKeys(Keys(**keys), of), of))
+    return "".join(kind[0] for kind in layer_kinds(ArchKeys(Keys(**keys), of)))
 
 
 def windows(of: Arch, **keys: Any) -> tuple[int | None, ...]:
-    return layer_windows(ArchKeys(Keys(**keys), of), of)
+    return layer_windows(ArchKeys(Keys(**keys), of))
 
 
 def test_which_layers_rotate() -> None:

@@ -20,7 +20,7 @@ from ...models.layers import key_layers
 from ...rope.errors import counted, shown
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp.archs import Arch, find_arch
-from ...runtimes.llamacpp.layers import has_window, layer_kinds, layer_windows, layers_with_attention
+from ...runtimes.llamacpp.layers import layer_kinds, layer_windows, layers_with_attention, window_in_use
 from ...runtimes.llamacpp.scaling import ArchKeys
 from .conversions import ModelSizes, value_of
 from .hparams import heads_of_layers
@@ -95,16 +95,16 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
     """
     part, arch, count = sizes.config, find_arch(header.get("general.architecture")), len(spec.layers)
     file = ArchKeys(header, arch)
-    _check_windows(file, arch, family, spec, part)
-    kinds = layer_kinds(file, arch)
+    _check_windows(file, family, spec, part)
+    kinds = layer_kinds(file)
     for layer, (kind, expected) in enumerate(zip(kinds, spec.layers, strict=True)):
         if (kind == "none") is not (expected == "none"):
             flags = family.layers.flags or family.hooks.types_key
             rotates = f"llama.cpp {'does not rotate' if kind == 'none' else 'rotates'} layer {layer} (the first is 0)"
             raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
-    _check_shared_keys(file, arch, family, key_layers(part, family, count))
+    _check_shared_keys(file, family, key_layers(part, family, count))
     if not arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
-        attention, heads = layers_with_attention(file, arch, count), file.get("attention.head_count_kv")
+        attention, heads = layers_with_attention(file, count), file.get("attention.head_count_kv")
         used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
         for layer, wanted_heads in enumerate(heads_of_layers(sizes, family)):
             if attention[layer] and used[layer] != wanted_heads:
@@ -112,12 +112,12 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
                 raise _other_layers(change, arch, f"llama.cpp computes {used[layer]}")
 
 
-def _check_shared_keys(file: ArchKeys, arch: Arch, family: Family, makers: Sequence[int]) -> None:
+def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) -> None:
     """Raise UnsupportedBake where llama.cpp uses the keys of other layers. makers: by layer, that with its keys."""
-    count, used = len(makers), list(range(len(makers)))
+    arch, count, used = file.arch, len(makers), list(range(len(makers)))
     if arch.shared_kv:
         first = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - file.whole(arch.kv_layers, 0)
-        back = [arch.shared_kv.window if window else arch.shared_kv.other for window in layer_windows(file, arch)]
+        back = [arch.shared_kv.window if window else arch.shared_kv.other for window in layer_windows(file)]
         used = [layer if layer < first else first - back[layer] for layer in range(count)]
     making = sum(maker == layer for layer, maker in enumerate(makers))
     if list(makers) != used:
@@ -131,10 +131,11 @@ def _check_shared_keys(file: ArchKeys, arch: Arch, family: Family, makers: Seque
         raise _other_layers(f"{making} layer that makes keys", arch, "llama.cpp stops with fewer than two")
 
 
-def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, part: JsonObject) -> None:
+def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObject) -> None:
+    arch = file.arch
     if arch.window is None:
         return
-    windows, count = layer_windows(file, arch), len(spec.layers)
+    windows, count = layer_windows(file), len(spec.layers)
     stated = f"{family.hooks.types_key} = {shown(part.get(family.hooks.types_key))}"
     for layer, (window, expected) in enumerate(zip(windows, spec.windows or (None,) * count, strict=True)):
         if window != expected:
@@ -144,7 +145,7 @@ def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, p
                 stated = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
                 why = f"llama.cpp has windows there in models of {arch.window.present} layers only"
             raise _other_layers(stated, arch, why)
-    if has_window(file, arch.window, count) and not any(windows):
+    if window_in_use(file, count) and not any(windows):
         raise _other_layers(stated, arch, "llama.cpp stops without a layer that has a window")
 
 

@@ -16,45 +16,45 @@ from .scaling import ArchKeys
 DEFAULT_WINDOW = 4096  # gemma2.cpp, exaone4.cpp; the other architectures require the key
 
 
-def layer_kinds(file: ArchKeys, arch: Arch) -> tuple[LayerKind, ...]:
+def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
     """The kind of each layer: "global" (extended), "local" (with frequencies of its own) or "none".
 
     Raises BadSource for impossible layer counts, and where a key turns RoPE off.
     """
-    count = layer_count(file, arch)
+    arch, count = file.arch, _layer_count(file)
     if arch.finetuned and file.get("rope.scaling.finetuned") is False:
         raise BadSource(f"rope.scaling.finetuned is false, which disables RoPE in {arch.name}: nothing can be extended")
-    still, frequencies = _still(file, arch, count), _own_frequencies(file, arch, count)
+    still, frequencies = _still(file, count), _own_frequencies(file, count)
     return tuple("none" if still[i] else "local" if frequencies[i] else "global" for i in range(count))
 
 
-def layer_windows(file: ArchKeys, arch: Arch) -> tuple[int | None, ...]:
+def layer_windows(file: ArchKeys) -> tuple[int | None, ...]:
     """Per layer the sliding window that llama.cpp gives it, whatever it rotates with, in tokens; None without one."""
-    count, window = len(layer_kinds(file, arch)), arch.window
-    if window is None or not has_window(file, window, count):
+    count = len(layer_kinds(file))
+    window = window_in_use(file, count)
+    if window is None:
         return (None,) * count
     size = window.size or file.whole("attention.sliding_window", DEFAULT_WINDOW)
     return tuple(size if inside else None for inside in _window_layers(file, window, count))
 
 
-def layers_with_attention(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
+def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
     """Which of `count` layers have attention; the others have a state space or linear attention."""
-    heads = file.get("attention.head_count_kv")
-    flags = [bool(heads[i]) if isinstance(heads, list) and i < len(heads) else True for i in range(count)]
-    if arch.full_attention_interval:
-        recurrent = file.get("attention.recurrent_layers")
-        interval = file.whole("full_attention_interval", arch.full_attention_interval)
-        if interval < 1:
-            raise BadSource(f"the header has full_attention_interval {interval}; download the file again")
-        if isinstance(recurrent, list):
-            return [not flag for flag in recurrent[:count]] + [True] * (count - len(recurrent))
-        return [not recurrent if isinstance(recurrent, bool) else (i + 1) % interval == 0 for i in range(count)]
-    return flags
+    if not file.arch.full_attention_interval:
+        heads = file.get("attention.head_count_kv")
+        return [bool(heads[i]) if isinstance(heads, list) and i < len(heads) else True for i in range(count)]
+    recurrent = file.get("attention.recurrent_layers")
+    interval = file.whole("full_attention_interval", file.arch.full_attention_interval)
+    if interval < 1:
+        raise BadSource(f"the header has full_attention_interval {interval}; download the file again")
+    if isinstance(recurrent, list):
+        return [not flag for flag in recurrent[:count]] + [True] * (count - len(recurrent))
+    return [not recurrent if isinstance(recurrent, bool) else (i + 1) % interval == 0 for i in range(count)]
 
 
-def layer_count(file: ArchKeys, arch: Arch) -> int:
-    """The layers of the model itself, without those that predict further tokens. Raises as `layer_kinds`."""
-    count = file.whole("block_count") - file.whole("nextn_predict_layers", 0)
+def _layer_count(file: ArchKeys) -> int:
+    """The layers of the model itself, without those that predict further tokens."""
+    arch, count = file.arch, file.whole("block_count") - file.whole("nextn_predict_layers", 0)
     if not 0 <= count <= MOST_LAYERS:
         raise BadSource(f"the header has block_count {count}; fetch the file again")
     if arch.only_layers and count != arch.only_layers:
@@ -62,53 +62,51 @@ def layer_count(file: ArchKeys, arch: Arch) -> int:
     return count
 
 
-def _still(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
+def _still(file: ArchKeys, count: int) -> list[bool]:
     """Which layers do not rotate."""
+    arch = file.arch
     pattern = file.get("attention.rope_pattern") if arch.pattern else None
     listed = [bool(flag) for flag in pattern[:count]] if isinstance(pattern, list) else []
     rotates = listed + [True] * (count - len(listed))
-    window = arch.window if arch.window and has_window(file, arch.window, count) else None
-    interval = _nope_interval(arch, window, count)
+    window, interval = window_in_use(file, count), arch.nope_interval
+    if arch.nope_with_window and window is None:
+        interval = 0 if arch.nope_first else count  # llama4.cpp: the interval is then the number of layers
     if interval:
         rotates = [on and (i if arch.nope_first else i + 1) % interval != 0 for i, on in enumerate(rotates)]
     if window is not None and window.rotates == "window":
         dense = file.whole("leading_dense_block_count", 0) if arch.leading_dense else 0
         inside = _window_layers(file, window, count)
         rotates = [on and (inside[i] or i < dense) for i, on in enumerate(rotates)]
-    attention = layers_with_attention(file, arch, count)
+    attention = layers_with_attention(file, count)
     return [not (on and present) for on, present in zip(rotates, attention, strict=True)]
 
 
-def _nope_interval(arch: Arch, window: ArchWindow | None, count: int) -> int:
-    """The interval at which a layer does not rotate, 0 where all rotate. window: of the model, None without one."""
-    if not arch.nope_with_window or window is not None:
-        return arch.nope_interval
-    return 0 if arch.nope_first else count  # llama4.cpp: the interval is then the number of layers
-
-
-def _own_frequencies(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
+def _own_frequencies(file: ArchKeys, count: int) -> list[bool]:
     """Which layers rotate with frequencies that an extension does not change."""
+    arch = file.arch
     if arch.theta_key != "rope.freq_base":  # deepseek4.cpp: layers without compression
         ratios = file.get("attention.compress_ratios")
         if not isinstance(ratios, list) or len(ratios) < count:
             raise BadSource(f"the header of {arch.name} needs attention.compress_ratios with one number per layer")
         return [ratio == 0 for ratio in ratios[:count]]
-    window = arch.window
-    if window is None or window.rotates == "window" or not has_window(file, window, count):
+    window, theta = window_in_use(file, count), file.number("rope.freq_base", 10000.0)
+    if window is None or window.rotates == "window":
         return [False] * count
-    theta = file.number("rope.freq_base", 10000.0)
     if window.scaling == "same" and window_theta(file, window, theta) == theta:
         return [False] * count
     return _window_layers(file, window, count)
 
 
-def has_window(file: ArchKeys, window: ArchWindow, count: int) -> bool:
-    """Whether llama.cpp computes with windows in a model of `count` layers, in whichever of them."""
+def window_in_use(file: ArchKeys, count: int) -> ArchWindow | None:
+    """The window rule of the architecture, where llama.cpp has windows in some of `count` layers; None for others."""
+    window = file.arch.window
+    if window is None or window.present == "always":
+        return window
     if window.present == "key":
-        return file.whole("attention.sliding_window", 0) > 0
+        return window if file.whole("attention.sliding_window", 0) > 0 else None
     if window.present == "unless 0":
-        return bool(file.get("attention.sliding_window") != 0)
-    return window.present == "always" or count == int(window.present)
+        return window if file.get("attention.sliding_window") != 0 else None
+    return window if count == int(window.present) else None
 
 
 def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]:
@@ -135,10 +133,10 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     Raises BadSource where a key that llama.cpp requires is absent or no number.
     """
     file, counted = ArchKeys(keys, arch), Counter[tuple[int, int, int | None]]()
-    windows = layer_windows(file, arch)
+    windows = layer_windows(file)
     shared = 0 if not arch.kv_layers or arch.kv_layers.isdigit() else file.whole(arch.kv_layers, 0)
     last = int(arch.kv_layers) if arch.kv_layers.isdigit() else len(windows) - shared  # others take earlier keys
-    kept = [attends and i < last for i, attends in enumerate(layers_with_attention(file, arch, len(windows)))]
+    kept = [attends and i < last for i, attends in enumerate(layers_with_attention(file, len(windows)))]
     queries = _per_layer(file, "attention.head_count", len(windows), [0] * len(windows))
     heads = _per_layer(file, "attention.head_count_kv", len(windows), queries)
     most = max(queries, default=0)

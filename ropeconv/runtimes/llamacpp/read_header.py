@@ -52,7 +52,7 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
     architecture. Raises BadSource where llama.cpp would refuse the file or abort.
     """
     try:
-        reading = _read(ArchKeys(keys, arch), vectors, arch)
+        reading = _read(ArchKeys(keys, arch), vectors)
         reading.spec.current()  # its frequencies have to be finite
     except ImpossibleSize as problem:
         raise BadSource(f"the header describes {problem}; fetch the file again") from None
@@ -64,11 +64,11 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
     return reading
 
 
-def _read(file: ArchKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
-    head_dim, rotary_dim = _widths(file)
+def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
+    arch, (head_dim, rotary_dim) = file.arch, _widths(file)
     scaling, sections = read_scaling(file, head_dim), _sections(file)
-    net, window_attention_factor, softmax = attention_factors(file, arch, scaling)
-    layers, window = layer_kinds(file, arch), arch.window
+    net, window_attention_factor, softmax = attention_factors(file, scaling)
+    layers, window = layer_kinds(file), arch.window
     closed = scaling.form(file)
     if window is not None and window.rotates == "window" and window.scaling == "base":
         closed, net = Plain(window_theta(file, window, scaling.theta)), window_attention_factor
@@ -80,8 +80,8 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
         notes = (f"short factors hold in windows of up to {original} tokens, long ones in larger",)
     if len(sections) > 3:
         notes = (*notes, f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for text")
-    trained, known, reference = _trained(file, arch, form, scaling.context)
-    windows = layer_windows(file, arch)
+    trained, known, reference = _trained(file, form, scaling.context)
+    windows = layer_windows(file)
     spec = RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
@@ -95,16 +95,16 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
         layers=layers,
         windows=windows,
         chunked=window is not None and window.chunked and any(windows),
-        local_form=_local_form(file, arch, closed) if "local" in layers else None,
+        local_form=_local_form(file, closed) if "local" in layers else None,
         layout="interleaved" if arch.pairs == "norm" and not sections else "half",
         mla=arch.mla,
-        query_scaling=_query_scaling(file, arch, original),
+        query_scaling=_query_scaling(file, original),
         nope_query_scaling=arch.nope_query_scaling if any(windows) else None,
         mrope_section=sections,
         notes=(*notes, *ASSUMED[: arch.assumed]),
     )
     factor = window_attention_factor * file.number(WINDOW_NORM, 1.0, prefix="")
-    return Reading(arch, spec, factor, dead_keys(file, arch, scaling))
+    return Reading(arch, spec, factor, dead_keys(file, scaling))
 
 
 def _widths(file: ArchKeys) -> tuple[int, int]:
@@ -174,18 +174,19 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
     return None
 
 
-def _query_scaling(file: ArchKeys, arch: Arch, original: int) -> QueryScaling | None:
+def _query_scaling(file: ArchKeys, original: int) -> QueryScaling | None:
     """Query scaling by position, None without it: src/models/mistral3.cpp, deepseek2.cpp, llm_graph_input_attn_temp."""
-    beta = file.number("attention.temperature_scale", 0.0) if arch.query_length else 0.0
-    return QueryScaling(beta, file.whole(arch.query_length, original)) if beta else None
+    key = file.arch.query_length
+    beta = file.number("attention.temperature_scale", 0.0) if key else 0.0
+    return QueryScaling(beta, file.whole(key, original)) if beta else None
 
 
-def _local_form(file: ArchKeys, arch: Arch, closed: Form) -> Form:
-    theta = file.number("rope.freq_base", 10000.0)
-    if arch.window is None:
+def _local_form(file: ArchKeys, closed: Form) -> Form:
+    window, theta = file.arch.window, file.number("rope.freq_base", 10000.0)
+    if window is None:
         return Plain(theta)
-    window_base = window_theta(file, arch.window, closed.theta)
-    return replace(closed, theta=window_base) if arch.window.scaling == "same" else Plain(window_base)
+    window_base = window_theta(file, window, closed.theta)
+    return replace(closed, theta=window_base) if window.scaling == "same" else Plain(window_base)
 
 
 def _sections(file: ArchKeys) -> tuple[int, ...]:
@@ -202,7 +203,7 @@ def _sections(file: ArchKeys) -> tuple[int, ...]:
     return counts[:3] if not any(counts[3:]) else counts
 
 
-def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> tuple[int, ContextSource, str]:
+def _trained(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSource, str]:
     """The tokens that the unscaled embedding was trained for, how that is known, and where it is stated."""
     stated = file.whole("rope.scaling.original_context_length", 0)
     if isinstance(form, (Yarn, Llama3)):
@@ -215,7 +216,7 @@ def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> tuple[int,
         return context, "declared", ""
     if 0 < stated < context and not file.number("attention.temperature_scale", 0.0):
         return stated, "header", ""
-    family = by_name().get(arch.family)
+    family = by_name().get(file.arch.family)
     for known in family.trained if family else ():
         if known.declared == context and known.doubt is None:
             return known.trained, "family", known.source

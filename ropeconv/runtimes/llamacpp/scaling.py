@@ -120,12 +120,12 @@ def _ramped(file: ArchKeys, kind: str) -> bool:
     return kind == "yarn" if share < 0 else share == 1
 
 
-def attention_factors(file: ArchKeys, arch: Arch, scaling: ScalingKeys) -> tuple[float, float, float]:
+def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> tuple[float, float, float]:
     """The attention factors of extended layers and of window layers, which read the same key, and the softmax scale.
 
     src/llama-context.cpp:178-214; the softmax scale is that of deepseek2.cpp:433-443, attention factor included.
     """
-    factor = file.number("rope.scaling.attn_factor", 1.0)
+    arch, factor = file.arch, file.number("rope.scaling.attn_factor", 1.0)
     if arch.ext_factor and not scaling.yarn:
         factor *= file.number("rope.scaling.yarn_attn_factor", 1.0)  # grok.cpp:25; yarn overwrites it
     log = 0.1 * math.log(scaling.factor) if scaling.factor > 1 else 0.0
@@ -143,8 +143,9 @@ def attention_factors(file: ArchKeys, arch: Arch, scaling: ScalingKeys) -> tuple
     return net, factor, softmax
 
 
-def dead_keys(file: ArchKeys, arch: Arch, scaling: ScalingKeys) -> tuple[str, ...]:
+def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
     """Scaling keys that are not at their defaults and that this architecture, or this scaling type, does not read."""
+    arch = file.arch
     unread = [] if arch.ext_factor else ["yarn_ext_factor", "yarn_attn_factor"]
     unread += [] if arch.betas else ["yarn_beta_fast", "yarn_beta_slow"]
     unread += [] if arch.log_multiplier else ["yarn_log_multiplier"]

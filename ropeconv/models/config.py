@@ -14,10 +14,11 @@ from typing import Any
 
 from ..errors import BadSource, UnknownModelType
 from ..rope.errors import counted, shown
-from ..rope.spec import WIDEST_HEAD
+from ..rope.forms import Plain
+from ..rope.spec import WIDEST_HEAD, RopeSpec
 from .family import Family, Kind
 from .layers import key_layers, kinds_of, layer_kinds, layer_names, layer_windows, own_settings, settings_name
-from .registry import assumed_family, assumption, by_model_type, refused
+from .registry import Shapes, assumed_family, assumption, by_model_type, refused, suggestion
 from .schema import (
     DIFFUSION,
     LAYER_SHARES,
@@ -28,29 +29,8 @@ from .schema import (
     positive_int,
     text_config,
 )
-from .suggest import Shapes, suggestion
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Sizes of a model that decide what rotates.
-
-    head_dim, rotary_dim: dimensions of a head, and how many of them rotate; local_head_dim, local_rotary_dim in local
-    layers. context: declared tokens. layers: the kind of each layer. windows: how many tokens each layer sees, None for
-    all. chunked: whether these are chunks. notes: a sentence per class default that was used.
-    """
-
-    head_dim: int
-    rotary_dim: int
-    local_head_dim: int
-    local_rotary_dim: int
-    context: int
-    layers: tuple[Kind, ...]
-    windows: tuple[int | None, ...]
-    chunked: bool
-    notes: tuple[str, ...]
 
 
 def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dict) -> Family:
@@ -137,10 +117,10 @@ def _half(config: Config, path: str) -> Config:
     return half
 
 
-def geometry(config: Config, family: Family) -> Geometry:
-    """The sizes of a model: head width, rotated width, declared context and layer kinds.
+def geometry(config: Config, family: Family) -> RopeSpec:
+    """The RoPE of a model before its RoPE settings are read: sizes, layers and windows, and the base of its class.
 
-    Raises BadSource when a needed key is absent or not a number.
+    Raises BadSource when a needed key is absent or not a number, ImpossibleSize as RopeSpec.
     """
     part, keys, defaults = text_part(config, family), family.keys, family.defaults
     notes = [assumption(family)] if family.assumed else []
@@ -151,24 +131,34 @@ def geometry(config: Config, family: Family) -> Geometry:
     if head_dim is None:
         head_dim = _head_dim(part, family)
         notes.append(f"head_dim is absent: {head_dim}")
-    local_head_dim = positive_int(part, keys.local_head_dim, defaults.local_head_dim) or head_dim
     context = positive_int(part, keys.context)
     if context is None:
         if defaults.context is None:
             raise BadSource(f"config.json has no {keys.context[0]}; add it")
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
-    return Geometry(
+    rotary_dim = _rotary_dim(part, family, head_dim)
+    local_rotary_dim = _rotary_dim(part, family, local_head_dim(part, family, head_dim), "local")
+    return RopeSpec(
         head_dim=head_dim,
-        rotary_dim=_rotary_dim(part, family, head_dim),
-        local_head_dim=local_head_dim,
-        local_rotary_dim=_rotary_dim(part, family, local_head_dim, "local"),
+        rotary_dim=rotary_dim,
+        form=Plain(defaults.theta),
+        original_context=context,
         context=context,
         layers=kinds,
         windows=layer_windows(part, family, kinds),
         chunked=family.window.chunked,
+        local_rotary_dim=0 if local_rotary_dim == rotary_dim else local_rotary_dim,
+        layout=family.layout,
+        mla=family.mla,
+        nope_query_scaling=family.hooks.nope_query_scaling(part),
         notes=tuple(notes),
     )
+
+
+def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
+    """The width of a head in local layers. head_dim: in the others."""
+    return positive_int(part, family.keys.local_head_dim, family.defaults.local_head_dim) or head_dim
 
 
 def _head_dim(part: Config, family: Family) -> int:
@@ -311,14 +301,14 @@ def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") ->
     return family.hooks.kv_heads(part, count, kind)
 
 
-def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int) -> tuple[int, int]:
+def _kept(part: Config, family: Family, sizes: RopeSpec, kind: Kind, heads: int) -> tuple[int, int]:
     """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
     local = kind == "local"
     settings = (
         own_settings(part).get(sizes.layers.index("global"), {}) if not local and "global" in sizes.layers else {}
     )
     count = positive_int(settings, ("num_key_value_heads",)) or kv_heads(part, family, heads, kind)
-    width = sizes.local_head_dim if local else sizes.head_dim
+    width = local_head_dim(part, family, sizes.head_dim) if local else sizes.head_dim
     return count * width, count * family.hooks.value_width(part, width)
 
 

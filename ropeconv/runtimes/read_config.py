@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
-from ..models.config import Geometry, geometry, nested_settings, text_part
+from ..models.config import geometry, nested_settings, text_part
 from ..models.family import Family, Kind
 from ..models.layers import kinds_of, layer_names, layer_types
 from ..models.schema import DUAL_CHUNK, Config, first_present
@@ -45,13 +45,13 @@ def number(rope: JsonObject, key: str, default: float | None = None) -> float:
     return float(value)
 
 
-def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: Geometry) -> float:
+def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: RopeSpec) -> float:
     if rules.factor == "max/original" or rope.get("factor") is None:
         return sizes.context / original
     return number(rope, "factor")
 
 
-def _form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: Geometry) -> Form:
+def _form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: RopeSpec) -> Form:
     """The form of a RoPE dictionary. kind: its rope type. part: the text part of the config."""
     key = "original_max_position_embeddings"
     top = part.get(key)
@@ -86,7 +86,7 @@ def _form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Con
     return Yarn(theta, factor, original * rules.times_original, fast, slow, truncate)
 
 
-def _factors(rope: JsonObject, key: str, sizes: Geometry) -> tuple[float, ...]:
+def _factors(rope: JsonObject, key: str, sizes: RopeSpec) -> tuple[float, ...]:
     values = rope.get(key)
     if not isinstance(values, list) or len(values) != sizes.rotary_dim // 2:
         have = len(values) if isinstance(values, list) else 0
@@ -97,7 +97,7 @@ def _factors(rope: JsonObject, key: str, sizes: Geometry) -> tuple[float, ...]:
     return tuple(number({key: value}, key) for value in values)
 
 
-def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Geometry) -> float:
+def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: RopeSpec) -> float:
     """The factor on cos and sin of a RoPE dictionary. form: of the frequencies."""
     if not isinstance(form, (Yarn, LongRope)):
         return 1.0
@@ -155,9 +155,6 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     theta = _theta(part, rope, family, reading)
     if theta is None:
         theta = family.defaults.theta
-        null = next((key for key in family.keys.theta if part.get(key, "") is None), None)
-        if null and not part.get("rope_parameters"):
-            raise BadSource(f"config.json has {null} = null; write a number, or leave the key out for {theta:g}")
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
     kind = rope_type(rope, reading)
     if kind not in reading.types:
@@ -177,30 +174,20 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     if isinstance(form, Yarn) and rules.truncate == "read-flat" and family.writing.nested:
         form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
     attention_factor = _attention_factor(rope, rules, form, sizes)
-    local_form = _local_form(part, family, reading, theta)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
     tokens, origin, reference = _trained(part, rope, form, family, sizes)
     section = rope["mrope_section"] if isinstance(rope.get("mrope_section"), list) else ()
-    return RopeSpec(
-        head_dim=sizes.head_dim,
-        rotary_dim=sizes.rotary_dim,
+    return replace(
+        sizes,
         form=form,
         attention_factor=attention_factor,
         softmax_scale=_softmax_scale(rope, family, reading),
         original_context=tokens,
         original_context_source=origin,
         original_context_reference=reference,
-        context=sizes.context,
-        local_rotary_dim=0 if sizes.local_rotary_dim == sizes.rotary_dim else sizes.local_rotary_dim,
         rotating_share=share,
-        layers=sizes.layers,
-        windows=sizes.windows,
-        chunked=sizes.chunked,
-        local_form=form if local_form and reading.local == "same" else local_form,
-        layout=family.layout,
-        mla=family.mla,
+        local_form=_local_form(part, family, reading, form, theta),
         query_scaling=_query_scaling(part, rope, family, reading, sizes) if rules.query_beta else None,
-        nope_query_scaling=family.hooks.nope_query_scaling(part),
         mrope_section=tuple(section) if all(isinstance(pairs, int) for pairs in section) else (),
         notes=(*sizes.notes, *notes),
     )
@@ -243,6 +230,10 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
         sources = [_layer_theta(part, family, "global"), *sources, first_present(part, family.keys.theta)]
     value = next((source for source in sources if source is not None), None)
     if value is None:
+        null = next((key for key in family.keys.theta if part.get(key, "") is None), None)
+        if null and not part.get("rope_parameters"):
+            default = f"leave the key out for {family.defaults.theta:g}"
+            raise BadSource(f"config.json has {null} = null; write a number, or {default}")
         return None
     theta = number({"rope_theta": value}, "rope_theta")
     if theta <= 1:
@@ -266,9 +257,11 @@ def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
     return bases.pop() if bases else None
 
 
-def _local_form(part: Config, family: Family, reader: RuleSet, theta: float) -> Form | None:
+def _local_form(part: Config, family: Family, reader: RuleSet, form: Form, theta: float) -> Form | None:
     if "local" not in layer_types(part, family).values():
         return None
+    if reader.local == "same":
+        return form
     if reader.local == "same-theta":
         return Plain(theta)
     default = family.defaults.local_theta
@@ -294,7 +287,7 @@ def _softmax_scale(rope: JsonObject, family: Family, reader: RuleSet) -> float:
 
 
 def _query_scaling(
-    part: Config, rope: JsonObject, family: Family, reader: RuleSet, sizes: Geometry
+    part: Config, rope: JsonObject, family: Family, reader: RuleSet, sizes: RopeSpec
 ) -> QueryScaling | None:
     """The query scaling by position that a runtime applies; None without it."""
     scaling, key = rope, family.keys.query_beta
@@ -311,7 +304,7 @@ def _query_scaling(
 
 
 def _trained(
-    part: Config, rope: JsonObject, form: Form, family: Family, sizes: Geometry
+    part: Config, rope: JsonObject, form: Form, family: Family, sizes: RopeSpec
 ) -> tuple[int, ContextSource, str]:
     """The tokens that the unscaled embedding was trained for, how that is known, and where it is stated."""
     if isinstance(form, (Yarn, Llama3)):

@@ -11,7 +11,7 @@ import pytest
 
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import BadSource
-from ropeconv.models.config import detect, geometry, text_part
+from ropeconv.models.config import detect, geometry, local_head_dim, text_part
 from ropeconv.models.layers import layer_names
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.recipe import Recipe
@@ -107,8 +107,8 @@ def test_heads_of_global_layers_have_a_width_of_their_own(settings: dict[str, An
     from transformers import AutoConfig
 
     config = config_of("gemma4_text", 6, head_dim=256, **settings)
-    sizes = geometry(config, detect(config))
-    assert (sizes.head_dim, sizes.rotary_dim, sizes.local_head_dim, sizes.local_rotary_dim) == (width, width, 256, 256)
+    sizes, local = geometry(config, detect(config)), local_head_dim(config, detect(config), width)
+    assert (sizes.head_dim, sizes.rotary_dim, local, sizes.local_rotary_dim) == (width, width, 256, 256)
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert AutoConfig.from_pretrained(tmp_path).per_layer_config["full_attention"].head_dim == width
 

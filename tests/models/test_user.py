@@ -20,8 +20,7 @@ from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.config import detect
 from ropeconv.models.open import open_source
-from ropeconv.models.registry import LONGEST, packaged, user_families
-from ropeconv.models.suggest import best_family, suggestion
+from ropeconv.models.registry import LONGEST, best_family, packaged, suggestion, user_families
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS, Run

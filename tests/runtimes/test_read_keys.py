@@ -10,8 +10,7 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.models.config import detect
-from ropeconv.models.registry import by_model_type, packaged
-from ropeconv.models.suggest import config_keys
+from ropeconv.models.registry import by_model_type, config_keys, packaged
 from ropeconv.runtimes.evidence import read_keys, understood, unknown_key
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import find, runtimes

@@ -10,20 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from ..errors import BadSource
 from ..formats.disk import FileIdentity, identity, write_blocks
 from ..formats.files import check_regular
-from ..formats.safetensors import (
-    Header,
-    header_bytes,
-    index_text,
-    parse_header,
-    read_header,
-    safe_name,
-    tensor_bytes,
-)
+from ..formats.safetensors import Header, header_bytes, index_text, parse_header, read_header, safe_name, tensor_bytes
 from ..rope.errors import shown
 from .schema import DIFFUSION
 from .source import MOST_FILES, GeneratedFile, Source, SourceFile
@@ -146,17 +138,13 @@ class ConfigSource(Source):
         return self._seen
 
 
-class ConvertedTensor(Protocol):
+@dataclass(frozen=True)
+class ConvertedTensor:
     """A tensor that a conversion makes. dtype: as safetensors names it."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
 
 
 T = TypeVar("T", bound=ConvertedTensor)

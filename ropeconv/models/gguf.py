@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from ..errors import BadSource
 from ..formats.disk import FileIdentity, text_digest, weights_digest
-from ..formats.gguf.file import SHARD, GgufFile, LocalShard, Shard
+from ..formats.gguf.file import SHARD, GgufFile, Shard
 from ..formats.gguf.header import MAX_HEADER, Beyond, GgufHeader, parse_header
 from ..formats.gguf.inplace import refuse_changing
 from .hub import LARGEST, READ, BadAnswer, answers, cached_file
@@ -35,7 +35,7 @@ class HubShard(Shard):
         self.repo_id, self.place, self.commit, self.revision = repo_id, place, commit, revision
         self.reference, self.name = f"{repo_id}/{place}", PurePosixPath(place).name
         cached = cached_file(repo_id, place, commit)
-        self._local = None if cached is None else LocalShard(cached)
+        self._local = None if cached is None else Shard(cached)
         self._header: GgufHeader | None = None
         self._head, self._size = b"", 0
         self._ranges: dict[tuple[int, int], bytes] = {}
@@ -103,7 +103,7 @@ class HubShard(Shard):
     def path(self) -> Path:
         """Its path in the cache. Raises BadSource where it arrives with another header than was read by range."""
         if self._local is None:
-            shard = LocalShard(self._fetched())
+            shard = Shard(self._fetched())
             if self._header is not None and shard.header() != self._header:
                 raise BadSource(f"{self.reference} changed during the download; run the command again")
             self._local, self._head = shard, b""
@@ -199,7 +199,7 @@ class GgufSource(Origin):
         return self._path
 
     def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        return {shard.path(): shard.seen for shard in self.file.shards if isinstance(shard, LocalShard)}
+        return {shard.path(): shard.seen for shard in self.file.shards}
 
 
 class HubGguf(GgufSource):

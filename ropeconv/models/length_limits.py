@@ -96,8 +96,7 @@ def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[L
     rules = [(rule, part) for rule in _rules_of(name) for part in rule.parts]
     paths = {f"{part}.{key}" if part else key: rule for rule, part in rules for key in rule.keys}
     modelfile = any(path.startswith(PARAMETER) for path in paths)
-    values = _parameters(blocks, paths) if modelfile else _json_values(blocks, name, paths, large)
-    limits = (LengthLimit(name, key, int(value), start, stop, rule) for key, value, start, stop, rule in values)
+    limits = _parameters(name, blocks, paths) if modelfile else _json_limits(name, blocks, paths, large)
     return sorted((limit for limit in limits if limit.tokens > 0), key=lambda limit: limit.start)
 
 
@@ -116,25 +115,22 @@ def raised(limits: Sequence[LengthLimit], context: int, content: bytes) -> bytes
     return b"".join((*parts, content[at:]))
 
 
-Value = tuple[str, float, int, int, LimitRule]
-
-
-def _json_values(blocks: Iterable[bytes], name: str, paths: dict[str, LimitRule], large: bool) -> Iterator[Value]:
+def _json_limits(name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule], large: bool) -> Iterator[LengthLimit]:
     outer = {path.partition(".")[0] for path in paths}
     for number in jsontext.numbers(blocks, name, outer, large):
         if 0 < number.value < UNLIMITED:
             path = ".".join(number.path)
             for pattern, rule in paths.items():
                 if path == pattern or ("*" in pattern and fnmatchcase(path, pattern)):
-                    yield path, number.value, number.start, number.stop, rule
+                    yield LengthLimit(name, path, int(number.value), number.start, number.stop, rule)
 
 
-def _parameters(blocks: Iterable[bytes], paths: dict[str, LimitRule]) -> Iterator[Value]:
+def _parameters(name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule]) -> Iterator[LengthLimit]:
     content = b"".join(blocks)
     for path, rule in paths.items():
         words = rb"[ \t]+".join(re.escape(word.encode()) for word in path.split())
         for match in re.finditer(rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$", content, re.I | re.M):
-            yield path, int(match[1]), match.start(1), match.end(1), rule
+            yield LengthLimit(name, path, int(match[1]), match.start(1), match.end(1), rule)
 
 
 def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ import msgspec
 from ..environment import require
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
+from .folder import ConvertedTensor
 from .schema import Config
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
@@ -115,18 +116,15 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 @dataclass(frozen=True)
-class TensorTarget:
-    """One tensor of the output.
+class TensorTarget(ConvertedTensor):
+    """One tensor of the output, in the HF layout.
 
-    name: in the HF layout. dtype: as safetensors names it. origin: its name in Meta's files. join: axis along which the
-    parts are concatenated, None where every part has the whole tensor. head: rows of a head of q and k, which are
-    reordered from pairs (2i, 2i + 1) to (i, i + d/2); 0 for other tensors.
+    origin: its name in Meta's files. join: axis along which the parts are concatenated, None where every part has the
+    whole tensor. head: rows of a head of q and k, which are reordered from pairs (2i, 2i + 1) to (i, i + d/2); 0 for
+    other tensors.
     """
 
-    name: str
-    dtype: str
     origin: str
-    shape: tuple[int, ...]
     join: int | None
     head: int = 0
 
@@ -136,7 +134,7 @@ def targets(config: Config) -> Iterator[TensorTarget]:
     dim, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     heads, kv_heads, width = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
     dtype = DTYPES[config["torch_dtype"]]
-    yield TensorTarget("model.embed_tokens.weight", dtype, "tok_embeddings.weight", (vocab, dim), 1)
+    yield TensorTarget("model.embed_tokens.weight", dtype, (vocab, dim), "tok_embeddings.weight", 1)
     for index in range(config["num_hidden_layers"]):
         new, old = f"model.layers.{index}.", f"layers.{index}."
         for name, origin, shape, join, head in (
@@ -150,9 +148,9 @@ def targets(config: Config) -> Iterator[TensorTarget]:
             ("input_layernorm", "attention_norm", (dim,), None, 0),
             ("post_attention_layernorm", "ffn_norm", (dim,), None, 0),
         ):
-            yield TensorTarget(f"{new}{name}.weight", dtype, f"{old}{origin}.weight", shape, join, head)
-    yield TensorTarget("model.norm.weight", dtype, "norm.weight", (dim,), None)
-    yield TensorTarget("lm_head.weight", dtype, "output.weight", (vocab, dim), 0)
+            yield TensorTarget(f"{new}{name}.weight", dtype, shape, f"{old}{origin}.weight", join, head)
+    yield TensorTarget("model.norm.weight", dtype, (dim,), "norm.weight", None)
+    yield TensorTarget("lm_head.weight", dtype, (vocab, dim), "output.weight", 0)
 
 
 SPECIALS = 256

@@ -213,7 +213,7 @@ HALF = SHARD_BYTES // 2
     ],
 )  # fmt: skip
 def test_groups_of_shards_within_their_limit(sizes: list[int], limit: int, groups: list[list[int]]) -> None:
-    shards = in_shards((TensorTarget("x", "U8", "", (size,), None) for size in sizes), limit)
+    shards = in_shards((TensorTarget("x", "U8", (size,), "", None) for size in sizes), limit)
     assert [[tensor.shape[0] for tensor in shard.tensors] for shard in shards] == groups
 
 

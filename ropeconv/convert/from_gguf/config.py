@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...errors import UnsupportedBake
 from ...formats.gguf.file import GgufFile
-from ...models.family import Family, Gguf
+from ...models.family import Convert, Family, Gguf
 from ...models.registry import families
 from ...models.schema import Config
 from ...rope.spec import RopeSpec
@@ -76,15 +75,15 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
 
     Raises UnsupportedBake for a tensor that the family does not have.
     """
-    trace = _Trace(file, gguf_rules(family), gguf_names(gguf_rules(family).arch, layers))
-    by_target = dict[str, _TracedKeys]()
+    rules, by_target = gguf_rules(family), dict[str, _TracedKeys]()
+    gguf_map = gguf_names(rules.arch, layers)
     special, _ = family.hooks.gguf_variant(file.tensors)
-    stacks = [family.weights.layer[0] + merged for merged in trace.rules.stacked.values()]
-    names = (*special, *trace.rules.names, *stacks, *NAMES)
+    stacks = [family.weights.layer[0] + merged for merged in rules.stacked.values()]
+    names = (*special, *rules.names, *stacks, *NAMES)
     stems = (name.format(layer=at) for name in names for at in range(layers if "{layer}" in name else 1))
     for stem in stems:
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
-            traced = trace.forward(name)
+            traced = _traced(name, file, rules.convert, gguf_map)
             if traced is not None and not by_target.keys() & set(traced.targets):
                 by_target |= dict.fromkeys(traced.targets, traced)
     shapes = dict[str, Shape]()
@@ -94,13 +93,12 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
         if target not in by_target:
             checkpoint = f"a checkpoint of {family.display_name}"
             raise UnsupportedBake(f"the tensor {target}", checkpoint, "it has no counterpart there", TAKE)
-        shapes |= _unstacked(by_target[target], trace.rules)
-    scalars = dict(trace.rules.scalars.values())
+        shapes |= _unstacked(by_target[target], rules)
+    scalars = dict(rules.scalars.values())
     return shapes | {LAYER.format(layer=number) + name: scalars[name] for number in range(layers) for name in scalars}
 
 
-@dataclass(frozen=True)
-class _TracedKeys:
+class _TracedKeys(NamedTuple):
     """A tensor of the checkpoint, or a stack of them. targets: the tensors in GGUF that it becomes."""
 
     name: str
@@ -108,28 +106,20 @@ class _TracedKeys:
     targets: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Trace:
-    """The names of the tensors that an export makes. names: gguf-py's map."""
-
-    file: GgufFile
-    rules: Gguf
-    names: TensorNameMap
-
-    def forward(self, name: str, first: int = 0) -> _TracedKeys | None:
-        """The result of the conversions from `first` on for a tensor of this name; None where a part is absent."""
-        for number, rule in enumerate(self.rules.convert[first:], first):
-            if re.search(rule.match, name):
-                new_names = [re.sub(rule.match, new, name) for new in rule.names] or [name]
-                parts = [self.forward(new_name, number + 1) for new_name in new_names]
-                known = [part for part in parts if part is not None]
-                shape = shape_before(rule.how, [part.shape for part in known]) if len(known) == len(new_names) else None
-                targets = tuple(target for part in known for target in part.targets)
-                return None if shape is None else _TracedKeys(name, shape, targets)
-        target = self.names.get_name(key=name, try_suffixes=(".weight", ".bias"))
-        if target not in self.file.tensors:
-            return None
-        return _TracedKeys(name, tuple(reversed(self.file.tensors[target].shape)), (target,))
+def _traced(name: str, file: GgufFile, rules: tuple[Convert, ...], gguf_map: TensorNameMap) -> _TracedKeys | None:
+    """What conversions make of a tensor of this name; None where a part is absent. gguf_map: from gguf-py, of names."""
+    for number, rule in enumerate(rules, 1):
+        if re.search(rule.match, name):
+            new_names = [re.sub(rule.match, new, name) for new in rule.names] or [name]
+            parts = [_traced(new_name, file, rules[number:], gguf_map) for new_name in new_names]
+            known = [part for part in parts if part is not None]
+            shape = shape_before(rule.how, [part.shape for part in known]) if len(known) == len(new_names) else None
+            targets = tuple(target for part in known for target in part.targets)
+            return None if shape is None else _TracedKeys(name, shape, targets)
+    target = gguf_map.get_name(key=name, try_suffixes=(".weight", ".bias"))
+    if target not in file.tensors:
+        return None
+    return _TracedKeys(name, tuple(reversed(file.tensors[target].shape)), (target,))
 
 
 def _unstacked(traced: _TracedKeys, rules: Gguf) -> dict[str, Shape]:

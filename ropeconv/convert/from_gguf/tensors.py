@@ -22,6 +22,7 @@ from ...formats.gguf.file import GgufFile
 from ...formats.gguf.header import BF16, F16, F32, TYPES
 from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widened
 from ...models.family import Gguf
+from ...models.folder import ConvertedTensor
 from ..to_gguf.conversions import LAYER_NUMBER, ModelSizes
 from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, ShardWeights
 from ..to_gguf.tensors import out_tensors
@@ -98,13 +99,10 @@ class Region:
 
 
 @dataclass(frozen=True)
-class RestoredTensor:
-    """One tensor of the checkpoint. regions: in order. dtype: as safetensors names it."""
+class RestoredTensor(ConvertedTensor):
+    """One tensor of the checkpoint. regions: in order."""
 
-    name: str
-    shape: tuple[int, ...]
     regions: tuple[Region, ...]
-    dtype: str = "F32"
 
     @property
     def parts(self) -> Iterator[Part]:
@@ -140,7 +138,7 @@ def restored_tensors(
             parts[number].append(Part(out.name, first, rows.rows, rows.columns, *layout, rows.stride, rows.apart, at))
             first += rows.rows * rows.columns
     return [
-        RestoredTensor(tensor.name, tensor.shape, _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)]))
+        RestoredTensor(tensor.name, "F32", tensor.shape, _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)]))
         for tensor, of_tensor in zip(tensors, parts, strict=True)
     ]
 

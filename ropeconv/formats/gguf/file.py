@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,43 +13,22 @@ from ..disk import FileIdentity, identity, refuse_changed
 from .header import MAX_HEADER, MAX_TENSORS, GgufHeader, TensorInfo, read_header
 
 
-class Shard(ABC):
-    """A file of a GGUF model: the only one, or one of several. name: of the file, without its folder."""
+class Shard:
+    """A file of a GGUF model: the only one, or one of several; here on this disk.
 
-    name: str
-
-    @abstractmethod
-    def header(self) -> GgufHeader:
-        """Return its header. Raises BadSource where that is damaged, and for a missing file."""
-
-    @abstractmethod
-    def read(self, start: int, stop: int) -> bytes:
-        """Return bytes start .. stop - 1, for which the file is not fetched. Raises BadSource where it is shorter."""
-
-    @abstractmethod
-    def path(self) -> Path:
-        """Return its local path; the file is fetched if needed."""
-
-    @abstractmethod
-    def beside(self, name: str) -> Shard:
-        """Return another file of the same folder. Raises BadSource where it is known to be missing."""
-
-    @abstractmethod
-    def refuse_changed(self) -> None:
-        """Raise BadSource where it is no longer the file whose header was read."""
-
-
-class LocalShard(Shard):
-    """A file on this disk. seen: its identity when its header was read."""
+    name: of the file, without its folder. seen: its identity when its header was read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name, self._path = path.name, path
         self.seen: FileIdentity | None = identity(path)
 
     def header(self) -> GgufHeader:
+        """Return its header. Raises BadSource where that is damaged, and for a missing file."""
         return read_header(self._path)
 
     def read(self, start: int, stop: int) -> bytes:
+        """Return bytes start .. stop - 1, for which the file is not fetched. Raises BadSource where it is shorter."""
         with self._path.open("rb") as file:
             file.seek(start)
             data = file.read(stop - start)
@@ -59,15 +37,18 @@ class LocalShard(Shard):
         return data
 
     def path(self) -> Path:
+        """Return its local path; the file is fetched if needed."""
         return self._path
 
-    def beside(self, name: str) -> LocalShard:
+    def beside(self, name: str) -> Shard:
+        """Return another file of the same folder. Raises BadSource where it is known to be missing."""
         path = self._path.with_name(name)
         if not path.is_file():
             raise BadSource(f"{name} is missing beside {self.name}; download that shard too")
-        return LocalShard(path)
+        return Shard(path)
 
     def refuse_changed(self) -> None:
+        """Raise BadSource where it is no longer the file whose header was read."""
         refuse_changed({self._path: self.seen})
 
 
@@ -89,7 +70,7 @@ class GgufFile:
     @classmethod
     def open(cls, path: Path) -> GgufFile:
         """Read the headers of a local file, the first shard, and of the others. Raises as `of`."""
-        return cls.of(LocalShard(path))
+        return cls.of(Shard(path))
 
     @classmethod
     def of(cls, first: Shard) -> GgufFile:

@@ -90,22 +90,9 @@ def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
 def asymptotic_base(length: int) -> float:
     """L / x0 with Ci(x0) = 0, x0 = 0.6165...: the limit of the smallest base for L = `length` tokens as the head grows.
 
-    (2 / d) sum_i cos(m theta_i) tends to (Ci(m) - Ci(m / b)) / ln b, and Ci(m) to 0 (Su 2024).
+    (2 / d) sum_i cos(m theta_i) tends to (Ci(m) - Ci(m / b)) / ln b, and Ci(m) to 0 (Su 2024), Ci the cosine integral.
     """
-    zero = 0.6
-    for _ in range(8):
-        zero -= cosine_integral(zero) * zero / math.cos(zero)
-    return length / zero
-
-
-def cosine_integral(x: float) -> float:
-    """The cosine integral Ci(x) = gamma + ln x + sum_k (-1)^k x^(2k) / (2k (2k)!), for 0 < x up to about 20."""
-    total, term, k = 0.5772156649015329 + math.log(x), 1.0, 0
-    while abs(term) > 1e-18:
-        k += 2
-        term *= -x * x / (k * (k - 1))
-        total += term / k
-    return total
+    return length / 0.6165054856207162
 
 
 NO_ROTATION = 1e30

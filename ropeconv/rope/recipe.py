@@ -26,7 +26,7 @@ from .forms import (
 )
 from .lengths import format_tokens, parse_tokens
 from .methods.bases import ThetaBound
-from .methods.method import REGISTRY, Method, Value, positive, schedule_of, tokens
+from .methods.method import REGISTRY, Check, Method, Value, check_of, positive, schedule_of, switch, tokens
 from .methods.vectors import AsIs
 from .schedule import LogN, Schedule
 from .spec import RopeSpec
@@ -174,6 +174,15 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
     return replace(schedule, form=form, short_inv_freq=current.inv_freq, original_context=switch)
 
 
+SWITCHES = ("on_top", "keep_short")
+CHECKS: dict[str, Check] = {
+    **dict.fromkeys(("context", "original_context", "log_n_length"), tokens),
+    **dict.fromkeys(("attention_factor", "temperature_slope", "temperature_intercept"), positive),
+    "log_n": check_of(lambda value: value in ("clamped", "full"), "must be clamped or full"),
+    **dict.fromkeys(SWITCHES, switch),
+}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A method and its modifiers. A modifier that is None leaves what the method or the model has.
@@ -203,24 +212,17 @@ class Recipe:
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
             raise RecipeError(f'a Recipe needs a method, such as METHODS["yarn"](4.0), and got {shown(self.method)}')
-        checks = dict.fromkeys(("context", "original_context", "log_n_length"), tokens)
-        checks |= dict.fromkeys(("attention_factor", "temperature_slope", "temperature_intercept"), positive)
-        for name, check in checks.items():
+        for name, check in CHECKS.items():
             value = getattr(self, name)
-            problem = None if value is None else check(value)
-            if problem:
+            problem = check(value)
+            if problem and (value is not None or name in SWITCHES):
                 raise RecipeError(f"--{name.replace('_', '-')} {problem}, and {shown(value)} is not")
         if self.attention_factor is not None and (self.temperature_slope or self.temperature_intercept):
             raise RecipeError(
                 "--attention-factor and --temperature-slope both set the attention factor; pass one of them"
             )
-        if self.log_n not in (None, "clamped", "full"):
-            raise RecipeError(f"--log-n is clamped or full, not {shown(self.log_n)}")
         if self.log_n_length is not None and self.log_n is None:
             raise RecipeError("--log-n-length needs --log-n clamped or --log-n full")
-        for name in SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise RecipeError(f"--{name.replace('_', '-')} must be true or false, not {shown(getattr(self, name))}")
         if self.on_top and self.original_context is not None:
             raise RecipeError("--on-top keeps the scaling with its trained length; leave --original-context out")
         if self.keep_short and self.log_n is not None:
@@ -315,7 +317,6 @@ class Recipe:
 
 
 MODIFIERS = tuple(item.name for item in dataclasses.fields(Recipe) if item.name != "method")
-SWITCHES = ("on_top", "keep_short")
 
 
 def parse_recipe(text: str) -> Recipe:

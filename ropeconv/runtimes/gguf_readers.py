@@ -64,6 +64,9 @@ class ReaderStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     until: str = ""
 
 
+UNTESTED = ReaderStatement((), (), "unknown")
+
+
 class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A range of versions of a program that reads GGUF. A feature on which nothing is stated is unknown.
 
@@ -136,28 +139,22 @@ def judge_reader(reader: Reader, features: Collection[Feature], arch: str) -> Ve
     reader: its last version counts. features: what the file uses. arch: its general.architecture.
     """
     used = [feature for feature in WORDS if feature in features]
-    statements = {feature: reader.statement(feature, arch) for feature in used}
-    unknown = [
-        feature
-        for feature, statement in statements.items()
-        if (statement is None and feature not in MARKS) or (statement is not None and statement.status == "unknown")
-    ]
+    stated = {feature: reader.statement(feature, arch) or UNTESTED for feature in used}
+    statements = {feature: known for feature, known in stated.items() if known is not UNTESTED or feature not in MARKS}
+    unknown = [feature for feature, statement in statements.items() if statement.status == "unknown"]
     if unknown or not used:
         known_arch = any(arch in statement.archs for statement in reader.statements)
         subject = f"{' and '.join(WORDS[feature] for feature in unknown)} of {arch}" if known_arch and unknown else arch
         reason = "; ".join(filter(None, [f"{subject} is untested", reader.remark]))
         return Verdict(reader.key, reader.display_name, "unknown", reason, reader.source, reader.last)
-    tested = {feature: statement for feature, statement in statements.items() if statement is not None}
     order = get_args(Status)
-    worst = max(tested, key=lambda feature: order.index(tested[feature].status))
-    statement = tested[worst]
+    worst = max(statements, key=lambda feature: order.index(statements[feature].status))
+    statement = statements[worst]
     if statement.status == "exact":
-        remarks = [*(statement.reason for statement in tested.values()), reader.window]
+        remarks = [*(statement.reason for statement in statements.values()), reader.window]
         reason, source = "; ".join(dict.fromkeys(filter(None, remarks))), reader.source
     else:
         reason, source = statement.reason, statement.source or reader.source
         if ANY not in statement.features:
             reason = f"{WORDS[worst]}: {reason}"
-    return Verdict(
-        reader.key, reader.display_name, statement.status, reason, source, reader.last, Evidence("read")
-    )  # fmt: skip
+    return Verdict(reader.key, reader.display_name, statement.status, reason, source, reader.last, Evidence("read"))

@@ -67,7 +67,7 @@ def _same_query_scaling(left: QueryScaling | None, right: QueryScaling | None, c
 
 
 def _same(left: float, right: float) -> bool:
-    return abs(left - right) <= TOLERANCE * right
+    return abs(left - right) <= TOLERANCE * abs(right)
 
 
 def _close(left: Vector, right: Vector) -> bool:

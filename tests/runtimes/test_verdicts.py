@@ -192,7 +192,8 @@ def test_differences_of_window_layers_and_query_scaling() -> None:
     assert "(none)" in difference(SCHEDULE, local, seen())
     scaled = replace(SCHEDULE, query_scaling=QueryScaling(0.1, 64))
     assert difference(scaled, BEFORE, seen()) == "it does not scale queries by position"
-    assert difference(scaled, BEFORE, seen(query_scaling=QueryScaling(0.1, 64))) == ""
+    for same in (QueryScaling(0.1, 64), QueryScaling(-0.1, 64)):
+        assert difference(replace(scaled, query_scaling=same), BEFORE, seen(query_scaling=same)) == ""
     for other in (QueryScaling(0.1, 65), QueryScaling(0.2, 64)):
         assert difference(scaled, BEFORE, seen(query_scaling=other)) == "it scales queries otherwise"
     form = LongRope(10000.0, (1.0,) * 4, (4.0,) * 4, 64)

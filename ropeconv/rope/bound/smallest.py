@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -31,7 +30,6 @@ SLOW = 2.5
 GROUP = 4096
 
 
-@dataclass
 class Sweep:
     """A search from small bases to large ones for the first base at which no distance below `length` violates.
 
@@ -40,15 +38,10 @@ class Sweep:
     pool: distances that are likely to violate at the next base too.
     """
 
-    sums: Sums
-    length: int
-    proof: Proof | None = None
-    tell: Tell = lambda log_base: None
-    pool: Distances = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.pool = np.arange(1, min(self.length, POOL))
-        self.error = float64_error(self.sums.rotary_dim // 2, self.length)
+    def __init__(self, sums: Sums, length: int, proof: Proof | None = None, tell: Tell = lambda log_base: None) -> None:
+        self.sums, self.length, self.proof, self.tell = sums, length, proof, tell
+        self.pool = np.arange(1, min(length, POOL))
+        self.error = float64_error(sums.rotary_dim // 2, length)
         self.group = 0
 
     def feasible_from(self, log_base: float) -> float:

@@ -7,7 +7,7 @@ llama.cpp's converter prefers the reverse, and some readers only know one: so al
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
@@ -33,7 +33,7 @@ class RopeSetting:
     theta: float
     context: int
     top_original: int | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> Config:

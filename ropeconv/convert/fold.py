@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import frexp, prod
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -252,7 +252,6 @@ class _Layer:
         return [name for name in names if name in self.tensors]
 
 
-Float = TypeVar("Float", np.float32, np.float64)
 PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
 
 
@@ -286,21 +285,13 @@ def scaled(old: NDArray[np.generic], dtype: str, factor: float, plus_one: bool =
     They are multiplied in float32, F64 in float64. old: as numpy reads them, BF16 as uint16. dtype: "F64", "F32", "F16"
     or "BF16". plus_one: compute factor (1 + w) - 1.
     """
-    if dtype == "F64":
-        return _times(old.astype(np.float64), factor, plus_one)
-    values = _times(widened(old, dtype), factor, plus_one)
-    if dtype == "BF16":
-        return _bfloat16(values)
-    return values if dtype == "F32" else values.astype(np.float16)
-
-
-def _times(values: NDArray[Float], factor: float, plus_one: bool) -> NDArray[Float]:
+    values: NDArray[Any] = old.astype(np.float64) if dtype == "F64" else widened(old, dtype)
     if plus_one:
         values += 1
     values *= factor
     if plus_one:
         values -= 1
-    return values
+    return _bfloat16(values) if dtype == "BF16" else values.astype(STORED[dtype], copy=False)
 
 
 def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -151,10 +152,8 @@ def free_bytes(folder: Path) -> int:
 
 def _reflink(reader: int, writer: int) -> bool:
     try:
-        import fcntl
-
         fcntl.ioctl(writer, FICLONE, reader)
-    except (ImportError, OSError):
+    except OSError:
         return False
     return True
 
@@ -270,7 +269,7 @@ def writing_back(path: Path) -> Iterator[None]:
 @cache
 def libc(name: str, *types: Any) -> Any:
     """A function of the C library; None where the system lacks it."""
-    call = getattr(ctypes.CDLL(None, use_errno=True), name, None) if os.name == "posix" else None
+    call = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if call is not None:
         call.argtypes = types
     return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -39,7 +40,7 @@ def check_regular(mode: int, path: Path) -> None:
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a file for reading. Raises BadSource where it is not a regular file, and OSError where it does not exist."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         check_regular(os.fstat(descriptor).st_mode, path)
         return os.fdopen(descriptor, "rb")
@@ -98,12 +99,8 @@ def try_lock(file: int | BinaryIO, shared: bool = False) -> Literal["taken", "bu
     """Lock an open file (flock(2)) without waiting. Raises OSError.
 
     An exclusive lock needs a file that is open for writing, since NFS refuses others. Returns "busy" where another
-    process has the lock, "none" where the system or the filesystem has no locks.
+    process has the lock, "none" where the filesystem has no locks.
     """
-    try:
-        import fcntl
-    except ImportError:
-        return "none"
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import numpy as np
 from ...errors import BadSource, UsageError
 from ...formats.files import read_bytes, scratch
 from ...formats.gguf.header import BF16, F16, F32, Q8_0, TYPES, GgufHeader, GgufValue, string, u32
+from ...formats.safetensors import Tensor
 from ...models.family import Family
 from ...models.source import Source
 from ...options import TargetOptions
@@ -30,8 +32,6 @@ from .write import FTYPES
 
 if TYPE_CHECKING:
     from gguf import Metadata
-
-    from ...formats.safetensors import Header as StHeader
 
 MOST_TOKENS = 1 << 22
 OUTTYPES = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0}
@@ -73,7 +73,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     headers = [(ShardWeights(source, name), header) for name, header in source.headers.items()]
     kind = _kind(options.outtype or "auto", source)
     quantised = options.outtype if options.outtype in FTYPES else ""
-    vocabulary = _vocabulary(headers)
+    vocabulary = _vocabulary(source.tensors)
     rules, sizes = gguf_rules(family), sizes_of(source.config(), family, spec)
     names = [as_layer(plain_name(name), sizes.layers) for name in source.tensors]
     left_out = not rules.prediction and any(predicts(name, sizes.layers) for name in names)
@@ -135,15 +135,14 @@ def _kind(outtype: str, source: Source) -> int:
     return OUTTYPES[outtype]
 
 
-def _vocabulary(headers: list[tuple[ShardWeights, StHeader]]) -> int:
-    for _, header in headers:
-        for name, tensor in header.tensors.items():
-            if name.endswith(EMBEDDINGS):
-                rows = tensor.shape[0] if tensor.shape else 0
-                if not 0 < rows <= MOST_TOKENS:
-                    raise BadSource(f"{name} has {rows:,} rows, and at most {MOST_TOKENS:,} are converted")
-                return rows
-    raise BadSource("the checkpoint has no token embeddings; download it again")
+def _vocabulary(tensors: Mapping[str, Tensor]) -> int:
+    name = next((name for name in tensors if name.endswith(EMBEDDINGS)), None)
+    if name is None:
+        raise BadSource("the checkpoint has no token embeddings; download it again")
+    rows = next(iter(tensors[name].shape), 0)
+    if not 0 < rows <= MOST_TOKENS:
+        raise BadSource(f"{name} has {rows:,} rows, and at most {MOST_TOKENS:,} are converted")
+    return rows
 
 
 MOST_CARD = 100_000

@@ -150,9 +150,14 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
     if pieces is not None:
         tokens, prefix_space = pieces
         tokens.add(_added(folder, data))
-        keys = {"tokenizer.ggml.model": string("llama"), "tokenizer.ggml.pre": string(pre or "default")}
-        keys |= _lists(tokens, scores=True)
-        keys["tokenizer.ggml.add_space_prefix"] = boolean(prefix_space)
+        keys = {
+            "tokenizer.ggml.model": string("llama"),
+            "tokenizer.ggml.pre": string(pre or "default"),
+            "tokenizer.ggml.tokens": strings(tokens.texts),
+            "tokenizer.ggml.scores": array(FLOAT32, tokens.scores),
+            "tokenizer.ggml.token_type": array(INT32, tokens.kinds),
+            "tokenizer.ggml.add_space_prefix": boolean(prefix_space),
+        }
         return keys | _special(folder, vocabulary, merges=False)
     if data is None:
         raise BadSource(
@@ -166,8 +171,12 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
     for text, index in data.bpe.vocab.items():
         tokens.put(index, text, TokenKind.NORMAL)
     tokens.add(_added(folder, data))
-    keys = {"tokenizer.ggml.model": string("gpt2"), "tokenizer.ggml.pre": string(name)}
-    keys |= _lists(tokens, scores=False)
+    keys = {
+        "tokenizer.ggml.model": string("gpt2"),
+        "tokenizer.ggml.pre": string(name),
+        "tokenizer.ggml.tokens": strings(tokens.texts),
+        "tokenizer.ggml.token_type": array(INT32, tokens.kinds),
+    }
     return keys | _special(folder, vocabulary, merges=True)
 
 
@@ -208,13 +217,6 @@ def _added(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
     config = read(folder / "tokenizer_config.json", TokenizerConfig)
     known = (config.added_tokens_decoder if config else None) or {}
     return [msgspec.structs.replace(entry, id=index) for index, entry in known.items()]
-
-
-def _lists(tokens: Vocabulary, scores: bool) -> dict[str, GgufValue]:
-    keys = {"tokenizer.ggml.tokens": strings(tokens.texts)}
-    if scores:
-        keys["tokenizer.ggml.scores"] = array(FLOAT32, tokens.scores)
-    return keys | {"tokenizer.ggml.token_type": array(INT32, tokens.kinds)}
 
 
 def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue]:

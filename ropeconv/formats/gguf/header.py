@@ -35,11 +35,6 @@ class GgufValue:
     kind: int
     raw: bytes
 
-    @property
-    def type_name(self) -> str:
-        """`u32`, `f32`, `str`, `array`, ... as llama.cpp names them."""
-        return NAMES[self.kind]
-
     def decode(self) -> Any:
         """Return the value as a number, a bool, a str, or a list of these. Bytes that are not UTF-8 become U+FFFD."""
         if self.kind == STRING:
@@ -389,7 +384,7 @@ class _HeaderReader:
     def _alignment(self, value: GgufValue | None) -> int:
         if value is None:
             return DEFAULT_ALIGNMENT
-        alignment = value.decode() if value.type_name == "u32" else 0
+        alignment = value.decode() if value.kind == UINT32 else 0
         if alignment < 1 or alignment & (alignment - 1):
             raise self._bad(f"has {ALIGNMENT} {shown(value.decode())}, which must be a power of two (u32)")
         if alignment > MAX_ALIGNMENT:

@@ -261,7 +261,6 @@ class Evaluation:
             if line is not None and not outcome.refused(unit.row.name, unit.measure.name, unit.case.column):
                 observations[unit.row.name] += [unit.measure.placed(unit.case, number) for number in line.observations]
                 outcome.seconds += line.seconds
-                outcome.cases += 1
         outcome.observations = {name: numbers for name, numbers in observations.items() if numbers}
         for measure in self.measures:
             reason = measure.combine(outcome.observations, self.sizes)

@@ -190,7 +190,6 @@ class Entry:
 class Table:
     """The numbers of one measure. title: what they are. columns: headings. lines: name and entries of each row."""
 
-    measure: str
     title: str
     columns: tuple[str, ...]
     lines: tuple[tuple[str, tuple[Entry, ...]], ...]
@@ -255,7 +254,7 @@ def _table(result: Result, measure: str, name: str, most: int) -> Table:
     minus = ", 95 % interval" if metric.share else minus
     more = ("price", "holds to") if growth else ()
     title = f"{measure}: {metric.title}{minus}; {sample_size(cells.values())}"
-    return Table(measure, title, (*headings, *more), tuple(lines))
+    return Table(title, (*headings, *more), tuple(lines))
 
 
 def sample_size(cells: Iterable[MeasuredRecord]) -> str:
@@ -317,7 +316,7 @@ def recorded(result: Result, name: str) -> EvaluationRecord:
     cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
     row = next(row for row in result.rows if row.name == name)
     measured = tuple(
-        MeasuredRecord(**{name: getattr(cell, name) for name in MeasuredRecord.__struct_fields__})
+        msgspec.convert(cell, MeasuredRecord, from_attributes=True)
         for cell in cells
         if cell.depth is None and cell.metric in headlines(result, cell.measure)
     )

@@ -30,14 +30,13 @@ class Refusal:
 class RunOutcome:
     """The observations of a run.
 
-    observations: by the name of the row. seconds: of all cases, also in earlier runs. cases: how many were run or found
-    in the journal. stopped: whether it was stopped before the end.
+    observations: by the name of the row. seconds: of all cases, also in earlier runs. stopped: whether it was stopped
+    before the end.
     """
 
     observations: dict[str, list[Observation]]
     refusals: list[Refusal] = field(default_factory=list)
     seconds: float = 0.0
-    cases: int = 0
     stopped: bool = False
 
     def refused(self, row: str, measure: str = "", column: int | None = None) -> str:

@@ -28,10 +28,6 @@ DAYS = UNITS | {"d": 24 * 3600}
 BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
-class PlanTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file."""
-
-
 @dataclass(frozen=True)
 class TargetTable(TargetOptions):
     """[[targets]]: the options of an output. name: in outputs and tables."""
@@ -68,7 +64,7 @@ class ValidateTable(ValidateOptions):
     length: int = 0
 
 
-class LimitsTable(PlanTable, frozen=True):
+class LimitsTable(msgspec.Struct, frozen=True):
     """[limits]: jobs at once (0 for what the machine has), how often the work of a killed worker is tried again, hours
     after which the run ends, the time that a unit may take, bytes that outputs may have."""
 
@@ -87,7 +83,7 @@ class LimitsTable(PlanTable, frozen=True):
             raise UsageError(f"limits.unit_timeout: {problem}") from None
 
 
-class ExecutorTable(PlanTable, frozen=True):
+class ExecutorTable(msgspec.Struct, frozen=True):
     """[executor]: where units run. gpus, cpus: of each worker on Ray and Slurm. timeout: of each job of Slurm.
     slurm: parameters of submitit."""
 
@@ -98,7 +94,7 @@ class ExecutorTable(PlanTable, frozen=True):
     timeout: str = "2h"
 
 
-class RunPlan(PlanTable, frozen=True):
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The file. Paths are relative to its folder. out: folder of outputs, journal and report."""
 
     sources: list[str]

@@ -158,10 +158,6 @@ class Start:
         """The model without an extension."""
         return Candidate(BASE, None, replace(self.spec.current(), context=self.context))
 
-    def formulas(self) -> list[Candidate]:
-        """The methods of FORMULAS."""
-        return [self.formula(name) for name in FORMULAS]
-
     def divisors(self, schedule: Schedule) -> Vector:
         """theta_i / inv_freq_i of the pairs that rotate, float64."""
         return np.asarray(self.base / schedule.inv_freq[: len(self.base)], dtype=np.float64)

@@ -132,7 +132,8 @@ class Tuning:
     @cached_property
     def formulas(self) -> list[Candidate]:
         """The formulas that reach the context, that of --start first."""
-        return sorted(self.start.formulas(), key=lambda candidate: candidate.method != self.settings.start)
+        formulas = map(self.start.formula, FORMULAS)
+        return sorted(formulas, key=lambda candidate: candidate.method != self.settings.start)
 
     def estimate(self) -> SearchCost:
         """The cost of the search, after the first two windows and a gradient, which are kept in the journal."""

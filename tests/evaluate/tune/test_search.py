@@ -16,7 +16,7 @@ from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.errors import BadSource, NotFinite
 from ropeconv.evaluate.cases import Case, EvaluationSizes
 from ropeconv.evaluate.tune import search
-from ropeconv.evaluate.tune.result import Start
+from ropeconv.evaluate.tune.result import FORMULAS, Start
 from ropeconv.evaluate.tune.scorer import TUNE, Losses, Passes, Price, Scorer, TextWindow, split, windows
 from ropeconv.evaluate.tune.search import Task
 from ropeconv.formats.journal import Journal
@@ -64,7 +64,7 @@ def window(number: int) -> TextWindow:
 def task(engine: Known, passes: Passes = Passes(), progress: Progress = Progress(), **given: Any) -> Task:
     start = Start(SPEC, 4096, lambda recipe: recipe.schedule(SPEC))
     scorer = Scorer(engine, [window(number) for number in range(6)], Price(inside=0.0), passes)
-    formulas = sorted(start.formulas(), key=lambda one: float(scorer.values(one.schedule).mean()))
+    formulas = sorted(map(start.formula, FORMULAS), key=lambda one: float(scorer.values(one.schedule).mean()))
     return Task(start, None, SPEC, scorer, formulas, TuneOptions("4k", **given), progress)
 
 

@@ -46,7 +46,7 @@ class Probe(ProgramProcess):
         """The frequencies that transformers computes from a config: {"modules": ...}, or {"error": message}.
 
         A process that has ended is started again. folder: with config.json. context: in tokens; the frequencies are
-        those at its last position. own_code: run the modelling file in the folder, which the caller has written or trusts.
+        those at its last position. own_code: run the modelling file in the folder, which the caller trusts.
         stands_for: replaces a model type that transformers does not have.
         """
         if not self.is_running:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,11 +16,10 @@ from ..evaluate.result import read_result, tables
 from ..formats.disk import human
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import render
-from ..inspection.kv_cache import now
 from ..rope.errors import RopeconvError
-from ..version import __version__
 from ..views.evaluation_plots import evaluation_pictures
 from ..views.plot_style import drawn
+from ..views.reports import origin
 from .jobs import CHAIN, Job, RunJournal, RunLine, Unit
 from .plan_file import RunPlan
 from .runner import states
@@ -119,9 +117,7 @@ def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
         "Done": f"{counts['done']:,}",
         "Failed": f"{counts['failed']:,}",
         "Not run": f"{counts['not run']:,}",
-        "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
-        "Written": now(),
-    }
+    } | origin()
     page = render(
         "run.html.jinja", plan=plan.stem, columns=("source", "recipe", "target", *table.columns),
         lines=[(table.cells(row), row.reason) for row in table.rows], reasons=table.reasons,
@@ -151,14 +147,19 @@ class JobPreview:
     """A job before it is run.
 
     job: what is left of it. bytes: of its output, 0 where it has none or that is not known. encoding: of it. problem:
-    why it cannot be planned, or empty. publishes: the repository, or empty.
+    why it cannot be planned, or empty.
     """
 
     job: Job
     bytes: int = 0
     encoding: str = ""
     problem: str = ""
-    publishes: str = ""
+
+    @property
+    def publishes(self) -> str:
+        """The repository that it publishes, or empty."""
+        last = self.job[-1]
+        return last.settings["to"] if last.task == "push" else ""
 
     def to_dict(self) -> JsonObject:
         """JSON-ready data."""
@@ -173,15 +174,14 @@ class JobPreview:
 
 def planned(job: Job) -> JobPreview:
     """A job with the plan of its output. Nothing is written."""
-    last, first = job[-1], job[0]
-    publishes = last.settings["to"] if last.task == "push" else ""
+    first = job[0]
     if first.source.problem or first.target is None:
-        return JobPreview(job, problem=first.source.problem, publishes=publishes)
+        return JobPreview(job, problem=first.source.problem)
     try:
         plan = first.plan()
     except Exception as failure:
-        return JobPreview(job, problem=reason(failure), publishes=publishes)
-    return JobPreview(job, plan.bytes, plan.result.encoding, publishes=publishes)
+        return JobPreview(job, problem=reason(failure))
+    return JobPreview(job, plan.bytes, plan.result.encoding)
 
 
 def check_bytes(plan: RunPlan, previews: Sequence[JobPreview]) -> None:

@@ -32,7 +32,7 @@ from .support import grouped
 from .validation_plots import validation_pictures
 
 
-def _origin() -> dict[str, str]:
+def origin() -> dict[str, str]:
     """The facts on how a report was made."""
     return {
         "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
@@ -55,7 +55,7 @@ def write_evaluation_report(result: Result, path: Path) -> None:
         "sha256 of their tokens": result.tokens_sha256,
         "Seed": str(result.seed),
         "Duration": f"{result.seconds:,.0f} s",
-    } | _origin()
+    } | origin()
     summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
     recipes = {row.name: described(row.recipe) for row in result.rows if row.recipe}
     page = render(
@@ -87,7 +87,7 @@ def write_validation_report(result: Validation, baked: Path, against: str, path:
         "Tokens per second": speed or "not measured",
         "Seed": str(result.seed),
         "Schedule": result.digest,
-    } | _origin()
+    } | origin()
     page = render(
         "report.html.jinja",
         result=result,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -212,25 +213,22 @@ class TransformersEngine(Engine):
         return [int(token) for token in generated[0, begin:]]
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
-        texts: list[str] = []
+        broken: list[str] = []  # the name of the first one
 
-        def watch(name: str) -> Callable[[Module, object, object], None]:
-            def seen(module: Module, args: object, output: object) -> None:
-                if not texts and not all(bool(tensor.isfinite().all()) for tensor in _tensors(output)):
-                    texts.append(name)
-
-            return seen
+        def check(name: str, module: Module, inputs: object, output: object) -> None:
+            if not broken and not all(bool(tensor.isfinite().all()) for tensor in _tensors(output)):
+                broken.append(name)
 
         modules = ((name, module) for name, module in self.model.named_modules() if module is not self.model)
-        hooks = [module.register_forward_hook(watch(name)) for name, module in modules]
+        hooks = [module.register_forward_hook(partial(check, name)) for name, module in modules]
         try:
-            for rows in self.read(ids, range(len(ids)), range(len(ids)), Progress(stopped=lambda: bool(texts))):
-                if not texts and self.has_logits:
+            for rows in self.read(ids, range(len(ids)), range(len(ids)), Progress(stopped=lambda: bool(broken))):
+                if not broken and self.has_logits:
                     self.head(rows[-1:])
         finally:
             for hook in hooks:
                 hook.remove()
-        return texts[0] if texts else ""
+        return broken[0] if broken else ""
 
     def without_layers(self) -> TransformersEngine:
         """Free the memory of the layers, so that only `head` works, and return the engine."""

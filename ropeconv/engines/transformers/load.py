@@ -231,7 +231,9 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
         raise BadSource(f"{source.reference} is a config.json without weights; give the folder of the model")
     if dtype != "auto" and isinstance(source, ConvertedSource):
         source = source.in_dtype(dtype)
-    names = _needed(source, weights)
+    left_out = set() if weights else set(source.weights())
+    files = (file for file in source.copied_files()[0] if file.name not in left_out)
+    names = {file.name for file in files if weights or file.size < SMALL}
     if not source.is_generated("config.json"):
         if source.kind == "hub":
             for name in names:
@@ -258,10 +260,3 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
             else:
                 (folder / name).symlink_to(source.path(name).resolve())
         yield folder
-
-
-def _needed(source: Source, weights: bool) -> set[str]:
-    """Names of the files of a checkpoint that are loaded. weights: with its weights."""
-    left_out = set() if weights else set(source.weights())
-    kept = (file for file in source.copied_files()[0] if file.name not in left_out)
-    return {file.name for file in kept if weights or file.size < SMALL}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...engines.engine import Progress
 from ...options import TuneOptions
 from ...rope.errors import RopeconvError
-from ...rope.spec import RopeSpec
 from ..statistics import Sample
 from .result import Candidate, Start
 from .scorer import PassLine, Scorer, TextWindow
@@ -37,14 +36,12 @@ TUNED = "tuned factors"
 class Task:
     """A search and its state.
 
-    model: of transformers, loaded. source: its unpatched RoPE. formulas: the one to begin with first. progress: advance
-    counts steps. trace: loss on the windows after each step, minus that of the first formula, in nats per token. best:
-    the best candidate. improved: the step in which it became better by more than its standard error.
+    formulas: the one to begin with first. progress: advance counts steps. trace: loss on the windows after each step,
+    minus that of the first formula, in nats per token. best: the best candidate. improved: the step in which it became
+    better by more than its standard error.
     """
 
     start: Start
-    model: Any
-    source: RopeSpec
     scorer: Scorer
     formulas: Sequence[Candidate]
     settings: TuneOptions
@@ -151,9 +148,9 @@ def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
 
     from ...engines.transformers.differentiable import differentiable
 
-    start = task.start
+    start, runner = task.start, task.scorer.runner
     point = torch.tensor(at, dtype=torch.float64, requires_grad=True)
-    with differentiable(task.model, task.first.schedule, task.source) as engine:
+    with differentiable(runner.loaded.model, task.first.schedule, runner.inspection.spec) as engine:
         inv_freq = torch.from_numpy(start.base) / point[:-1].exp()
         padding = start.spec.rotary_dim // 2 - len(inv_freq)
         engine.use(torch.nn.functional.pad(inv_freq, (0, padding)), point[-1].exp())

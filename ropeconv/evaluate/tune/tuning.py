@@ -120,10 +120,6 @@ class Tuning:
         read = windows(texts, sizes, settings.needles > 0)
         return Scorer(self.runner, read, Price(settings.inside, settings.needles), self.passes)
 
-    def _task(self, formulas: Sequence[Candidate]) -> Task:
-        model, source = self.runner.loaded.model, self.runner.inspection.spec
-        return Task(self.start, model, source, self.scorer, formulas, self.settings, self.progress)
-
     @cached_property
     def start(self) -> Start:
         """The model to tune."""
@@ -137,7 +133,7 @@ class Tuning:
 
     def estimate(self) -> SearchCost:
         """The cost of the search, after the first two windows and a gradient, which are kept in the journal."""
-        steps, task = self.settings.steps, self._task(self.formulas)
+        steps, task = self.settings.steps, Task(self.start, self.scorer, self.formulas, self.settings, self.progress)
         self.scorer.losses(task.first.schedule, 2)
         read = min(self.scorer.seconds)
         slope = gradient(task, task.initial, self.scorer.windows[0]).seconds
@@ -148,7 +144,7 @@ class Tuning:
     def run(self) -> TuningResult:
         """Searches, and measures the result on held-out windows."""
         settings, progress, scorer, judge = self.settings, self.progress, self.scorer, self.judge
-        task = self._task(self._ranked())
+        task = Task(self.start, scorer, self._ranked(), settings, progress)
         progress.total(settings.steps)
         best = search(task)
         progress.note(f"Reading {len(judge.windows)} held-out windows.")

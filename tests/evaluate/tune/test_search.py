@@ -65,7 +65,7 @@ def task(engine: Known, passes: Passes = Passes(), progress: Progress = Progress
     start = Start(SPEC, 4096, lambda recipe: recipe.schedule(SPEC))
     scorer = Scorer(engine, [window(number) for number in range(6)], Price(inside=0.0), passes)
     formulas = sorted(map(start.formula, FORMULAS), key=lambda one: float(scorer.values(one.schedule).mean()))
-    return Task(start, None, SPEC, scorer, formulas, TuneOptions("4k", **given), progress)
+    return Task(start, scorer, formulas, TuneOptions("4k", **given), progress)
 
 
 def test_a_loss_is_that_beyond_with_the_prices_of_the_others() -> None:

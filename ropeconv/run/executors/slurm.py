@@ -124,11 +124,7 @@ class Slurm(Executor):
             raise UsageError(f"submitit does not accept [executor.slurm] ({problem}); correct it") from None
         except RuntimeError as problem:
             raise RopeconvError(f"Slurm is not here ({problem}); run it on a login node, or leave --on out") from None
-        jobs = Arrays(executor, partial(call, pickle.dumps(factory)), retries, Queue())
-        try:
-            yield jobs.run
-        finally:
-            jobs.cancel()
+        yield partial(array_results, executor, partial(call, pickle.dumps(factory)), retries, Queue())
 
 
 def minutes(timeout: str) -> int:
@@ -136,47 +132,40 @@ def minutes(timeout: str) -> int:
     return max(1, round(parse_duration(timeout, DAYS) / 60))
 
 
-class Arrays:
-    """Arrays of jobs."""
-
-    def __init__(
-        self, executor: SubmititExecutor, call: Callable[[object], object], retries: int, queue: Queue
-    ) -> None:
-        self.executor, self.call, self.retries, self.queue = executor, call, retries, queue
-        self.pending: dict[int, Job] = {}
-
-    def run(self, items: Sequence[object]) -> Results:
-        """Run items, as a `Pool`."""
-        remaining = list(range(len(items)))
-        for number in range(self.retries + 1):
+def array_results(
+    executor: SubmititExecutor, call: Callable[[object], object], retries: int, queue: Queue, items: Sequence[object]
+) -> Results:
+    """Run items as arrays of jobs. call: runs an item. Others: as in `Executor`."""
+    pending: dict[int, Job] = {}
+    remaining = list(range(len(items)))
+    try:
+        for number in range(retries + 1):
             for start in range(0, len(remaining), LARGEST):
                 part = remaining[start : start + LARGEST]
-                self.pending |= dict(zip(part, self._submitted([items[index] for index in part]), strict=True))
+                pending |= dict(zip(part, _submitted(executor, call, [items[index] for index in part]), strict=True))
             remaining = []
-            while self.pending:
-                for index in self.queue.ended(self.pending):
-                    job = self.pending.pop(index)
+            while pending:
+                for index in queue.ended(pending):
+                    job = pending.pop(index)
                     if job.paths.result_pickle.exists() and job.exception() is None:
                         yield index, job.result()
-                    elif number < self.retries:
+                    elif number < retries:
                         remaining.append(index)
                     else:
                         yield index, lost(number + 1, str(job.paths.stderr))
-                if self.pending:
+                if pending:
                     time.sleep(POLL)
             if not remaining:
                 return
+    finally:
+        queue.cancel(list(pending.values()))
 
-    def _submitted(self, items: Sequence[object]) -> list[Job]:
-        from submitit.core.utils import FailedJobError
 
-        try:
-            return list(self.executor.map_array(self.call, items))
-        except FailedJobError as problem:
-            message = "".join(str(problem).strip().splitlines()[-1:]).removeprefix("sbatch: error: ")
-            raise RopeconvError(f"Slurm does not accept the jobs ({message}); correct [executor.slurm]") from None
+def _submitted(executor: SubmititExecutor, call: Callable[[object], object], items: Sequence[object]) -> list[Job]:
+    from submitit.core.utils import FailedJobError
 
-    def cancel(self) -> None:
-        """Cancels jobs that have not ended."""
-        self.queue.cancel(list(self.pending.values()))
-        self.pending.clear()
+    try:
+        return list(executor.map_array(call, items))
+    except FailedJobError as problem:
+        message = "".join(str(problem).strip().splitlines()[-1:]).removeprefix("sbatch: error: ")
+        raise RopeconvError(f"Slurm does not accept the jobs ({message}); correct [executor.slurm]") from None

@@ -13,7 +13,7 @@ import pytest
 from ropeconv.errors import UsageError
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.run.executors import executor_of, slurm
-from ropeconv.run.executors.slurm import Arrays, Queue, Slurm, minutes
+from ropeconv.run.executors.slurm import Queue, Slurm, array_results, minutes
 from ropeconv.run.plan_file import ExecutorTable
 
 from .workers import Squares, all_ends
@@ -62,11 +62,10 @@ def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled(tmp_pat
             for item in items
         ]  # fmt: skip
 
-    jobs = Arrays(SimpleNamespace(map_array=map_array), None, 0, Known())
-    results = jobs.run(range(2500))
+    results = array_results(SimpleNamespace(map_array=map_array), None, 0, Known(), range(2500))
     assert [next(results) for _ in range(3)] == [(0, 0), (2, 2), (4, 4)]
     assert arrays == [1000, 1000, 500]
-    jobs.cancel()
+    results.close()
     assert len(cancelled) == 2500 - 3
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
 from statistics import mean
 from typing import Any
 
@@ -102,7 +101,7 @@ class EvidenceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def evidence() -> EvidenceTable:
     """Return what is known about methods."""
-    return package_data(files("ropeconv.bake") / "evidence.toml", EvidenceTable)
+    return package_data("bake/evidence.toml", EvidenceTable)
 
 
 @dataclass(frozen=True)

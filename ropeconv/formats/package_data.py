@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,10 +14,9 @@ import tomli
 from ..errors import BadSource, DamagedPackage
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
     from jinja2 import Environment
 
+PACKAGE = Path(__file__).parent.parent
 T = TypeVar("T")
 
 
@@ -33,23 +31,23 @@ def typed(data: object, kind: type[T], name: str) -> T:
         raise BadSource(f"{name} has the wrong form ({problem}); correct it or download it again") from None
 
 
-def package_files(package: str, folder: str, suffix: str) -> list[Traversable]:
-    """Return the files in a folder of a package whose names end in `suffix`, sorted by name."""
-    entries = (files(package) / folder).iterdir()
-    return sorted((entry for entry in entries if entry.name.endswith(suffix)), key=lambda entry: entry.name)
+def package_files(folder: str, suffix: str) -> list[Path]:
+    """Return the files in a folder of the package whose names end in `suffix`, sorted by name."""
+    return sorted((PACKAGE / folder).glob(f"*{suffix}"))
 
 
-def package_data(entry: Traversable, kind: type[T]) -> T:
-    """Return the content of a TOML or JSON file of the package. Raises DamagedPackage."""
-    with described(entry):
-        data = entry.read_bytes()
-        if entry.name.endswith(".toml"):
+def package_data(place: str | Path, kind: type[T]) -> T:
+    """Return the content of a TOML or JSON file of the package, such as models/refused.toml. Raises DamagedPackage."""
+    path = PACKAGE / place
+    with described(path):
+        data = path.read_bytes()
+        if path.suffix == ".toml":
             return msgspec.convert(tomli.loads(data.decode()), kind)
         return msgspec.json.decode(data, type=kind)
 
 
 @contextmanager
-def described(entry: Traversable) -> Iterator[None]:
+def described(entry: Path) -> Iterator[None]:
     """Turn errors about a data file of the package into DamagedPackage, with the file and the field."""
     try:
         yield
@@ -69,8 +67,7 @@ def render(name: str, **values: object) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    package = Path(__file__).parent.parent
-    places = [package / "templates", package.parent / "templates"]  # in the wheel, in a checkout
+    places = [PACKAGE / "templates", PACKAGE.parent / "templates"]  # in the wheel, in a checkout
     return Environment(
         loader=FileSystemLoader(places),
         undefined=StrictUndefined,

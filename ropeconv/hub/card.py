@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache, partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,7 @@ def terms_of(license: str) -> tuple[str, bool]:
 
     license: its name in the metadata of a model card.
     """
-    for entry in package_data(files("ropeconv.hub") / "terms.toml", dict[str, tuple[Term, ...]])["terms"]:
+    for entry in package_data("hub/terms.toml", dict[str, tuple[Term, ...]])["terms"]:
         if license and fnmatch(license.lower(), entry.license):
             return f"the licence {license} {entry.says}", entry.forbids
     return "", False

@@ -157,7 +157,7 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 @cache
 def trainers() -> dict[str, Trainer]:
     """All trainers by name, sorted."""
-    rows = [package_data(entry, Trainer) for entry in package_files("ropeconv.hub", "trainers", ".toml")]
+    rows = [package_data(entry, Trainer) for entry in package_files("hub/trainers", ".toml")]
     return {row.name: row for row in sorted(rows, key=lambda row: row.name)}
 
 

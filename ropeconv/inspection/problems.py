@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
 import msgspec
 
 from ..errors import BadSource
 from ..formats.gguf.file import GgufFile
+from ..formats.package_data import package_data
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.layers import layer_prefix, layer_prefixes
@@ -91,8 +90,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
 @cache
 def class_keys() -> dict[str, frozenset[str]]:
     """Return the keys about RoPE that the class of each family uses, by its name: `rope_keys.json`."""
-    data = json.loads((files("ropeconv.models") / "rope_keys.json").read_text("utf-8"))
-    return {name: frozenset(keys) for name, keys in data.items()}
+    return package_data("models/rope_keys.json", dict[str, frozenset[str]])
 
 
 def _ignored_keys(part: Config, family: Family) -> Iterator[Problem]:

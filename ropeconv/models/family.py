@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -392,7 +392,7 @@ class FamilyHooks:
 @cache
 def hooks_of(family: str) -> FamilyHooks:
     """Return the hooks of a family of the package by its name."""
-    if not (files("ropeconv.models") / "data" / f"{family}.py").is_file():
+    if not (Path(__file__).parent / "data" / f"{family}.py").is_file():
         return FamilyHooks()
     hooks: FamilyHooks = import_module(f"ropeconv.models.data.{family}").Hooks()
     return hooks

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from importlib.resources import files
 
 import msgspec
 
@@ -64,7 +63,7 @@ class LengthLimit:
 @cache
 def limit_rules() -> tuple[LimitRule, ...]:
     """The table of all files and keys."""
-    return package_data(files("ropeconv.models") / "length_limits.toml", dict[str, tuple[LimitRule, ...]])["limits"]
+    return package_data("models/length_limits.toml", dict[str, tuple[LimitRule, ...]])["limits"]
 
 
 def window_keys() -> tuple[str, ...]:

@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
-from importlib.resources import files
 from itertools import count
 from pathlib import Path
 
@@ -115,7 +114,7 @@ def _names(family: Family) -> tuple[str, ...]:
 @cache
 def packaged() -> tuple[Family, ...]:
     """The families of the package, sorted by name."""
-    loaded = [package_data(entry, Family) for entry in package_files("ropeconv.models", "data", ".toml")]
+    loaded = [package_data(entry, Family) for entry in package_files("models/data", ".toml")]
     return tuple(sorted(loaded, key=lambda family: family.name))
 
 
@@ -147,7 +146,7 @@ class RefusedType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def refused() -> dict[str, str]:
     """Why each model type is refused that no family has, by its name."""
-    table = package_data(files("ropeconv.models") / "refused.toml", dict[str, tuple[RefusedType, ...]])
+    table = package_data("models/refused.toml", dict[str, tuple[RefusedType, ...]])
     return {model_type: group.reason for group in table["refused"] for model_type in group.model_types}
 
 
@@ -225,8 +224,8 @@ CLASS = re.compile(r"(For\w+|LMHeadModel|Model)$")
 @cache
 def config_keys() -> dict[str, frozenset[str]]:
     """The keys of the config class of each family, by its name: `config_keys.json`, which `scripts/families` writes."""
-    data = package_data(files("ropeconv.models") / "config_keys.json", dict[str, tuple[str, ...]])
-    return {name: frozenset(keys) - NOT_OF_MODELS for name, keys in data.items()}
+    data = package_data("models/config_keys.json", dict[str, frozenset[str]])
+    return {name: keys - NOT_OF_MODELS for name, keys in data.items()}
 
 
 @cache

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 
 import msgspec
 
@@ -73,7 +72,7 @@ class DraftTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def draft_table() -> DraftTable:
     """The table of the package."""
-    return package_data(files("ropeconv.runtimes") / "drafts.toml", DraftTable)
+    return package_data("runtimes/drafts.toml", DraftTable)
 
 
 def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> DraftKind | None:

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import chain
 from typing import Literal
 
 import msgspec
 
-from ..formats.package_data import package_data, package_files
+from ..formats.package_data import PACKAGE, package_data, package_files
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.schema import LAYER_TYPES, ROPE, SETTINGS, TOP, Config
@@ -66,7 +65,7 @@ class Evidence:
 @cache
 def records() -> tuple[Record, ...]:
     """All records of the package, by runtime and version."""
-    return tuple(package_data(entry, Record) for entry in package_files("ropeconv.runtimes", "lab", ".json"))
+    return tuple(package_data(entry, Record) for entry in package_files("runtimes/lab", ".json"))
 
 
 class LabModel(msgspec.Struct, frozen=True, array_like=True):
@@ -79,7 +78,7 @@ class LabModel(msgspec.Struct, frozen=True, array_like=True):
 @cache
 def lab_models() -> dict[str, LabModel]:
     """Return the configs that the lab executes, by their names in records."""
-    return package_data(files("ropeconv.runtimes") / "lab_models.json", dict[str, LabModel])
+    return package_data("runtimes/lab_models.json", dict[str, LabModel])
 
 
 @cache
@@ -164,7 +163,7 @@ class Understood(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def understood() -> Understood:
     """The keys of `understood_keys.toml`."""
-    return package_data(files("ropeconv.runtimes") / "understood_keys.toml", Understood)
+    return package_data("runtimes/understood_keys.toml", Understood)
 
 
 def read_keys(runtime: Runtime) -> ReadKeys | None:
@@ -176,8 +175,8 @@ def read_keys(runtime: Runtime) -> ReadKeys | None:
 @cache
 def _records(runtime: str) -> dict[str, ReadKeys]:
     """The extracted versions of a runtime, the newest last."""
-    path = files("ropeconv.runtimes") / "keys" / f"{runtime}.json"
-    return msgspec.json.decode(path.read_bytes(), type=dict[str, ReadKeys]) if path.is_file() else {}
+    place = f"runtimes/keys/{runtime}.json"
+    return package_data(place, dict[str, ReadKeys]) if (PACKAGE / place).is_file() else {}
 
 
 def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, KeyStatement] | None:

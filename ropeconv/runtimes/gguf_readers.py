@@ -98,7 +98,7 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
 @cache
 def gguf_readers() -> tuple[Reader, ...]:
     """All readers of the package, by name and version."""
-    files = [package_data(entry, Reader) for entry in package_files("ropeconv.runtimes", "readers", ".toml")]
+    files = [package_data(entry, Reader) for entry in package_files("runtimes/readers", ".toml")]
     older = [
         msgspec.structs.replace(reader, version=first, through=last, current=False)
         for reader in files

@@ -276,7 +276,7 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 @cache
 def runtimes() -> tuple[Runtime, ...]:
     """All runtimes of the package, by name and version. A file with `inherits` starts from the file that it names."""
-    entries = {entry.name.removesuffix(".toml"): entry for entry in package_files("ropeconv.runtimes", "data", ".toml")}
+    entries = {entry.name.removesuffix(".toml"): entry for entry in package_files("runtimes/data", ".toml")}
     raw = {name: package_data(entry, JsonObject) for name, entry in entries.items()}
     rows = []
     for name, entry in entries.items():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 
 import msgspec
 
@@ -51,7 +50,7 @@ class Demands(msgspec.Struct, frozen=True):
 @cache
 def demands() -> dict[str, Demands]:
     """Return the demands of all architectures by name."""
-    return package_data(files("ropeconv.convert.to_gguf") / "demands.json", dict[str, Demands])
+    return package_data("convert/to_gguf/demands.json", dict[str, Demands])
 
 
 def check_demands(header: GgufHeader, arch: str) -> None:

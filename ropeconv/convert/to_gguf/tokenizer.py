@@ -6,7 +6,6 @@ import logging
 import struct
 from collections.abc import Callable
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +58,7 @@ class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def pre_table() -> PreTable:
     """Return the table of pre-tokenizers, pre.toml."""
-    return package_data(files("ropeconv.convert.to_gguf") / "pre.toml", PreTable)
+    return package_data("convert/to_gguf/pre.toml", PreTable)
 
 
 def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:

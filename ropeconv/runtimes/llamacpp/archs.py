@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -121,7 +120,7 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def arch_table() -> ArchTable:
     """The table of the package, archs.toml."""
-    table = package_data(files("ropeconv.runtimes.llamacpp") / "archs.toml", ArchTable)
+    table = package_data("runtimes/llamacpp/archs.toml", ArchTable)
     rows = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.arch.items()}
     return msgspec.structs.replace(table, arch=rows)
 

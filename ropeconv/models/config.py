@@ -19,16 +19,7 @@ from ..rope.spec import WIDEST_HEAD, RopeSpec
 from .family import Family, Kind
 from .layers import key_layers, kinds_of, layer_kinds, layer_names, layer_windows, own_settings, settings_name
 from .registry import Shapes, assumed_family, assumption, by_model_type, refused, suggestion
-from .schema import (
-    DIFFUSION,
-    LAYER_SHARES,
-    Config,
-    check_config,
-    check_quantisation,
-    first_present,
-    positive_int,
-    text_config,
-)
+from .schema import DIFFUSION, LAYER_SHARES, Config, check_config, first_present, positive_int, text_config
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
 
@@ -46,9 +37,7 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
     known.
     """
     family = assumed_family(config, assumed) if assumed else _by_model_type(config, shapes)
-    for part in text_parts(config, family):
-        check_config(part, family)
-    check_quantisation(config)
+    check_config(config, text_parts(config, family), family)
     return family
 
 

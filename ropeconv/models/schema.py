@@ -132,9 +132,16 @@ TOP: dict[str, object] = {
 """Keys that mean the same in all families."""
 
 
-def check_config(part: Config, family: Family) -> None:
-    """Raises BadSource where a key that is read, in the text part of a config, has another type or range."""
+def check_config(config: Config, parts: Iterable[Config], family: Family) -> None:
+    """Raises BadSource where a key that is read has another type or range. parts: the text parts of the config."""
     types = _types_of(family)
+    for part in parts:
+        _check_part(part, types, family)
+    _check(config, {"quantization_config": Object}, "")
+    _check(config.get("quantization_config") or {}, {"quant_method": Name}, " in its quantization_config")
+
+
+def _check_part(part: Config, types: Mapping[str, object], family: Family) -> None:
     _check(part, {key: kind for key, kind in types.items() if "." not in key}, "")
     for key, kind in types.items():
         if "." in key and (value := first_present(part, (key,))) is not None:
@@ -152,12 +159,6 @@ def check_config(part: Config, family: Family) -> None:
             if not isinstance(settings, dict):
                 raise BadSource(f"config.json has a RoPE setting of {shown(settings)}; write an object there, or null")
             _check(settings, ROPE, " in its RoPE settings")
-
-
-def check_quantisation(config: JsonObject) -> None:
-    """Raises BadSource where the quantisation of the weights is not stated by an object with a name."""
-    _check(config, {"quantization_config": Object}, "")
-    _check(config.get("quantization_config") or {}, {"quant_method": Name}, " in its quantization_config")
 
 
 def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) -> None:

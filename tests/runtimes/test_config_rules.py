@@ -34,7 +34,7 @@ def read(
     whole = {**CONFIG, "model_type": of, **config, **({} if rope is None else {"rope_scaling": rope})}
     whole.pop(drop, None)
     family = by_model_type()[of]
-    check_config(whole, family)  # as where a config is opened
+    check_config(whole, [whole], family)  # as where a config is opened
     return read_spec(whole, family, by or runtime())
 
 

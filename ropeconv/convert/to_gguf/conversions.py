@@ -122,13 +122,7 @@ class ModelSizes:
 
 
 Conversion = Callable[[StoredRows, list[str], ModelSizes], list[StoredRows]]
-CONVERSIONS: dict[str, Conversion] = {}
-
-
-def conversion(function: Conversion) -> Conversion:
-    """Register a conversion under the name of its function."""
-    CONVERSIONS[function.__name__] = function
-    return function
+"""Makes tensors of one. names: of the results."""
 
 
 def convert(tensors: Iterable[StoredRows], rules: Iterable[Convert], sizes: ModelSizes) -> list[StoredRows]:
@@ -169,20 +163,17 @@ def _factor(sizes: ModelSizes, key: str) -> float:
     return 1.0 if value is None else float(number(value, name))
 
 
-@conversion
 def rename(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """The same tensor under another name."""
     return [replace(tensor, name=names[0])]
 
 
-@conversion
 def interleave(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Rows of a head reordered from pairs (i, i + d/2) to (2i, 2i + 1)."""
     parts = tuple(tensor.matrices) if len(tensor.shape) < 2 else tensor.parts
     return [replace(tensor, parts=parts, interleave=sizes.head_dim)]
 
 
-@conversion
 def to_vocabulary(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Rows of zeros behind the others, up to the size of the vocabulary."""
     (matrix,), rows = tensor.matrices, count(sizes.config, "vocab_size")
@@ -190,7 +181,6 @@ def to_vocabulary(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> li
     return [replace(tensor, shape=(max(rows, matrix.rows), *tensor.shape[1:]), parts=(matrix, *more))]
 
 
-@conversion
 def squeeze(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Without dimensions of one, as in the weights of a convolution over channels."""
     shape = tuple(size for size in tensor.shape if size != 1) or (1,)
@@ -199,7 +189,6 @@ def squeeze(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Sto
     return [replace(tensor, name=names[0], shape=shape, parts=parts)]
 
 
-@conversion
 def transpose(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Every matrix of a stack transposed."""
     parts = tuple(part.transposed() for part in tensor.matrices)
@@ -207,26 +196,22 @@ def transpose(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[S
     return [replace(tensor, name=names[0], shape=shape, parts=parts)]
 
 
-@conversion
 def split(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Equal blocks of rows, one for each name; of a stack, the blocks of each matrix."""
     return _shares(tensor, names, lambda part, index, rows: part.part(index * rows, rows))
 
 
-@conversion
 def alternate(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Rows in turns, one for each name: with two names, the even and the odd rows."""
     return _shares(tensor, names, lambda part, index, rows: part.part(index, rows, len(names)))
 
 
-@conversion
 def alternate_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Elements of each row in turns, one for each name, as the biases of experts are stored."""
     flat = replace(tensor, shape=(*tensor.shape, 1), parts=tuple(_flat(tensor)))
     return [replace(result, shape=result.shape[:-1]) for result in alternate(flat, names, sizes)]
 
 
-@conversion
 def by_projection(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """All queries, then keys, then values, of a projection that has them together for each head of keys."""
     width, each = sizes.head_dim, sizes.heads // sizes.kv_heads
@@ -241,7 +226,6 @@ def by_projection(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> li
     return [replace(tensor, name=names[0], parts=parts)]
 
 
-@conversion
 def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """The keys, transposed, and the values of each head, from the second projection of multi-head latent attention."""
     key, value = count(sizes.config, "qk_nope_head_dim"), count(sizes.config, "v_head_dim")
@@ -256,7 +240,6 @@ def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Stor
     ]
 
 
-@conversion
 def by_key_head(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """All queries, keys and values of linear attention, and its gates, which are together for each head of keys."""
     heads, each, key, value = _linear(sizes)
@@ -274,7 +257,6 @@ def by_key_head(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list
     ]
 
 
-@conversion
 def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Falcon H1: gate, input, both state projections and time steps, each times its own one of `ssm_multipliers`."""
     inner, states = count(sizes.config, "mamba_d_ssm"), count(sizes.config, "mamba_n_groups * mamba_d_state")
@@ -288,13 +270,11 @@ def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
     return [replace(tensor, name=names[0], parts=tuple(parts))]
 
 
-@conversion
 def column(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """A vector as a matrix with one column."""
     return [replace(tensor, name=names[0], shape=(*tensor.shape, 1), parts=tuple(_flat(tensor)))]
 
 
-@conversion
 def in_groups(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """A vector as a matrix with a row for each group of a state space."""
     groups = count(sizes.config, "mamba_n_groups")
@@ -306,7 +286,6 @@ def in_groups(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[S
     return [replace(tensor, name=names[0], shape=(groups, size // groups))]
 
 
-@conversion
 def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Value heads of linear attention from (key head, value head) to (value head, key head); rows before them stay.
 
@@ -321,11 +300,19 @@ def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> lis
     return [replace(tensor, name=names[0], parts=(*([matrix.part(0, before)] if before else []), *parts))]
 
 
-@conversion
 def tiled_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """The columns of value heads of linear attention in the same order."""
     heads, each, _, _ = _linear(sizes)
     return [replace(tensor, name=names[0], tiles=(heads, each))]
+
+
+CONVERSIONS: dict[str, Conversion] = {
+    function.__name__: function
+    for function in (
+        rename, interleave, to_vocabulary, squeeze, transpose, split, alternate, alternate_columns,
+        by_projection, latent, by_key_head, state_space_input, column, in_groups, tiled_values, tiled_columns,
+    )
+}  # fmt: skip
 
 
 def _linear(sizes: ModelSizes) -> tuple[int, int, int, int]:

@@ -17,17 +17,7 @@ from ...rope.errors import shown
 from ...rope.spec import RopeSpec
 from .conversions import ModelSizes, count, number, value_of, whole
 
-Computed = Callable[[ModelSizes, Family], GgufValue]
-COMPUTED: dict[str, Computed] = {}
 
-
-def computed(function: Computed) -> Computed:
-    """Register a function under its name."""
-    COMPUTED[function.__name__] = function
-    return function
-
-
-@computed
 def kv_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     """The heads of keys and values of each layer, 0 for a layer with a state."""
     return array(UINT32, heads_of_layers(sizes, family))
@@ -44,7 +34,6 @@ def heads_of_layers(sizes: ModelSizes, family: Family) -> list[int]:
     return heads
 
 
-@computed
 def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
     """LFM 2: two thirds of the configured size, times a factor, rounded up; unchanged where that is switched off."""
     part = sizes.config
@@ -58,7 +47,6 @@ def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
     return u32(size)
 
 
-@computed
 def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     """One size, or one per layer: Gemma 3n lists them, Gemma 4 may double it in layers with shared keys."""
     part = sizes.config
@@ -71,7 +59,6 @@ def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     return array(UINT32, [size * (1 + (layer >= sizes.layers - shared)) for layer in range(sizes.layers)])
 
 
-@computed
 def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     """Gemma 3n: how many standard deviations an activation is above the mean in each layer, for its share of zeros.
 
@@ -87,6 +74,11 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     return array(FLOAT32, [NormalDist().inv_cdf(share) if share else float("-inf") for share in computes])
 
 
+COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
+    function.__name__: function
+    for function in (kv_heads_of_layers, adjusted_feed_forward, feed_forward_of_layers, sparsity_scales)
+}
+"""The functions that `computed` in the family files names."""
 SIZES = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",

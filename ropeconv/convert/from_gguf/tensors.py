@@ -64,7 +64,7 @@ class Part:
     """Consecutive rows of a tensor in GGUF.
 
     origin: its name, or the metadata key of a list with them. first: their first element. interleave, values, tiles: as
-    in `OutTensor`, to be undone. stride: from one row to the next in the tensor of the checkpoint, in elements. apart:
+    in `StoredRows`, to be undone. stride: from one row to the next in the tensor of the checkpoint, in elements. apart:
     from one element of a row to the next. at: the first one, counted from the beginning of its region.
     """
 
@@ -126,9 +126,9 @@ def restored_tensors(
     starts, parts = [tensor.start for tensor in tensors], [list[Part]() for _ in tensors]
     for out in exported:
         info = file.tensors.get(out.name)
-        if info is None or trimmed(info.shape) != trimmed(out.shape):
+        if info is None or trimmed(info.shape) != trimmed(out.gguf_shape):
             raise BadSource(
-                f"{out.name} has the shape {info and info.shape} in the GGUF file, and {out.shape} is expected; "
+                f"{out.name} has the shape {info and info.shape} in the GGUF file, and {out.gguf_shape} is expected; "
                 "download it again"
             )
         first, layout = 0, (out.interleave, out.values, out.tiles)

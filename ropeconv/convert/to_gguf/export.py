@@ -25,7 +25,7 @@ from ..gguf_encoding import GgufModel
 from .conversions import as_layer, count_layers, predicts, scalars
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
-from .rows import DTYPES, OutTensor, ShardWeights
+from .rows import DTYPES, ShardWeights, StoredRows
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import composes_characters, tokenizer_keys, values_of
 from .write import FTYPES
@@ -54,7 +54,7 @@ class GgufExport:
     """
 
     model: GgufModel
-    tensors: list[OutTensor]
+    tensors: list[StoredRows]
     description: Metadata
     outtype: str
     unlabelled: GgufHeader
@@ -84,7 +84,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     if family.still_pairs:  # 1e30 for pairs that do not rotate
         plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)
         data = divisors(plain, spec.form.inv_freq(spec.rotary_dim)).astype("<f4").tobytes()
-        tensors.insert(0, OutTensor(FREQS, (spec.rotary_dim // 2,), F32, (), data=data))
+        tensors.insert(0, StoredRows(FREQS, (spec.rotary_dim // 2,), (), data=data))
     values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
     size = _weight_counts(tensors, values)
@@ -107,7 +107,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     return GgufExport(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
 
 
-def _weight_counts(tensors: list[OutTensor], values: dict[str, GgufValue]) -> tuple[int, int, int]:
+def _weight_counts(tensors: list[StoredRows], values: dict[str, GgufValue]) -> tuple[int, int, int]:
     """The weights of the model, those of one expert in all layers, and the number of experts."""
     total = sum(tensor.elements for tensor in tensors)
     in_experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)

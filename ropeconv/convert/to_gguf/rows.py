@@ -115,11 +115,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """A tensor of the checkpoint, or a result of conversions.
+    """A tensor of the checkpoint, a result of conversions, or a tensor of the output.
 
     shape: as in safetensors, slowest dimension first. parts: its rows, in order. interleave: rows per head whose pairs
     are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none. values: name of a function in VALUES, or empty. tiles:
-    groups of columns, and the blocks of each, which are reordered from (group, block) to (block, group).
+    groups of columns, and the blocks of each, which are reordered from (group, block) to (block, group). type: ggml's
+    number, in the output. data: its bytes there, where it has no parts.
     """
 
     name: str
@@ -128,32 +129,13 @@ class StoredRows:
     interleave: int = 0
     values: str = ""
     tiles: tuple[int, int] = (1, 1)
+    type: int = F32
+    data: bytes = b""
 
     @property
-    def matrices(self) -> list[Rows]:
-        """One part for each matrix of a stack; for a vector, its elements as rows of one."""
-        if len(self.shape) < 2:
-            return [part.flat() for part in self.parts]
-        height = self.shape[-2]
-        return [part.part(first, height) for part in self.parts for first in range(0, part.rows, height or 1)]
-
-
-@dataclass(frozen=True)
-class OutTensor:
-    """One tensor of the output.
-
-    shape: as in GGUF, fastest dimension first. type: ggml's number. parts, interleave, values, tiles: as in StoredRows.
-    data: its bytes, where it has no parts.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    type: int
-    parts: tuple[Rows, ...]
-    interleave: int = 0
-    values: str = ""
-    tiles: tuple[int, int] = (1, 1)
-    data: bytes = b""
+    def gguf_shape(self) -> tuple[int, ...]:
+        """The shape as in GGUF, fastest dimension first."""
+        return tuple(reversed(self.shape)) or (1,)
 
     @property
     def elements(self) -> int:
@@ -164,6 +146,14 @@ class OutTensor:
     def size(self) -> int:
         """The size in the output, in bytes."""
         return TYPES[self.type].bytes(self.shape)
+
+    @property
+    def matrices(self) -> list[Rows]:
+        """One part for each matrix of a stack; for a vector, its elements as rows of one."""
+        if len(self.shape) < 2:
+            return [part.flat() for part in self.parts]
+        height = self.shape[-2]
+        return [part.part(first, height) for part in self.parts for first in range(0, part.rows, height or 1)]
 
 
 VALUES: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {

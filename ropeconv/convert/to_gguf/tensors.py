@@ -10,12 +10,12 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...errors import BadSource, UnsupportedBake
-from ...formats.gguf.header import F16, F32, MXFP4, Q8_0, TYPES, TensorInfo, padded
+from ...formats.gguf.header import DEFAULT_ALIGNMENT, F16, F32, MXFP4, Q8_0, TYPES, TensorInfo, padded
 from ...formats.safetensors import Header, Tensor
 from ...models.family import Gguf
 from .conversions import ModelSizes, as_layer, convert, gguf_name, predicts
 from .demands import demands, general_name
-from .rows import DTYPES, OutTensor, Rows, ShardWeights, StoredRows
+from .rows import DTYPES, Rows, ShardWeights, StoredRows
 
 if TYPE_CHECKING:
     from gguf import TensorNameMap
@@ -29,7 +29,7 @@ OUTPUTS = ("lm_head.weight", "embed_out.weight")
 
 def out_tensors(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes, type: int
-) -> list[OutTensor]:
+) -> list[StoredRows]:
     """Return the tensors of a GGUF file, in the order of the checkpoint's files. type: ggml's number for matrices.
 
     Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for dtypes that are not 16 or 32 bit
@@ -42,12 +42,12 @@ def out_tensors(
     return [_out(tensor, names, rules, type) for tensor in convert(tensors, rules.convert, sizes)]
 
 
-def infos(tensors: Iterable[OutTensor], alignment: int = 32) -> dict[str, TensorInfo]:
+def infos(tensors: Iterable[StoredRows]) -> dict[str, TensorInfo]:
     """Return the entries of tensors in a header by name, with offsets without gaps."""
     entries, offset = {}, 0
     for tensor in tensors:
-        entries[tensor.name] = TensorInfo(tensor.name, tensor.shape, tensor.type, offset, tensor.size)
-        offset += padded(tensor.size, alignment)
+        entries[tensor.name] = TensorInfo(tensor.name, tensor.gguf_shape, tensor.type, offset, tensor.size)
+        offset += padded(tensor.size, DEFAULT_ALIGNMENT)
     return entries
 
 
@@ -126,13 +126,12 @@ def gguf_names(arch: str, layers: int) -> TensorNameMap:
     return gguf.get_tensor_name_map(number, layers)
 
 
-def _out(tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int) -> OutTensor:
+def _out(tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int) -> StoredRows:
     target = names.get_name(key=tensor.name, try_suffixes=(".weight", ".bias", ".scale")) or gguf_name(tensor.name)
     if target is None:
         raise BadSource(
             f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another architecture?"
         )
-    shape = tuple(reversed(tensor.shape)) or (1,)
     always_f32 = general_name(target) in demands()[rules.arch].float32 or target.endswith("_norm.weight")
     if tensor.parts[0].dtype == "MXFP4":
         type = MXFP4
@@ -140,4 +139,4 @@ def _out(tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int) -> Ou
         type = F32
     elif type == Q8_0 and tensor.shape[-1] % TYPES[Q8_0].block:
         type = F16
-    return OutTensor(target, shape, type, tensor.parts, tensor.interleave, tensor.values, tensor.tiles)
+    return replace(tensor, name=target, type=type)

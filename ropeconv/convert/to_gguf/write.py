@@ -24,7 +24,7 @@ from ...formats.disk import Advance, copy_part, threads, write_at
 from ...formats.gguf.header import MXFP4, Q8_0, TYPES, TensorInfo
 from ...formats.safetensors import STORED, widened
 from ...rope.errors import RopeconvError
-from .rows import DTYPES, NIBBLES, VALUES, OutTensor, Rows
+from .rows import DTYPES, NIBBLES, VALUES, Rows, StoredRows
 
 PIECE = 1 << 18  # elements: numpy works long enough at a time for threads to run side by side
 PIECES = 8  # pieces that a thread converts at a time
@@ -35,7 +35,7 @@ Task = Callable[[], int]
 
 
 def write_tensors(
-    target: Path, start: int, tensors: list[OutTensor], infos: dict[str, TensorInfo], advance: Advance
+    target: Path, start: int, tensors: list[StoredRows], infos: dict[str, TensorInfo], advance: Advance
 ) -> None:
     """Write all tensors into a GGUF file that has its header, from the byte `start` on.
 
@@ -57,7 +57,7 @@ def write_tensors(
             pool.shutdown(cancel_futures=True)
 
 
-def converted(tensor: OutTensor) -> Iterator[bytes]:
+def converted(tensor: StoredRows) -> Iterator[bytes]:
     """Yield the bytes of a tensor in the output, in pieces."""
     if tensor.data:
         yield tensor.data
@@ -65,7 +65,7 @@ def converted(tensor: OutTensor) -> Iterator[bytes]:
         yield _array(tensor, rows).tobytes()
 
 
-def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
+def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
     """The tasks that write a tensor from the byte `place` on."""
     file = target.fileno()
     if tensor.data:
@@ -86,7 +86,7 @@ def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
             yield partial(_convert, tensor, several, file)
 
 
-def _pieces(tensor: OutTensor, place: int) -> Iterator[tuple[Rows, int]]:
+def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
     """Yield some rows of a tensor at a time, and the place of their first byte in the written file."""
     kind = TYPES[tensor.type]
     for part in tensor.parts:
@@ -98,7 +98,7 @@ def _pieces(tensor: OutTensor, place: int) -> Iterator[tuple[Rows, int]]:
             place += count * part.columns // kind.block * kind.size
 
 
-def _convert(tensor: OutTensor, pieces: list[tuple[Rows, int]], target: int) -> int:
+def _convert(tensor: StoredRows, pieces: list[tuple[Rows, int]], target: int) -> int:
     return sum(write_at(target, _array(tensor, rows).data, place) for rows, place in pieces)
 
 
@@ -108,7 +108,7 @@ def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
     return size
 
 
-def _array(tensor: OutTensor, rows: Rows) -> NDArray[np.generic]:
+def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
     """Some rows of a tensor converted to its type, as a contiguous array."""
     if rows.dtype == "MXFP4":
         return mxfp4(rows)

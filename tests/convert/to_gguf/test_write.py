@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ropeconv.convert.to_gguf import write
-from ropeconv.convert.to_gguf.rows import OutTensor, Rows, ShardWeights
+from ropeconv.convert.to_gguf.rows import Rows, ShardWeights, StoredRows
 from ropeconv.convert.to_gguf.write import write_tensors
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.header import BF16, F16, F32, Q8_0, TensorInfo
@@ -69,10 +69,10 @@ def stored(path: Path, heights: list[int]) -> list[Rows]:
 
 def written(target: Path, matrices: list[Matrix], advance: Callable[[int], None] = lambda done: None) -> Path:
     """Writes tensors one behind the other, after HEAD."""
-    tensors, places, at = list[OutTensor](), dict[str, TensorInfo](), 0
+    tensors, places, at = list[StoredRows](), dict[str, TensorInfo](), 0
     for number, (parts, kind) in enumerate(matrices):
-        tensors.append(OutTensor(f"t{number}", (WIDTH, sum(part.rows for part in parts)), kind, parts))
-        places[f"t{number}"] = TensorInfo(f"t{number}", tensors[-1].shape, kind, at, tensors[-1].size)
+        tensors.append(StoredRows(f"t{number}", (sum(part.rows for part in parts), WIDTH), parts, type=kind))
+        places[f"t{number}"] = TensorInfo(f"t{number}", tensors[-1].gguf_shape, kind, at, tensors[-1].size)
         at += tensors[-1].size
     target.write_bytes(HEAD)
     write_tensors(target, len(HEAD), tensors, places, advance)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -19,39 +18,25 @@ from ropeconv.cli.command import METHOD, PanelOption
 from ..conftest import Run
 from ..faults.inputs.folders import small_config
 from ..faults.inputs.worker import run_command
+from ..support.corruptions import Corruption, config, data
 from ..support.extent import sample
 from .conftest import Refuses
 
-Spoil = Callable[[Path], None]
 
-
-def edit(**changes: object) -> Spoil:
-    def change(folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | changes))
-
-    return change
-
-
-def index(**weight_map: str) -> Spoil:
+def index(**weight_map: str) -> Corruption:
     return lambda folder: (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
-def rename(name: str) -> Spoil:
+def rename(name: str) -> Corruption:
     return lambda folder: (folder / "model.safetensors").rename(folder / name)
 
 
-def content(name: str, data: bytes) -> Spoil:
-    return lambda folder: (folder / name).write_bytes(data)
-
-
-def truncate(folder: Path) -> None:
-    shard = folder / "model.safetensors"
-    shard.write_bytes(shard.read_bytes()[:-1000])
+def content(name: str, text: bytes) -> Corruption:
+    return lambda folder: (folder / name).write_bytes(text)
 
 
 def gptj(folder: Path) -> None:
-    edit(model_type="gptj", n_embd=128, n_head=2, rotary_dim=32)(folder)
+    config(model_type="gptj", n_embd=128, n_head=2, rotary_dim=32)(folder)
     names = [f"transformer.h.{layer}.attn.{name}_proj.weight" for layer in range(2) for name in "qkv"]
     save_file(dict.fromkeys(names, np.zeros((128, 128), np.float32)), folder / "model.safetensors")
 
@@ -92,11 +77,11 @@ def test_arguments(
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (edit(rope_scaling=SCALED), "is scaled already"),
-        (edit(rope_scaling={"type": "ntk", "factor": 4.0}), "the rope_type ntk, unknown to transformers"),
-        (edit(model_type="grok9"), "model_type 'grok9' is not supported"),
-        (edit(model_type="gpt2"), "does not use rotary position embeddings"),
-        (edit(name="\ud800"), "half of a character"),
+        (config(rope_scaling=SCALED), "is scaled already"),
+        (config(rope_scaling={"type": "ntk", "factor": 4.0}), "the rope_type ntk, unknown to transformers"),
+        (config(model_type="grok9"), "model_type 'grok9' is not supported"),
+        (config(model_type="gpt2"), "does not use rotary position embeddings"),
+        (content("config.json", b'{"model_type": "llama", "name": "\\ud800"}'), "half of a character"),
         (gptj, "its class ignores every RoPE setting"),
         (content("config.json", b'{"model_type": '), "config.json is not valid JSON"),
         (rename("x-of-y.txt"), "no safetensors weights; give the complete folder, or only its config.json"),
@@ -105,11 +90,11 @@ def test_arguments(
         (index(a="C:\\x.safetensors"), "which is not inside the folder"),
         (lambda folder: os.mkfifo(folder / "notes.txt"), "notes.txt is a FIFO, and a regular file is needed there"),
         (lambda folder: (folder / "notes.txt").symlink_to("/etc/hostname"), "outside the checkpoint; replace the link"),
-        (truncate, "is truncated"),
+        (data(lambda shard: shard.__delitem__(slice(-1000, None))), "is truncated"),
         (content("model.safetensors", struct.pack("<Q", 1 << 60) + b"{}"), "claims a header of 1152921504606846976 by"),
     ],
 )
-def test_sources(refuses: Refuses, llama: Path, spoil: Spoil, words: str) -> None:
+def test_sources(refuses: Refuses, llama: Path, spoil: Corruption, words: str) -> None:
     spoil(llama)
     refuses(1, words, "apply", "model", "--yarn", "4")
 
@@ -120,7 +105,7 @@ def test_no_such_source(refuses: Refuses, llama: Path, reference: str) -> None:
 
 
 def test_a_scaled_model_is_replaced_when_asked(run: Run, llama: Path) -> None:
-    edit(rope_scaling=SCALED, max_position_embeddings=64)(llama)
+    config(rope_scaling=SCALED, max_position_embeddings=64)(llama)
     done = run("apply", "model", "--linear", "4", "--replace", "--dry-run", "--json")
     plan = json.loads(done.stdout)
     assert (plan["schedule"]["original_context"], plan["schedule"]["context"]) == (16, 64)

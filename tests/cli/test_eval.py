@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from ropeconv.inspection.receipts.storage import read_receipt
-
 from ..conftest import Run
 from ..support.in_process import Done, command
 from ..support.waiting import until
@@ -153,8 +151,6 @@ TEXT = ("--methods", "base", "--text", "text.txt")
         ((*TEXT, "--lengths", "1M"), 1, "the longest text has"),
         ((*TEXT, "--report", "no/page.html"), 2, "no does not exist"),
         ((*TEXT, "--fail-if", "yarn:4 > base @1T"), 2, "names 'yarn:4'"),
-        ((*TEXT, "--fail-if", "base"), 2, "--fail-if"),
-        ((*TEXT, "--fail-if", "base > 1 @8T"), 2, "--fail-if"),
     ],
 )
 def test_bad_input_is_a_sentence(place: Path, run: Run, arguments: tuple[str, ...], code: int, words: str) -> None:
@@ -163,15 +159,3 @@ def test_bad_input_is_a_sentence(place: Path, run: Run, arguments: tuple[str, ..
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
     assert len(done.stderr.strip().splitlines()) <= 2
     assert sorted(place.rglob("*")) == before
-
-
-def test_the_receipt_of_an_output_has_what_was_measured_against_its_source(place: Path, run: Run) -> None:
-    command(place, "apply", "model", "--yarn", "4", "-o", "baked", code=0)
-    done = run("baked", "--against", "model", *SMALL[:-2], "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    (found,) = read_receipt(place / "baked").evaluations
-    against, own = (row["name"] for row in document["rows"])
-    assert found.against == against
-    assert found.measured[-1].difference == cells(document)[own, 256][1]
-    assert not (place / "model" / "ropeconv.json").exists()

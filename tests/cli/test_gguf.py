@@ -13,7 +13,6 @@ from ropeconv.formats.gguf.header import f32, string, u32
 
 from ..conftest import Run
 from ..support.gguf_files import contents, write
-from .conftest import Refuses
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +33,6 @@ def edited(path: Path, edit: Edit) -> Path:
     return out
 
 
-def test_inspect_says_what_llama_cpp_computes(run: Run, model: Path) -> None:
-    seen = json.loads(run("inspect", "model.gguf", "--json").stdout)
-    assert (seen["family"], seen["rope_type"], seen["rope_theta"]) == ("llama", "default", 10000.0)
-    assert (seen["context"], seen["head_dim"], seen["layers"]["global"], seen["problems"]) == (64, 64, 2, [])
-
-
 YARN = {"rope.scaling.type": string("yarn"), "rope.scaling.factor": f32(4)}
 
 
@@ -57,16 +50,6 @@ def test_inspect_sees_problems(run: Run, model: Path, edit: dict[str, object], c
     path = edited(model, Edit({f"llama.{key}": value for key, value in edit.items()}))  # type: ignore[misc]
     problems = json.loads(run("inspect", path, "--json").stdout)["problems"]
     assert words in next(problem["message"] for problem in problems if problem["code"] == code)
-
-
-def test_bad_files_get_a_sentence(run: Run, model: Path, tmp_path: Path) -> None:
-    write(tmp_path / "still.gguf", "rwkv7")
-    edited(model, Edit({"llama.rope.scaling.type": string("dynamic")})).rename(tmp_path / "dynamic.gguf")
-    for name, words in (("still", "rwkv7 uses recurrence instead of RoPE"), ("dynamic", "on which llama.cpp aborts")):
-        for command in (("inspect", f"{name}.gguf"), ("apply", f"{name}.gguf", "--yarn", "4")):
-            done = run(*command)
-            assert (done.returncode, words in done.stderr) == (1, True), done.stderr
-    assert not list(tmp_path.glob("*yarn4*"))
 
 
 def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, model: Path, tmp_path: Path) -> None:
@@ -121,19 +104,6 @@ def test_in_place(run: Run, tmp_path: Path) -> None:
     keys = [GgufFile.open(tmp_path / name).header.values for name in ("model.gguf", "new.gguf")]
     unequal = {key for key in keys[0].keys() | keys[1].keys() if keys[0].get(key) != keys[1].get(key)}
     assert unequal <= {"ropeconv.reserved", "ropeconv.json"}
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "words"),
-    [
-        (["--yarn", "4", "--encoding", "native"], 2, "choose auto, keys, tensor or carrier"),
-        (["--yarn", "4", "--encoding", "keys", "--carrier", "llama"], 2, "does not go with it"),
-        (["--yarn", "4", "--to", "onnx"], 2, "'onnx' is not one of 'safetensors', 'gguf'"),
-        (["--mixed", "4", "--carrier", "qwen2"], 1, "this carrier is not known; take --carrier mistral3"),
-    ],
-)
-def test_what_is_refused(refuses: Refuses, model: Path, options: list[str], code: int, words: str) -> None:
-    refuses(code, words, "apply", "model.gguf", *options)
 
 
 def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(run: Run, tmp_path: Path, qwen2: Path) -> None:

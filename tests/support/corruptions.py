@@ -38,6 +38,11 @@ def edit(out: Path, name: str, change: Callable[[dict[str, Any]], object]) -> No
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
+def config(**keys: Any) -> Corruption:
+    """Sets keys of config.json."""
+    return lambda out: edit(out, "config.json", lambda found: found.update(keys))
+
+
 Place = str | tuple[str, ...]
 
 

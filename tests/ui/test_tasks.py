@@ -97,7 +97,8 @@ def test_dropped_validations_receipts_and_gguf_files_are_results(models: Path, t
 
 def test_a_gguf_file_is_inspected_compared_and_baked(models: Path, tmp_path: Path) -> None:
     gguf = str(models / "baked.gguf")
-    assert "yarn, theta 10000, factor 4" in asked("inspect", ModelForm(source=gguf)).words
+    page = asked("inspect", ModelForm(source=gguf)).words
+    assert ("yarn, theta 10000, factor 4" in page, "Its RoPE in pictures" in page) == (True, True)
     assert "gguf" in asked("compare", CompareForm(source=gguf, context="1k")).words
     dropped = tmp_path / "mine.gguf"
     shutil.copyfile(gguf, dropped)
@@ -116,8 +117,9 @@ def shown_command(page: Elements) -> list[str]:
 def test_the_command_does_what_was_done_and_nothing_more(form: BakeForm, models: Path, tmp_path: Path) -> None:
     form = replace(form, out=str(tmp_path / "by page"))
     named = replace(form, repo_id="me/x", private=True, exist_ok=True)
-    for task, one in (("plan", form), ("write", named)):
-        assert shown_command(asked(task, one)) == ["--yarn", "4", "-o", form.out]
+    for task, one, answer in (("plan", form, "It will be written to"), ("write", named, "Next")):
+        page = asked(task, one)
+        assert (answer in page.words, shown_command(page)) == (True, ["--yarn", "4", "-o", form.out])
     plan = make_plan(models / "source", Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}}))
     written, pushed = map(shlex.split, command_of(plan, named, publishing=True).splitlines())
     assert written[3:] == ["--yarn", "4", "-o", plan.out.name]

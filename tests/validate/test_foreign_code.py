@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from ropeconv.errors import BadSource
 from ropeconv.validate.checks import needs_trust
 
 from ..support.baking import YARN_16, apply, make_plan
-from ..support.corruptions import Corruption, add, edit, put, remove, renew
+from ..support.corruptions import Corruption, add, config, edit, put, remove, renew
 from ..support.in_process import command
 from ..support.models import make
 
@@ -93,10 +92,6 @@ def test_with_permission_it_runs(attack: Corruption, validated: Callable[..., st
     """The control: these payloads are where transformers does look."""
     validated(attack, "--trust-remote-code")
     assert (tmp_path / "mark").exists()
-
-
-def config(**keys: Any) -> Corruption:
-    return lambda out: edit(out, "config.json", lambda found: found.update(keys))
 
 
 REFUSED: dict[str, Corruption] = {

@@ -40,6 +40,8 @@ def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) ->
          "theta, linear and yarn fit into its keys"),
         ("qwen3", MIXED, {"carrier": "llama"}, "qwen3 as llama: this carrier is not known; theta, linear and yarn fit "
          "into its keys"),
+        ("llama", MIXED, {"carrier": "qwen2"}, "this carrier is not known; take --carrier mistral3"),
+        ("llama", YARN, {"encoding": "keys", "carrier": "llama"}, "so --encoding keys does not go with it; leave one"),
         ("llama", MIXED, {"encoding": "keys"}, "nothing names an arbitrary frequency vector; use --encoding tensor"),
         ("llama", recipe_of("llama3", 4.0), {"encoding": "keys"}, "llama3 cannot be baked for GGUF metadata"),
         ("llama", recipe_of("yarn", 4.0, 16.0), {"encoding": "keys"}, "other architectures only and computes 32 and 1"),

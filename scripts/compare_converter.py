@@ -36,27 +36,27 @@ APART = ("general.", "tokenizer.", "ropeconv.", "GGUF.", "rope.scaling.")
 
 def keys_of(reader: GGUFReader) -> dict[str, Any]:
     """The keys of the architecture with their values, numbers rounded to those of float32."""
-    found = {}
+    values = {}
     for name, field in reader.fields.items():
         short = name.partition(".")[2]
         if not name.startswith(APART) and not short.startswith(APART):
-            found[short] = field.contents()
-    return found
+            values[short] = field.contents()
+    return values
 
 
 def shape(tensor: Any) -> list[int]:
     """The shape of a tensor without trailing dimensions of one, which ggml does not tell apart."""
-    found = [int(size) for size in tensor.shape]
-    while len(found) > 1 and found[-1] == 1:
-        found.pop()
-    return found
+    sizes = [int(size) for size in tensor.shape]
+    while len(sizes) > 1 and sizes[-1] == 1:
+        sizes.pop()
+    return sizes
 
 
-def ulps(one: Any, other: Any) -> int:
+def ulps(left: Any, other: Any) -> int:
     """How many floats lie between two tensors at most; exponentials of numpy and torch are one apart."""
-    if one.tensor_type != GGMLQuantizationType.F32:
+    if left.tensor_type != GGMLQuantizationType.F32:
         return 1 << 31
-    first, second = (np.frombuffer(tensor.data.tobytes(), np.int32).astype(np.int64) for tensor in (one, other))
+    first, second = (np.frombuffer(tensor.data.tobytes(), np.int32).astype(np.int64) for tensor in (left, other))
     return int(np.abs(first - second).max())
 
 
@@ -66,13 +66,14 @@ def differences(ours: Path, stock: Path) -> tuple[list[str], list[str]]:
     have, want = ({tensor.name: tensor for tensor in reader.tensors} for reader in (first, second))
     tensors = [f"{name}: {'only here' if name in have else 'not here'}" for name in sorted(have.keys() ^ want.keys())]
     for name in sorted(have.keys() & want.keys()):
-        one, other = have[name], want[name]
-        if shape(one) != shape(other) or one.tensor_type != other.tensor_type:
+        converted, other = have[name], want[name]
+        if shape(converted) != shape(other) or converted.tensor_type != other.tensor_type:
             tensors.append(
-                f"{name}: {shape(one)} {one.tensor_type.name}, there {shape(other)} {other.tensor_type.name}"
+                f"{name}: {shape(converted)} {converted.tensor_type.name}, "
+                f"there {shape(other)} {other.tensor_type.name}"
             )
-        elif one.data.tobytes() != other.data.tobytes():
-            apart = ulps(one, other)
+        elif converted.data.tobytes() != other.data.tobytes():
+            apart = ulps(converted, other)
             if apart > 1:
                 tensors.append(f"{name}: other bytes, {apart} ulp")
     mine, theirs = keys_of(first), keys_of(second)
@@ -108,8 +109,8 @@ def record(root: Path, model_types: list[str]) -> None:
     for model_type in model_types:
         with tempfile.TemporaryDirectory() as scratch:
             source, _ = in_bfloat16(model_type, Path(scratch) / "source")
-            found = [types(file) for file in by_converter(source, list(TYPES), str(root)).values()]
-        kept[model_type] = {name: " ".join(each[name] for each in found) for name in found[0]}
+            by_source = [types(file) for file in by_converter(source, list(TYPES), str(root)).values()]
+        kept[model_type] = {name: " ".join(each[name] for each in by_source) for name in by_source[0]}
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept))
         RECORD.write_text(f"{{\n{lines}\n}}\n")
         print(model_type, flush=True)

@@ -58,10 +58,10 @@ def generated(target: Any, draft: Any, windows: torch.Tensor) -> tuple[int, int]
     draft.generation_config.assistant_confidence_threshold = 0.0
     tokens = total = 0
     for window in windows:
-        prompt, how = window[None, :PROMPT], {"max_new_tokens": NEW, "do_sample": False, "use_cache": True}
-        alone = target.generate(prompt, **how)
+        prompt, options = window[None, :PROMPT], {"max_new_tokens": NEW, "do_sample": False, "use_cache": True}
+        alone = target.generate(prompt, **options)
         with passes(target) as counted:
-            together = target.generate(prompt, assistant_model=draft, **how)
+            together = target.generate(prompt, assistant_model=draft, **options)
         assert torch.equal(alone, together), "the draft changed the text"
         tokens, total = tokens + together.shape[1] - PROMPT, total + len(counted)
     return tokens, total
@@ -70,13 +70,13 @@ def generated(target: Any, draft: Any, windows: torch.Tensor) -> tuple[int, int]
 def main(steps: int = 400) -> None:
     """Train the pair, extend it in four ways, and print the shares."""
     texts = {name: text for name, text in topics.items() if len(text) > 500}
-    found = corpus(texts, CONTEXT + 1, 24)
-    windows = torch.from_numpy(found.test[:, :CONTEXT])
+    texts_read = corpus(texts, CONTEXT + 1, 24)
+    windows = torch.from_numpy(texts_read.test[:, :CONTEXT])
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for name, length, layers, base in (("target", TRAINED, 2, 1e5), ("draft", SHORTER, 1, 1e4)):
-            how = Training(length=length, steps=steps, layers=layers, heads=2, tiled=0.0, base=base)
-            model = train(how, found.train, found.vocabulary, heard=lambda step, loss: None)
+            training = Training(length=length, steps=steps, layers=layers, heads=2, tiled=0.0, base=base)
+            model = train(training, texts_read.train, texts_read.vocabulary, heard=lambda step, loss: None)
             model.config.bos_token_id = model.config.eos_token_id = None
             model.save_pretrained(root / name)
         out = root / "out"

@@ -71,13 +71,13 @@ def obstacles(model: str, method: str) -> dict[str, str]:
     request = extended(model, method)
     failing = [_failing(result) for result in tried(request)[0]]
     nothing = dict.fromkeys((newest(name).title for name in ENGINES), "no encoding of the config can hold it")
-    found = min(failing, key=len, default=nothing)
+    fewest = min(failing, key=len, default=nothing)
     try:
         header = GgufHeader(3, _gguf_keys(model, request.spec), {}, 32, 0, 0)
         select_gguf(request.schedule, GgufModel(header, {}, {}), Target(to="gguf"))
     except RopeconvError as problem:
-        found["llama.cpp"] = str(problem).partition("; ")[0].rpartition(": ")[2].replace("by keys, ", "in its keys ")
-    return {engine: reason.partition(" (")[0] for engine, reason in found.items()}
+        fewest["llama.cpp"] = str(problem).partition("; ")[0].rpartition(": ")[2].replace("by keys, ", "in its keys ")
+    return {engine: reason.partition(" (")[0] for engine, reason in fewest.items()}
 
 
 def _gguf_keys(model: str, base: RopeSpec) -> dict[str, GgufValue]:
@@ -104,11 +104,11 @@ def _gguf_keys(model: str, base: RopeSpec) -> dict[str, GgufValue]:
 def _failing(result: CheckpointResult) -> dict[str, str]:
     """The reason of each engine that does not compute a checkpoint, by its name."""
     verdicts = {name: _verdict(result, name) for name in ENGINES}
-    return {newest(name).title: one.reason for name, one in verdicts.items() if one.status not in GOOD}
+    return {newest(name).title: verdict.reason for name, verdict in verdicts.items() if verdict.status not in GOOD}
 
 
 def _verdict(result: CheckpointResult, runtime: str) -> Verdict:
-    return next(one for one in reversed(result.verdicts) if one.covers(newest(runtime)))
+    return next(verdict for verdict in reversed(result.verdicts) if verdict.covers(newest(runtime)))
 
 
 def engines() -> str:
@@ -118,7 +118,9 @@ def engines() -> str:
     for model in POPULAR:
         cells = (", ".join(obstacles(model, name)) for name in names)
         lines.append(
-            "| " + " | ".join((model.replace("--", "/"), *(f"not {one}" if one else "yes" for one in cells))) + " |"
+            "| "
+            + " | ".join((model.replace("--", "/"), *(f"not {reason}" if reason else "yes" for reason in cells)))
+            + " |"
         )
     return "\n".join(lines)
 
@@ -126,18 +128,18 @@ def engines() -> str:
 def engines_counted() -> str:
     """Return the sentence above that table."""
     cells = [obstacles(model, method) for model in POPULAR for method, _ in METHODS.values()]
-    return f"That holds in {sum(not one for one in cells)} of {len(cells)} cells."
+    return f"That holds in {sum(not reason for reason in cells)} of {len(cells)} cells."
 
 
 def reasons() -> str:
     """Return a line per engine and reason, with the models and methods where it holds."""
     places: dict[tuple[str, str], list[str]] = {}
     for model in POPULAR:
-        found: dict[tuple[str, str], list[str]] = {}
+        by_reason: dict[tuple[str, str], list[str]] = {}
         for method, _ in METHODS.values():
             for obstacle in obstacles(model, method).items():
-                found.setdefault(obstacle, []).append(method)
-        for obstacle, names in found.items():
+                by_reason.setdefault(obstacle, []).append(method)
+        for obstacle, names in by_reason.items():
             places.setdefault(obstacle, []).append(f"{model.partition('--')[2]} ({', '.join(names)})")
     return "\n".join(
         f"- {engine}: {reason}: {', '.join(models)}." for (engine, reason), models in sorted(places.items())

@@ -30,8 +30,8 @@ LINK = re.compile(r"(\]\()([^)#\s]+)")
 def places() -> dict[str, str]:
     """Every page and picture: its path in the repository, and its path in the site."""
     files = (path for path in (ROOT / "docs").rglob("*") if path.is_file())
-    own = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in files}
-    return own | BESIDE
+    pages = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in files}
+    return pages | BESIDE
 
 
 def moved(text: str, page: str, known: dict[str, str]) -> str:

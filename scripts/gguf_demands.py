@@ -55,7 +55,7 @@ def body(text: str, name: str) -> str:
 def statements(text: str) -> list[tuple[str, bool]]:
     """The statements of a function, and whether each stands under a condition."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
-    found, blocks, paren, start = [], [], 0, 0
+    conditions, blocks, paren, start = [], [], 0, 0
     for at, letter in enumerate(text):
         paren += {"(": 1, ")": -1}.get(letter, 0)
         if paren:
@@ -69,9 +69,9 @@ def statements(text: str) -> list[tuple[str, bool]]:
                 blocks.pop()
             start = at + 1
         elif letter == ";":
-            found.append((before, any(blocks) or bool(re.match(r"if\b|else\b", before))))
+            conditions.append((before, any(blocks) or bool(re.match(r"if\b|else\b", before))))
             start = at + 1
-    return found
+    return conditions
 
 
 def size(text: str, local: dict[str, str]) -> str:
@@ -150,8 +150,8 @@ def float32(root: Path) -> dict[str, set[str]]:
     listed = re.findall(r"MODEL_ARCH\.(\w+)\s*:\s*\[(.*?)\]", tensors, re.DOTALL)
     return {
         archs[arch]: {
-            names[one].replace("{bid}", "{}") + ".weight" for one in re.findall(r"MODEL_TENSOR\.(\w+)", each)
-            if one in kept
+            names[constant].replace("{bid}", "{}") + ".weight" for constant in re.findall(r"MODEL_TENSOR\.(\w+)", each)
+            if constant in kept
         }
         for arch, each in listed
     }  # fmt: skip
@@ -168,7 +168,7 @@ def extract(root: Path) -> dict[str, dict[str, object]]:
     text = "\n".join(path.read_text() for path in sorted((root / "src" / "models").glob("*.cpp")))
     factory = (root / "src" / "llama-model.cpp").read_text()
     scales = [names[tensor].replace("%d", "{}") for tensor in SCALE.findall(factory)]
-    found, kept = {}, float32(root)
+    demands, kept = {}, float32(root)
     for number, name in re.findall(r"case (LLM_ARCH_\w+):\s*return new (llama_model_\w+)\(", factory):
         chain = name
         while chain in bases and f"{chain}::load_arch_tensors" not in text:
@@ -182,13 +182,13 @@ def extract(root: Path) -> dict[str, dict[str, object]]:
         for experts in scales:  # which a pass for all architectures loads
             if f"{experts}.weight" in arch.required | arch.optional:
                 _add(arch, f"{experts}.scale", ["n_expert"], True)
-        found[archs[number]] = {
+        demands[archs[number]] = {
             "keys": sorted({*ALWAYS, *arch.keys}),
             "required": arch.required,
             "optional": {key: sorted(shapes) for key, shapes in arch.optional.items()},
             "float32": sorted(kept.get(archs[number], set()) & (arch.required.keys() | arch.optional.keys())),
         }
-    return found
+    return demands
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def check_eval(bench: Bench) -> dict[str, Any]:
     again, chunks = losses("again", device, dtype, 4096), losses("chunks", device, "float32", 32)
 
     def apart(left: list[float], right: list[float]) -> float:
-        return max(abs(one - other) for one, other in zip(left, right, strict=True))
+        return max(abs(loss - other) for loss, other in zip(left, right, strict=True))
 
     return {
         "cpu_to_device": apart(host, wide), "chunks": apart(wide, chunks), "precision": apart(wide, first),
@@ -256,8 +256,8 @@ def main() -> None:
         results |= {"shape": bench.shape, "length": bench.length, "chunk": bench.chunk}
         for part in given.parts or PARTS:
             results[part] = PARTS[part](bench)
-            for what, passed in results[part]["passed"].items():
-                print(f"{part}: {what}: {'passed' if passed else 'FAILED'}", flush=True)
+            for check, passed in results[part]["passed"].items():
+                print(f"{part}: {check}: {'passed' if passed else 'FAILED'}", flush=True)
             given.out.write_text(json.dumps(results, indent=2) + "\n")
     print(f"Wrote {given.out}.")
 

@@ -59,10 +59,10 @@ def read(path: Path) -> tuple[int, list[Step]]:
     """What an earlier run has reached."""
     if not path.exists():
         return 3, []
-    found = json.loads(path.read_text("utf-8"))
-    ends = [float("inf") if end is None else end for end in found["end"]]
-    columns = (found["length"], found["begin"], ends, found["distance"])
-    return found["through"], [Step(*row) for row in zip(*columns, strict=True)]
+    table = json.loads(path.read_text("utf-8"))
+    ends = [float("inf") if end is None else end for end in table["end"]]
+    columns = (table["length"], table["begin"], ends, table["distance"])
+    return table["through"], [Step(*row) for row in zip(*columns, strict=True)]
 
 
 def write(path: Path, through: int, rows: list[Step]) -> None:
@@ -135,9 +135,9 @@ def next_violation(sums: Sums, start: int, begin: float, end: float, through: in
         upto = max(begin, tail(sums, stop)) if math.isinf(end) else end
         walk, at = Walk(sums, first, 1), begin
         while at < upto and start < first:
-            at, found, zeros = walk.piece(at, upto, start)
-            if len(found):
-                first, hole = int(found[0]), float(zeros[0])
+            at, bases, zeros = walk.piece(at, upto, start)
+            if len(bases):
+                first, hole = int(bases[0]), float(zeros[0])
                 walk.shorten(first)
         if first < stop:
             return first, hole

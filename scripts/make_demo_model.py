@@ -14,13 +14,15 @@ TRAINED = 64
 
 def tokenizer(folder: Path) -> int:
     """tokenizer.json and tokenizer_config.json; returns the size of the vocabulary."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
-    made.train([str(path) for path in sorted(Path(__file__).parents[1].joinpath("ropeconv").rglob("*.py"))], trainer)
-    made.save(str(folder / "tokenizer.json"))
+    tokenizer.train(
+        [str(path) for path in sorted(Path(__file__).parents[1].joinpath("ropeconv").rglob("*.py"))], trainer
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
         "bos_token": "<s>",
         "eos_token": "</s>",
@@ -28,7 +30,7 @@ def tokenizer(folder: Path) -> int:
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    return int(made.get_vocab_size())
+    return int(tokenizer.get_vocab_size())
 
 
 def main(folder: Path) -> None:

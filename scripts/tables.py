@@ -87,10 +87,12 @@ def ranges() -> str:
     """The table of ranges of versions in docs/runtimes.md."""
     lines = ["| runtime | exact | run | read | unknown |", "|---|---|---|---|---|"]
     for row in runtimes():
-        own = of(row)
-        known = counts(own)
-        exact = sum(cell.verdict.status == "exact" for cell in own)
-        lines.append(f"| {row.display_name} | {exact} of {len(own)} | " + " | ".join(map(str, known.values())) + " |")
+        verdicts = of(row)
+        known = counts(verdicts)
+        exact = sum(cell.verdict.status == "exact" for cell in verdicts)
+        lines.append(
+            f"| {row.display_name} | {exact} of {len(verdicts)} | " + " | ".join(map(str, known.values())) + " |"
+        )
     return "\n".join(lines)
 
 
@@ -144,9 +146,9 @@ def model_table() -> str:
     left = [family for family in all_families() if not family.refuse]
     lines = ["| models | families | as GGUF |", "|---|---|---|"]
     for title, pattern in MODELS.items():
-        own = [family for family in left if re.fullmatch(pattern, family.name)]
-        left = [family for family in left if family not in own]
-        lines.append(f"| {title} | {len(own)} | {sum(family.gguf is not None for family in own)} |")
+        members = [family for family in left if re.fullmatch(pattern, family.name)]
+        left = [family for family in left if family not in members]
+        lines.append(f"| {title} | {len(members)} | {sum(family.gguf is not None for family in members)} |")
     lines.append(f"| others | {len(left)} | {sum(family.gguf is not None for family in left)} |")
     return "\n".join(lines)
 
@@ -169,9 +171,9 @@ def choice_table() -> str:
     return "\n".join([*lines, *(f"| {' | '.join((', '.join(names), *row))} |" for row, names in models.items())])
 
 
-def kept(found: Mapping[str, str], names: Iterable[str], made: Callable[[str], str]) -> str:
-    """Rows or sections in the order of `names`. found: those that a page has. made: makes one that it lacks."""
-    return "\n".join(found[name] if name in found else made(name) for name in names)
+def kept(rows: Mapping[str, str], names: Iterable[str], make: Callable[[str], str]) -> str:
+    """Rows or sections in the order of `names`. rows: those that a page has. make: makes one that it lacks."""
+    return "\n".join(rows[name] if name in rows else make(name) for name in names)
 
 
 def by_flag(page: str, pattern: str) -> dict[str, str]:
@@ -205,12 +207,12 @@ def method_sections(text: str) -> str:
     def section(name: str, drawn: re.Match[str] | None) -> str:
         method = REGISTRY[name]
         note = f"Fine-tuning: {method.finetuning_note or 'not tried'}."
-        said = [*explained(method), f"Source: {method.paper}", note]
-        departures = ["Differences from the paper:", *(f"- {one}" for one in method.departures)]
+        paragraphs = [*explained(method), f"Source: {method.paper}", note]
+        departures = ["Differences from the paper:", *(f"- {departure}" for departure in method.departures)]
         lines = [textwrap.fill(part, 119, subsequent_indent="  " * part.startswith("- ")) for part in departures]
         made = f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
         picture = drawn[0] if drawn else made
-        parts = [f"### `--{name}`", *(textwrap.fill(part, 119) for part in said), picture]
+        parts = [f"### `--{name}`", *(textwrap.fill(part, 119) for part in paragraphs), picture]
         parts += [lines[0], "\n".join(lines[1:])] if method.departures else []
         return "\n\n".join(parts) + "\n"
 
@@ -223,8 +225,8 @@ def encoding_rows(rows: str, names: Iterable[str]) -> str:
     """A table of encodings. rows: those that are there. names: of the encodings."""
 
     def row(name: str) -> str:
-        said = " ".join((sys.modules[f"ropeconv.convert.encodings.{name}"].__doc__ or "").split("\n\n")[0].split())
-        return f"| `{name}` | {said.partition(': ')[2].rstrip('.')} | |"
+        summary = " ".join((sys.modules[f"ropeconv.convert.encodings.{name}"].__doc__ or "").split("\n\n")[0].split())
+        return f"| `{name}` | {summary.partition(': ')[2].rstrip('.')} | |"
 
     return kept(by_flag(rows, r"^(?=\| `)"), names, row)
 
@@ -263,8 +265,8 @@ PAGES = tuple(dict.fromkeys((*PARTS, *COMPLETED)))
 
 def filled(page: str, text: str) -> str:
     """The text of a page with every part as the data have it. Raises ValueError where a part is not found once."""
-    parts = [(pattern, lambda _, made=made: made()) for pattern, made in PARTS.get(page, ())]
-    parts += [(pattern, lambda match, made=whole: made(match[0])) for pattern, whole in COMPLETED.get(page, ())]
+    parts = [(pattern, lambda _, make=make: make()) for pattern, make in PARTS.get(page, ())]
+    parts += [(pattern, lambda match, make=whole: make(match[0])) for pattern, whole in COMPLETED.get(page, ())]
     for pattern, part in parts:
         text, number = re.subn(pattern, part, text, flags=re.DOTALL)
         if number != 1:

@@ -29,14 +29,14 @@ def make(folder: Path, steps: int = 400, length: int = 64) -> None:
     folder: for `model` and `texts`. steps: of AdamW, of 1,024 tokens each. length: the trained context in tokens.
     """
     texts = {name: text for name, text in topics.items() if len(text) > 500}
-    found = corpus(texts, LONGEST, DOCUMENTS)
-    made = Training(length=length, steps=steps, hidden=128, layers=2, heads=2, tiled=0.0)
-    model = train(made, found.train, found.vocabulary, heard=lambda step, loss: None)
+    texts_read = corpus(texts, LONGEST, DOCUMENTS)
+    settings = Training(length=length, steps=steps, hidden=128, layers=2, heads=2, tiled=0.0)
+    model = train(settings, texts_read.train, texts_read.vocabulary, heard=lambda step, loss: None)
     (folder / "texts").mkdir(parents=True)
     model.config.bos_token_id = model.config.eos_token_id = None
     model.save_pretrained(folder / "model")
-    save(tokenizer_of([texts[name] for name in texts if name not in set(found.names)]), folder / "model")
-    for number, name in enumerate(found.names):
+    save(tokenizer_of([texts[name] for name in texts if name not in set(texts_read.names)]), folder / "model")
+    for number, name in enumerate(texts_read.names):
         (folder / "texts" / f"{number:02}.txt").write_text(texts[name], "utf-8")
 
 

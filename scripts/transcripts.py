@@ -67,12 +67,12 @@ class Transcript:
 
 def transcripts(body: str) -> list[Transcript]:
     """The commands of a block and what is shown below each. body: the text between its fences."""
-    found = list(COMMAND.finditer(body))
-    ends = [*(match.start() for match in found[1:]), len(body)]
-    commands = [re.sub(r"\s*\\\n\s*", " ", match[1]) for match in found]
+    matches = list(COMMAND.finditer(body))
+    ends = [*(match.start() for match in matches[1:]), len(body)]
+    commands = [re.sub(r"\s*\\\n\s*", " ", match[1]) for match in matches]
     return [
         Transcript(command, body[match.end() : end].strip("\n"))
-        for command, match, end in zip(commands, found, ends, strict=True)
+        for command, match, end in zip(commands, matches, ends, strict=True)
     ]
 
 
@@ -120,8 +120,8 @@ def output_of(command: str, folder: Path) -> str:
         process.wait()
         os.close(terminal)
         errors.seek(0)
-        said = (textwrap.fill(line, COLUMNS, break_on_hyphens=False) for line in errors.read().decode().splitlines())
-    text = "\n".join([BOLD.sub("", b"".join(parts).decode()).replace("\r\n", "\n"), *said])
+        lines = (textwrap.fill(line, COLUMNS, break_on_hyphens=False) for line in errors.read().decode().splitlines())
+    text = "\n".join([BOLD.sub("", b"".join(parts).decode()).replace("\r\n", "\n"), *lines])
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
 
 
@@ -174,13 +174,13 @@ def refreshed(text: str, folder: Path) -> tuple[str, list[str]]:
 
     def change(match: re.Match[str]) -> str:
         parts = []
-        for one in transcripts(match["body"]):
-            if one.command in OF_WEIGHTS:
+        for transcript in transcripts(match["body"]):
+            if transcript.command in OF_WEIGHTS:
                 return match[0]
-            real = output_of(one.command, folder)
-            if one.elided and not fits(one.shown, real):
-                wrong.append(f"$ {one.command}\n{real}\n")
-            parts.append(f"$ {one.command}\n{one.shown if one.elided else real}\n")
+            real = output_of(transcript.command, folder)
+            if transcript.elided and not fits(transcript.shown, real):
+                wrong.append(f"$ {transcript.command}\n{real}\n")
+            parts.append(f"$ {transcript.command}\n{transcript.shown if transcript.elided else real}\n")
         return match[0].replace(match["body"], "\n".join(parts))
 
     return BLOCK.sub(change, text), wrong
@@ -196,7 +196,7 @@ def main(pages: list[str]) -> int:
             path = ROOT / "docs" / page
             text, wrong = refreshed(path.read_text("utf-8"), folder)
             path.write_text(text, encoding="utf-8")
-            print(*(f"{page} shows something else of\n{one}" for one in wrong), sep="\n", end="")
+            print(*(f"{page} shows something else of\n{transcript}" for transcript in wrong), sep="\n", end="")
             code = code or int(bool(wrong))
     return code
 

@@ -21,9 +21,9 @@ if bare:
 
     def without_vocabulary(*given, **named):
         """The class of a model, with nothing to do for its tokenizer."""
-        found = known(*given, **named)
-        found.set_vocab = lambda self: None
-        return found
+        vocabulary = known(*given, **named)
+        vocabulary.set_vocab = lambda self: None
+        return vocabulary
 
     conversion.get_model_class = without_vocabulary
 sys.argv = sys.argv[1:]

@@ -101,17 +101,17 @@ def fabricated(how: Training) -> list[tuple[running.Job, running.Found]]:
         of_bound = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in bound.DISTANCES)]
         of_tuned = ["loss", "loss of the last quarter", "loss beyond"]
         of_tuned += [f"found at {distance}" for distance in finetuning.DISTANCES]
-        by_base = {f"{bound.name_of(job.how)}, {name}": numbers(8) + job.how.base for name in of_bound}
+        by_base = {f"{bound.name_of(job.training)}, {name}": numbers(8) + job.training.base for name in of_bound}
         found = {
-            "methods": {name: numbers(3, 8) for name in methods.rows(job.how)},
-            "thetas": {name: numbers(len(thetas.FACTORS), 8) for name in thetas.thetas(job.how)},
+            "methods": {name: numbers(3, 8) for name in methods.rows(job.training)},
+            "thetas": {name: numbers(len(thetas.FACTORS), 8) for name in thetas.thetas(job.training)},
             "temperature": {str(s): numbers(len(temperature.SWEPT) + 1, 8) for s in temperature.FACTORS},
             "bound": by_base,
             "rotation": by_base,
-            "finetuning": {f"{row}, {name}": numbers(8) for row in finetuning.rows(job.how) for name in of_tuned},
+            "finetuning": {f"{row}, {name}": numbers(8) for row in finetuning.rows(job.training) for name in of_tuned},
             "factors": {"base": numbers(5, 8)} | {
                 f"{name}, {factor}": numbers(2 + index, 8)
-                for index, factor in enumerate(factors.FACTORS) for name in factors.rows(job.how, factor)
+                for index, factor in enumerate(factors.FACTORS) for name in factors.rows(job.training, factor)
             },
         }  # fmt: skip
         done.append((job, {name: found[name] for name in job.subjects}))
@@ -124,7 +124,7 @@ def test_subjects_share_models_and_a_key_belongs_to_a_training() -> None:
         ("methods", "thetas", "temperature"), ("factors", "finetuning"),
     ]  # fmt: skip
     # for each seed plain, with log-n, four bases, one to fine-tune, three for the rotation
-    assert len(jobs) == len({job.how for job in jobs}) == 4 * 10
+    assert len(jobs) == len({job.training for job in jobs}) == 4 * 10
 
 
 def test_half_of_a_head_is_rotated_in_training() -> None:

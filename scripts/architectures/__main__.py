@@ -17,9 +17,9 @@ def main() -> None:
     parser.add_argument("--sources", type=Path, required=True, help="the root of llama.cpp's sources")
     parser.add_argument("--commit", required=True, help="the commit of these sources, which the file names")
     given = parser.parse_args()
-    found = {"commit": given.commit, "archs": read_digest(given.sources)}
-    OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
-    print(f"{len(found['archs'])} architectures in {OUT.name}")
+    record = {"commit": given.commit, "archs": read_digest(given.sources)}
+    OUT.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
+    print(f"{len(record['archs'])} architectures in {OUT.name}")
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ def read_classes(sources: Path) -> dict[str, ModelClass]:
     header = (sources / "src/models/models.h").read_text("utf-8")
     classes = {}
     for name, base, body in STRUCT.findall(header):
-        own = "struct graph " in body
+        graph = "struct graph " in body
         alias, graph_base = ALIAS.search(body), GRAPH_BASE.search(body)
-        graph_of = alias.group(1) if alias else graph_base.group(1) if graph_base else name if own else base
+        graph_of = alias.group(1) if alias else graph_base.group(1) if graph_base else name if graph else base
         classes[name] = ModelClass(name, base, graph_of)
     for path in sorted((sources / "src/models").glob("*.cpp")):
         _add_methods(path.read_text("utf-8"), classes)
@@ -41,13 +41,13 @@ def read_classes(sources: Path) -> dict[str, ModelClass]:
 
 
 def _add_methods(text: str, classes: dict[str, ModelClass]) -> None:
-    for found in DEFINITION.finditer(text):
-        name, method = found.groups()
-        end = text.find("\n}\n", found.end())
+    for definition in DEFINITION.finditer(text):
+        name, method = definition.groups()
+        end = text.find("\n}\n", definition.end())
         if name in classes and end >= 0:
             kept = "graph" if method.startswith("graph") and "mtp" not in method else method
             methods = classes[name].methods
-            methods[kept] = methods.get(kept, "") + "\n" + without_comments(text[found.start() : end])
+            methods[kept] = methods.get(kept, "") + "\n" + without_comments(text[definition.start() : end])
 
 
 def without_comments(text: str) -> str:
@@ -66,9 +66,9 @@ def method_of(classes: dict[str, ModelClass], name: str, method: str) -> str:
 
 def graph_of(classes: dict[str, ModelClass], name: str) -> str:
     """The source of the graph that a class builds, that of its draft layers left out."""
-    seen = set[str]()
-    while name in classes and name not in seen:
-        seen.add(name)
+    visited = set[str]()
+    while name in classes and name not in visited:
+        visited.add(name)
         if "graph" in classes[name].methods:
             return classes[name].methods["graph"]
         name = classes[name].graph_of if classes[name].graph_of != name else classes[name].base

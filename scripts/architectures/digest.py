@@ -26,13 +26,13 @@ def read_digest(sources: Path) -> dict[str, Any]:
     model = (sources / "src/llama-model.cpp").read_text("utf-8")
     names = _table((sources / "src/llama-arch.cpp").read_text("utf-8"), "LLM_ARCH")
     keys = {name: key.replace("%s.", "") for name, key in _table_of_keys(sources).items()}
-    classes, types, made = read_classes(sources), _rope_types(model), _classes_by_arch(model)
-    found, shared = {}, _shared_kv(model)
+    classes, types, class_names = read_classes(sources), _rope_types(model), _classes_by_arch(model)
+    archs, shared = {}, _shared_kv(model)
     for constant, name in names.items():
         if constant != "UNKNOWN":
-            found[name] = _one(constant, made.get(constant, ""), types.get(constant, ["none"]), classes, keys)
-            found[name]["shared_kv"] = shared.get(constant)
-    return found
+            archs[name] = _one(constant, class_names.get(constant, ""), types.get(constant, ["none"]), classes, keys)
+            archs[name]["shared_kv"] = shared.get(constant)
+    return archs
 
 
 def _one(constant: str, name: str, types: list[str], classes: dict[str, ModelClass], keys: dict[str, str]) -> Any:
@@ -70,7 +70,7 @@ def _normalises_late(graph: str) -> bool:
     late, early = False, False
     for function in re.split(r"\n(?=[^\n ][^\n]*\bllama_model_|llama_model_)", graph):
         rotation = ROTATION.search(function)
-        norms = [found.start() for found in re.finditer(r"attn_q_norm|ggml_rms_norm\(ctx0, Qcur", function)]
+        norms = [match.start() for match in re.finditer(r"attn_q_norm|ggml_rms_norm\(ctx0, Qcur", function)]
         if norms:
             late |= rotation is not None and norms[0] > rotation.start()
             early |= rotation is None or norms[0] < rotation.start()
@@ -82,7 +82,11 @@ def _window(hparams: str, graph: str) -> dict[str, Any] | None:
     if not re.search(r"swa_type\s*=\s*LLAMA_SWA_TYPE_(?!NONE)", hparams):
         return None
     pattern = PATTERN.search(hparams)
-    interval = next((int(one) for one in (pattern.groups()[0], pattern.groups()[2]) if one), None) if pattern else None
+    interval = (
+        next((int(number) for number in (pattern.groups()[0], pattern.groups()[2]) if number), None)
+        if pattern
+        else None
+    )
     scale = re.search(r"rope_freq_scale_train_swa\s*=\s*([^;]+);", hparams)
     return {
         "interval": interval,
@@ -114,26 +118,26 @@ def _table_of_keys(sources: Path) -> dict[str, str]:
 def _rope_types(model: str) -> dict[str, list[str]]:
     """The types that llama_model_rope_type gives each architecture, that without sections last."""
     body = model[model.index("llama_rope_type llama_model_rope_type(") :]
-    body, found, waiting = body[: body.index("\n}\n")], dict[str, list[str]](), list[str]()
+    body, calls, waiting = body[: body.index("\n}\n")], dict[str, list[str]](), list[str]()
     for line in body.splitlines():
         waiting += re.findall(r"case LLM_ARCH_(\w+):", line)
-        types = [ROPE_TYPES[one] for one in re.findall(r"LLAMA_ROPE_TYPE_(\w+)", line)]
+        types = [ROPE_TYPES[name] for name in re.findall(r"LLAMA_ROPE_TYPE_(\w+)", line)]
         if types and "return" in line:
             for arch in waiting:
-                found.setdefault(arch, []).extend(types)
+                calls.setdefault(arch, []).extend(types)
             if not line.startswith("                "):
                 waiting = []
-    return found
+    return calls
 
 
 def _classes_by_arch(model: str) -> dict[str, str]:
-    found, waiting = dict[str, str](), list[str]()
+    class_names, waiting = dict[str, str](), list[str]()
     for line in model[model.index("llama_model_mapping(") :].splitlines():
         waiting += re.findall(r"case LLM_ARCH_(\w+):", line)
-        made = re.search(r"return new llama_model_(\w+)\(", line)
-        if made:
-            found |= dict.fromkeys(waiting, made.group(1))
+        match = re.search(r"return new llama_model_(\w+)\(", line)
+        if match:
+            class_names |= dict.fromkeys(waiting, match.group(1))
             waiting = []
         if line == "}":
             break
-    return found
+    return class_names

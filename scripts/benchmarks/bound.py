@@ -43,9 +43,9 @@ def post(length: int, base: float) -> float:
 def main() -> None:
     print("from nothing, 128 dimensions: seconds, the post's extrapolated, ratio")
     for length in LENGTHS:
-        own = seconds(smallest_log_base, Sums(128), length)
-        one = statistics.median(seconds(post, length, 1e5 * length) for _ in range(3))
-        print(f"{length:>10,} {own:>8.2f} {one * PASSES:>12,.0f} {one * PASSES / own:>8,.0f} x")
+        ours = seconds(smallest_log_base, Sums(128), length)
+        published = statistics.median(seconds(post, length, 1e5 * length) for _ in range(3))
+        print(f"{length:>10,} {ours:>8.2f} {published * PASSES:>12,.0f} {published * PASSES / ours:>8,.0f} x")
     look_up = [sys.executable, "-c", LOOK_UP]
     took = [float(subprocess.run(look_up, capture_output=True, text=True, check=True).stdout) for _ in range(3)]
     print(f"from the table, first look-up of a process: {1e3 * statistics.median(took):.1f} ms")

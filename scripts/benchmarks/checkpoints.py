@@ -38,20 +38,20 @@ def layer(model_type: str, config: dict[str, object]) -> dict[str, tuple[str, tu
     hidden, width = sizes["hidden_size"], sizes.get("head_dim", sizes["hidden_size"] // sizes["num_attention_heads"])
     heads, kv, mlp = (sizes[name] for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"))
     rows = {"q_proj": heads, "k_proj": kv, "v_proj": kv}
-    found: dict[str, tuple[int, ...]] = {f"self_attn.{name}.weight": (n * width, hidden) for name, n in rows.items()}
-    found |= {"self_attn.o_proj.weight": (hidden, heads * width)}
-    found |= {f"{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
+    shapes: dict[str, tuple[int, ...]] = {f"self_attn.{name}.weight": (n * width, hidden) for name, n in rows.items()}
+    shapes |= {"self_attn.o_proj.weight": (hidden, heads * width)}
+    shapes |= {f"{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
     if model_type == "llama":
-        found |= {f"mlp.{name}_proj.weight": (mlp, hidden) for name in ("gate", "up")}
-        found |= {"mlp.down_proj.weight": (hidden, mlp)}
+        shapes |= {f"mlp.{name}_proj.weight": (mlp, hidden) for name in ("gate", "up")}
+        shapes |= {"mlp.down_proj.weight": (hidden, mlp)}
     if model_type == "qwen3_moe":
-        found |= {f"self_attn.{name}_norm.weight": (width,) for name in "qk"}
-        found |= {"mlp.gate.weight": (sizes["num_experts"], hidden)}
+        shapes |= {f"self_attn.{name}_norm.weight": (width,) for name in "qk"}
+        shapes |= {"mlp.gate.weight": (sizes["num_experts"], hidden)}
         mlp = sizes["moe_intermediate_size"]
         for expert in range(sizes["num_experts"]):
-            found |= {f"mlp.experts.{expert}.{name}_proj.weight": (mlp, hidden) for name in ("gate", "up")}
-            found |= {f"mlp.experts.{expert}.down_proj.weight": (hidden, mlp)}
-    typed = {name: ("BF16", shape) for name, shape in found.items()}
+            shapes |= {f"mlp.experts.{expert}.{name}_proj.weight": (mlp, hidden) for name in ("gate", "up")}
+            shapes |= {f"mlp.experts.{expert}.down_proj.weight": (hidden, mlp)}
+    typed = {name: ("BF16", shape) for name, shape in shapes.items()}
     if model_type == "gpt_oss":
         experts = sizes["num_local_experts"]
         typed |= {f"self_attn.{name}.bias": ("BF16", (n * width,)) for name, n in rows.items()}
@@ -99,13 +99,13 @@ def checkpoint(folder: Path, gigabytes: float, model_type: str) -> None:
 
 def tokenizer(folder: Path) -> None:
     """Byte-level BPE, which the converter is told to call gpt-2."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=1000, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
-    made.train_from_iterator((path.read_text() for path in Path("ropeconv").rglob("*.py")), trainer)
-    made.save(str(folder / "tokenizer.json"))
+    tokenizer.train_from_iterator((path.read_text() for path in Path("ropeconv").rglob("*.py")), trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -60,20 +60,20 @@ def checkpoint(folder: Path, hidden: int = 512, layers: int = 8, vocabulary: int
 
 @contextlib.contextmanager
 def opened(model: Path, rows: str, dtype: str = "float32", **sizes: Any) -> Iterator[Evaluation]:
-    asked = RunnerRequest(str(model), parse_rows(rows), device="cpu", dtype=dtype)
-    with open_evaluation(asked, Sizes(**sizes), [("manual", text())]) as found:
-        yield found
+    request = RunnerRequest(str(model), parse_rows(rows), device="cpu", dtype=dtype)
+    with open_evaluation(request, Sizes(**sizes), [("manual", text())]) as evaluation:
+        yield evaluation
 
 
 def swap(model: Path, folder: Path) -> dict[str, Any]:
     """The time to put the frequencies of another row into the loaded model, and back."""
-    with opened(model, ROWS, lengths=str(TRAINED), windows=1) as found:
+    with opened(model, ROWS, lengths=str(TRAINED), windows=1) as evaluation:
         times = {}
-        for row in found.rows:
+        for row in evaluation.rows:
             taken = []
             for _ in range(20):
                 begin = time.perf_counter()
-                with found.runner.engine(row):
+                with evaluation.runner.engine(row):
                     taken.append(time.perf_counter() - begin)
             times[row.name] = 1000 * statistics.median(taken)
     return {"worst row, ms": max(times.values()), "all rows, ms": times}
@@ -82,11 +82,11 @@ def swap(model: Path, folder: Path) -> dict[str, Any]:
 def estimate(model: Path, folder: Path) -> dict[str, Any]:
     """The estimate before a run, and what the run took."""
     with (
-        opened(model, "base,yarn:4", lengths="1/4T,1T,2T", windows=3) as found,
+        opened(model, "base,yarn:4", lengths="1/4T,1T,2T", windows=3) as evaluation,
         Journal(folder / "estimate", EVAL, "a") as journal,
     ):
-        estimated = found.estimate(journal).seconds
-        taken = seconds(lambda: found.run(journal))
+        estimated = evaluation.estimate(journal).seconds
+        taken = seconds(lambda: evaluation.run(journal))
     return {"estimate, s": estimated, "run, s": taken, "ratio": estimated / taken}
 
 
@@ -110,8 +110,8 @@ def memory(model: Path, folder: Path) -> dict[str, Any]:
         "        engine.token_losses(ids, list(range(1, len(ids))))\n"
         "        print(before * 1024, memory('VmHWM') * 1024)\n"
     )
-    found = subprocess.run([sys.executable, "-c", code, wide, "32768"], check=True, capture_output=True)
-    before, peak = map(int, found.stdout.split())
+    completed = subprocess.run([sys.executable, "-c", code, wide, "32768"], check=True, capture_output=True)
+    before, peak = map(int, completed.stdout.split())
     cache = 2 * 2 * 128 * 4 * 32768  # layers, keys and values, numbers of a token, bytes
     return {
         "loaded, MB": before / 1e6,
@@ -161,11 +161,11 @@ def gguf(model: Path, folder: Path) -> dict[str, Any]:
 
     ropeconv.apply(model, as_is=True, to="gguf", out=folder / "model.gguf")
     with (
-        opened(folder / "model.gguf", "base", dtype="auto", lengths="256,768,2048", windows=4) as found,
-        Journal(folder / "gguf", EVAL, found.runner.source) as journal,
+        opened(folder / "model.gguf", "base", dtype="auto", lengths="256,768,2048", windows=4) as evaluation,
+        Journal(folder / "gguf", EVAL, evaluation.runner.source) as journal,
     ):
-        cases = [(unit.case.ids.tolist(), int(unit.case.targets[0])) for unit in found.units]
-        taken = seconds(lambda: found.run(journal))
+        cases = [(unit.case.ids.tolist(), int(unit.case.targets[0])) for unit in evaluation.units]
+        taken = seconds(lambda: evaluation.run(journal))
     command = [sys.executable, "-c", PLAIN, str(folder / "model.gguf"), str(threads())]
     plain = float(subprocess.run(command, input=json.dumps(cases), check=True, capture_output=True, text=True).stdout)
     return {"row, s": taken, "plain loop, s": plain, "ratio": taken / plain}
@@ -188,7 +188,7 @@ def main() -> None:
             print(part, json.dumps(rounded(PARTS[part](model, folder))), flush=True)
 
 
-def rounded(found: Any) -> Any:
-    if isinstance(found, dict):
-        return {key: rounded(value) for key, value in found.items()}
-    return round(found, 3) if isinstance(found, float) else found
+def rounded(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: rounded(value) for key, value in content.items()}
+    return round(content, 3) if isinstance(content, float) else content

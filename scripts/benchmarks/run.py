@@ -44,15 +44,15 @@ class QuickHub(WritingHub):
 
 def memory(pid: int) -> dict[int, int]:
     """Resident bytes of a process and those that it started, by process."""
-    found, left = {}, [pid]
+    sizes, left = {}, [pid]
     while left:
-        one = left.pop()
+        process = left.pop()
         try:
-            found[one] = int(Path(f"/proc/{one}/statm").read_text().split()[1]) * resource.getpagesize()
-            left += [int(child) for child in Path(f"/proc/{one}/task/{one}/children").read_text().split()]
+            sizes[process] = int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+            left += [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
         except (OSError, IndexError):
             continue
-    return found
+    return sizes
 
 
 def start(folder: Path, hub: QuickHub) -> subprocess.Popen[bytes]:
@@ -80,10 +80,10 @@ def push(folder: Path, count: int, jobs: int) -> None:
         while process.poll() is None:
             done = len(hub.messages)
             if done >= count * (len(marks) + 1) // 10:
-                found = memory(process.pid)
-                marks.append((done, time.perf_counter() - begun, max(found.values())))
-                print(f"{done:6,} published, {marks[-1][1]:7.1f} s, {len(found)} processes, the largest "
-                      f"{marks[-1][2] / 1e6:.0f} MB, all {sum(found.values()) / 1e6:.0f} MB", flush=True)  # fmt: skip
+                sizes = memory(process.pid)
+                marks.append((done, time.perf_counter() - begun, max(sizes.values())))
+                print(f"{done:6,} published, {marks[-1][1]:7.1f} s, {len(sizes)} processes, the largest "
+                      f"{marks[-1][2] / 1e6:.0f} MB, all {sum(sizes.values()) / 1e6:.0f} MB", flush=True)  # fmt: skip
                 if len(marks) == 5:
                     os.kill(process.pid, signal.SIGKILL)
                     process.wait()

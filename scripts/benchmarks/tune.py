@@ -31,18 +31,18 @@ def measure(model: Path, texts: str, context: str, seeds: int, windows: int, jou
     print("|---|---|---|---|---|---|---|")
     for seed in range(seeds):
         begin = time.perf_counter()
-        wanted = SearchSettings(context, seed=seed, windows=windows)
-        found = tune_model(model, [texts], wanted, journal=journals / f"{seed}.jsonl")
-        said = f"| {seed} | {time.perf_counter() - begin:.0f} | {found.steps} | {found.searched:+.4f} |"
+        settings = SearchSettings(context, seed=seed, windows=windows)
+        tuning = tune_model(model, [texts], settings, journal=journals / f"{seed}.jsonl")
+        line = f"| {seed} | {time.perf_counter() - begin:.0f} | {tuning.steps} | {tuning.searched:+.4f} |"
         if seed == 0:
-            write_plot(found, Path("tuning.svg"))
-        row = next((one for one in found.rows if one.name.startswith("tuned")), None)
+            write_plot(tuning, Path("tuning.svg"))
+        row = next((candidate for candidate in tuning.rows if candidate.name.startswith("tuned")), None)
         if row is None or row.total.difference is None or row.total.error is None or row.inside.difference is None:
-            print(f"{said} found nothing better than {found.best_formula} | | |", flush=True)
+            print(f"{line} found nothing better than {tuning.best_formula} | | |", flush=True)
             continue
         total = row.total
         print(
-            f"{said} {total.difference:+.4f} ± {total.error:.4f} ({found.best_formula}) "
+            f"{line} {total.difference:+.4f} ± {total.error:.4f} ({tuning.best_formula}) "
             f"| {total.difference / total.error:+.1f} | {row.inside.difference:+.4f} |",
             flush=True,
         )

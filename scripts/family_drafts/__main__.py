@@ -54,27 +54,27 @@ def main() -> int:
 def show(model_type: str) -> int:
     """Prints the draft of a model type. Returns 1 where its family says something else."""
     try:
-        found = draft(model_type)
+        facts = draft(model_type)
     except ValueError as problem:
         sys.exit(f"{problem}; `scripts/families --check` lists the model types that rotate")
-    sys.stdout.write(render(found))
+    sys.stdout.write(render(facts))
     family = by_model_type().get(model_type)
-    wrong = disagreements(family, found) if family else []
+    wrong = disagreements(family, facts) if family else []
     sys.stdout.write("".join(f"# {sentence}\n" for sentence in wrong))
     return int(bool(wrong))
 
 
 def check(names_only: bool) -> int:
     """Prints what ropeconv says of the model types that rotate. Returns 1 where it says nothing of one of them."""
-    found = [one for one in walk() if one.rotates]
-    unknown = [one.name for one in found if one.state == "unknown"]
+    rotating = [state for state in walk() if state.rotates]
+    unknown = [state.name for state in rotating if state.state == "unknown"]
     if names_only:
         sys.stdout.write("".join(f"{name}\n" for name in unknown))
         return 0
-    for one in found:
-        sys.stdout.write(f"{one.name:40} {one.state:8} {one.detail}\n")
-    counts = Counter(one.state for one in found)
-    sys.stdout.write(f"{len(found)} rotate: " + ", ".join(f"{counts[key]} {key}" for key in sorted(counts)) + "\n")
+    for state in rotating:
+        sys.stdout.write(f"{state.name:40} {state.state:8} {state.detail}\n")
+    counts = Counter(state.state for state in rotating)
+    sys.stdout.write(f"{len(rotating)} rotate: " + ", ".join(f"{counts[key]} {key}" for key in sorted(counts)) + "\n")
     return int(bool(unknown))
 
 

@@ -18,13 +18,13 @@ REQUIRED = {"weights": ("q", "k", "fused", "q_norm", "k_norm"), "window": ("key"
 """What the file says, and the draft has to find too where it has that table."""
 
 
-def disagreements(family: Family, found: dict[str, Any]) -> list[str]:
+def disagreements(family: Family, facts: dict[str, Any]) -> list[str]:
     """The fields in which a draft and the file of a family say different things, a sentence for each.
 
-    family: from the file. found: the draft.
+    family: from the file. facts: the draft.
     """
-    said = msgspec.to_builtins(family)
-    pairs = [(key, said[key], value) for key, value in found.items() if key not in WRITTEN]
+    fields = msgspec.to_builtins(family)
+    pairs = [(key, fields[key], value) for key, value in facts.items() if key not in WRITTEN]
     wrong = []
     for table, ours, drafted in pairs:
         if not isinstance(drafted, dict):
@@ -39,6 +39,6 @@ def disagreements(family: Family, found: dict[str, Any]) -> list[str]:
                 alike = value.items() <= mine.items()
             wrong += [] if alike else [f"{table}.{key} is {mine}, and the draft has {value}"]
     for table, keys in REQUIRED.items():
-        absent = [key for key in keys if table in found and said[table][key] and not found[table].get(key)]
-        wrong += [f"{table}.{key} is {said[table][key]}, and the draft has none" for key in absent]
+        absent = [key for key in keys if table in facts and fields[table][key] and not facts[table].get(key)]
+        wrong += [f"{table}.{key} is {fields[table][key]}, and the draft has none" for key in absent]
     return wrong

@@ -30,20 +30,20 @@ def class_default(config: Any, name: str) -> Any:
 
 def rope_parameters(config: Any, layer_type: str = "full_attention") -> Facts:
     """The RoPE settings of the default config, those of one layer type where each has its own."""
-    found = getattr(config, "rope_parameters", None) or {}
-    nested = [value for value in found.values() if isinstance(value, dict)]
-    return dict(found.get(layer_type) or nested[0]) if nested else dict(found)
+    rope = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in rope.values() if isinstance(value, dict)]
+    return dict(rope.get(layer_type) or nested[0]) if nested else dict(rope)
 
 
 def keys(config: Any) -> Facts:
     """The table [keys]: what the class names otherwise than most classes do."""
     names = type(config).attribute_map
-    found: Facts = {key: [names[usual], usual] for key, usual in QUANTITIES.items() if names.get(usual, usual) != usual}
+    facts: Facts = {key: [names[usual], usual] for key, usual in QUANTITIES.items() if names.get(usual, usual) != usual}
     if getattr(config, "qk_rope_head_dim", None):
-        found["head_dim"] = ["qk_rope_head_dim"]
+        facts["head_dim"] = ["qk_rope_head_dim"]
     elif rope_parameters(config).get("partial_rotary_factor") is not None:
-        found["partial"] = ["partial_rotary_factor"]
-    return found
+        facts["partial"] = ["partial_rotary_factor"]
+    return facts
 
 
 def defaults(config: Any) -> Facts:
@@ -53,7 +53,7 @@ def defaults(config: Any) -> Facts:
     by_formula = hasattr(config, "qk_rope_head_dim") or rope.get("rope_type") == "proportional"
     partial = None if by_formula else rope.get("partial_rotary_factor")
     head_dim = getattr(config, "qk_rope_head_dim", None) or class_default(config, "head_dim")
-    found: Facts = {
+    facts: Facts = {
         "theta": rope.get("rope_theta"),
         "local_theta": local if local != rope.get("rope_theta") else None,
         "context": getattr(config, "max_position_embeddings", None),
@@ -62,7 +62,7 @@ def defaults(config: Any) -> Facts:
         "partial_rotary_factor": partial,
         "scaling": scaling(rope),
     }
-    return {key: value for key, value in found.items() if isinstance(value, (int, float, dict))}
+    return {key: value for key, value in facts.items() if isinstance(value, (int, float, dict))}
 
 
 def scaling(rope: Facts) -> Facts | None:
@@ -82,20 +82,20 @@ def layers(config: Any, rotating: dict[str, bool]) -> Facts:
         return {}
     rope = config.rope_parameters or {}
     still = {name for name in names if not rotating.get(name, True) or name in STATES or rope.get(name, rope) is None}
-    own = isinstance(rope.get("full_attention"), dict)
+    nested = isinstance(rope.get("full_attention"), dict)
     kinds = {
-        name: "none" if name in still else "local" if own and name != "full_attention" else "global"
+        name: "none" if name in still else "local" if nested and name != "full_attention" else "global"
         for name in dict.fromkeys(names)
     }
-    found: Facts = {"types": kinds} if set(kinds.values()) != {"global"} else {}
+    facts: Facts = {"types": kinds} if set(kinds.values()) != {"global"} else {}
     interval = next((n for n in range(2, len(names)) if _every(names, n)), 0)
     if interval:
-        found["interval"] = interval
-        found |= {"last": names[interval - 1]} if names[interval - 1] != "full_attention" else {}
-        found |= {"rest": names[0]} if names[0] != "sliding_attention" else {}
+        facts["interval"] = interval
+        facts |= {"last": names[interval - 1]} if names[interval - 1] != "full_attention" else {}
+        facts |= {"rest": names[0]} if names[0] != "sliding_attention" else {}
         named = INTERVAL.findall(inspect.getsource(type(config)))
-        found |= {"interval_key": named[0]} if named else {}
-    return found
+        facts |= {"interval_key": named[0]} if named else {}
+    return facts
 
 
 def _every(names: list[str], interval: int) -> bool:
@@ -109,14 +109,14 @@ def window(config: Any) -> Facts:
     key = next((name for name in WINDOWS if name in fields), None)
     if key is None:
         return {}
-    found: Facts = {"key": key}
+    facts: Facts = {"key": key}
     if isinstance(class_default(config, key), int):
-        found["default"] = class_default(config, key)
+        facts["default"] = class_default(config, key)
     if hasattr(config, "use_sliding_window"):
-        found["switch"] = "use_sliding_window"
+        facts["switch"] = "use_sliding_window"
     first = next((name for name in FIRST.findall(inspect.getsource(type(config))) if name in fields), None)
     if first:
-        found |= {"first_key": first, "first": class_default(config, first)}
+        facts |= {"first_key": first, "first": class_default(config, first)}
     if not getattr(config, "layer_types", None):
-        found["layers"] = "all"
-    return found
+        facts["layers"] = "all"
+    return facts

@@ -31,6 +31,6 @@ def keys_of(family: Family) -> list[str]:
 
 def text() -> str:
     """The content of the file, a line for each family of the package."""
-    found = {family.name: keys_of(family) for family in packaged()}
-    lines = [f"{json.dumps(name)}: {json.dumps(keys)}" for name, keys in found.items() if keys]
+    by_family = {family.name: keys_of(family) for family in packaged()}
+    lines = [f"{json.dumps(name)}: {json.dumps(keys)}" for name, keys in by_family.items() if keys]
     return "{\n" + ",\n".join(lines) + "\n}\n"

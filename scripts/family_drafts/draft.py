@@ -34,9 +34,9 @@ def draft(model_type: str) -> dict[str, Any]:
 def _family(model_type: str, text: Any) -> dict[str, Any]:
     """The draft of a family. text: the default config of its text model."""
     model = model_facts.build(text)
-    found = list(model_facts.attentions(model))
+    attentions = list(model_facts.attentions(model))
     kinds = model_facts.rotating(model, text.model_type)
-    rotating = next((one for one in found if kinds.get(one.layer_type, True)), None)
+    rotating = next((attention for attention in attentions if kinds.get(attention.layer_type, True)), None)
     mla = hasattr(text, "kv_lora_rank")
     family: dict[str, Any] = {
         "name": model_type,

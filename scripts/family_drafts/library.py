@@ -40,8 +40,8 @@ class Module:
 
         Without its decorators, and without the class that models of text, images and sound share to initialise weights.
         """
-        own = {used for code in nested(self.code[name]) for used in code.co_names}
-        return {used for used in (*own, *self.bases.get(name, ())) if not used.endswith("PreTrainedModel")}
+        names = {used for code in nested(self.code[name]) for used in code.co_names}
+        return {used for used in (*names, *self.bases.get(name, ())) if not used.endswith("PreTrainedModel")}
 
     def source(self, name: str) -> str:
         """The text of a definition, from its first line to its last."""
@@ -96,12 +96,12 @@ def model_classes() -> dict[str, frozenset[str]]:
     """The names of the classes that the auto classes make for every model type."""
     from transformers.models.auto import modeling_auto
 
-    found: dict[str, set[str]] = {}
+    listings: dict[str, set[str]] = {}
     for listing, classes in vars(modeling_auto).items():
         if listing.startswith("MODEL_") and listing.endswith("_MAPPING_NAMES"):
             for model_type, names in classes.items():
-                found.setdefault(model_type, set()).update([names] if isinstance(names, str) else names)
-    return {model_type: frozenset(names) for model_type, names in found.items()}
+                listings.setdefault(model_type, set()).update([names] if isinstance(names, str) else names)
+    return {model_type: frozenset(names) for model_type, names in listings.items()}
 
 
 @cache
@@ -109,9 +109,9 @@ def modeling_files(model_type: str) -> tuple[Path, ...]:
     """The modelling files of a model type: its own, or those of the type whose classes it takes."""
     from transformers.models.auto.configuration_auto import model_type_to_module_name
 
-    own = tuple(sorted((models_folder() / model_type_to_module_name(model_type)).glob("modeling_*.py")))
-    if own:
-        return own
+    module_files = tuple(sorted((models_folder() / model_type_to_module_name(model_type)).glob("modeling_*.py")))
+    if module_files:
+        return module_files
     classes = model_classes().get(model_type, frozenset())
     others = [other for other, names in model_classes().items() if names & classes and other != model_type]
     files = {path for other in others for path in (models_folder() / other).glob("modeling_*.py")}
@@ -130,4 +130,9 @@ def module(path: Path) -> Module:
         target = path.parents[len(dots) - 1].joinpath(*name.split(".")).with_suffix(".py")
         imports |= dict.fromkeys(re.findall(r"\w+", items), target)
     bases = {name: tuple(re.findall(r"\w+", listed)) for name, listed in BASES.findall(text)}
-    return Module(path, {one.co_name: one for one in code.co_consts if isinstance(one, CodeType)}, bases, imports)
+    return Module(
+        path,
+        {function.co_name: function for function in code.co_consts if isinstance(function, CodeType)},
+        bases,
+        imports,
+    )

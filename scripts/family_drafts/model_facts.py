@@ -43,8 +43,8 @@ class Attention:
 
     def child(self, pattern: re.Pattern[str]) -> str:
         """The name of the module inside it that fits, from the layer on; empty where none does."""
-        found = next((name for name, _ in self.module.named_children() if pattern.search(name)), "")
-        return f"{self.name}.{found}" if found else ""
+        child = next((name for name, _ in self.module.named_children() if pattern.search(name)), "")
+        return f"{self.name}.{child}" if child else ""
 
 
 def build(config: Any, few_layers: bool = True) -> Any:
@@ -62,12 +62,12 @@ def build(config: Any, few_layers: bool = True) -> Any:
         config.num_key_value_heads = config.num_attention_heads
     if getattr(config, "head_dim", 0) is None:
         config.head_dim = config.hidden_size // config.num_attention_heads
-    made = next(
+    factory = next(
         (auto.from_config for auto in (AutoModelForCausalLM, AutoModel) if type(config) in auto._model_mapping), None
     )
     try:
         with torch.device("meta"):
-            return (made or own_class(config))(config)
+            return (factory or own_class(config))(config)
     except (TypeError, ValueError, AttributeError, KeyError) as problem:
         if few_layers:
             return build(config, few_layers=False)
@@ -102,7 +102,7 @@ def attentions(model: Any) -> Iterator[Attention]:
         if (
             where is None
             or re.search("indexer|vision", name)
-            or not any(QUERIES.match(one) or FUSED.match(one) for one in names)
+            or not any(QUERIES.match(name) or FUSED.match(name) for name in names)
         ):
             continue
         layer, index = model.get_submodule(name[: where.start(3) - 1]), int(where[2])
@@ -112,17 +112,17 @@ def attentions(model: Any) -> Iterator[Attention]:
 
 def weights(attention: Attention, config: Any) -> dict[str, Any]:
     """The table [weights]."""
-    found: dict[str, Any] = {"layer": [attention.prefix]}
+    facts: dict[str, Any] = {"layer": [attention.prefix]}
     fused = attention.child(FUSED)
     parts = {"fused": fused} if fused else {"q": attention.child(QUERIES), "k": attention.child(KEYS)}
     parts |= {key: attention.child(pattern) for key, pattern in NORMS.items()}
-    found |= {key: value for key, value in parts.items() if value}
-    if "q_norm" in found:
+    facts |= {key: value for key, value in parts.items() if value}
+    if "q_norm" in facts:
         norm = query_norm(attention, config)
-        found = found | {"norm": norm} if norm else {key: found[key] for key in found if key not in NORMS}
-    first = attention.layer.get_submodule(found.get("fused") or found["q"])
-    found |= {"bias": True} if getattr(first, "bias", None) is not None else {}
-    return found | input_norm(attention)
+        facts = facts | {"norm": norm} if norm else {key: facts[key] for key in facts if key not in NORMS}
+    first = attention.layer.get_submodule(facts.get("fused") or facts["q"])
+    facts |= {"bias": True} if getattr(first, "bias", None) is not None else {}
+    return facts | input_norm(attention)
 
 
 def query_norm(attention: Attention, config: Any) -> str:
@@ -171,13 +171,13 @@ def input_norm(attention: Attention) -> dict[str, Any]:
 
 def rotating(model: Any, model_type: str) -> dict[str, bool]:
     """Whether the layers of each layer type rotate: their attention is run until it calls a rotary function."""
-    found: dict[str, bool] = {}
+    rotates: dict[str, bool] = {}
     for attention in attentions(model):
-        if attention.layer_type and attention.layer_type not in found:
+        if attention.layer_type and attention.layer_type not in rotates:
             answer = _rotates(attention, model.config, model_type)
             if answer is not None:
-                found[attention.layer_type] = answer
-    return found
+                rotates[attention.layer_type] = answer
+    return rotates
 
 
 def _rotates(attention: Attention, config: Any, model_type: str) -> bool | None:

@@ -38,14 +38,14 @@ BASES: tuple[dict[str, Any], ...] = (
 def keys_of(family: Family) -> list[str] | None:
     """The keys about RoPE that the classes of a family compute with; None where transformers has none of them."""
     known = [name for name in family.model_types if name in config_classes()]
-    found = {"rope_parameters"}
+    keys = {"rope_parameters"}
     for model_type in known:
         config = default_config(model_type).get_text_config()
         fields = {name for kind in type(config).__mro__ for name in inspect.get_annotations(kind)}
         read = {key for path in modeling_files(model_type) for key in attention_keys(path).top}
-        found |= {key for key in fields | read if ROPE_KEY.search(key)}
-        found |= set(_effective(type(config)))
-    return sorted(found) if known else None
+        keys |= {key for key in fields | read if ROPE_KEY.search(key)}
+        keys |= set(_effective(type(config)))
+    return sorted(keys) if known else None
 
 
 def _effective(kind: type) -> Iterator[str]:
@@ -61,14 +61,14 @@ def _effective(kind: type) -> Iterator[str]:
 def _made(kind: type, settings: dict[str, Any]) -> dict[str, Any] | None:
     """A config of a class as data; None where the class does not take the settings."""
     try:
-        found: dict[str, Any] = json.loads(json.dumps(kind(**copy.deepcopy(settings)).to_dict()))
+        written: dict[str, Any] = json.loads(json.dumps(kind(**copy.deepcopy(settings)).to_dict()))
     except Exception:
         return None
-    return found
+    return written
 
 
 def text() -> str:
     """The content of the file, a line for each family of the package."""
-    found = {family.name: keys_of(family) for family in packaged()}
-    lines = [f"{json.dumps(name)}: {json.dumps(keys)}" for name, keys in found.items() if keys]
+    by_family = {family.name: keys_of(family) for family in packaged()}
+    lines = [f"{json.dumps(name)}: {json.dumps(keys)}" for name, keys in by_family.items() if keys]
     return "{\n" + ",\n".join(lines) + "\n}\n"

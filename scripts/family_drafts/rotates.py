@@ -21,8 +21,8 @@ def rotary_code(model_type: str) -> tuple[str, ...]:
 
 def rotary_source(model_type: str) -> str:
     """The text of the rotary classes and functions that the models of a type reach."""
-    found = [home.source(name) for home, name in definitions(model_type) if ROTARY.search(name)]
-    return "\n".join(sorted(found))
+    sources = [home.source(name) for home, name in definitions(model_type) if ROTARY.search(name)]
+    return "\n".join(sorted(sources))
 
 
 @cache
@@ -36,12 +36,12 @@ def definitions(model_type: str) -> tuple[tuple[Module, str], ...]:
         here = module(path)
         config, classes = config_classes()[model_type], model_classes().get(model_type, frozenset())
         waiting += [(here, name) for name in here.code if name in classes or config in here.configs(name)]
-    found: dict[tuple[Path, str], Module] = {}
+    modules: dict[tuple[Path, str], Module] = {}
     while waiting:
         where, name = waiting.pop()
         home = where.find(name)
-        if home is None or (home.path, name) in found:
+        if home is None or (home.path, name) in modules:
             continue
-        found[home.path, name] = home
+        modules[home.path, name] = home
         waiting += [(home, used) for used in home.uses(name)]
-    return tuple((home, name) for (_, name), home in found.items())
+    return tuple((home, name) for (_, name), home in modules.items())

@@ -85,23 +85,23 @@ def main() -> int:
         if given.daily:
             day = int(os.environ.get("ROPECONV_TESTS_DAY") or date.today().toordinal())
             chosen = [chosen[(day * given.daily + index) % len(chosen)] for index in range(given.daily)]
-        results = list(pool.map(lambda one: report(*one, models, options), chosen))
+        results = list(pool.map(lambda program: report(*program, models, options), chosen))
     return int(any(results))
 
 
 def selected(names: list[str], everything: bool) -> list[tuple[LabRuntime, str]]:
     """The runtimes and versions to execute."""
-    found = []
+    programs = []
     for runtime in RUNTIMES:
         if not names:
-            found += [(runtime, version) for version in (runtime.versions if everything else runtime.quick)]
+            programs += [(runtime, version) for version in (runtime.versions if everything else runtime.quick)]
         for name in names:
-            wanted, _, version = name.partition("@")
-            if wanted == runtime.name:
-                found += [(runtime, one) for one in ((version,) if version else runtime.versions)]
-    if names and not found:
+            runtime_name, _, version = name.partition("@")
+            if runtime_name == runtime.name:
+                programs += [(runtime, release) for release in ((version,) if version else runtime.versions)]
+    if names and not programs:
         raise SystemExit(f"no such runtime in the lab; known: {', '.join(runtime.name for runtime in RUNTIMES)}")
-    return found
+    return programs
 
 
 def report(runtime: LabRuntime, version: str, models: Models, options: Options) -> bool:
@@ -126,26 +126,26 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
     names = list(options.models or models.configs)
     if known is not None and (options.check or options.new):
         names = [name for name in names if (name in known.models) is not options.new]
-    asked = {name: models[name] for name in names}
-    questions = [cell.question for of_model in asked.values() for cell in of_model]
-    found = answers(runtime, version, questions, options.reuse)
+    chosen = {name: models[name] for name in names}
+    questions = [cell.question for of_model in chosen.values() for cell in of_model]
+    by_question = answers(runtime, version, questions, options.reuse)
     recorded, problems = {}, []
     results: dict[str, dict[str, str]] = {}
-    for name, of_model in asked.items():
-        outcomes = {cell.name: outcome(cell, found[cell.key]) for cell in of_model}
+    for name, of_model in chosen.items():
+        outcomes = {cell.name: outcome(cell, by_question[cell.key]) for cell in of_model}
         results[name] = {cell: result.status for cell, result in outcomes.items()}
         recorded[name] = model_record(of_model, outcomes)
         if options.check and known is not None and results[name] != known.models[name].statuses(tuple(outcomes)):
             problems.append(f"{name}: the record of {known.date} says something else; run scripts/lab {runtime.name}")
     if not options.check:
         today = date.today().isoformat()
-        made = Record(runtime.name, version, today, runtime.how, recorded)
-        save(made if known is None else extended(known, recorded, today))
+        record = Record(runtime.name, version, today, runtime.how, recorded)
+        save(record if known is None else extended(known, recorded, today))
         save_models(models.configs)
         for read in (records, lab_models, results_by_type):
             read.cache_clear()
     row, covered = row_of(runtime.name, version)
-    against = [problem for name, of_model in asked.items() for problem in disagreements(row, of_model, results[name])]
+    against = [problem for name, of_model in chosen.items() for problem in disagreements(row, of_model, results[name])]
     if not covered and not options.check:
         before = previous(runtime.name, version)
         lines = [f"changed since {before.version}: {line}" for line in changes(before, recorded)] if before else []

@@ -32,7 +32,7 @@ def predicted(cell: Cell, runtime: Runtime) -> Verdict:
     return judge(cell.config, cell.family, cell.schedule, cell.before, runtime)
 
 
-def disagreements(runtime: Runtime, cells: Iterable[Cell], seen: dict[str, str]) -> Iterator[Disagreement]:
+def disagreements(runtime: Runtime, cells: Iterable[Cell], statuses: dict[str, str]) -> Iterator[Disagreement]:
     """Yield the cells for which the table disagrees with the lab.
 
     What the lab could not see may be stated from reading the source.
@@ -40,10 +40,10 @@ def disagreements(runtime: Runtime, cells: Iterable[Cell], seen: dict[str, str])
     Args:
         runtime: The row, cut to one version.
         cells: The cells of one model.
-        seen: The status of each by its name.
+        statuses: The status of each by its name.
     """
     for cell in cells:
         stated = predicted(cell, runtime)
-        unseen = seen[cell.name] == "unknown" and stated.grade == "read"
-        if stated.status != seen[cell.name] and not unseen:
-            yield Disagreement(cell, seen[cell.name], stated)
+        unseen = statuses[cell.name] == "unknown" and stated.grade == "read"
+        if stated.status != statuses[cell.name] and not unseen:
+            yield Disagreement(cell, statuses[cell.name], stated)

@@ -110,12 +110,12 @@ def config_key(config: dict[str, Any]) -> str:
 
 def sources(tiny: bool = True, published: bool = True) -> dict[str, dict[str, Any]]:
     """The configs of the lab by name."""
-    found: dict[str, dict[str, Any]] = {}
+    forms: dict[str, dict[str, Any]] = {}
     if tiny:
-        found |= dict(tiny_configs()) | dict(wrapper_configs())
+        forms |= dict(tiny_configs()) | dict(wrapper_configs())
     if published:
-        found |= dict(published_configs())
-    return found
+        forms |= dict(published_configs())
+    return forms
 
 
 def cells(model: str, config: dict[str, Any]) -> Iterator[Cell]:
@@ -123,13 +123,13 @@ def cells(model: str, config: dict[str, Any]) -> Iterator[Cell]:
     family = detect(config)
     if family.refuse:
         return
-    seen = read_spec(config, family)
-    base = seen.unscaled() if seen.scaled else seen
-    yield Cell(model, SOURCE, "", config, seen.current(), seen, family)
+    current = read_spec(config, family)
+    base = current.unscaled() if current.scaled else current
+    yield Cell(model, SOURCE, "", config, current.current(), current, family)
     for method, recipe in methods(base).items():
         if model != family.name and method not in PUBLISHED:
             continue
-        spec = seen if method == AS_IS else base
+        spec = current if method == AS_IS else base
         try:
             schedule = recipe.schedule(spec)
         except (RecipeError, RopeconvError):

@@ -52,11 +52,11 @@ def outcome(cell: Cell, answer: dict[str, Any]) -> Outcome:
         return Outcome("refused", f"{answer['error']} ({answer['stage']})")
     if not any(kind == "global" for kind, _ in _layers(cell, answer)):
         return Outcome("unknown", "no layer was seen that the schedule is for")
-    found = next(_differences(cell, answer), "")
-    if not found:
+    difference = next(_differences(cell, answer), "")
+    if not difference:
         return Outcome("exact")
-    of_schedule = found.startswith(("frequencies", "attention factor", "inside the trained context"))
-    return Outcome("ignored" if of_schedule and _unscaled(cell, answer) else "differs", found)
+    of_schedule = difference.startswith(("frequencies", "attention factor", "inside the trained context"))
+    return Outcome("ignored" if of_schedule and _unscaled(cell, answer) else "differs", difference)
 
 
 def _differences(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
@@ -72,9 +72,11 @@ def _differences(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
             continue
         if _pairs(cell, answer, rope) != cell.family.layout:
             yield f"rotates {_pairs(cell, answer, rope)} pairs"
-        wanted, attention_factor = (schedule.inv_freq, schedule.attention_factor) if kind == "global" else (local, 1.0)
+        expected, attention_factor = (
+            (schedule.inv_freq, schedule.attention_factor) if kind == "global" else (local, 1.0)
+        )
         words = "" if kind == "global" else "window layers: "
-        yield from _vector(words, rope["inv_freq"], wanted)
+        yield from _vector(words, rope["inv_freq"], expected)
         yield from _factor(f"{words}attention factor", rope["attention_factor"], attention_factor)
         if kind == "global":
             inside = "inside the trained context: "
@@ -103,29 +105,29 @@ def _layers(cell: Cell, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str,
         yield kind, None if index is None else answer["ropes"][index]
 
 
-def _vector(words: str, found: list[float], wanted: Any) -> Iterator[str]:
-    if len(found) != len(wanted):
-        yield f"{words}rotates {len(found)} pairs, not {len(wanted)}"
+def _vector(words: str, answered: list[float], expected: Any) -> Iterator[str]:
+    if len(answered) != len(expected):
+        yield f"{words}rotates {len(answered)} pairs, not {len(expected)}"
         return
-    rotating = np.asarray(wanted) != 0
-    turned = np.count_nonzero(np.asarray(found)[~rotating])
+    rotating = np.asarray(expected) != 0
+    turned = np.count_nonzero(np.asarray(answered)[~rotating])
     if turned:
         yield f"{words}frequencies are not 0 in {turned} pairs that stand still in the schedule"
         return
-    ratio = np.asarray(found)[rotating] / np.asarray(wanted)[rotating]
+    ratio = np.asarray(answered)[rotating] / np.asarray(expected)[rotating]
     if np.abs(ratio - 1).max() > FREQUENCIES:
         yield f"{words}frequencies are {ratio.min():.6g} to {ratio.max():.6g} times those of the schedule"
 
 
-def _factor(words: str, found: float, wanted: float) -> Iterator[str]:
-    if abs(found - wanted) > FACTORS * wanted:
-        yield f"{words} {found:.6g}, not {wanted:.6g}"
+def _factor(words: str, answered: float, expected: float) -> Iterator[str]:
+    if abs(answered - expected) > FACTORS * expected:
+        yield f"{words} {answered:.6g}, not {expected:.6g}"
 
 
 def _logits(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
-    wanted = cell.schedule.softmax_scale
+    expected = cell.schedule.softmax_scale
     if cell.family.mla and answer.get("scaling"):
-        yield from _factor("factor on logits", answer["scaling"] / _unscaled_logits(cell), wanted)
+        yield from _factor("factor on logits", answer["scaling"] / _unscaled_logits(cell), expected)
     steps = cell.schedule.query_scaling
     if cell.family.keys.query_beta:
         position = cell.schedule.context - 1
@@ -143,8 +145,8 @@ def _unscaled(cell: Cell, answer: dict[str, Any]) -> bool:
     """Whether every layer that a change is for rotates as it did before any scaling."""
     before: RopeSpec = cell.before
     plain = before.base_form(before.rope_theta).inv_freq(before.rotary_dim)
-    wanted = cell.schedule
-    if wanted.attention_factor == 1 and not list(_vector("", list(wanted.inv_freq), plain)):
+    schedule = cell.schedule
+    if schedule.attention_factor == 1 and not list(_vector("", list(schedule.inv_freq), plain)):
         return False
     ropes = [rope for kind, rope in _layers(cell, answer) if kind == "global" and rope is not None]
     return bool(ropes) and all(

@@ -47,7 +47,11 @@ def changes(before: Record, models: Mapping[str, ModelRecord]) -> Iterator[str]:
         old = before.models[name]
         if (model.most, model.others) != (old.most, old.others):
             cells = {
-                cell for result in (old, model) for by in result.others.values() for one in by.values() for cell in one
+                cell
+                for result in (old, model)
+                for by in result.others.values()
+                for cells in by.values()
+                for cell in cells
             }
             left, right = old.statuses(tuple(sorted(cells))), model.statuses(tuple(sorted(cells)))
             differing = [f"{cell}: {left[cell]} -> {right[cell]}" for cell in left if left[cell] != right[cell]]

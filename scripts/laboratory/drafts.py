@@ -65,17 +65,17 @@ def main(name: str = "", version: str = "") -> None:
         if name not in ("", runtime.name):
             continue
         program = dataclasses.replace(runtime, program=f"{runtime.name}_draft.py")
-        for label, found in _run(program, version or runtime.versions[-1], questions).items():
-            if "ropes" not in found:
-                print(f"{runtime.name} {label}: {found}")
+        for label, answer in _run(program, version or runtime.versions[-1], questions).items():
+            if "ropes" not in answer:
+                print(f"{runtime.name} {label}: {answer}")
                 continue
-            ratio = np.array(found["ropes"][0]["inv_freq"]) / head.schedule.inv_freq
+            ratio = np.array(answer["ropes"][0]["inv_freq"]) / head.schedule.inv_freq
             print(
                 f"{runtime.name} {label}: frequencies within {np.abs(ratio - 1).max():.1g} of the schedule, "
-                f"{found['rows']:,} positions, {found['served']:,} tokens served"
+                f"{answer['rows']:,} positions, {answer['served']:,} tokens served"
             )
-            if "refused" in found:
-                print(f"  only where longer contexts are allowed; else {found['refused'].partition('. ')[0]}")
+            if "refused" in answer:
+                print(f"  only where longer contexts are allowed; else {answer['refused'].partition('. ')[0]}")
 
 
 if __name__ == "__main__":

@@ -25,17 +25,21 @@ def answers(runtime: LabRuntime, version: str, questions: Iterable[dict[str, Any
 
     reuse: ask only what the last run was not asked. Raises RuntimeError where the program fails.
     """
-    asked = {question["id"]: question for question in questions}
+    by_id = {question["id"]: question for question in questions}
     kept = ROOT / "answers" / f"{runtime.name}-{version}.jsonl"
-    found = {key: one for key, one in read(kept).items() if key in asked} if reuse and kept.exists() else {}
-    missing = [question for key, question in asked.items() if key not in found]
+    answers_by_id = (
+        {key: answer for key, answer in read(kept).items() if key in by_id} if reuse and kept.exists() else {}
+    )
+    missing = [question for key, question in by_id.items() if key not in answers_by_id]
     if missing:
-        found |= _run(runtime, version, missing)
+        answers_by_id |= _run(runtime, version, missing)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text("".join(json.dumps(one) + "\n" for one in found.values()))
-    if set(asked) - set(found):
-        raise RuntimeError(f"{runtime.name} {version} left {len(set(asked) - set(found))} questions without an answer")
-    return found
+        kept.write_text("".join(json.dumps(answer) + "\n" for answer in answers_by_id.values()))
+    if set(by_id) - set(answers_by_id):
+        raise RuntimeError(
+            f"{runtime.name} {version} left {len(set(by_id) - set(answers_by_id))} questions without an answer"
+        )
+    return answers_by_id
 
 
 def _run(runtime: LabRuntime, version: str, questions: list[dict[str, Any]]) -> Answers:
@@ -53,7 +57,7 @@ def _run(runtime: LabRuntime, version: str, questions: list[dict[str, Any]]) -> 
 def read(path: Path) -> Answers:
     """The answers in a file, by the id of the question."""
     with open(path, encoding="utf-8") as lines:
-        return {found["id"]: found for found in map(json.loads, lines)}
+        return {answer["id"]: answer for answer in map(json.loads, lines)}
 
 
 def variables(place: Environment) -> dict[str, str]:

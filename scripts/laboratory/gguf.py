@@ -48,13 +48,13 @@ def main() -> int:
             opened = open_source(str(source))
             assert isinstance(opened, Source)
             family = detect(opened.config()).name
-            found = dict(_cells(source, Path(folder)))
-        statuses = {name: status for name, (status, _) in found.items()}
+            by_cell = dict(_cells(source, Path(folder)))
+        statuses = {name: status for name, (status, _) in by_cell.items()}
         differs = tuple(name for name, status in statuses.items() if status != "exact")
         wrong += bool(differs)
         models[family] = ModelRecord(
             digest="",
-            rope_types=tuple(sorted({encoding for status, encoding in found.values() if status == "exact"})),
+            rope_types=tuple(sorted({encoding for status, encoding in by_cell.values() if status == "exact"})),
             most="exact",
             others={"differs": {"logits": differs}} if differs else {},
         )
@@ -74,8 +74,8 @@ def _cells(source: Path, folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
             plan: Plan = bake(source, recipe, folder / f"{number}.gguf")
         except (RopeconvError, RecipeError):
             continue
-        reference, found = of_transformers(source, plan), of_llamacpp(folder / f"{number}.gguf")
-        worst = max(figures.kl_mean for figures in beyond(reference, found))
+        reference, loaded = of_transformers(source, plan), of_llamacpp(folder / f"{number}.gguf")
+        worst = max(figures.kl_mean for figures in beyond(reference, loaded))
         control = min(figures.kl_mean for figures in beyond(reference, unscaled))
         exact = worst < ALLOWED and control > 30 * worst
         yield f"{method} / {plan.result.encoding}", ("exact" if exact else "differs", plan.result.encoding)

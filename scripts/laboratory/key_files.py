@@ -32,8 +32,10 @@ def model_of(family: Family) -> Model:
     from transformers.models.auto import modeling_auto
 
     mappings = [getattr(modeling_auto, name) for name in CAUSAL]
-    found = [names[one] for names in mappings for one in family.model_types if one in names]
-    classes = [name for one in found for name in ((one,) if isinstance(one, str) else one)]
+    classes_of_types = [
+        names[model_type] for names in mappings for model_type in family.model_types if model_type in names
+    ]
+    classes = [name for entry in classes_of_types for name in ((entry,) if isinstance(entry, str) else entry)]
     return Model(family.name, family.model_types, tuple(dict.fromkeys(classes)))
 
 
@@ -47,7 +49,7 @@ def transformers(root: Path, models: list[Model]) -> Iterator[tuple[str, Keys]]:
         for model_type in MODEL_TYPE.findall(path.read_text("utf-8"))
     }
     for model in models:
-        for folder in dict.fromkeys(folders[one] for one in model.types if one in folders):
+        for folder in dict.fromkeys(folders[model_type] for model_type in model.types if model_type in folders):
             for path in folder.glob("modeling_*.py"):
                 if not re.search(r"_(tf|flax)_", path.name):
                     yield model.name, attention_keys(path)
@@ -68,14 +70,14 @@ def vllm(root: Path, models: list[Model]) -> Iterator[tuple[str, Keys]]:
 
 def _pairs(tree: ast.Module) -> dict[str, tuple[str, str]]:
     """The entries of the dictionaries of a file whose values are pairs of texts."""
-    found = {}
+    constants = {}
     for node in ast.walk(tree):
         for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
             if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple):
-                texts = [one.value for one in value.elts if isinstance(one, ast.Constant)]
+                texts = [item.value for item in value.elts if isinstance(item, ast.Constant)]
                 if len(texts) >= 2:
-                    found[key.value] = (texts[0], texts[1])
-    return found
+                    constants[key.value] = (texts[0], texts[1])
+    return constants
 
 
 def sglang(root: Path, models: list[Model]) -> Iterator[tuple[str, Keys]]:
@@ -86,7 +88,7 @@ def sglang(root: Path, models: list[Model]) -> Iterator[tuple[str, Keys]]:
     for path in (package / "models").glob("*.py"):
         for node in parsed(path).body:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "EntryClass":
-                entries |= {one.id: path for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+                entries |= {item.id: path for item in ast.walk(node.value) if isinstance(item, ast.Name)}
     for model in models:
         for architecture in model.classes:
             if architecture in entries:
@@ -97,12 +99,12 @@ def mlx_lm(root: Path, models: list[Model]) -> Iterator[tuple[str, Keys]]:
     """mlx-lm: the file of each model type, or the one that it is mapped to."""
     package = root / "mlx_lm"
     yield "", _all([package / "models" / "rope_utils.py"])
-    found = re.search(
+    mapping = re.search(
         r"^MODEL_REMAPPING = (\{.*?^\})", (package / "utils.py").read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
-    mapped: dict[str, str] = ast.literal_eval(found[1]) if found else {}
+    mapped: dict[str, str] = ast.literal_eval(mapping[1]) if mapping else {}
     for model in models:
-        for path in {package / "models" / f"{mapped.get(one, one)}.py" for one in model.types}:
+        for path in {package / "models" / f"{mapped.get(model_type, model_type)}.py" for model_type in model.types}:
             if path.is_file():
                 yield model.name, attention_keys(path)
 
@@ -122,10 +124,10 @@ def exllamav3(root: Path, models: list[Model]) -> Iterator[tuple[str, Keys]]:
 
 
 def _all(paths: Any) -> Keys:
-    found = Keys()
+    keys = Keys()
     for path in paths:
-        found.add(keys_in(parsed(path)))
-    return found
+        keys.add(keys_in(parsed(path)))
+    return keys
 
 
 FILES: dict[str, Callable[[Path, list[Model]], Iterator[tuple[str, Keys]]]] = {

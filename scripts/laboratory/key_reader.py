@@ -43,20 +43,20 @@ def parsed(path: Path) -> ast.Module:
 
 def configured_keys(path: Path) -> Keys:
     """The keys that the config classes of a file ask for by name, with those of their bases in files beside it."""
-    found = Keys()
+    keys = Keys()
     for source in {path, *(source for source, name in _imported(path).values() if name.endswith("Config"))}:
         for node in ast.walk(parsed(source)):
             if isinstance(node, ast.Call) and _last(node.func) in READERS:
-                _call(node, found, of_self=False)
-    return found
+                _call(node, keys, of_self=False)
+    return keys
 
 
 def keys_in(tree: ast.AST, of_self: bool = False) -> Keys:
     """Every key that a tree reads. of_self: whether `self` is a config as well."""
-    found = Keys()
+    keys = Keys()
     for node in ast.walk(tree):
-        _read(node, found, of_self)
-    return found
+        _read(node, keys, of_self)
+    return keys
 
 
 def attention_keys(path: Path, names: Iterable[str] = ()) -> Keys:
@@ -65,24 +65,24 @@ def attention_keys(path: Path, names: Iterable[str] = ()) -> Keys:
     path: the file. names: of the classes to begin with, by default all of the file. What they use is followed, in files
     beside it too.
     """
-    wanted = [(path, name) for name in names or _defined(path)]
-    found, done = Keys(), set[tuple[Path, str]]()
-    while wanted:
-        source, name = wanted.pop()
+    pending = [(path, name) for name in names or _defined(path)]
+    keys, done = Keys(), set[tuple[Path, str]]()
+    while pending:
+        source, name = pending.pop()
         if (source, name) in done or OTHER.search(name):
             continue
         done.add((source, name))
         node = _defined(source).get(name)
         if node is None:
-            wanted += [_imported(source)[name]] if name in _imported(source) else []
+            pending += [_imported(source)[name]] if name in _imported(source) else []
             continue
         if ATTENTION.search(name):
-            found.add(keys_in(node))
+            keys.add(keys_in(node))
         else:
             for function in _functions(node):
-                found.add(_handed_on(function))
-        wanted += [(source, one.id) for one in ast.walk(node) if isinstance(one, ast.Name)]
-    return found
+                keys.add(_handed_on(function))
+        pending += [(source, child.id) for child in ast.walk(node) if isinstance(child, ast.Name)]
+    return keys
 
 
 @cache
@@ -104,7 +104,7 @@ def _imports(path: Path, tree: ast.Module) -> Iterator[tuple[str, tuple[Path, st
             continue
         source = _beside(path, node)
         if source is not None:
-            yield from ((one.asname or one.name, (source, one.name)) for one in node.names)
+            yield from ((alias.asname or alias.name, (source, alias.name)) for alias in node.names)
 
 
 def _beside(path: Path, node: ast.ImportFrom) -> Path | None:
@@ -123,7 +123,7 @@ def _beside(path: Path, node: ast.ImportFrom) -> Path | None:
 
 
 def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    return (one for one in ast.walk(node) if isinstance(one, ast.FunctionDef))
+    return (child for child in ast.walk(node) if isinstance(child, ast.FunctionDef))
 
 
 def _handed_on(function: ast.FunctionDef) -> Keys:
@@ -134,57 +134,61 @@ def _handed_on(function: ast.FunctionDef) -> Keys:
             for target in node.targets:
                 if isinstance(target, (ast.Name, ast.Attribute)):
                     values.setdefault(_last(target), []).append(node.value)
-    found, wanted, seen = Keys(), [], set()
+    keys, pending, visited = Keys(), [], set()
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and ATTENTION.search(_last(node.func)) and not OTHER.search(_last(node.func)):
-            wanted += [*node.args, *(one.value for one in node.keywords)]
-    while wanted:
-        tree = wanted.pop()
-        found.add(keys_in(tree))
-        for one in ast.walk(tree):
-            if isinstance(one, (ast.Name, ast.Attribute)) and (name := _last(one)) in values and name not in seen:
-                seen.add(name)
-                wanted += values[name]
-    return found
+            pending += [*node.args, *(keyword.value for keyword in node.keywords)]
+    while pending:
+        tree = pending.pop()
+        keys.add(keys_in(tree))
+        for child in ast.walk(tree):
+            if (
+                isinstance(child, (ast.Name, ast.Attribute))
+                and (name := _last(child)) in values
+                and name not in visited
+            ):
+                visited.add(name)
+                pending += values[name]
+    return keys
 
 
-def _read(node: ast.AST, found: Keys, of_self: bool) -> None:
+def _read(node: ast.AST, keys: Keys, of_self: bool) -> None:
     """Adds the key that one node reads."""
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and _holds(node.value, of_self):
         if not NOT_KEYS.match(node.attr) and node.attr not in CONFIGS:
-            found.top.add(node.attr)
+            keys.top.add(node.attr)
     elif isinstance(node, ast.Call):
-        _call(node, found, of_self)
+        _call(node, keys, of_self)
     elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        _in(node.value, node.slice, found, of_self)
+        _in(node.value, node.slice, keys, of_self)
     elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-        _in(node.comparators[0], node.left, found, of_self)
+        _in(node.comparators[0], node.left, keys, of_self)
         listed = node.comparators[0]
         if (
             isinstance(listed, (ast.Tuple, ast.List, ast.Set))
             and isinstance(node.left, ast.Name)
             and node.left.id in "key"
         ):
-            found.rope |= set(_texts(listed))
+            keys.rope |= set(_texts(listed))
 
 
-def _call(node: ast.Call, found: Keys, of_self: bool) -> None:
+def _call(node: ast.Call, keys: Keys, of_self: bool) -> None:
     name, arguments = _last(node.func), node.args
     if name in ("getattr", "hasattr") and len(arguments) > 1 and _holds(arguments[0], of_self):
-        found.top |= set(_texts(arguments[1]))
+        keys.top |= set(_texts(arguments[1]))
     elif name in METHODS and isinstance(node.func, ast.Attribute) and arguments:
-        _in(node.func.value, arguments[0], found, of_self)
+        _in(node.func.value, arguments[0], keys, of_self)
     elif name in READERS and len(arguments) > 1:
-        found.top |= {text.removeprefix("text_config->").partition("->")[0] for text in _texts(arguments[1])}
+        keys.top |= {text.removeprefix("text_config->").partition("->")[0] for text in _texts(arguments[1])}
 
 
-def _in(place: ast.AST, key: ast.AST, found: Keys, of_self: bool) -> None:
+def _in(place: ast.AST, key: ast.AST, keys: Keys, of_self: bool) -> None:
     """Adds a key that is looked up in a dictionary."""
     name = _last(place)
     if DICTIONARY.search(name):
-        found.rope |= set(_texts(key))
+        keys.rope |= set(_texts(key))
     elif name in ("kwargs", "config_dict", "hf_config_dict") or _holds(place, of_self):
-        found.top |= {text for text in _texts(key) if text.isidentifier()}
+        keys.top |= {text for text in _texts(key) if text.isidentifier()}
 
 
 def _holds(node: ast.AST, of_self: bool) -> bool:
@@ -203,4 +207,4 @@ def _last(node: ast.AST) -> str:
 
 def _texts(node: ast.AST) -> Iterable[str]:
     listed = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else [node]
-    return (one.value for one in listed if isinstance(one, ast.Constant) and isinstance(one.value, str))
+    return (item.value for item in listed if isinstance(item, ast.Constant) and isinstance(item.value, str))

@@ -28,7 +28,8 @@ def main(names: list[str]) -> None:
         if runtime.name in (names or FILES):
             versions = sorted(runtime.versions, key=version_key)
             roots = {
-                one: wheel_sources(runtime.name, one, ROOT / "sources" / f"{runtime.name}-{one}") for one in versions
+                release: wheel_sources(runtime.name, release, ROOT / "sources" / f"{runtime.name}-{release}")
+                for release in versions
             }
             write(runtime.name, {version: record(runtime.name, root, models) for version, root in roots.items()})
 
@@ -51,7 +52,7 @@ def record(runtime: str, root: Path, models: list[Model]) -> dict[str, Any]:
 
 def write(runtime: str, versions: dict[str, Any]) -> None:
     """Writes the file of a runtime, with a line per version."""
-    lines = (f"{json.dumps(version)}: {json.dumps(found)}" for version, found in versions.items())
+    lines = (f"{json.dumps(version)}: {json.dumps(keys)}" for version, keys in versions.items())
     (KEYS / f"{runtime}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 
 

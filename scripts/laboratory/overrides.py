@@ -66,9 +66,9 @@ def main(name: str = "", version: str = "") -> None:
             continue
         program = dataclasses.replace(runtime, program=f"{runtime.name}_overrides.py")
         questions = [question for config in CASES for question in asked(config, runtime.name)]
-        found = _run(program, version or runtime.versions[-1], questions)
+        by_question = _run(program, version or runtime.versions[-1], questions)
         for label in (question["id"].rpartition(" ")[0] for question in questions[::3]):
-            given, written, before = (found[f"{label} {way}"] for way in ("overrides", "written", "unchanged"))
+            given, written, before = (by_question[f"{label} {way}"] for way in ("overrides", "written", "unchanged"))
             if "ropes" not in given:
                 print(f"{runtime.name} {label}: {given}; written: {written}")
                 continue

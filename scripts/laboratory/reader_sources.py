@@ -50,9 +50,9 @@ def ollama(files: Mapping[str, str]) -> Names:
     read: dict[str, set[str]] = {arch: set() for arch in always}
     folders = {path.rpartition("/")[0] for path in files if path.startswith("model/models/")}
     for folder in folders:
-        own = {path: text for path, text in files.items() if path.rpartition("/")[0] == folder}
-        archs = {arch for text in own.values() for arch in REGISTERED.findall(text)} & read.keys()
-        for path, text in own.items():
+        siblings = {path: text for path, text in files.items() if path.rpartition("/")[0] == folder}
+        archs = {arch for text in siblings.values() for arch in REGISTERED.findall(text)} & read.keys()
+        for path, text in siblings.items():
             if not re.search(r"embed|vision|audio|_test", path):
                 for arch in archs:
                     read[arch] |= {*READ.findall(text), *TENSOR.findall(text)}
@@ -100,15 +100,19 @@ def files_at(folder: Path, commit: str, paths: tuple[str, ...]) -> dict[str, str
         return subprocess.run(["git", "-C", folder, *arguments], check=True, capture_output=True).stdout
 
     listed = git("ls-tree", "-r", "--name-only", commit, *paths).decode().splitlines()
-    wanted = [path for path in listed if path.endswith((".go", ".cpp", ".h"))]
-    return {path: git("show", f"{commit}:{path}").decode("utf-8", "replace") for path in wanted}
+    sources = [path for path in listed if path.endswith((".go", ".cpp", ".h"))]
+    return {path: git("show", f"{commit}:{path}").decode("utf-8", "replace") for path in sources}
 
 
 def tags(folder: Path, rows: list[Reader]) -> dict[str, str]:
     """The released versions in the rows of a reader, and their tags."""
     listed = subprocess.run(["git", "-C", folder, "tag"], check=True, capture_output=True, text=True).stdout.split()
     versions = {tag.removeprefix("v"): tag for tag in listed if re.fullmatch(r"v[\d.]+", tag)}
-    return {one: versions[one] for one in sorted(versions, key=version_key) if any(row.covers(one) for row in rows)}
+    return {
+        release: versions[release]
+        for release in sorted(versions, key=version_key)
+        if any(row.covers(release) for row in rows)
+    }
 
 
 def digest(read: Mapping[str, Names]) -> Digest:
@@ -170,15 +174,15 @@ def main() -> int:
     name, folder, *named = sys.argv[1:]
     rows = [row for row in gguf_readers() if row.name == name]
     extract, paths = SOURCES[name]
-    commits = dict(one.split("=") for one in named) or tags(Path(folder), rows)
+    commits = dict(pair.split("=") for pair in named) or tags(Path(folder), rows)
     read = {version: extract(files_at(Path(folder), commit, paths)) for version, commit in commits.items()}
     stored = json.loads(OUT.read_text("utf-8")) if OUT.exists() else {}
     stored[name] = digest(read)
-    lines = (f'"{one}": {{\n{_lines(changes)}\n}}' for one, changes in sorted(stored.items()))
+    lines = (f'"{release}": {{\n{_lines(changes)}\n}}' for release, changes in sorted(stored.items()))
     OUT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    found = [*contradictions(rows, stored[name])]
-    print("\n".join([f"{name}: {len(stored[name])} architectures in {len(read)} versions", *found]))
-    return int(bool(found))
+    problems = [*contradictions(rows, stored[name])]
+    print("\n".join([f"{name}: {len(stored[name])} architectures in {len(read)} versions", *problems]))
+    return int(bool(problems))
 
 
 def _lines(changes: Digest) -> str:

@@ -35,11 +35,11 @@ def model_record(cells: Iterable[Cell], outcomes: Mapping[str, Outcome]) -> Mode
     others: dict[str, dict[str, tuple[str, ...]]] = {}
     shared = details.pop() if len(details) == 1 else None
     for cell in cells:
-        found = outcomes[cell.name]
-        if found.status == most:
+        outcome = outcomes[cell.name]
+        if outcome.status == most:
             continue
-        by_detail = others.setdefault(found.status, {})
-        by_detail[found.detail] = (*by_detail.get(found.detail, ()), cell.name)
+        by_detail = others.setdefault(outcome.status, {})
+        by_detail[outcome.detail] = (*by_detail.get(outcome.detail, ()), cell.name)
     return ModelRecord(
         digest=digest(cells),
         rope_types=tuple(sorted({cell_type(cell) for cell in cells})),
@@ -57,8 +57,8 @@ def digest(cells: Iterable[Cell]) -> str:
 
 def cell_type(cell: Cell) -> str:
     """The rope type in the config of a cell, as transformers reads it."""
-    found, _ = rope_dict(text_part(cell.config, cell.family), cell.family)
-    return rope_type(found, newest("transformers").rule_set(cell.family.name))
+    rope, _ = rope_dict(text_part(cell.config, cell.family), cell.family)
+    return rope_type(rope, newest("transformers").rule_set(cell.family.name))
 
 
 def save_models(configs: Mapping[str, dict[str, Any]]) -> None:

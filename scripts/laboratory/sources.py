@@ -125,9 +125,9 @@ def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
         config["architectures"] = [_class_name(model_type)]
         for path in TINY[model_type].inner or ("",):
             part = part_at(config, path)
-            made = _published(dict(part), settings)
+            published = _published(dict(part), settings)
             part.clear()
-            part.update(made)
+            part.update(published)
         yield _name(config), config
     for model_type, changes in NESTED.items():
         settings = _without_null({**COMMON, **changes})

@@ -24,57 +24,57 @@ REPEATS = 2  # needles in each piece of a document and at each distance
 DISTANCES = (32, 64, 128, 192, 240)
 
 
-def trainings(how: Training) -> list[Training]:
-    """The models of one seed, in the order of their bases. how: the training, of which these take half the steps."""
-    smallest = ropeconv.bound(LENGTH, how.head_dim, how.head_dim).base
-    own = replace(how, length=LENGTH, steps=max(1, how.steps // 2), tiled=0.0, needles=1.0)
-    return [replace(own, base=round(share * smallest, 1)) for share in TIMES_BOUND]
+def trainings(training: Training) -> list[Training]:
+    """The models of one seed, in the order of their bases. training: these take half its steps."""
+    smallest = ropeconv.bound(LENGTH, training.head_dim, training.head_dim).base
+    short = replace(training, length=LENGTH, steps=max(1, training.steps // 2), tiled=0.0, needles=1.0)
+    return [replace(short, base=round(share * smallest, 1)) for share in TIMES_BOUND]
 
 
-def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
+def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
     """Losses in nats and needles found in percent by the name of the model, float64 [documents].
 
     model: trained as `how` says. corpus: with BEYOND times LENGTH + 1 tokens of each document.
     """
-    ids, own = corpus.test[:, : BEYOND * LENGTH + 1], trained_with(how)
+    ids, recipe = corpus.test[:, : BEYOND * LENGTH + 1], trained_with(training)
     pieces = ids[:, : BEYOND * LENGTH].reshape(-1, LENGTH)
     numbers = {
-        "loss": predict(model, pieces, own).loss.reshape(len(ids), -1).mean(1),
-        "loss beyond": predict(model, ids, own).loss[:, LENGTH:].mean(1),
+        "loss": predict(model, pieces, recipe).loss.reshape(len(ids), -1).mean(1),
+        "loss beyond": predict(model, ids, recipe).loss[:, LENGTH:].mean(1),
     }
     for distance in DISTANCES:
-        numbers[f"retrieved {distance}"] = retrieved(model, pieces, distance, corpus, own, REPEATS)
-    return {f"{name_of(how)}, {measure}": values for measure, values in numbers.items()}
+        numbers[f"retrieved {distance}"] = retrieved(model, pieces, distance, corpus, recipe, REPEATS)
+    return {f"{name_of(training)}, {measure}": values for measure, values in numbers.items()}
 
 
-def name_of(how: Training) -> str:
+def name_of(training: Training) -> str:
     """The name of a model in the numbers."""
-    return f"{how.base:g}" + (f", {how.rotated:g} rotated" if how.rotated < 1 else "")
+    return f"{training.base:g}" + (f", {training.rotated:g} rotated" if training.rotated < 1 else "")
 
 
-def effective_length(how: Training) -> int | None:
+def effective_length(training: Training) -> int | None:
     """The largest distance in tokens below the first with B(m) < 0, for the base of a model; None without one."""
-    return ropeconv.reach(frequencies(how), 0.0, 1 << 20).effective_length
+    return ropeconv.reach(frequencies(training), 0.0, 1 << 20).effective_length
 
 
-def report(measured: dict[str, Numbers], how: Training) -> Report:
+def report(measured: dict[str, Numbers], training: Training) -> Report:
     """Tables, comparisons and pictures.
 
-    measured: by model and measure, float64 [models, documents]. how: the training of plain models.
+    measured: by model and measure, float64 [models, documents]. training: the training of plain models.
     """
-    bases = trainings(how)
+    bases = trainings(training)
     names = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in DISTANCES)]
-    found = {name: np.stack([measured[f"{name_of(base)}, {name}"] for base in bases], 1) for name in names}
+    scores = {name: np.stack([measured[f"{name_of(base)}, {name}"] for base in bases], 1) for name in names}
     lines = [
         [
-            f"{how.base:,.1f}",
+            f"{model.base:,.1f}",
             f"{share:.3g}",
-            f"{reached:,}" if (reached := effective_length(how)) is not None else "all",
-            nats(estimate(found["loss"][:, index])),
-            nats(estimate(found["loss beyond"][:, index])),
-            *(percent(estimate(found[f"retrieved {distance}"][:, index])) for distance in DISTANCES),
+            f"{reached:,}" if (reached := effective_length(model)) is not None else "all",
+            nats(estimate(scores["loss"][:, index])),
+            nats(estimate(scores["loss beyond"][:, index])),
+            *(percent(estimate(scores[f"retrieved {distance}"][:, index])) for distance in DISTANCES),
         ]
-        for index, (share, how) in enumerate(zip(TIMES_BOUND, bases, strict=True))
+        for index, (share, model) in enumerate(zip(TIMES_BOUND, bases, strict=True))
     ]
     smallest = f"{ropeconv.bound(LENGTH, bases[0].head_dim, bases[0].head_dim).base:,.1f}"
     head = ["base", "of b*", "effective length", f"loss, {LENGTH}", f"loss, {LENGTH} to {BEYOND * LENGTH:,}"]
@@ -88,23 +88,26 @@ def report(measured: dict[str, Numbers], how: Training) -> Report:
     above = TIMES_BOUND.index(1.1)
     comparisons = [
         compare(
-            f"{what}, base {how.base:,.1f} minus {bases[above].base:,.1f}", *_pair(found[key], index, above), None, sign
+            f"{title}, base {model.base:,.1f} minus {bases[above].base:,.1f}",
+            *_pair(scores[key], index, above),
+            None,
+            sign,
         )
-        for key, what, sign in (
+        for key, title, sign in (
             ("loss", "loss inside", 0),
             ("loss beyond", "loss beyond", -1),
             *((f"retrieved {distance}", f"found at {distance}", -1) for distance in DISTANCES[-2:]),
         )
-        for index, how in enumerate(bases)
+        for index, model in enumerate(bases)
         if index < above
     ]
     by_base = [
         Curve.of(
-            f"base {how.base:,.0f}",
+            f"base {model.base:,.0f}",
             DISTANCES,
-            [estimate(found[f"retrieved {distance}"][:, index]) for distance in DISTANCES],
+            [estimate(scores[f"retrieved {distance}"][:, index]) for distance in DISTANCES],
         )
-        for index, how in enumerate(bases)
+        for index, model in enumerate(bases)
     ]
     return Report(
         "bound",
@@ -112,8 +115,8 @@ def report(measured: dict[str, Numbers], how: Training) -> Report:
         MEN,
         [table],
         comparisons,
-        [curves(by_base, "distance, tokens", "found, %", "Retrieval by distance"), _losses(found, bases)],
-        {"bases": [how.base for how in bases], "effective_lengths": [effective_length(how) for how in bases]},
+        [curves(by_base, "distance, tokens", "found, %", "Retrieval by distance"), _losses(scores, bases)],
+        {"bases": [model.base for model in bases], "effective_lengths": [effective_length(model) for model in bases]},
         "nats, or percentage points",
     )
 
@@ -122,10 +125,12 @@ def _pair(numbers: Numbers, index: int, above: int) -> tuple[Numbers, Numbers]:
     return numbers[:, index], numbers[:, above]
 
 
-def _losses(found: dict[str, Numbers], bases: list[Training]) -> Any:
+def _losses(scores: dict[str, Numbers], bases: list[Training]) -> Any:
     kinds = (("loss", f"within {LENGTH}"), ("loss beyond", f"{LENGTH} to {BEYOND * LENGTH:,}"))
     made = [
-        Curve.of(name, [how.base for how in bases], [estimate(found[key][:, index]) for index in range(len(bases))])
+        Curve.of(
+            name, [model.base for model in bases], [estimate(scores[key][:, index]) for index in range(len(bases))]
+        )
         for key, name in kinds
     ]
     smallest = ropeconv.bound(LENGTH, bases[0].head_dim, bases[0].head_dim).base

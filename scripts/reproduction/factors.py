@@ -28,57 +28,62 @@ EXPONENTS = (0.0, 0.25, 0.5, 0.625, 0.75, 0.875, 1.0)
 DOCUMENTS = 12
 
 
-def rows(how: Training, factor: int) -> dict[str, ropeconv.Recipe]:
-    """The methods with a factor, by name. how: the training of the models."""
+def rows(training: Training, factor: int) -> dict[str, ropeconv.Recipe]:
+    """The methods with a factor, by name. training: the training of the models."""
     return {
-        "ntk": recipe(how, "ntk", float(factor)),
-        "yarn": recipe(how, "yarn", float(factor)),
-        "yarn, attention factor 1": recipe(how, "yarn", float(factor), attention_factor=1.0),
-        **{f"mixed {exponent}": recipe(how, "mixed", float(factor), mixed_exponent=exponent) for exponent in EXPONENTS},
+        "ntk": recipe(training, "ntk", float(factor)),
+        "yarn": recipe(training, "yarn", float(factor)),
+        "yarn, attention factor 1": recipe(training, "yarn", float(factor), attention_factor=1.0),
+        **{
+            f"mixed {exponent}": recipe(training, "mixed", float(factor), mixed_exponent=exponent)
+            for exponent in EXPONENTS
+        },
     }
 
 
-def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
+def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
     """The mean loss in nats within each length up to factor times the trained one, float64 [lengths, documents].
 
     model: trained as `how` says. The lengths are the trained one times 1 and FACTORS.
     """
 
     def by_length(factor: int, row: ropeconv.Recipe | None) -> Numbers:
-        losses = predict(model, corpus.test[:DOCUMENTS, : factor * how.length + 1], row).loss
-        return np.stack([losses[:, : times * how.length].mean(1) for times in (1, *FACTORS) if times <= factor])
+        losses = predict(model, corpus.test[:DOCUMENTS, : factor * training.length + 1], row).loss
+        return np.stack([losses[:, : times * training.length].mean(1) for times in (1, *FACTORS) if times <= factor])
 
     numbers = {"base": by_length(FACTORS[-1], None)}
     for factor in FACTORS:
-        numbers |= {f"{name}, {factor}": by_length(factor, row) for name, row in rows(how, factor).items()}
+        numbers |= {f"{name}, {factor}": by_length(factor, row) for name, row in rows(training, factor).items()}
     return numbers
 
 
-def report(found: dict[str, Numbers], how: Training) -> Report:
-    """Tables, comparisons and the picture. found: by row and factor, float64 [models, lengths, documents]."""
-    how = trainings(how)[0]
-    names = ["base", *rows(how, FACTORS[0])]
-    lengths = [times * how.length for times in (1, *FACTORS)]
+def report(measured: dict[str, Numbers], training: Training) -> Report:
+    """Tables, comparisons and the picture. measured: by row and factor, float64 [models, lengths, documents]."""
+    training = trainings(training)[0]
+    names = ["base", *rows(training, FACTORS[0])]
+    lengths = [times * training.length for times in (1, *FACTORS)]
 
     def whole(name: str, index: int) -> Numbers:
         """The loss within factor times the trained length, with that factor."""
-        return found["base"][:, index + 1] if name == "base" else found[f"{name}, {FACTORS[index]}"][:, -1]
+        return measured["base"][:, index + 1] if name == "base" else measured[f"{name}, {FACTORS[index]}"][:, -1]
 
     at_factor = [[name, *(nats(estimate(whole(name, index))) for index in range(len(FACTORS)))] for name in names]
     best = [
         optimum(np.array(EXPONENTS), np.stack([whole(f"mixed {exponent}", index) for exponent in EXPONENTS], 1))
         for index in range(len(FACTORS))
     ]
-    at_factor.append(["best exponent", *(f"{one.place.value:.2f} ± {one.place.error or 0:.2f}" for one in best)])
+    at_factor.append(
+        ["best exponent", *(f"{optimum.place.value:.2f} ± {optimum.place.error or 0:.2f}" for optimum in best)]
+    )
     static = f"ntk, {FACTORS[-1]}"
     by_length = {
-        "base": found["base"],
-        f"ntk {FACTORS[-1]}": found[static],
-        "dynamic ntk": np.stack([found["base"][:, 0], *(whole("ntk", index) for index in range(len(FACTORS)))], 1),
+        "base": measured["base"],
+        f"ntk {FACTORS[-1]}": measured[static],
+        "dynamic ntk": np.stack([measured["base"][:, 0], *(whole("ntk", index) for index in range(len(FACTORS)))], 1),
     }
     tables = [
         Table(
-            f"Loss within s times {how.length} tokens, without fine-tuning",
+            f"Loss within s times {training.length} tokens, without fine-tuning",
             ["method", *(f"s = {factor}" for factor in FACTORS)],
             at_factor,
             "In nats per token. Mixed with exponent 0 is position interpolation, with 1 NTK-fixed.",
@@ -109,7 +114,7 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         f"{PENG}; {SU}",
         tables,
         [
-            *(one for index, factor in enumerate(FACTORS) for one in comparisons(whole, index, factor)),
+            *(comparison for index, factor in enumerate(FACTORS) for comparison in comparisons(whole, index, factor)),
             *(
                 compare(
                     f"dynamic ntk minus {name}, {length:,} tokens",

@@ -32,48 +32,48 @@ LARGER = 50.0
 """How many times larger the base of Xiong et al. is: 500,000 instead of 10,000."""
 
 
-def trainings(how: Training) -> list[Training]:
+def trainings(training: Training) -> list[Training]:
     """The models of one seed: half of the windows have needles, and the base is below the bound, as in Llama 2."""
-    return [replace(how, base=1000.0, layers=2, steps=max(1, how.steps // 2), tiled=0.0, needles=0.5)]
+    return [replace(training, base=1000.0, layers=2, steps=max(1, training.steps // 2), tiled=0.0, needles=0.5)]
 
 
-def split(how: Training) -> int:
+def split(training: Training) -> int:
     """The first pair that completes no period within the trained length, where both methods of Men et al. meet."""
-    return math.ceil(how.head_dim / 2 * math.log(how.length / (2 * math.pi)) / math.log(how.base))
+    return math.ceil(training.head_dim / 2 * math.log(training.length / (2 * math.pi)) / math.log(training.base))
 
 
-def bases(how: Training) -> dict[str, float]:
-    """The bases that are fine-tuned with, by name. how: the training of the models."""
-    first = how.base * FACTOR ** (how.head_dim / (2 * split(how)))
+def bases(training: Training) -> dict[str, float]:
+    """The bases that are fine-tuned with, by name. training: the training of the models."""
+    first = training.base * FACTOR ** (training.head_dim / (2 * split(training)))
     return {
-        "unchanged": how.base, "five times": 5 * how.base, "Method 1": first,
-        "fifty times": LARGER * how.base,
+        "unchanged": training.base, "five times": 5 * training.base, "Method 1": first,
+        "fifty times": LARGER * training.base,
     }  # fmt: skip
 
 
-def rows(how: Training) -> dict[str, ropeconv.Recipe]:
-    """What is fine-tuned, by name. how: the training of the models."""
+def rows(training: Training) -> dict[str, ropeconv.Recipe]:
+    """What is fine-tuned, by name. training: the training of the models."""
     return {
-        **{name: recipe(how, "theta", base) for name, base in bases(how).items()},
+        **{name: recipe(training, "theta", base) for name, base in bases(training).items()},
         "Method 2": ropeconv.Recipe.from_dict(
-            {"method": "piecewise", "parameters": {"spec": f"{FACTOR}@{split(how)}"}}
+            {"method": "piecewise", "parameters": {"spec": f"{FACTOR}@{split(training)}"}}
         ),
-        **{name: recipe(how, name, float(FACTOR)) for name in ("linear", "ntk", "yarn")},
+        **{name: recipe(training, name, float(FACTOR)) for name in ("linear", "ntk", "yarn")},
     }
 
 
-def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
+def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
     """Losses in nats and needles found in percent of each row, float64 [documents]. model: trained as `how` says."""
-    length = FACTOR * how.length
+    length = FACTOR * training.length
     ids = corpus.test[:, : 2 * length + 1]
     pieces = ids[:, : 2 * length].reshape(-1, length)
-    tuning = replace(how, length=length, steps=TUNING_STEPS, rate=TUNING_RATE)
+    tuning = replace(training, length=length, steps=TUNING_STEPS, rate=TUNING_RATE)
     numbers = {}
-    for name, row in rows(how).items():
+    for name, row in rows(training).items():
         tuned = copy.deepcopy(model).train()
         undo = ropeconv.patch(tuned, row)
         optimizer = torch.optim.AdamW(tuned.parameters(), TUNING_RATE, (0.9, 0.98), weight_decay=0.1)
-        optimise(tuned, optimizer, tuning, corpus.train, corpus.vocabulary, np.random.default_rng((how.seed, 7)))
+        optimise(tuned, optimizer, tuning, corpus.train, corpus.vocabulary, np.random.default_rng((training.seed, 7)))
         tuned.eval()
         losses = predict(tuned, pieces).loss
         numbers[f"{name}, loss"] = losses.reshape(len(ids), -1).mean(1)
@@ -85,30 +85,30 @@ def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
     return numbers
 
 
-def violations(how: Training, row: ropeconv.Recipe) -> int:
+def violations(training: Training, row: ropeconv.Recipe) -> int:
     """At how many distances below the new length B(m) is negative."""
-    spec = RopeSpec(how.head_dim, how.head_dim, Plain(how.base), how.length, how.length)
-    return ropeconv.reach(row.schedule(spec).inv_freq, 0.0, FACTOR * how.length).count
+    spec = RopeSpec(training.head_dim, training.head_dim, Plain(training.base), training.length, training.length)
+    return ropeconv.reach(row.schedule(spec).inv_freq, 0.0, FACTOR * training.length).count
 
 
-def report(found: dict[str, Numbers], how: Training) -> Report:
-    """Tables, comparisons and the picture. found: by row and measure, float64 [models, documents]."""
-    how = trainings(how)[0]
-    length = FACTOR * how.length
-    smallest = ropeconv.bound(length, how.head_dim, how.head_dim).base
+def report(measured: dict[str, Numbers], training: Training) -> Report:
+    """Tables, comparisons and the picture. measured: by row and measure, float64 [models, documents]."""
+    training = trainings(training)[0]
+    length = FACTOR * training.length
+    smallest = ropeconv.bound(length, training.head_dim, training.head_dim).base
     measures = ("loss", "loss of the last quarter", "loss beyond")
     lines = [
         [
-            f"{name}: {bases(how)[name]:,.0f}" if name in bases(how) else name,
-            f"{violations(how, row)}",
-            *(nats(estimate(found[f"{name}, {loss}"])) for loss in measures),
-            *(percent(estimate(found[f"{name}, found at {distance}"])) for distance in DISTANCES),
+            f"{name}: {bases(training)[name]:,.0f}" if name in bases(training) else name,
+            f"{violations(training, row)}",
+            *(nats(estimate(measured[f"{name}, {loss}"])) for loss in measures),
+            *(percent(estimate(measured[f"{name}, found at {distance}"])) for distance in DISTANCES),
         ]
-        for name, row in rows(how).items()
+        for name, row in rows(training).items()
     ]
     table = Table(
-        f"Trained with {how.length} tokens and base {how.base:,.0f}, then with {length} tokens for {TUNING_STEPS} "
-        f"steps; the smallest base for {length} tokens is b* = {smallest:,.0f}",
+        f"Trained with {training.length} tokens and base {training.base:,.0f}, then with {length} tokens for "
+        f"{TUNING_STEPS} steps; the smallest base for {length} tokens is b* = {smallest:,.0f}",
         ["fine-tuned with", "B < 0", f"loss, {length}", "last quarter", f"{length} to {2 * length:,}",
          *(f"found at {distance}" for distance in DISTANCES)],
         lines,
@@ -116,12 +116,14 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         "needles.",
     )  # fmt: skip
     by_base = [
-        Curve.of(f"found at {distance}", list(bases(how).values()),
-                 [estimate(found[f"{name}, found at {distance}"]) for name in bases(how)])
+        Curve.of(f"found at {distance}", list(bases(training).values()),
+                 [estimate(measured[f"{name}, found at {distance}"]) for name in bases(training)])
         for distance in DISTANCES
     ]  # fmt: skip
     loss = [
-        Curve.of(name, list(bases(how).values()), [estimate(found[f"{row}, {name}"]) for row in bases(how)])
+        Curve.of(
+            name, list(bases(training).values()), [estimate(measured[f"{row}, {name}"]) for row in bases(training)]
+        )
         for name in measures
     ]
     mark = [(smallest, "b*")]
@@ -130,7 +132,7 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         "Fine-tuning to a longer context",
         f"{MEN}; {PENG}; {XIONG}",
         [table],
-        comparisons(found),
+        comparisons(measured),
         [
             curves(by_base, "base", "found, %", "Retrieval after fine-tuning", mark, log=True),
             curves(loss, "base", "loss, nats", "Loss after fine-tuning", mark, log=True),
@@ -139,8 +141,8 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
     )
 
 
-def comparisons(found: dict[str, Numbers]) -> list[Comparison]:
-    """What was claimed of pairs of rows. found: as in `report`."""
+def comparisons(measured: dict[str, Numbers]) -> list[Comparison]:
+    """What was claimed of pairs of rows. measured: as in `report`."""
     far = [f"found at {distance}" for distance in DISTANCES[-2:]]
     claims: list[tuple[str, str, list[str], int | None]] = [
         *((small, "Method 1", ["loss"], 0) for small in ("unchanged", "five times")),
@@ -156,7 +158,7 @@ def comparisons(found: dict[str, Numbers]) -> list[Comparison]:
     ]
     return [
         compare(
-            f"{measure}: {first} minus {second}", found[f"{first}, {measure}"], found[f"{second}, {measure}"],
+            f"{measure}: {first} minus {second}", measured[f"{first}, {measure}"], measured[f"{second}, {measure}"],
             claimed=claim,
         )
         for first, second, measures, claim in claims

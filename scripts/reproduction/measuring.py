@@ -41,11 +41,11 @@ def predict(model: Any, ids: Ids, recipe: ropeconv.Recipe | None = None, last: i
         with torch.no_grad():
             for part in torch.from_numpy(ids).split(max(1, BATCH // ids.shape[1])):
                 batch = part.to(device)
-                wanted = batch[:, -last:] if last else batch[:, 1:]
+                expected = batch[:, -last:] if last else batch[:, 1:]
                 logits = model(input_ids=batch[:, :-1], logits_to_keep=last).logits.float()
-                own = logits.gather(-1, wanted[..., None])[..., 0]
-                losses.append((logits.logsumexp(-1) - own).double().cpu())
-                right.append((logits.argmax(-1) == wanted).double().cpu())
+                chosen = logits.gather(-1, expected[..., None])[..., 0]
+                losses.append((logits.logsumexp(-1) - chosen).double().cpu())
+                right.append((logits.argmax(-1) == expected).double().cpu())
     finally:
         undo()
     return Predicted(torch.cat(losses).numpy(), torch.cat(right).numpy())
@@ -61,11 +61,11 @@ def with_needles(ids: Ids, distance: int, vocabulary: int, seed: int) -> Ids:
 
     ids: int64 [sequences, tokens], texts. vocabulary: tokens of text. seed: of the values.
     """
-    draw, found = np.random.default_rng(seed), ids.copy()
+    draw, changed = np.random.default_rng(seed), ids.copy()
     cue = ids.shape[1] - 2
-    for number, row in enumerate(found):
+    for number, row in enumerate(changed):
         hide(row, cue - distance, [cue], number % KINDS, vocabulary, draw)
-    return found
+    return changed
 
 
 def retrieved(
@@ -79,5 +79,5 @@ def retrieved(
         predict(model, with_needles(pieces, distance, corpus.vocabulary, seed), recipe, last=1).right
         for seed in range(repeats)
     ]
-    found: Numbers = 100 * np.mean(shares, 0).reshape(len(corpus.names), -1).mean(1)
-    return found
+    shares_of_texts: Numbers = 100 * np.mean(shares, 0).reshape(len(corpus.names), -1).mean(1)
+    return shares_of_texts

@@ -42,48 +42,52 @@ COMPARED = (
 )  # fmt: skip
 
 
-def rows(how: Training) -> dict[str, ropeconv.Recipe]:
-    """The rows that a model can be measured with, by name. how: its training, with or without log-n."""
+def rows(training: Training) -> dict[str, ropeconv.Recipe]:
+    """The rows that a model can be measured with, by name. training: its training, with or without log-n."""
 
     def made(name: str, **modifiers: Any) -> ropeconv.Recipe:
         method, settings = METHODS[name]
-        return recipe(how, method, None if method == "theta" else float(FACTOR), **settings, **modifiers)
+        return recipe(training, method, None if method == "theta" else float(FACTOR), **settings, **modifiers)
 
-    if how.log_n:
+    if training.log_n:
         return {f"{name}, log-n trained": made(name, log_n="full") for name in WITH_LOG_N}
     return {name: made(name) for name in METHODS} | {
         f"{name}, log-n clamped": made(name, log_n="clamped") for name in WITH_LOG_N
     }
 
 
-def trainings(how: Training) -> list[Training]:
+def trainings(training: Training) -> list[Training]:
     """The models of one seed: without and with log-n."""
-    return [how, replace(how, log_n=True)]
+    return [training, replace(training, log_n=True)]
 
 
-def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
+def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
     """The accuracy of each row in percent, float64 [columns, documents].
 
     model: trained as `how` says. corpus: with FACTOR times the trained length + 1 tokens of each document.
     """
-    documents, whole = len(corpus.test), FACTOR * how.length
+    documents, whole = len(corpus.test), FACTOR * training.length
     ids = corpus.test[:, : whole + 1]
-    pieces = ids[:, :whole].reshape(-1, how.length)
-    again = repeated(ids, how.length)
-    found = {}
-    for name, row in rows(how).items():
+    pieces = ids[:, :whole].reshape(-1, training.length)
+    again = repeated(ids, training.length)
+    shares = {}
+    for name, row in rows(training).items():
         short = predict(model, pieces, row).right.reshape(documents, -1).mean(1)
-        found[name] = 100 * np.stack([short, *(predict(model, one, row).right.mean(1) for one in (again, ids))])
-    return found
+        shares[name] = 100 * np.stack([short, *(predict(model, batch, row).right.mean(1) for batch in (again, ids))])
+    return shares
 
 
-def report(found: dict[str, Numbers], how: Training) -> Report:
-    """Tables, comparisons and pictures. found: by row, float64 [models, columns, documents]. how: without log-n."""
+def report(measured: dict[str, Numbers], training: Training) -> Report:
+    """Tables, comparisons and pictures. measured: by row, float64 [models, columns, documents], without log-n."""
     lines = [
         [name, *_cells(numbers), *map(_published, ACCURACY.get(name, (None,) * len(COLUMNS)))]
-        for name, numbers in found.items()
+        for name, numbers in measured.items()
     ]
-    head = [f"{how.length} tokens", f"{FACTOR * how.length:,}, repeated", f"{FACTOR * how.length:,}, not repeated"]
+    head = [
+        f"{training.length} tokens",
+        f"{FACTOR * training.length:,}, repeated",
+        f"{FACTOR * training.length:,}, not repeated",
+    ]
     table = Table(
         f"Right next tokens in percent, factor {FACTOR}",
         ["row", *head, "published: 512", "4,096, rep.", "4,096"],
@@ -94,25 +98,25 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         "Methods without fine-tuning",
         SU,
         [table],
-        comparisons(found),
+        comparisons(measured),
         [
-            bars(*_bars(found, column), "right next tokens, %", f"Text {FACTOR} times as long, {COLUMNS[column]}")
+            bars(*_bars(measured, column), "right next tokens, %", f"Text {FACTOR} times as long, {COLUMNS[column]}")
             for column in (1, 2)
         ],
     )
 
 
-def comparisons(found: dict[str, Numbers]) -> list[Comparison]:
-    """All that can be compared, on repeated text and on text that is not. found: as in `report`."""
+def comparisons(measured: dict[str, Numbers]) -> list[Comparison]:
+    """All that can be compared, on repeated text and on text that is not. measured: as in `report`."""
     return [
         compare(
             f"{first} minus {second}, {COLUMNS[column]}",
-            found[first][:, column],
-            found[second][:, column],
+            measured[first][:, column],
+            measured[second][:, column],
             difference(first, second, column),
         )
         for first, second in COMPARED
-        if first in found and second in found
+        if first in measured and second in measured
         for column in (1, 2)
     ]
 
@@ -125,6 +129,6 @@ def _published(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _bars(found: dict[str, Numbers], column: int) -> tuple[Sequence[str], list[float], list[float]]:
-    made = [estimate(numbers[:, column]) for numbers in found.values()]
-    return list(found), [one.value for one in made], [one.error or 0.0 for one in made]
+def _bars(measured: dict[str, Numbers], column: int) -> tuple[Sequence[str], list[float], list[float]]:
+    estimates = [estimate(numbers[:, column]) for numbers in measured.values()]
+    return list(measured), [bar.value for bar in estimates], [bar.error or 0.0 for bar in estimates]

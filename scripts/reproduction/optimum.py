@@ -43,6 +43,6 @@ def optimum(x: Numbers, losses: Numbers, draws: int = 500) -> Optimum:
     means, documents = losses.mean(0), losses.shape[2]
     draw = np.random.default_rng(0)
     again = [lowest(x, means[:, draw.integers(0, documents, documents)].mean(1))[0] for _ in range(draws)]
-    each = [lowest(x, one.mean(1))[0] for one in losses]
+    each = [lowest(x, curve.mean(1))[0] for curve in losses]
     between_models = float(np.std(each, ddof=1) / np.sqrt(len(each))) if len(each) > 1 else None
     return Optimum(Estimate(place, float(np.std(again)), between_models, documents, len(losses)), inside)

@@ -55,18 +55,22 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         return {
             "source": self.source,
-            "tables": [{"title": one.title, "head": list(one.head), "lines": list(one.lines)} for one in self.tables],
+            "tables": [
+                {"title": table.title, "head": list(table.head), "lines": list(table.lines)} for table in self.tables
+            ],
             "unit": self.unit,
             "comparisons": [
                 {
-                    "name": one.name, "difference": one.difference.value, "error": one.difference.error,
-                    "between_documents": one.difference.between_documents,
-                    "between_models": one.difference.between_models, "agreeing": one.agreeing,
-                    "models": one.difference.models,
-                    "documents": one.difference.documents, "freedom": one.difference.freedom,
-                    "published": one.published, "claimed": one.claimed, "decided": one.decided, "verdict": one.verdict,
+                    "name": comparison.name,
+                    "difference": comparison.difference.value, "error": comparison.difference.error,
+                    "between_documents": comparison.difference.between_documents,
+                    "between_models": comparison.difference.between_models, "agreeing": comparison.agreeing,
+                    "models": comparison.difference.models,
+                    "documents": comparison.difference.documents, "freedom": comparison.difference.freedom,
+                    "published": comparison.published, "claimed": comparison.claimed,
+                    "decided": comparison.decided, "verdict": comparison.verdict,
                 }
-                for one in self.comparisons
+                for comparison in self.comparisons
             ],
             **self.numbers,
         }  # fmt: skip
@@ -82,11 +86,11 @@ def compared(comparisons: Sequence[Comparison], unit: str) -> Table:
     """The table of comparisons. unit: of the differences."""
     lines = [
         [
-            one.name, _signed(one.difference.value), _plain(one.difference.between_documents),
-            _plain(one.difference.between_models), str(one.difference.freedom),
-            f"{one.agreeing} of {one.difference.models}", one.expected, one.verdict,
+            comparison.name, _signed(comparison.difference.value), _plain(comparison.difference.between_documents),
+            _plain(comparison.difference.between_models), str(comparison.difference.freedom),
+            f"{comparison.agreeing} of {comparison.difference.models}", comparison.expected, comparison.verdict,
         ]
-        for one in comparisons
+        for comparison in comparisons
     ]  # fmt: skip
     head = [
         "difference",
@@ -113,14 +117,14 @@ def _plain(value: float | None) -> str:
     return "" if value is None else (f"{value:.2f}" if value >= 0.1 else f"{value:.4f}")
 
 
-def percent(one: Estimate) -> str:
+def percent(value: Estimate) -> str:
     """A share in percent with its error."""
-    return f"{one.value:.1f}" + ("" if one.error is None else f" ± {one.error:.1f}")
+    return f"{value.value:.1f}" + ("" if value.error is None else f" ± {value.error:.1f}")
 
 
-def nats(one: Estimate) -> str:
+def nats(value: Estimate) -> str:
     """A loss in nats with its error."""
-    return f"{one.value:.3f}" + ("" if one.error is None else f" ± {one.error:.3f}")
+    return f"{value.value:.3f}" + ("" if value.error is None else f" ± {value.error:.3f}")
 
 
 def bars(names: Sequence[str], values: Sequence[float], errors: Sequence[float], label: str, title: str) -> Panel:
@@ -147,13 +151,13 @@ class Curve:
     error: Sequence[float]
 
     @classmethod
-    def of(cls, name: str, x: Sequence[float], made: Sequence[Estimate]) -> Curve:
+    def of(cls, name: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Curve:
         """The curve of estimates, with their errors over models and documents; 0 where none is known."""
-        return cls(name, x, [one.value for one in made], [one.error or 0.0 for one in made])
+        return cls(name, x, [point.value for point in estimates], [point.error or 0.0 for point in estimates])
 
 
 def curves(
-    found: Sequence[Curve],
+    curves: Sequence[Curve],
     axis: str,
     label: str,
     title: str,
@@ -167,11 +171,13 @@ def curves(
     """
 
     def draw(axes: Any) -> None:
-        for number, one in enumerate(found):
-            axes.errorbar(one.x, one.y, one.error, label=one.name, markersize=3, marker="o", lw=1.1, **line(number))
+        for number, curve in enumerate(curves):
+            axes.errorbar(
+                curve.x, curve.y, curve.error, label=curve.name, markersize=3, marker="o", lw=1.1, **line(number)
+            )
         for number, (place, name) in enumerate(marks):
-            own = line(number) if not name else {"color": GREY, "linestyle": "--"}
-            axes.axvline(place, lw=0.9, alpha=0.8, **own)
+            style = line(number) if not name else {"color": GREY, "linestyle": "--"}
+            axes.axvline(place, lw=0.9, alpha=0.8, **style)
             if name:
                 axes.annotate(
                     name, (place, 0.98), xycoords=("data", "axes fraction"), rotation=90, fontsize=6, va="top"

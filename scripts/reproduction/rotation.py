@@ -17,23 +17,23 @@ __all__ = ["measure", "report", "trainings"]
 SMALL, LARGE = TIMES_BOUND.index(1 / 20), TIMES_BOUND.index(10.0)
 
 
-def trainings(how: Training) -> list[Training]:
+def trainings(training: Training) -> list[Training]:
     """The models of one seed: a small base with whole heads and with half heads, and a large one with half heads."""
-    bases = of_bases(how)
-    small, large = (replace(bases[index], layers=2, steps=max(1, 3 * how.steps // 8)) for index in (SMALL, LARGE))
+    bases = of_bases(training)
+    small, large = (replace(bases[index], layers=2, steps=max(1, 3 * training.steps // 8)) for index in (SMALL, LARGE))
     return [small, replace(small, rotated=0.5), replace(large, rotated=0.5)]
 
 
-def report(found: dict[str, Numbers], how: Training) -> Report:
-    """Tables, comparisons and the picture. found: by model and measure, float64 [models, documents]."""
-    models = trainings(how)
+def report(measured: dict[str, Numbers], training: Training) -> Report:
+    """Tables, comparisons and the picture. measured: by model and measure, float64 [models, documents]."""
+    models = trainings(training)
     measures = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in DISTANCES)]
     lines = [
         [
             "half" if model.rotated < 1 else "all",
             f"{model.base:,.1f}",
-            *(nats(estimate(found[f"{name_of(model)}, {name}"])) for name in measures[:2]),
-            *(percent(estimate(found[f"{name_of(model)}, {name}"])) for name in measures[2:]),
+            *(nats(estimate(measured[f"{name_of(model)}, {name}"])) for name in measures[:2]),
+            *(percent(estimate(measured[f"{name_of(model)}, {name}"])) for name in measures[2:]),
         ]
         for model in models
     ]
@@ -45,8 +45,8 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
     comparisons = [
         compare(
             f"{name.replace('retrieved', 'found at')}: {title}",
-            found[f"{first}, {name}"],
-            found[f"{second}, {name}"],
+            measured[f"{first}, {name}"],
+            measured[f"{second}, {name}"],
             claimed=claim,
         )
         for name, (against_whole, against_large) in claims.items()
@@ -59,7 +59,7 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         Curve.of(
             f"{line[0]} rotated, base {line[1]}",
             DISTANCES,
-            [estimate(found[f"{name_of(model)}, retrieved {distance}"]) for distance in DISTANCES],
+            [estimate(measured[f"{name_of(model)}, retrieved {distance}"]) for distance in DISTANCES],
         )
         for line, model in zip(lines, models, strict=True)
     ]

@@ -32,29 +32,31 @@ SUBJECTS = {
 class Job:
     """A model to train, and the subjects that it is measured for."""
 
-    how: Training
+    training: Training
     subjects: tuple[str, ...]
 
     def key(self, corpus: Corpus) -> str:
         """A name for the file of its numbers, which another text, training or set of subjects does not have."""
-        described = f"{sorted(asdict(self.how).items())} {self.subjects} {corpus.sha256} {torch.__version__}"
+        described = f"{sorted(asdict(self.training).items())} {self.subjects} {corpus.sha256} {torch.__version__}"
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
-def jobs(how: Training, seeds: Sequence[int], subjects: Sequence[str]) -> list[Job]:
-    """The models of a run, those of most subjects first. how: their common shape. Subjects share equal models."""
-    wanted: dict[Training, list[str]] = {}
+def jobs(shape: Training, seeds: Sequence[int], subjects: Sequence[str]) -> list[Job]:
+    """The models of a run, those of most subjects first. training: their common shape. Subjects share equal models."""
+    subjects_of: dict[Training, list[str]] = {}
     for seed in seeds:
         for name in subjects:
-            for training in SUBJECTS[name].trainings(replace(how, seed=seed)):
-                wanted.setdefault(training, []).append(name)
-    return sorted((Job(how, tuple(names)) for how, names in wanted.items()), key=lambda job: -len(job.subjects))
+            for training in SUBJECTS[name].trainings(replace(shape, seed=seed)):
+                subjects_of.setdefault(training, []).append(name)
+    return sorted(
+        (Job(training, tuple(names)) for training, names in subjects_of.items()), key=lambda job: -len(job.subjects)
+    )
 
 
 def measured(job: Job, corpus: Corpus, device: str, heard: Callable[[int, float], None]) -> Found:
     """Trains the model of a job and measures it. device: of torch. heard: called with step and loss in training."""
-    model = train(job.how, corpus.train, corpus.vocabulary, device, heard)
-    return {name: SUBJECTS[name].measure(model, job.how, corpus) for name in job.subjects}
+    model = train(job.training, corpus.train, corpus.vocabulary, device, heard)
+    return {name: SUBJECTS[name].measure(model, job.training, corpus) for name in job.subjects}
 
 
 def run(job: Job, corpus: Corpus, device: str, folder: Path) -> tuple[Found, float]:
@@ -62,26 +64,33 @@ def run(job: Job, corpus: Corpus, device: str, folder: Path) -> tuple[Found, flo
     path = folder / f"{job.key(corpus)}.npz"
     if path.exists():
         stored = np.load(path)
-        found: Found = {}
+        numbers: Found = {}
         for name in stored.files:
             subject, _, row = name.partition("|")
             if row:
-                found.setdefault(subject, {})[row] = stored[name]
-        return found, float(stored["seconds"])
+                numbers.setdefault(subject, {})[row] = stored[name]
+        return numbers, float(stored["seconds"])
     if device == "cpu":
         torch.set_num_threads(1)
     clock = time.process_time if device == "cpu" else time.perf_counter  # a busy machine does not count
     began = clock()
-    how = job.how
-    kind = f"seed {how.seed}, {how.length} tokens, base {how.base:g}{', log-n' * how.log_n}, rotated {how.rotated:g}"
-    found = measured(job, corpus, device, lambda step, loss: print(f"{kind}: step {step}, loss {loss:.3f}", flush=True))
+    training = job.training
+    kind = (
+        f"seed {training.seed}, {training.length} tokens, base {training.base:g}{', log-n' * training.log_n}, "
+        f"rotated {training.rotated:g}"
+    )
+    numbers_by_subject = measured(
+        job, corpus, device, lambda step, loss: print(f"{kind}: step {step}, loss {loss:.3f}", flush=True)
+    )
     seconds = clock() - began
     print(f"{kind}: {seconds:.0f} s", flush=True)
-    arrays = {f"{subject}|{row}": numbers for subject, rows in found.items() for row, numbers in rows.items()}
+    arrays = {
+        f"{subject}|{row}": numbers for subject, rows in numbers_by_subject.items() for row, numbers in rows.items()
+    }
     part = path.with_suffix(".part.npz")
     np.savez(part, seconds=np.array(seconds), **arrays)  # type: ignore[arg-type]
     os.replace(part, path)
-    return found, seconds
+    return numbers_by_subject, seconds
 
 
 def run_all(
@@ -94,7 +103,7 @@ def run_all(
     else:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
             running = [pool.submit(run, job, corpus, device, folder) for job in todo]
-            for one in as_completed(running):
-                one.result()
-            done = [one.result() for one in running]
-    return [found for found, _ in done], sum(seconds for _, seconds in done)
+            for future in as_completed(running):
+                future.result()
+            done = [future.result() for future in running]
+    return [numbers for numbers, _ in done], sum(seconds for _, seconds in done)

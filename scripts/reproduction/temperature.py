@@ -24,12 +24,12 @@ DOCUMENTS = 16
 TITLE = "Loss by attention factor (lines: 0.1 ln s + 1)"
 
 
-def trainings(how: Training) -> list[Training]:
+def trainings(training: Training) -> list[Training]:
     """The models of one seed."""
-    return [how]
+    return [training]
 
 
-def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
+def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
     """By factor s, the mean loss in nats within s times the trained length, for each attention factor, for YaRN's last.
 
     model: trained as `how` says. corpus: its first documents are measured on. Returns float64 [attention factors,
@@ -40,8 +40,8 @@ def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
             [
                 predict(
                     model,
-                    corpus.test[:DOCUMENTS, : factor * how.length + 1],
-                    recipe(how, "yarn", float(factor), attention_factor=float(value)),
+                    corpus.test[:DOCUMENTS, : factor * training.length + 1],
+                    recipe(training, "yarn", float(factor), attention_factor=float(value)),
                 ).loss.mean(1)
                 for value in (*SWEPT, temperature_attention_factor(factor))
             ]
@@ -50,12 +50,12 @@ def measure(model: Any, how: Training, corpus: Corpus) -> dict[str, Numbers]:
     }
 
 
-def report(found: dict[str, Numbers], how: Training) -> Report:
-    """Tables, comparisons and the picture. found: by s, float64 [models, attention factors, documents]."""
+def report(measured: dict[str, Numbers], training: Training) -> Report:
+    """Tables, comparisons and the picture. measured: by s, float64 [models, attention factors, documents]."""
     lines, comparisons, drawn, marks, slopes, numbers = [], [], [], [], [], {}
     one_is = int(np.abs(SWEPT - 1.0).argmin())
     for factor in FACTORS:
-        losses = found[str(factor)]
+        losses = measured[str(factor)]
         best, formula = optimum(SWEPT, losses[:, :-1]), temperature_attention_factor(factor)
         lowest = int(losses[:, :-1].mean((0, 2)).argmin())
         error = best.place.error or 0.0

@@ -41,12 +41,12 @@ def manual(folder: Path | None = None) -> dict[str, str]:
     from pydoc_data.topics import topics
 
     root = folder or Path(sysconfig.get_paths()["stdlib"])
-    found = {f"topic {name}": text for name, text in topics.items()}
+    by_topic = {f"topic {name}": text for name, text in topics.items()}
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         if not {"test", "tests", "idle_test", "site-packages", "dist-packages"} & set(name.split("/")):
-            found[f"module {name}"] = _docstrings(path)
-    return found
+            by_topic[f"module {name}"] = _docstrings(path)
+    return by_topic
 
 
 def _docstrings(path: Path) -> str:
@@ -90,11 +90,11 @@ def corpus(
 
 
 def tokenizer_of(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Tokenizer:
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
+    tokenizer.train_from_iterator(
         texts, trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False)
     )
-    return made
+    return tokenizer

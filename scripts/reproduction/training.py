@@ -57,78 +57,80 @@ class Training:
         return self.hidden // self.heads
 
 
-def build(how: Training, vocabulary: int) -> Any:
-    """An untrained model. how: its shape and seed. vocabulary: tokens of text; those of needles are added."""
-    torch.manual_seed(how.seed)
+def build(training: Training, vocabulary: int) -> Any:
+    """An untrained model. training: its shape and seed. vocabulary: tokens of text; those of needles are added."""
+    torch.manual_seed(training.seed)
     config = LlamaConfig(
-        vocab_size=vocabulary + RESERVED, hidden_size=how.hidden, intermediate_size=3 * how.hidden,
-        initializer_range=how.hidden**-0.5,
-        num_hidden_layers=how.layers, num_attention_heads=how.heads, num_key_value_heads=how.heads,
-        head_dim=how.head_dim, max_position_embeddings=how.length, tie_word_embeddings=True, use_cache=False,
-        rope_parameters={"rope_type": "default", "rope_theta": how.base},
+        vocab_size=vocabulary + RESERVED, hidden_size=training.hidden, intermediate_size=3 * training.hidden,
+        initializer_range=training.hidden**-0.5,
+        num_hidden_layers=training.layers, num_attention_heads=training.heads, num_key_value_heads=training.heads,
+        head_dim=training.head_dim, max_position_embeddings=training.length, tie_word_embeddings=True, use_cache=False,
+        rope_parameters={"rope_type": "default", "rope_theta": training.base},
     )  # fmt: skip
     return LlamaForCausalLM(config)
 
 
-def recipe(how: Training, method: str = "theta", value: float | None = None, **modifiers: Any) -> ropeconv.Recipe:
+def recipe(training: Training, method: str = "theta", value: float | None = None, **modifiers: Any) -> ropeconv.Recipe:
     """A recipe for a trained model; log-n is over the length that it was trained with.
 
-    how: its training. method: its name, by default the theta of the training. value: of the method. modifiers: of the
-    recipe, and settings of the method.
+    training: of the model. method: its name, by default the theta of the training. value: of the method. modifiers: of
+    the recipe, and settings of the method.
     """
     names = set(ropeconv.Recipe.__dataclass_fields__)
     settings = {name: modifiers.pop(name) for name in list(modifiers) if name not in names}
     data: dict[str, Any] = {
         "method": method,
-        "parameters": {PARAMETER.get(method, "factor"): how.base if value is None else value},
+        "parameters": {PARAMETER.get(method, "factor"): training.base if value is None else value},
     }
     data["parameters"] |= settings
     return ropeconv.Recipe.from_dict(data | modifiers)
 
 
-def frequencies(how: Training) -> NDArray[np.float64]:
+def frequencies(training: Training) -> NDArray[np.float64]:
     """The frequencies that a model is trained with, radians per token; 0 for pairs that do not rotate."""
-    rotating = round(how.rotated * how.head_dim)
-    return np.pad(Plain(how.base).inv_freq(rotating), (0, (how.head_dim - rotating) // 2))
+    rotating = round(training.rotated * training.head_dim)
+    return np.pad(Plain(training.base).inv_freq(rotating), (0, (training.head_dim - rotating) // 2))
 
 
-def trained_with(how: Training) -> ropeconv.Recipe | None:
+def trained_with(training: Training) -> ropeconv.Recipe | None:
     """The recipe that a model is trained with, and has to be measured with; None where its config says all."""
-    if how.rotated < 1:
-        return ropeconv.Recipe.from_dict({"method": "inv-freq", "parameters": {"inv_freq": frequencies(how).tolist()}})
-    return recipe(how, log_n="full") if how.log_n else None
+    if training.rotated < 1:
+        return ropeconv.Recipe.from_dict(
+            {"method": "inv-freq", "parameters": {"inv_freq": frequencies(training).tolist()}}
+        )
+    return recipe(training, log_n="full") if training.log_n else None
 
 
 def train(
-    how: Training, ids: Ids, vocabulary: int, device: str = "cpu", heard: Callable[[int, float], None] = print
+    training: Training, ids: Ids, vocabulary: int, device: str = "cpu", heard: Callable[[int, float], None] = print
 ) -> Any:
     """Trains a model and returns it without the recipe of `trained_with`, which its measures have to add again.
 
-    how: everything that decides the result. ids: tokens to draw windows from. vocabulary: number of tokens. device: of
-    torch. heard: called with step and loss in nats per token.
+    training: everything that decides the result. ids: tokens to draw windows from. vocabulary: number of tokens.
+    device: of torch. heard: called with step and loss in nats per token.
     """
-    model = build(how, vocabulary).to(device).train()
-    own = trained_with(how)
-    undo = ropeconv.patch(model, own) if own else lambda: None
+    model = build(training, vocabulary).to(device).train()
+    method = trained_with(training)
+    undo = ropeconv.patch(model, method) if method else lambda: None
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() <= 1]
     optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], how.rate, (0.9, 0.98)
+        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], training.rate, (0.9, 0.98)
     )
-    optimise(model, optimizer, how, ids, vocabulary, np.random.default_rng((how.seed, 1)), heard)
+    optimise(model, optimizer, training, ids, vocabulary, np.random.default_rng((training.seed, 1)), heard)
     undo()
     return model.eval()
 
 
 def optimise(
-    model: Any, optimizer: torch.optim.Optimizer, how: Training, ids: Ids, vocabulary: int, draw: np.random.Generator,
-    heard: Callable[[int, float], None] = print,
+    model: Any, optimizer: torch.optim.Optimizer, training: Training, ids: Ids, vocabulary: int,
+    draw: np.random.Generator, heard: Callable[[int, float], None] = print,
 ) -> None:  # fmt: skip
     """Takes the steps of a training. how, ids, vocabulary, heard: as in `train`. draw: random numbers of windows."""
-    for step in range(how.steps):
+    for step in range(training.steps):
         for group in optimizer.param_groups:
-            group["lr"] = how.rate * rate_at(step, how.steps)
-        batch = torch.from_numpy(windows(how, ids, vocabulary, draw)).to(model.device)
+            group["lr"] = training.rate * rate_at(step, training.steps)
+        batch = torch.from_numpy(windows(training, ids, vocabulary, draw)).to(model.device)
         losses = torch.nn.functional.cross_entropy(
             model(input_ids=batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none"
         )
@@ -139,7 +141,7 @@ def optimise(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        if step % 100 == 99 or step + 1 == how.steps:
+        if step % 100 == 99 or step + 1 == training.steps:
             heard(step + 1, float(loss.detach()))
 
 
@@ -151,22 +153,22 @@ def rate_at(step: int, steps: int) -> float:
     return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
-def windows(how: Training, ids: Ids, vocabulary: int, draw: np.random.Generator) -> Ids:
+def windows(training: Training, ids: Ids, vocabulary: int, draw: np.random.Generator) -> Ids:
     """Windows of one step, int64 [tokens / length, length].
 
     how, ids, vocabulary: as in `train`. draw: random numbers.
     """
-    count = how.tokens // how.length
-    starts = draw.integers(0, len(ids) - how.length, count)
-    found = np.stack([ids[start : start + how.length] for start in starts])
-    for row in found[: round(how.tiled * count)]:
-        size = int(draw.integers(SHORTEST, how.length // 2 + 1))
-        row[:] = np.resize(row[:size], how.length)
-    for row in found[len(found) - round(how.needles * count) :]:
-        places = 2 * draw.permutation(how.length // 2)[: (1 + ASKED) * KINDS].reshape(KINDS, 1 + ASKED)
+    count = training.tokens // training.length
+    starts = draw.integers(0, len(ids) - training.length, count)
+    batch = np.stack([ids[start : start + training.length] for start in starts])
+    for row in batch[: round(training.tiled * count)]:
+        size = int(draw.integers(SHORTEST, training.length // 2 + 1))
+        row[:] = np.resize(row[:size], training.length)
+    for row in batch[len(batch) - round(training.needles * count) :]:
+        places = 2 * draw.permutation(training.length // 2)[: (1 + ASKED) * KINDS].reshape(KINDS, 1 + ASKED)
         for kind, (first, *others) in enumerate(np.sort(places, 1).tolist()):
             hide(row, first, others, kind, vocabulary, draw)
-    return found
+    return batch
 
 
 def hide(row: Ids, first: int, cues: Sequence[int], kind: int, vocabulary: int, draw: np.random.Generator) -> None:

@@ -65,12 +65,12 @@ def convert(config: dict[str, Any]) -> tuple[str, dict[str, Any], Vectors]:
 def _written(writer: Any) -> dict[str, Any]:
     """The keys with the values that a reader gets; floats lose their second half in the file."""
     kinds = gguf.GGUFValueType
-    found = {}
+    values = {}
     for key, held in writer.kv_data[0].items():
-        found[key] = float(np.float32(held.value)) if held.type == kinds.FLOAT32 else held.value
+        values[key] = float(np.float32(held.value)) if held.type == kinds.FLOAT32 else held.value
         if held.type in (kinds.UINT32, kinds.INT32):
             struct.pack("<I" if held.type == kinds.UINT32 else "<i", held.value)  # fails as writing would
-    return found
+    return values
 
 
 @dataclass(frozen=True)
@@ -222,13 +222,13 @@ class Model:
 
     def attn_factor(self) -> float:
         """The attention factor that the graph gets, src/llama-context.cpp:168-214."""
-        found = 1.0
+        scaling = 1.0
         if self.type == YARN:
             factor = 1.0 / self.scale
             mscale = self.log_mul if self.arch.softmax and self.log_mul not in (0.0, 1.0) else 1.0
-            found = _mscale(factor, mscale) / (_mscale(factor, self.log_mul) if self.log_mul else 1.0)
-            found /= 1.0 + 0.1 * math.log(factor)
-        return found * float(self.get("rope.scaling.attn_factor", 1.0))
+            scaling = _mscale(factor, mscale) / (_mscale(factor, self.log_mul) if self.log_mul else 1.0)
+            scaling /= 1.0 + 0.1 * math.log(factor)
+        return scaling * float(self.get("rope.scaling.attn_factor", 1.0))
 
     def rope(
         self, base: float, scale: float, ext: float, attn: float, context: int, window: bool = False
@@ -256,10 +256,10 @@ class Model:
         """The answer for a window of `context` tokens."""
         ext, attn, windows = 1.0 if self.type == YARN else 0.0, self.attn_factor(), self.windows()
         full = self.rope(self.base, self.scale, ext, attn, context)
-        own = self.get("rope.freq_base_swa", 10000.0 if self.arch.local == "base" else self.base)
+        base = self.get("rope.freq_base_swa", 10000.0 if self.arch.local == "base" else self.base)
         local = {
-            "same": (own, self.scale, ext, attn),
-            "base": (own, 1.0, ext, attn),
+            "same": (base, self.scale, ext, attn),
+            "base": (base, 1.0, ext, attn),
             "plain": (self.base, 1.0, 0.0, 1.0),
             "global": (self.base, self.scale, ext, attn),
         }[self.arch.local]
@@ -272,14 +272,14 @@ class Model:
 
     def softmax(self, attn: float) -> float:
         """The factor on the logits of attention."""
-        own = float(self.get("attention.scale", 0.0)) if self.name in ("granite", "granitemoe") else 0.0
+        scale = float(self.get("attention.scale", 0.0)) if self.name in ("granite", "granitemoe") else 0.0
         if self.arch.softmax:  # deepseek2.cpp:437-443
             log = math.log(1.0 / self.scale)
             head = int(self.get("attention.key_length_mla", self.head_dim))
             return (attn * (1 + 0.1 * log) * (1 + 0.1 * self.log_mul * log)) ** 2 / math.sqrt(head)
         if {"gemma2": 46, "gemma3": 62}.get(self.name) == self.n_layer:
             return 1 / math.sqrt(self.get("embedding_length") // self.get("attention.head_count"))
-        return own or 1 / math.sqrt(self.n_rot if self.name == "gpt-oss" else self.head_dim)
+        return scale or 1 / math.sqrt(self.n_rot if self.name == "gpt-oss" else self.head_dim)
 
     def query_scale(self, context: int) -> dict[str, float]:
         """The factor on queries at the last position, llama-graph.cpp:168; in Llama 4 for layers that do not rotate."""
@@ -315,10 +315,10 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     if arch not in ARCHS:
         raise protocol.Unseen(f"it converts to {arch}, of which nobody has read here what the library does with it")
     shown = ("rope.", "attention.sliding", "attention.temperature", "context_length")
-    own = {key.removeprefix(f"{arch}."): value for key, value in keys.items()}
+    settings = {key.removeprefix(f"{arch}."): value for key, value in keys.items()}
     more = {
         "arch": arch,
-        "keys": {key: value for key, value in own.items() if key.startswith(shown)},
+        "keys": {key: value for key, value in settings.items() if key.startswith(shown)},
         "tensors": sorted(vectors),
     }
     try:

@@ -156,36 +156,36 @@ def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
     if key in PROBED:
         return PROBED[key]
     try:
-        made = exllamav3_rope.RoPE("cpu", settings)
+        rope = exllamav3_rope.RoPE("cpu", settings)
     except Exception as error:
         raise protocol.Refused("load", error) from error
     KERNEL.clear()
     sample = torch.zeros(1, 1, 1, settings.head_dim, dtype=torch.half)
-    made.apply(sample, sample.clone(), 1, in_place=True)
+    rope.apply(sample, sample.clone(), 1, in_place=True)
     call = KERNEL.pop()
     inv_freq, attention_factor = call["inv_freq"], float(call["attn_factor"])
     assert call["rotate_dims"] == 1, "rotates more than once"
-    sin, cos = (half[0].double() for half in made.compute_sincos(torch.tensor([1])))
+    sin, cos = (half[0].double() for half in rope.compute_sincos(torch.tensor([1])))
     expected = torch.cat((inv_freq, inv_freq)) if call["style"].name == "NEOX" else inv_freq.repeat_interleave(2)
     assert torch.allclose(sin, expected.sin().double() * attention_factor), "another sine"
     assert torch.allclose(cos, expected.cos().double() * attention_factor), "another cosine"
     beta, original = call.get("beta") or 0.0, call.get("original") or 1
     scale = 1 + beta * math.log(1 + (context - 1) // original)
-    found = {**protocol.rope(inv_freq.tolist(), attention_factor), "pairs": STYLES[call["style"].name]}
-    PROBED[key] = found, scale
+    answer = {**protocol.rope(inv_freq.tolist(), attention_factor), "pairs": STYLES[call["style"].name]}
+    PROBED[key] = answer, scale
     return PROBED[key]
 
 
 def blocks(model: Any) -> list[Any]:
     """The decoder layers in their order; one may be without attention."""
-    found: dict[int, Any] = {}
+    by_layer: dict[int, Any] = {}
     for module in model.modules:
         number = getattr(module, "layer_idx", None)
         if number is not None and hasattr(module, "attn"):
-            assert number not in found, f"two blocks {number}"
-            found[number] = module
-    assert sorted(found) == list(range(len(found))), f"blocks {sorted(found)}"
-    return [found[number] for number in sorted(found)]
+            assert number not in by_layer, f"two blocks {number}"
+            by_layer[number] = module
+    assert sorted(by_layer) == list(range(len(by_layer))), f"blocks {sorted(by_layer)}"
+    return [by_layer[number] for number in sorted(by_layer)]
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
@@ -201,8 +201,8 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         if not settings:
             ropes.append(None)
             continue
-        found, scale = probe(settings, question["context"])
-        ropes.append(found)
+        answer, scale = probe(settings, question["context"])
+        ropes.append(answer)
         scales.add(f"{scale:.7g}")
     assert any(ropes), "no layer rotates"
     assert len(scales) == len(scalings) == 1, f"scales {scales}, {scalings}"

@@ -94,13 +94,13 @@ def multimodal(model: Any, layers: list[Any], watch: Watch) -> list[protocol.Ans
     """
     sizes = set()
     for number, (queries, keys) in watch.heads.items():
-        found = [one for one in layers[number].modules() if "q_proj" in one and "k_proj" in one]
-        assert len(found) == 1, f"{len(found)} modules project queries and keys"
+        attentions = [module for module in layers[number].modules() if "q_proj" in module and "k_proj" in module]
+        assert len(attentions) == 1, f"{len(attentions)} modules project queries and keys"
         for name, (heads, size) in (("q_proj", queries), ("k_proj", keys)):
-            found[0][name] = Units(heads, size, found[0][name].weight.shape[0])
+            attentions[0][name] = Units(heads, size, attentions[0][name].weight.shape[0])
             sizes.add(size)
-        for name in [name for name in found[0] if "norm" in name]:
-            found[0][name] = nn.Identity()
+        for name in [name for name in attentions[0] if "norm" in name]:
+            attentions[0][name] = nn.Identity()
     assert len(sizes) == 1, f"heads of {sizes} dimensions"
     with watching(watch, layers):
         run(model, mx.zeros((sizes.pop(), 2), dtype=mx.int32))
@@ -109,7 +109,7 @@ def multimodal(model: Any, layers: list[Any], watch: Watch) -> list[protocol.Ans
 
 def rotated(queries: mx.array, keys: mx.array) -> protocol.Answer | None:
     """The rope that turned unit vectors at position 1; None where they were left alone."""
-    of_queries, of_keys = (np.array(one[:, 0, 1].astype(mx.float32)) for one in (queries, keys))
+    of_queries, of_keys = (np.array(tensor[:, 0, 1].astype(mx.float32)) for tensor in (queries, keys))
     assert (of_queries == of_keys).all(), "queries and keys are rotated differently"
     if (of_keys == np.eye(len(of_keys))).all():
         return None

@@ -98,7 +98,7 @@ class Watch:
         if self.layer is not None:
             self.scales.setdefault(self.layer, []).append(float(kwargs["scale"]))
             self.vectors[self.layer] = args[:2]
-            self.heads[self.layer] = tuple((one.shape[1], one.shape[3]) for one in args[:2])
+            self.heads[self.layer] = tuple((array.shape[1], array.shape[3]) for array in args[:2])
         return REAL_ATTENTION(*args, **kwargs)
 
 
@@ -109,9 +109,9 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
     mx.fast.rope, mx.fast.scaled_dot_product_attention = watch.rope, watch.attention
     originals = {kind: kind.__call__ for kind in {type(layer) for layer in layers}}
     users = [
-        one
-        for key, one in sys.modules.items()
-        if key.startswith(("mlx_lm.models.", "mlx_vlm.models.")) and hasattr(one, name)
+        module
+        for key, module in sys.modules.items()
+        if key.startswith(("mlx_lm.models.", "mlx_vlm.models.")) and hasattr(module, name)
     ]
     temperature: Any = getattr(users[0], name) if users else None
 
@@ -175,10 +175,10 @@ def rotation(watch: Watch, owner: Any, size: int, length: int) -> np.ndarray:
     unit = mx.eye(size, dtype=mx.float32).reshape(1, size, 1, size)
     mx.fast.rope, watch.position = watch.rope, 1
     try:
-        found = np.array(owner(unit, offset=length - 1).astype(mx.float32)).reshape(size, size)
+        turned = np.array(owner(unit, offset=length - 1).astype(mx.float32)).reshape(size, size)
     finally:
         mx.fast.rope, watch.position = REAL_ROPE, None
-    return found
+    return turned
 
 
 def read(matrix: np.ndarray) -> tuple[list[float], float, str]:
@@ -220,7 +220,7 @@ def rope_of(watch: Watch, calls: list[tuple[Any, int]], trained: int, context: i
     """
     owner, size = calls[0]
     assert len(calls) <= 2, f"{len(calls)} calls"
-    assert all(one is owner and dim == size for one, dim in calls), f"calls {calls}"
+    assert all(caller is owner and dim == size for caller, dim in calls), f"calls {calls}"
     assert owner is not None, "the rope belongs to no module"
     assert not owner.children(), f"{type(owner).__name__} rotates by itself"
     inv_freq, attention_factor, pairs = read(rotation(watch, owner, size, context))
@@ -231,14 +231,14 @@ def rope_of(watch: Watch, calls: list[tuple[Any, int]], trained: int, context: i
 
 def scaling_of(watch: Watch, layers: list[Any]) -> float:
     """The factor on the logits of attention. Raises AssertionError where layers differ."""
-    found = {f"{scale:.7g}" for scales in watch.scales.values() for scale in scales}
-    if not found:  # attention written out, as in gemma 2
-        found = {
+    distinct = {f"{scale:.7g}" for scales in watch.scales.values() for scale in scales}
+    if not distinct:  # attention written out, as in gemma 2
+        distinct = {
             f"{module.scale:.7g}" for layer in layers for module in layer.modules()
             if isinstance(getattr(module, "scale", None), float) and "Attention" in type(module).__name__
         }  # fmt: skip
-    assert len(found) == 1, f"scales {found}"
-    return float(found.pop())
+    assert len(distinct) == 1, f"scales {distinct}"
+    return float(distinct.pop())
 
 
 def ask(runner: Runner, config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:

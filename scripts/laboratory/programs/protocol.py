@@ -70,17 +70,17 @@ def rope(
     short_attention_factor: float | None = None,
 ) -> Answer:
     """One set of frequencies, in radians per token, and the factor on cos and sin."""
-    found: Answer = {
+    answer: Answer = {
         "inv_freq": [float(f"{value:.9g}") for value in inv_freq],
         "attention_factor": float(attention_factor),
     }
     if short_inv_freq is not None:
         short = [float(f"{value:.9g}") for value in short_inv_freq]
-        if short != found["inv_freq"]:
-            found["short_inv_freq"] = short
+        if short != answer["inv_freq"]:
+            answer["short_inv_freq"] = short
     if short_attention_factor is not None and short_attention_factor != attention_factor:
-        found["short_attention_factor"] = float(short_attention_factor)
-    return found
+        answer["short_attention_factor"] = float(short_attention_factor)
+    return answer
 
 
 def from_cos_sin(cos: Sequence[float], sin: Sequence[float]) -> tuple[list[float], float]:
@@ -93,10 +93,10 @@ def answer(layers: Sequence[Answer | None], **more: Any) -> Answer:
     """An answer from the rope of every layer; equal ones are stored once."""
     ropes: list[Answer] = []
     places: list[int | None] = []
-    for found in layers:
-        if found is not None and found not in ropes:
-            ropes.append(found)
-        places.append(None if found is None else ropes.index(found))
+    for layer in layers:
+        if layer is not None and layer not in ropes:
+            ropes.append(layer)
+        places.append(None if layer is None else ropes.index(layer))
     return {"ropes": ropes, "layers": places, **more}
 
 
@@ -109,26 +109,26 @@ def main(ask: Callable[[dict[str, Any], dict[str, Any]], Answer]) -> None:
             question = json.loads(line)
             with contextlib.redirect_stdout(sys.stderr):
                 try:
-                    found = ask(json.loads(json.dumps(question["config"])), question)
+                    answer = ask(json.loads(json.dumps(question["config"])), question)
                 except Absent as missing:
-                    found = {"absent": str(missing)}
+                    answer = {"absent": str(missing)}
                 except Unseen as reason:
-                    found = {"unseen": str(reason)}
+                    answer = {"unseen": str(reason)}
                 except Refused as refused:
-                    found = {"error": str(refused), "stage": refused.stage}
+                    answer = {"error": str(refused), "stage": refused.stage}
                     if any(words in str(refused) for words in NO_DEVICE):
-                        found = {"unseen": f"it needs another device: {refused}"}
+                        answer = {"unseen": f"it needs another device: {refused}"}
                     if str(refused).startswith(("ImportError", "ModuleNotFoundError")):
-                        found = {"unseen": "untested: it imports a package that the lab does not have"}
+                        answer = {"unseen": "untested: it imports a package that the lab does not have"}
                     if any(words in str(refused) for words in CUSTOM_CODE):
-                        found = {"unseen": "untested: its config class is in the model's own repository"}
+                        answer = {"unseen": "untested: its config class is in the model's own repository"}
                 except AssertionError as unexpected:
-                    found = {"unseen": f"the lab does not understand how it rotates: {unexpected}"}
+                    answer = {"unseen": f"the lab does not understand how it rotates: {unexpected}"}
                 except Exception as error:
                     failures += 1
                     if os.environ.get("LAB_DEBUG"):
                         traceback.print_exc()
-                    found = {"error": message(error), "stage": "load"}
-            out.write(json.dumps({"id": question["id"], **found}) + "\n")
+                    answer = {"error": message(error), "stage": "load"}
+            out.write(json.dumps({"id": question["id"], **answer}) + "\n")
             out.flush()
     print(f"{failures} errors outside of a named stage", file=sys.stderr)

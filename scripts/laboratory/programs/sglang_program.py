@@ -84,12 +84,12 @@ def prepare() -> None:
 
     for module in (base, yarn, mrope, rope_variant):
         module.torch = ShortTorch()  # type: ignore[attr-defined]
-        for found in vars(module).values():
-            if isinstance(found, type) and found.__module__ == module.__name__ and "__init__" in vars(found):
-                found.__init__ = on_cpu(found.__init__)  # type: ignore[misc]
+        for member in vars(module).values():
+            if isinstance(member, type) and member.__module__ == module.__name__ and "__init__" in vars(member):
+                member.__init__ = on_cpu(member.__init__)  # type: ignore[misc]
     rope_variant.get_device = lambda *_: "cpu"
-    for found in (gemma3_causal.Gemma3RotaryEmbedding,):
-        found.__init__ = on_cpu(found.__init__)
+    for member in (gemma3_causal.Gemma3RotaryEmbedding,):
+        member.__init__ = on_cpu(member.__init__)
     assert rotary_embedding is not None
 
 
@@ -223,7 +223,7 @@ def read(rotary: Any, question: dict[str, Any], planes: int) -> protocol.Answer:
 def of_gemma3(model: torch.nn.Module, layers: list[torch.nn.Module], question: dict[str, Any]) -> list[protocol.Answer]:
     """Gemma 3 turns with the two rotary modules of its model, not with those that the attention holds."""
     owner = next(m for m in model.modules() if hasattr(m, "rotary_emb_local"))
-    found = {}
+    by_kind = {}
     for kind, rotary in (("local", owner.rotary_emb_local), ("global", owner.rotary_emb)):
         both = []
         for last in (question["trained"] - 1, question["context"] - 1):
@@ -234,8 +234,8 @@ def of_gemma3(model: torch.nn.Module, layers: list[torch.nn.Module], question: d
                 raise refuse("forward", error) from error
             half = cos.shape[-1] // 2
             both.append(protocol.from_cos_sin(cos[0, 0, :half].double().tolist(), sin[0, 0, :half].double().tolist()))
-        found[kind] = protocol.rope(*both[1], *both[0])
-    return [found["local" if layer.self_attn.is_sliding else "global"] for layer in layers]
+        by_kind[kind] = protocol.rope(*both[1], *both[0])
+    return [by_kind["local" if layer.self_attn.is_sliding else "global"] for layer in layers]
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:

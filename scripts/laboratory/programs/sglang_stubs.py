@@ -34,9 +34,9 @@ class StubType(type):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        found = make_stub(name)
-        setattr(cls, name, found)
-        return found
+        stub = make_stub(name)
+        setattr(cls, name, stub)
+        return stub
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
         if "stub" not in cls.__dict__:
@@ -89,9 +89,9 @@ class StubModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        found = make_stub(name)
-        setattr(self, name, found)
-        return found
+        stub = make_stub(name)
+        setattr(self, name, stub)
+        return stub
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -15,9 +15,9 @@ WINDOW_ONLY = ("kolibri1",)
 
 def takes(architecture: str) -> bool:
     """Whether vLLM gives an architecture that it has not to its transformers backend (`models/registry.py`)."""
-    found = getattr(transformers, architecture, None)
-    asked = (getattr(found, name, bool) for name in ("is_backend_compatible", "_can_set_attn_implementation"))
-    return any(ask() for ask in asked)
+    model_class = getattr(transformers, architecture, None)
+    flags = (getattr(model_class, name, bool) for name in ("is_backend_compatible", "_can_set_attn_implementation"))
+    return any(ask() for ask in flags)
 
 
 def read(model: torch.nn.Module, layers: list[Any], context: int, trained: int) -> protocol.Answer:
@@ -32,20 +32,20 @@ def read(model: torch.nn.Module, layers: list[Any], context: int, trained: int) 
         raise RuntimeError("the model of transformers has no rotary embedding")
     window_only = rotaries[0].config.model_type in WINDOW_ONLY
     known: dict[str | None, protocol.Answer] = {}
-    found: list[protocol.Answer | None] = []
+    by_layer: list[protocol.Answer | None] = []
     scaling = None
     for layer in layers:
         attention = next(m for name, m in layer.named_modules() if name.endswith(("attn", "attention")))
         scaling = getattr(attention, "scaling", None) if scaling is None else scaling
         if getattr(attention, "use_rope", True) in (False, 0) or (window_only and not attention.is_sliding):
-            found.append(None)
+            by_layer.append(None)
             continue
         kind = _kind(rotaries[0], layer, attention)
         if kind not in known:
             known[kind] = _rope(rotaries[0], kind, context, trained)
-        found.append(known[kind])
+        by_layer.append(known[kind])
     more = {"scaling": float(scaling)} if isinstance(scaling, float) else {}
-    return protocol.answer(found, backend="transformers", mixed=True, **more)
+    return protocol.answer(by_layer, backend="transformers", mixed=True, **more)
 
 
 def _kind(rotary: Any, *places: Any) -> str | None:

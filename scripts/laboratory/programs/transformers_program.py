@@ -142,13 +142,13 @@ def class_of(text: Any) -> Any:
     """The class of the model of a text config, or the one in its modelling file that takes it; None without one."""
     for auto in (AutoModel, AutoModelForCausalLM):
         if type(text) in auto._model_mapping:
-            found = auto._model_mapping[type(text)]
-            return found[0] if isinstance(found, (tuple, list)) else found
+            model_class = auto._model_mapping[type(text)]
+            return model_class[0] if isinstance(model_class, (tuple, list)) else model_class
     code = vars(importlib.import_module(type(text).__module__.replace(".configuration_", ".modeling_")))
     models = (
         code[name] for name in sorted(code, key=len) if name.endswith("Model") and not name.endswith("PreTrainedModel")
     )
-    return next((one for one in models if getattr(one, "config_class", None) is type(text)), None)
+    return next((model for model in models if getattr(model, "config_class", None) is type(text)), None)
 
 
 @contextlib.contextmanager

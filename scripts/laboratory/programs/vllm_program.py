@@ -118,7 +118,7 @@ def _read(model: torch.nn.Module, config: ModelConfig, question: dict[str, Any])
     if not layers:
         raise RuntimeError(f"no layers found in {type(model).__name__}")
     known: dict[int, protocol.Answer] = {}
-    found: list[protocol.Answer | None] = []
+    by_layer: list[protocol.Answer | None] = []
     more: dict[str, Any] = {}
     mrope = bool(config.uses_mrope)
     with torch.inference_mode():
@@ -130,13 +130,13 @@ def _read(model: torch.nn.Module, config: ModelConfig, question: dict[str, Any])
                 more.setdefault("scaling", _scaling(attention))
                 more["query_scale"] = _larger(more.get("query_scale"), _query_scale(attention, question["context"]))
             if not calls:
-                found.append(None)
+                by_layer.append(None)
                 continue
             if id(rotary) not in known:
                 known[id(rotary)] = _rope(rotary, calls[0], mrope, question)
                 more["interleaved"] = not _halves(rotary, calls[0], mrope)
-            found.append(known[id(rotary)])
-    return protocol.answer(found, mixed=True, **{key: value for key, value in more.items() if value is not None})
+            by_layer.append(known[id(rotary)])
+    return protocol.answer(by_layer, mixed=True, **{key: value for key, value in more.items() if value is not None})
 
 
 def _forget() -> None:

@@ -205,14 +205,14 @@ def plain_attention() -> None:
     from vllm.platforms import current_platform
 
     choose = current_platform.get_attn_backend_cls
-    own = f"{__name__}.Backend"
+    backend = f"{__name__}.Backend"
     always = tuple(map(int, __version__.split(".")[:2])) < (0, 20)
 
     def get_attn_backend_cls(cls: Any, *args: Any, **kwargs: Any) -> str:
         try:
-            return own if always else str(choose(*args, **kwargs))
+            return backend if always else str(choose(*args, **kwargs))
         except NotImplementedError:
-            return own
+            return backend
 
     type(current_platform).get_attn_backend_cls = classmethod(get_attn_backend_cls)
 

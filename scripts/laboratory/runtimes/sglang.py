@@ -19,10 +19,10 @@ def install(version: str, folder: Path) -> Environment:
     """The Python files of SGLang's wheel, the transformers that its metadata asks for, and what it imports."""
     sources = wheel_sources("sglang", version, folder / version)
     metadata = next(sources.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
-    found = re.search(r"^Requires-Dist: transformers==([\w.]+)", metadata, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^Requires-Dist: transformers==([\w.]+)", metadata, re.MULTILINE)
+    if match is None:
         raise ValueError(f"sglang {version} names no version of transformers")
-    transformers = installed(folder / f"transformers-{found[1]}", f"transformers=={found[1]}")
+    transformers = installed(folder / f"transformers-{match[1]}", f"transformers=={match[1]}")
     helpers = installed(folder / "helpers", *HELPERS, requirements=False)
     return Environment(Path(sys.executable), (transformers, helpers, sources), (("OMP_NUM_THREADS", "1"),))
 

@@ -88,7 +88,7 @@ ADDITIONS = {
     ),
     "method": ("halfway", METHOD, f"apply {CONFIG} --halfway 4 --dry-run", "methods.md", "| `--halfway FACTOR` |"),
     "encoding (checkpoint)": (
-        "plain", ENCODING, f"apply {CONFIG} --linear 4 --encoding plain --dry-run", "runtimes.md", "| `plain` |",
+        "plain", ENCODING, "apply model --linear 4 --encoding plain --validate cpu", "runtimes.md", "| `plain` |",
     ),
     "runtime": ("nimble", RUNTIME, "list runtimes --runtime nimble", "runtimes.md", "| Nimble 1.0 |"),
 }  # fmt: skip
@@ -96,8 +96,8 @@ ADDITIONS = {
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """What a contributor has: the checkout without its history."""
+def copy(llama: Path, tmp_path: Path) -> Path:
+    """What a contributor has: the checkout without its history; and a model."""
     for name in ("ropeconv", "templates", "docs", "scripts", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.pyc.*"))
     for path in (*ROOT.glob("*.md"), *ROOT.glob("*.toml")):

@@ -21,7 +21,7 @@ from ropeconv.rope.recipe import Recipe
 from ..support.baking import apply, changed_weights, inspected, make_plan, recipe_of, validate
 from ..support.corruptions import put
 from ..support.extent import sample
-from ..support.models import make
+from ..support.models import in_two_files, make
 
 LAYOUTS = ("llama", "mistral", "qwen2", "qwen3")
 RECIPES = {
@@ -57,21 +57,6 @@ def calm(model_type: str, folder: Path) -> Path:
 
 def baked(source: Path, recipe: Recipe, out: Path) -> Path:
     return apply(make_plan(source, recipe, out, encoding="buffers"))
-
-
-def in_two_files(folder: Path) -> dict[str, str]:
-    """Splits the weights of a checkpoint, with an index that says where each tensor is, and returns that."""
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-    parts = [{n: t for n, t in tensors.items() if (".1." in n) == later} for later in (False, True)]
-    for name, part in zip(names, parts, strict=True):
-        safetensors.torch.save_file(part, folder / name, {"format": "pt", "note": "kept"})
-    where = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
-    metadata = {"total_size": sum(tensor.nbytes for tensor in tensors.values()), "note": "kept"}
-    index = json.dumps({"metadata": metadata, "weight_map": where})
-    (folder / "model.safetensors.index.json").write_text(index)
-    (folder / "model.safetensors").unlink()
-    return where
 
 
 @pytest.mark.parametrize(("layout", "kind"), sample(list(product(LAYOUTS, RECIPES)), 1))
@@ -122,7 +107,7 @@ def test_another_rule_and_other_frequencies_are_noticed(tmp_path: Path, kind: st
 def test_weights_keep_their_bytes_and_the_index_gets_one_tensor_more(llama: Path, tmp_path: Path, files: int) -> None:
     """One file gets another name, since readers prefer model.safetensors to any index."""
     whole = (llama / "model.safetensors").read_bytes()
-    where = in_two_files(llama) if files == 2 else {}
+    where = in_two_files(llama, note="kept") if files == 2 else {}
     out = baked(llama, RECIPES["none"], tmp_path / f"in_{files}")
     index = json.loads((out / "model.safetensors.index.json").read_text())
     assert index["weight_map"].items() >= {**where, TENSOR: "model-rope.safetensors"}.items()

@@ -24,7 +24,7 @@ from ..support import corruptions as of
 from ..support.baking import apply, make_plan
 from ..support.corruptions import Corruption, add, data, edit, put, remove, renew, replaced, tensor, tensors, text
 from ..support.extent import few, tally
-from ..support.models import make
+from ..support.models import in_two_files, make
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
@@ -169,19 +169,6 @@ def furnish(folder: Path) -> None:
         (folder / name).write_text(content)
 
 
-def shard(folder: Path) -> None:
-    """Divides the weights of a checkpoint into two files."""
-    held = safetensors.numpy.load_file(folder / ONE)
-    names = sorted(held)
-    parts = {FIRST: names[: len(names) // 2], SECOND: names[len(names) // 2 :]}
-    for file, inside in parts.items():
-        safetensors.numpy.save_file({name: held[name] for name in inside}, folder / file, {"format": "pt"})
-    places = {name: file for file, inside in parts.items() for name in inside}
-    total = sum(numbers.nbytes for numbers in held.values())
-    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2))
-    (folder / ONE).unlink()
-
-
 def verified(folder: Path, **options: Any) -> of.Verified:
     return of.verified(folder / "out", folder / "source", **options)
 
@@ -205,7 +192,7 @@ def baked(tmp_path_factory: pytest.TempPathFactory) -> Baked:
             source = make(model_type, folder / "source")
             furnish(source)
             if divided:
-                shard(source)
+                in_two_files(source)
             apply(make_plan(source, YARN, folder / "out", **options))
             for how in BOTH:
                 assert (verified(folder, **how).notes, verified(folder, **how).unverified) == ((), ())

@@ -15,6 +15,7 @@ import pytest
 from ..models.test_meta import PARAMS, VOCABULARY, meta_logits, release
 from ..support.extent import sample
 from ..support.hub_writing import WritingHub
+from ..support.models import in_two_files
 from .conftest import Push, card_of
 
 REPOSITORY = "meta-llama/Llama-2-7b"
@@ -66,13 +67,10 @@ def hf_folder(meta: Path, folder: Path, tensors: dict[str, Any], files: int) -> 
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer", "model_max_length": 4096}')
     for name in ("tokenizer.model", "LICENSE.txt", "README.md"):
         (folder / name).write_bytes((meta / name).read_bytes())
-    names = ["model.safetensors"] if files == 1 else [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
-    places = {tensor: names[at * files // len(tensors)] for at, tensor in enumerate(tensors)}
-    for name in names:
-        inside = {tensor: tensors[tensor].contiguous() for tensor, place in places.items() if place == name}
-        save_file(inside, folder / name, {"format": "pt"})
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, folder / "model.safetensors", {"format": "pt"})
     if files > 1:
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+        in_two_files(folder)
 
 
 def loaded(folder: Path) -> dict[str, Any]:

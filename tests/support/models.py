@@ -128,6 +128,17 @@ def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
     return stored(write, folder, SOURCES, seed, *what_decides(model_type, changes))
 
 
+def in_two_files(folder: Path, **metadata: str) -> dict[str, str]:
+    """Divides the weights of a checkpoint, and returns which file has which tensor. metadata: for the index."""
+    from huggingface_hub import save_torch_state_dict
+    from safetensors.torch import load_file
+
+    tensors = load_file(folder / "model.safetensors")
+    most = sum(tensor.nbytes for tensor in tensors.values()) * 6 // 10
+    save_torch_state_dict(tensors, str(folder), max_shard_size=most, metadata=metadata)
+    return dict(json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"])
+
+
 def what_decides(model_type: str, changes: dict[str, Any]) -> tuple[Any, ...]:
     """The settings that decide a checkpoint, for the store."""
     return model_type, msgspec.to_builtins(TINY[model_type]), changes

@@ -30,6 +30,7 @@ from ...support.extent import sample
 from ...support.gguf_files import contents
 from ...support.hub_server import serving, talk_to
 from ...support.llamacpp import EXPORTED, bake, checkpoint, sequence
+from ...support.models import in_two_files
 from .stock_converter import in_bfloat16
 
 WIDER = recipe_of("yarn", 8.0)
@@ -110,22 +111,16 @@ def test_who_quantised_it(qwen3: Path, tmp_path: Path) -> None:
 def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:
     source = checkpoint("gemma3_text", tmp_path / "gemma3")
     tensors = safetensors.torch.load_file(source / "model.safetensors")
-    names = sorted(tensors)
-    (source / "model.safetensors").unlink()
-    index = {}
-    for shard, part in enumerate((names[::2], names[1::2]), 1):
-        file = f"model-0000{shard}-of-00002.safetensors"
-        wrapped = {f"language_model.{name}": tensors[name] for name in part} | {f"vision_tower.{shard}": torch.ones(2)}
-        safetensors.torch.save_file(wrapped, source / file, {"format": "pt"})
-        index |= dict.fromkeys(wrapped, file)
-    (source / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    wrapped = {f"language_model.{name}": tensor for name, tensor in tensors.items()} | {"vision_tower.0": torch.ones(2)}
+    safetensors.torch.save_file(wrapped, source / "model.safetensors", {"format": "pt"})
+    in_two_files(source)
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config}))
     bake(source, YARN, tmp_path / "out.gguf")
     made = contents(tmp_path / "out.gguf")
     norm = tensors["model.layers.0.self_attn.q_norm.weight"].numpy()
     assert made["blk.0.attn_q_norm.weight"] == (norm + np.float32(1)).tobytes()
-    assert len(made) == len([name for name in names if name != "lm_head.weight"])
+    assert len(made) == len(tensors.keys() - {"lm_head.weight"})
 
 
 @pytest.mark.parametrize(("outtype", "kind"), [("q4_k_m", 12), ("q6_k", 14)])

@@ -41,15 +41,6 @@ def test_the_wheel_has_its_data(tmp_path: Path) -> None:
     assert not [name for name in names if name.startswith("tests")]
 
 
-def test_as_a_library(llama: Path, tmp_path: Path) -> None:
-    recipe = ropeconv.Recipe(ropeconv.METHODS["yarn"](16.0))
-    plan = ropeconv.make_plan(ropeconv.open_source(str(llama)), recipe, ropeconv.Target(out=tmp_path / "out"))
-    assert {"exact", "differs", "unknown"} <= {verdict.status for verdict in plan.result.verdicts}
-    done = ropeconv.apply(plan)
-    assert ropeconv.inspect_source(ropeconv.open_source(str(done.path))).spec.context == 1024
-    assert ropeconv.validate_checkpoint(ropeconv.Comparison.open(done.path, str(llama))).agrees
-
-
 def test_the_public_names_are_listed() -> None:
     assert all(getattr(ropeconv, name) for name in ropeconv.__all__)
     assert dir(ropeconv) == sorted(ropeconv.__all__)

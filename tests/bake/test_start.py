@@ -19,7 +19,7 @@ from ropeconv.rope.forms import Llama3, Yarn
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS
-from ..support.baking import MIXED, YARN, apply, make_plan, recipe_of
+from ..support.baking import YARN, apply, make_plan, recipe_of
 from ..support.gguf_files import plain_tensors, write
 
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"  # 8,192 tokens trained, 131,072 declared
@@ -258,10 +258,3 @@ def test_a_context_of_lengths_that_imply_a_factor_is_the_one_that_is_declared(tm
         == json.loads(next(f.text or "" for f in loud.files if f.name == "config.json"))["max_position_embeddings"]
     )
     assert any("servers with that length as their default window" in words for words in loud.warnings)
-
-
-def test_an_output_of_ropeconv_does_not_become_a_checkpoint_that_forgets_it(tmp_path: Path) -> None:
-    baked = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "out.gguf"))
-    words = r"would not record its source; run `ropeconv restore` on it first, or pass --a"
-    with pytest.raises(RopeconvError, match=words):
-        make_plan(baked, MIXED, tmp_path / "back", to="safetensors")

@@ -144,16 +144,6 @@ def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: 
             verified(out, source, quick=True)
 
 
-def test_a_conversion_that_llama_cpp_has_quantised_is_made_again(tmp_path: Path) -> None:
-    pytest.importorskip("llama_cpp")
-    source, out = checkpoint("llama", tmp_path / "source", **WIDE), tmp_path / "out.gguf"
-    bake(source, MIXED, out, outtype="q4_k_m")
-    assert verified(out, source).unverified == ()
-    flip(out, "blk.0.attn_q.weight")
-    with pytest.raises(Disagreement, match="blk.0.attn_q.weight of out.gguf differs from byte"):
-        verified(out, source)
-
-
 def test_tensors_of_another_name_or_shape_are_named(tmp_path: Path) -> None:
     source = write(tmp_path / "model.gguf")
     apply(make_plan(source, YARN_16, tmp_path / "right.gguf"))

@@ -17,7 +17,7 @@ import torch
 import ropeconv
 from ropeconv.engines import llamacpp as loading
 from ropeconv.engines.engine import Progress
-from ropeconv.engines.llamacpp import LlamaCppEngine, last_words
+from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.llamacpp_program import LoadedModel, Message
 from ropeconv.evaluate.runners.llamacpp import engine_options
 from ropeconv.evaluate.runners.runner import RunnerRequest
@@ -174,8 +174,3 @@ def test_a_file_whose_weights_are_too_large_for_its_type_has_no_name(tmp_path: P
         ropeconv.apply(make_plan(source, yarn, tmp_path / "out.gguf", to="gguf", outtype="f16"))
     assert not (tmp_path / "out.gguf").exists()
     assert ropeconv.apply(make_plan(source, yarn, tmp_path / "out.gguf", to="gguf", outtype="f32")).reason == ""
-
-
-def test_the_line_of_the_failure_is_quoted_and_not_a_key_or_warning() -> None:
-    log = "kv 3: x.name str = a missing invalid\nerror loading model: no x"
-    assert last_words(log, 1) == "error loading model: no x"

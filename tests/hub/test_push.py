@@ -15,8 +15,6 @@ from ..conftest import hashes
 from ..support.hub_writing import WritingHub
 from .conftest import BAKE, BASE_CARD, WEIGHTS, Push, card_of
 
-LOADS = "import sys; from transformers import AutoModelForCausalLM as A; A.from_pretrained(sys.argv[1])"
-
 
 def test_a_config_travels_and_weights_do_not(push: Push, hub: WritingHub, llama: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM

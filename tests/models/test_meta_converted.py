@@ -14,13 +14,12 @@ from ropeconv.models.open import open_source
 from ropeconv.models.source import Source
 
 from ..hub.test_llama_2 import hf_tensors
-from ..support.baking import AS_IS, YARN_16, apply, make_plan, recipe_of
+from ..support.baking import AS_IS, YARN_16, apply, make_plan
 from ..support.corruptions import data, last_bit, verified
 from ..support.extent import sample
 from .test_meta import release
 
 MODEL = "model.safetensors"
-THETA = recipe_of("theta", 20000.0)
 
 
 @pytest.fixture(scope="module", params=sample([1, 2], 1))

@@ -25,7 +25,7 @@ from .plans import EVAL, jobs_in, models, plan_text
 TARGETS = '[[targets]]\n[[targets]]\nname = "g"\nto = "gguf"\nouttype = "f32"\n'
 DAMAGED = "move it away and run the plan again, which writes it anew"
 OTHER = "exists and is not the output of this unit; move it away, or give the plan another `out`"
-FOLDER, GGUF, RESULT = "a-yarn4", "a-yarn4-g.gguf", "eval/a.json"
+FOLDER, GGUF = "a-yarn4", "a-yarn4-g.gguf"
 
 
 def again(place: Path, verify: bool = False) -> list[RunLine]:

@@ -29,21 +29,6 @@ from ...support.gguf_files import write
 from .test_folders import BEFORE, receipt
 
 
-def test_a_folder_and_a_gguf_file_have_one_shape(llama: Path, tmp_path: Path) -> None:
-    out = apply(make_plan(llama, YARN, tmp_path / "out"))
-    folder = read_receipt(out)
-    gguf = read_receipt(apply(make_plan(write(tmp_path / "a.gguf", "llama"), YARN, tmp_path / "b.gguf")))
-    assert folder.to_dict().keys() == gguf.to_dict().keys()
-    assert folder.schema == gguf.schema == 2
-    assert folder.recipe == gguf.recipe == YARN.to_dict()
-    assert gguf.runtimes[0].status == "exact"
-    assert len(gguf.schedule.inv_freq) > 0
-    assert gguf.files == ()
-    names = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
-    assert {file.name for file in folder.files} == names
-    assert json.loads(json.dumps(folder.to_dict())) == json.loads((out / "ropeconv.json").read_text())
-
-
 def test_an_output_of_a_version_with_other_options_is_verified(llama: Path, tmp_path: Path) -> None:
     out = apply(make_plan(llama, YARN, tmp_path / "out"))
     edit(out, "ropeconv.json", lambda data: data["target"].update(fold_dtype=data["target"].pop("adapter") or None))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -355,25 +356,20 @@ class ComparisonSpec:
         """
         comparison = self.comparison
         schedule, scale = schedule or comparison.schedule, scale or comparison.scale
-        undo = patch(engine.model, schedule, comparison.spec, scale, comparison.queries)
-        usual, engine.chunk = engine.chunk, chunk or engine.chunk
-        try:
+        with ExitStack() as stack:
+            stack.callback(patch(engine.model, schedule, comparison.spec, scale, comparison.queries))
+            stack.callback(setattr, engine, "chunk", engine.chunk)
+            engine.chunk = chunk or engine.chunk
             return self.plain(engine, run)
-        finally:
-            engine.chunk = usual
-            undo()
 
     def plain(self, engine: TransformersEngine, run: TokenRun) -> Tensor:
         """Return hidden states of an unpatched model, [len(run.kept), hidden_size]. Only whole runs can be stopped."""
         progress = self.progress if run.kind == "whole" else Progress(advance=self.progress.advance)
-        undos = [scale_scores(engine.model, self.score_factor)]
-        if self.all_keys:
-            undos.append(choose_all_keys(engine.model))
-        try:
+        with ExitStack() as stack:
+            scale_scores(stack, engine.model, self.score_factor)
+            if self.all_keys:
+                choose_all_keys(stack, engine.model)
             return engine.hidden_states(run.ids, run.positions, run.kept, progress)
-        finally:
-            for undo in undos:
-                undo()
 
 
 def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[TokenRun], dtype: str) -> HiddenStates:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 MARKERS = "os^vDPX"
 SHADES = "viridis"
+BRIGHT = 0.179
+"""The luminance from which black has more contrast than white."""
 LINEAR = 0.1
 """Nats up to which the axis of differences is linear."""
 
@@ -87,8 +89,8 @@ def heat_map(
     for row, column in np.argwhere(~np.isnan(shares)):
         share = shares[row, column]
         axes.annotate(
-            f"{100 * share:.0f}", (column, row), color="black" if bright(colours(share)) else "white", fontsize=SMALL,
-            horizontalalignment="center", verticalalignment="center",
+            f"{100 * share:.0f}", (column, row), color="black" if luminance(colours(share)) > BRIGHT else "white",
+            fontsize=SMALL, horizontalalignment="center", verticalalignment="center",
         )  # fmt: skip
     axes.set_xticks(range(len(lengths)), [format_tokens(length) for length in lengths])
     axes.set_yticks(range(len(depths)), [f"{100 * depth:.0f} %" for depth in depths])
@@ -98,11 +100,6 @@ def heat_map(
             axes.axvline(inside - 0.5, color=colour, linewidth=1.5, linestyle=dashes)
     axes.set(title=literal(title), xlabel="length, tokens", ylabel="depth")
     axes.grid(False)
-
-
-def bright(colour: Sequence[float]) -> bool:
-    """Whether black has more contrast than white on a colour. colour: red, green and blue, from 0 to 1."""
-    return luminance(colour) > 0.179
 
 
 def luminance(colour: Sequence[float]) -> float:

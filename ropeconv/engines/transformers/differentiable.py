@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -120,29 +120,25 @@ def differentiable(model: PreTrainedModel, schedule: Schedule, spec: RopeSpec) -
     """
     if has_decoder(model):
         raise RopeconvError(f"{type(model).__name__} reads a text in an encoder, so it has no loss to tune")
-    undo = patch(model, schedule, spec)
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    parts = list(rotary_modules(model))
-    before = [(module, f"{prefix}inv_freq", vars(module).get("forward")) for module, prefix in parts]
-    buffers = [module._buffers.get(name) for module, name, _ in before]
-    try:
-        if any(buffer is None for buffer in buffers):
-            raise BadSource(f"{type(model).__name__} has no buffer with its frequencies, so it cannot be tuned")
-        for weight in trained:
-            weight.requires_grad_(False)
-        for module, _ in parts:
+    with ExitStack() as stack:
+        stack.callback(patch(model, schedule, spec))
+        parts = list(rotary_modules(model))
+        for module, prefix in parts:
+            buffer = module._buffers.get(f"{prefix}inv_freq")
+            if buffer is None:
+                raise BadSource(f"{type(model).__name__} has no buffer with its frequencies, so it cannot be tuned")
+            stack.callback(module._buffers.__setitem__, f"{prefix}inv_freq", buffer)
+            if "forward" in vars(module):
+                stack.callback(setattr, module, "forward", module.forward)
+            else:
+                stack.callback(delattr, module, "forward")
             module.forward = _undecorated(module)
+        for weight in model.parameters():
+            if weight.requires_grad:
+                stack.callback(weight.requires_grad_, True)
+                weight.requires_grad_(False)
         with deterministic():
             yield Differentiable(model, parts)
-    finally:
-        for (module, name, forward), buffer in zip(before, buffers, strict=True):
-            module._buffers[name] = buffer
-            vars(module).pop("forward", None)
-            if forward is not None:
-                module.forward = forward
-        for weight in trained:
-            weight.requires_grad_(True)
-        undo()
 
 
 def _undecorated(module: Module) -> Callable[..., Any]:

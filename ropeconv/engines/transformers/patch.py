@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Undo = Callable[[], None]
 
 PATCHES = "_ropeconv_patches"
-"""Attribute of a patched model with the functions that undo each of its patches, in order."""
+"""Attribute of a patched model with a stack of what undoes each of its patches, in order."""
 
 COMPUTED = ("rope_init_fn", "config")
 """Attributes of a rotary module from which it computes its frequencies at every forward pass."""
@@ -48,34 +49,29 @@ def patch(
 
     Raises BadSource where the model has no modules of the known shape.
     """
-    undone: list[Undo] = []
-    try:
-        for module, prefix in rotary_modules(model):
-            undone.append(_overwrite(module, prefix, schedule))
-        if not undone:
-            raise BadSource(
-                f"{type(model).__name__} has no rotary module that can be overwritten; run the model another way"
-            )
+    parts = list(rotary_modules(model))
+    if not parts:
+        raise BadSource(
+            f"{type(model).__name__} has no rotary module that can be overwritten; run the model another way"
+        )
+    with ExitStack() as stack:
+        for module, prefix in parts:
+            _overwrite(stack, module, prefix, schedule)
         if before.mla:
             heads = [m for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "qk_head_dim")]
-            undone.append(_set(heads, "scaling", lambda head: head.qk_head_dim**-0.5 * schedule.softmax_scale))
+            _set(stack, heads, "scaling", lambda head: head.qk_head_dim**-0.5 * schedule.softmax_scale)
         if scale is not None:
-            undone.append(scale_queries(model, scale, queries))
-    except BaseException:
-        while undone:
-            undone.pop()()
-        raise
-    patches: list[list[Undo]] = vars(model).setdefault(PATCHES, [])
-    patches.append(undone)
+            scale_queries(stack, model, scale, queries)
+        current = stack.pop_all()
+    patches: list[ExitStack] = vars(model).setdefault(PATCHES, [])
+    patches.append(current)
 
     def undo() -> None:
-        if not any(patch is undone for patch in patches):
+        if current not in patches:
             return
-        if patches[-1] is not undone:
+        if patches[-1] is not current:
             raise RopeconvError("the model was patched again after this patch; undo the later one first")
-        patches.pop()
-        while undone:
-            undone.pop()()
+        patches.pop().close()
 
     return undo
 
@@ -122,12 +118,12 @@ def round_weights(model: PreTrainedModel, stored: Mapping[str, str]) -> None:
     change_weights(model, rounded)
 
 
-def scale_queries(model: PreTrainedModel, scale: LogN | QueryScaling, queries: str) -> Undo:
+def scale_queries(stack: ExitStack, model: PreTrainedModel, scale: LogN | QueryScaling, queries: str) -> None:
     """Multiplies the queries of every layer by a function of their position, at the output of the module `queries`.
 
-    model: of transformers. scale: the query scaling. queries: the end of the module's name. A factor on a whole query
-    commutes with its rotation, so it may come before. The positions are those that the rotary module receives. Returns
-    a function that undoes it. Raises BadSource where the model does not have these modules.
+    stack: undoes it. model: of transformers. scale: the query scaling. queries: the end of the module's name. A factor
+    on a whole query commutes with its rotation, so it may come before. The positions are those that the rotary module
+    receives. Raises BadSource where the model does not have these modules.
     """
     import torch
 
@@ -148,16 +144,12 @@ def scale_queries(model: PreTrainedModel, scale: LogN | QueryScaling, queries: s
         raise BadSource(f"{type(model).__name__} has no module for its queries; run the model another way")
     hooks = [rotary[0].register_forward_pre_hook(remember, with_kwargs=True)]
     hooks += [module.register_forward_hook(multiply) for module in projections]
-
-    def undo() -> None:
-        for hook in hooks:
-            hook.remove()
-
-    return undo
+    for hook in hooks:
+        stack.callback(hook.remove)
 
 
-def _overwrite(module: Module, prefix: str, schedule: Schedule) -> Undo:
-    """Overwrites frequencies and attention factor of one rotary module, and returns a function that undoes it.
+def _overwrite(stack: ExitStack, module: Module, prefix: str, schedule: Schedule) -> None:
+    """Overwrites frequencies and attention factor of one rotary module. stack: undoes it.
 
     `rope_type` becomes "default", since the dynamic types write their own frequencies back at every forward pass.
     """
@@ -168,6 +160,8 @@ def _overwrite(module: Module, prefix: str, schedule: Schedule) -> Undo:
     old = {name: getattr(module, name) for name in (*names, *COMPUTED * computes) if hasattr(module, name)}
     added = [name for name in (names[2], "rope_type") if name not in old]
     device = old[names[0]].device
+    for name, value in old.items():
+        stack.callback(setattr, module, name, value)
 
     def use(inv_freq: Vector) -> None:
         new = torch.from_numpy(inv_freq.astype(np.float32)).to(device)
@@ -186,30 +180,22 @@ def _overwrite(module: Module, prefix: str, schedule: Schedule) -> Undo:
         module.rope_type = {**old["rope_type"], prefix.removesuffix("_"): "default"}
     else:
         module.rope_type = "default"
-    hook = _switch(module, schedule, use)
-
-    def undo() -> None:
-        hook()
-        for name, value in old.items():
-            setattr(module, name, value)
-        for name in added:
-            delattr(module, name)
-
-    return undo
+    for name in added:
+        stack.callback(delattr, module, name)
+    _switch(stack, module, schedule, use)
 
 
-def _switch(module: Module, schedule: Schedule, use: Callable[[Vector], None]) -> Undo:
+def _switch(stack: ExitStack, module: Module, schedule: Schedule, use: Callable[[Vector], None]) -> None:
     """Makes a module use LongRoPE's short list in forward passes in which no position reaches the original context."""
     short = schedule.short_inv_freq
     if short is None:
-        return lambda: None
+        return
 
     def before(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         last = int(_positions(args, given).max())
         use(schedule.inv_freq if last >= schedule.original_context else short)
 
-    handle = module.register_forward_pre_hook(before, with_kwargs=True)
-    return lambda: handle.remove()
+    stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
 
 
 def _positions(args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor:
@@ -217,17 +203,11 @@ def _positions(args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor:
     return given["position_ids"] if "position_ids" in given else args[1]
 
 
-def _set(modules: Iterable[Module], name: str, value: Callable[[Module], float]) -> Undo:
-    """Sets an attribute of modules, and returns a function that undoes it. value: from a module to its new value."""
-    before = [(module, getattr(module, name)) for module in modules]
-    for module, _ in before:
+def _set(stack: ExitStack, modules: Iterable[Module], name: str, value: Callable[[Module], float]) -> None:
+    """Sets an attribute of modules. stack: undoes it. value: from a module to its new value."""
+    for module in modules:
+        stack.callback(setattr, module, name, getattr(module, name))
         setattr(module, name, value(module))
-
-    def undo() -> None:
-        for module, old in before:
-            setattr(module, name, old)
-
-    return undo
 
 
 def attention_modules(model: PreTrainedModel) -> list[Module]:
@@ -240,12 +220,12 @@ def attention_modules(model: PreTrainedModel) -> list[Module]:
     ]
 
 
-def scale_scores(model: PreTrainedModel, factor: float) -> Undo:
-    """Multiplies all attention scores by `factor`, and returns a function that undoes it.
+def scale_scores(stack: ExitStack, model: PreTrainedModel, factor: float) -> None:
+    """Multiplies all attention scores by `factor`. stack: undoes it.
 
     The factor commutes with the rotation of queries and keys, so a model computes its RoPE as before.
     """
-    return _set(attention_modules(model), "scaling", lambda module: module.scaling * factor)
+    _set(stack, attention_modules(model), "scaling", lambda module: module.scaling * factor)
 
 
 ALL = 1 << 31  # more keys than any cache holds
@@ -264,9 +244,9 @@ def compresses(model: PreTrainedModel) -> bool:
     return any(hasattr(module, "compress_rate") for module in model.modules())
 
 
-def choose_all_keys(model: PreTrainedModel) -> Undo:
-    """Makes every indexer choose all keys, and returns a function that undoes it.
+def choose_all_keys(stack: ExitStack, model: PreTrainedModel) -> None:
+    """Makes every indexer choose all keys. stack: undoes it.
 
     A choice is discrete: two right results whose scores differ by rounding may see other keys, and then differ by much.
     """
-    return _set(indexers(model), "index_topk", lambda module: ALL)
+    _set(stack, indexers(model), "index_topk", lambda module: ALL)

@@ -117,7 +117,15 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """The real command line in a process of its own, in the test's folder."""
+    """The command line in the process of the tests, in the test's folder."""
+    from .support.in_process import command
+
+    return partial(command, tmp_path)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Run:
+    """The command line in a process of its own, where its start, its streams or its environment matter."""
     return partial(run_in, tmp_path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,13 @@ from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.forms import Yarn
 from ropeconv.rope.methods.interpolation import YarnMethod
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.runtime import RUNS
 
 from ..conftest import Run, hashes
 from ..support.baking import YARN, inspected, make_plan, recipe_of, replaced
-from ..support.in_process import command
 from ..support.models import make
 
 EAGLE_3: dict[str, Any] = {
@@ -66,27 +65,9 @@ def head_of(target: Path, path: Path, **changes: Any) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return partial(command, tmp_path)
-
-
-@pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     """Of Llama 3 8B for 32k, from its config alone."""
     return paired(make_plan(config(tmp_path / "target", LLAMA_3), YARN, tmp_path / "out"))
-
-
-def yarn(theta: float, size: int, factor: float, original: int) -> np.ndarray[Any, Any]:
-    """The frequencies of YaRN from the paper and its reference code, computed here again."""
-    wavelengths = 2 * np.pi * theta ** (np.arange(0, size, 2) / size)
-
-    def pair(rotations: float) -> float:
-        return float(size * np.log(original / (rotations * 2 * np.pi)) / (2 * np.log(theta)))
-
-    low, high = max(np.floor(pair(32)), 0), min(np.ceil(pair(1)), size - 1)
-    ramp = np.clip((np.arange(size // 2) - low) / (high - low), 0, 1)
-    inv_freq: np.ndarray[Any, Any] = 2 * np.pi / wavelengths * (1 - ramp + ramp / factor)
-    return inv_freq
 
 
 def test_a_head_reaches_the_context_of_its_target_from_its_own_length_and_base(plan: Plan, tmp_path: Path) -> None:
@@ -94,8 +75,9 @@ def test_a_head_reaches_the_context_of_its_target_from_its_own_length_and_base(p
     assert made.out == tmp_path / "out-draft"
     assert made.schedule.context == plan.schedule.context == 32768
     assert made.schedule.original_context == 2048
-    np.testing.assert_allclose(made.schedule.inv_freq, yarn(10000.0, 128, 16, 2048), rtol=1e-12)
-    assert not np.allclose(made.schedule.inv_freq, yarn(10000.0, 128, 4, 2048), rtol=1e-3)  # the factor of the target
+    np.testing.assert_allclose(made.schedule.inv_freq, Yarn(10000.0, 16.0, 2048).inv_freq(128), rtol=1e-12)
+    of_target = Yarn(10000.0, 4.0, 2048).inv_freq(128)
+    assert not np.allclose(made.schedule.inv_freq, of_target, rtol=1e-3)
     written = json.loads(next(file.text for file in made.files if file.name == "config.json") or "")
     assert written["max_position_embeddings"] == 32768
     assert written["rope_scaling"]["factor"] * written["rope_scaling"]["original_max_position_embeddings"] == 32768
@@ -294,7 +276,7 @@ def test_assisted_generation_of_a_pair_gives_the_text_of_the_target(llama: Path,
     base = transformers.AutoModelForCausalLM.from_pretrained(llama).eval()
     assert not torch.equal(base(prompt).logits, models[0](prompt).logits)
     rotary = models[1].model.rotary_emb
-    expected = yarn(rotary.config.rope_parameters["rope_theta"], 2 * len(rotary.inv_freq), 8, 32)
+    expected = Yarn(rotary.config.rope_parameters["rope_theta"], 8.0, 32).inv_freq(2 * len(rotary.inv_freq))
     np.testing.assert_allclose(rotary.inv_freq.numpy(), expected, rtol=1e-6)
     assert load_file(small / "model.safetensors").keys() == load_file(output.draft.path / "model.safetensors").keys()
 

@@ -28,12 +28,6 @@ BASE = base_inv_freq(10_000.0, 64)
 TRAINED = models.TRAINED
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """The command line in the test's folder."""
-    return lambda *words: command(tmp_path, *words)
-
-
 def ropes(path: Path) -> tuple[GraphRope, ...]:
     return inspect_graph(open_graph(str(path))).ropes
 

@@ -97,14 +97,14 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", sample(list(COMMANDS), 1))
-def test_what_writes_no_model_reads_only_headers(name: str, run: Run, big_hub: Hostile, tmp_path: Path) -> None:
+def test_what_writes_no_model_reads_only_headers(name: str, process: Run, big_hub: Hostile, tmp_path: Path) -> None:
     command = COMMANDS[name]
-    done = run(*command, env=big_hub.environment(tmp_path / "home"))
+    done = process(*command, env=big_hub.environment(tmp_path / "home"))
     assert done.returncode == 0, done.stderr
     assert big_hub.sent["quants/big.gguf"] == command.count(NAME) * (hub_shard.FIRST + 32 * 4)
     assert fetched(tmp_path) == []
     if "--json" in command:
-        local = run(*(str(tmp_path / "repo" / "quants" / "big.gguf") if part == NAME else part for part in command))
+        local = process(*(str(tmp_path / "repo" / "quants" / "big.gguf") if part == NAME else part for part in command))
         found, wanted = json.loads(done.stdout), json.loads(local.stdout)
         assert found.pop("source") == {"reference": NAME, "kind": "gguf", "commit": big_hub.commit("me/tiny")}
         assert found == {key: value for key, value in wanted.items() if key != "source"}

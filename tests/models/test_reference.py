@@ -166,11 +166,11 @@ Done = CompletedProcess[str]
 
 
 @pytest.fixture
-def online(run: Run, hub: Hub, tmp_path: Path) -> Callable[..., Done]:
+def online(process: Run, hub: Hub, tmp_path: Path) -> Callable[..., Done]:
     """The command line with that Hub, in the folder of the test. more: of the environment."""
 
     def start(*arguments: str, **more: str) -> Done:
-        return run(*arguments, env={**hub.environment(tmp_path / "home"), **more})
+        return process(*arguments, env={**hub.environment(tmp_path / "home"), **more})
 
     return start
 

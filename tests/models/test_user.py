@@ -109,15 +109,15 @@ def mine(llama: Path) -> Path:
 
 
 def test_the_commands_know_it_and_say_what_could_not_be_compared(
-    place: Path, mine: Path, run: Run, tmp_path: Path
+    place: Path, mine: Path, process: Run, tmp_path: Path
 ) -> None:
     (place / "mine.toml").write_text(LLAMA_LIKE)
-    listed = {row["name"]: row["origin"] for row in json.loads(run("list", "families", "--json").stdout)["families"]}
-    assert {name: origin for name, origin in listed.items() if origin} == {"mine": str(place / "mine.toml")}
-    seen = json.loads(run("inspect", mine, "--json").stdout)
+    listed = json.loads(process("list", "families", "--json").stdout)["families"]
+    assert {row["name"]: row["origin"] for row in listed if row["origin"]} == {"mine": str(place / "mine.toml")}
+    seen = json.loads(process("inspect", mine, "--json").stdout)
     statuses = {row["runtime"]: row["status"] for row in seen["runtimes"]}
     assert (seen["family"], statuses.pop("transformers@5.21"), set(statuses.values())) == ("mine", "exact", {"unknown"})
-    done = run("apply", mine, "--yarn", "4", "-o", "out")
+    done = process("apply", mine, "--yarn", "4", "-o", "out")
     assert done.returncode == 0, done.stderr
     compared = "does not have this model type, so nothing was compared with" in " ".join(done.stderr.split())
     assert compared is Probe.available()

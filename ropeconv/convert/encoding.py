@@ -26,15 +26,7 @@ from ..runtimes.runtime import ALL, GOOD, LLAMA_CPP, RUNS, SILENT, Runtime, find
 from ..runtimes.verdict import judge_all, quantised, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold
-from .target import (
-    ConsideredEncoding,
-    EncodeResult,
-    Refusals,
-    Target,
-    attempts,
-    refuse_approximate,
-    refuse_attention_factor,
-)
+from .target import ConsideredEncoding, EncodeResult, Refusals, Target, attempts, refuse_attention_factor
 
 Tensors = Callable[[], Mapping[str, Tensor]]
 DEFAULT_RUNTIMES = ("transformers", "vllm", "sglang", "mlx-lm")
@@ -203,8 +195,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
         *names, last = ENCODINGS
         raise UsageError(f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}")
     result = ENCODINGS[target.encoding].encode(request)
-    if not target.allow_approximate:
-        refuse_approximate(result, request.schedule, "use --encoding buffers")
+    result.refuse_approximate(request.schedule, target, "use --encoding buffers")
     silent = any(result.verdict_of(row).status in SILENT for row in request.runtimes)
     if silent or (target.runtimes and not result.suits(request.runtimes, RUNS)):
         raise nothing_fits([result], {}, request)
@@ -229,8 +220,8 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
         selected = next((result for result in results if result.suits(request.runtimes, RUNS)), None)
         if selected is None:
             raise nothing_fits(results, refusals, request)
-        if not request.target.allow_approximate:
-            refuse_approximate(selected, request.schedule, "name a runtime that supports --encoding buffers")
+        repair = "name a runtime that supports --encoding buffers"
+        selected.refuse_approximate(request.schedule, request.target, repair)
     return replace(selected, considered=_considered(selected, results, refusals, request))
 
 

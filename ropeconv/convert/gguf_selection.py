@@ -24,7 +24,7 @@ from ..runtimes.llamacpp.read_header import ASSUMED
 from ..runtimes.runtime import GOOD
 from .encodings.tensor import tensor
 from .gguf_encoding import GGUF_ENCODINGS, NOTE, GgufModel, GgufResult, carry, judged, nothing_suits, scaled_floats
-from .target import ConsideredEncoding, Refusals, Target, attempts, refuse_approximate, refuse_attention_factor
+from .target import ConsideredEncoding, Refusals, Target, attempts, refuse_attention_factor
 
 TO = "mistral3"
 EXPONENT = 20  # the factor is applied in float32
@@ -114,8 +114,7 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
     readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
     if schedule.log_n is not None:
         result = with_log_n(schedule, model, TO if encoding == "carrier" and not carrier else carrier)
-        if not target.allow_approximate:
-            refuse_approximate(result, schedule, "take --log-n full")
+        result.refuse_approximate(schedule, target, "take --log-n full")
         return _suited(result, {}, readers)
     tries = _tries(schedule, model, carrier)
     if encoding == "auto" and not carrier:

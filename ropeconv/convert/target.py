@@ -149,6 +149,16 @@ class EncodeResult:
         known = sum(verdict.status not in ("unsupported", "unknown") for verdict in self.verdicts)
         return f"exact in {self.exact_count()} of {known} runtimes"
 
+    def refuse_approximate(self, schedule: Schedule, target: Target, otherwise: str) -> None:
+        """Raise UnsupportedBake for a deviation from log-n that the target does not allow. otherwise: another way."""
+        if self.deviation > EXACT and not target.allow_approximate:
+            raise UnsupportedBake(
+                f"--log-n {schedule.log_n.kind if schedule.log_n else ''}",
+                self.encoding,
+                f"it comes within {self.deviation:.1%} of the formula only",
+                f"pass --allow-approximate to take that, or {otherwise}",
+            )
+
 
 R = TypeVar("R", bound=EncodeResult)
 
@@ -170,17 +180,6 @@ def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
         return verdict
     reason = "; ".join(filter(None, [f"log-n in steps, up to {deviation:.1%} off", verdict.reason]))
     return replace(verdict, status="approximate", reason=reason)
-
-
-def refuse_approximate(result: EncodeResult, schedule: Schedule, otherwise: str) -> None:
-    """Raise UnsupportedBake for a deviation from log-n. otherwise: the alternative to `--allow-approximate`."""
-    if result.deviation > EXACT:
-        raise UnsupportedBake(
-            f"--log-n {schedule.log_n.kind if schedule.log_n else ''}",
-            result.encoding,
-            f"it comes within {result.deviation:.1%} of the formula only",
-            f"pass --allow-approximate to take that, or {otherwise}",
-        )
 
 
 def refuse_attention_factor(schedule: Schedule, name: str, reason: str = "") -> None:

@@ -181,7 +181,8 @@ FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
 
 def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
     """Yield the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut off."""
-    file.fetch()
+    for shard in file.shards:
+        shard.path()  # fetched as a whole, where it is not here
     workers = threads()
     pending: deque[tuple[int, Future[NDArray[np.generic]]]] = deque()
     waiting, most = 0, 2 * workers * PIECE

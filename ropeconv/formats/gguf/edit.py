@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
@@ -300,7 +301,7 @@ def deinterleave(info: TensorInfo, head_dim: int) -> Change:
 
 def _row(info: TensorInfo) -> int:
     """The bytes of the weights, or of the bias, for one dimension."""
-    return info.row_size if len(info.shape) > 1 else info.size // info.shape[0]
+    return info.size // (prod(info.shape[1:]) if len(info.shape) > 1 else info.shape[0])
 
 
 def _swapped(head: bytes, outer: int, row: int) -> bytes:

@@ -127,11 +127,6 @@ class GgufFile:
         """The local paths of all shards, which are fetched if needed."""
         return tuple(shard.path() for shard in self.shards)
 
-    def fetch(self) -> None:
-        """Fetch all shards that are not on this disk."""
-        for shard in self.shards:
-            shard.path()
-
     def refuse_changed(self) -> None:
         """Raise BadSource where a shard is no longer the file whose header was read."""
         for shard in self.shards:

@@ -160,12 +160,6 @@ class TensorInfo:
     offset: int
     size: int
 
-    @property
-    def row_size(self) -> int:
-        """The bytes of one row, which is the fastest dimension."""
-        kind = TYPES[self.type]
-        return self.shape[0] // kind.block * kind.size
-
 
 @dataclass(frozen=True)
 class GgufHeader:

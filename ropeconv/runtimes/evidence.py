@@ -68,17 +68,10 @@ def records() -> tuple[Record, ...]:
     return tuple(package_data(entry, Record) for entry in package_files("runtimes/lab", ".json"))
 
 
-class LabModel(msgspec.Struct, frozen=True, array_like=True):
-    """The family of a config of the lab, and the model type of the whole config."""
-
-    family: str
-    model_type: str
-
-
 @cache
-def lab_models() -> dict[str, LabModel]:
-    """Return the configs that the lab executes, by their names in records."""
-    return package_data("runtimes/lab_models.json", dict[str, LabModel])
+def lab_models() -> dict[str, tuple[str, str]]:
+    """Return the family and the model type of the configs that the lab executes, by their names in records."""
+    return package_data("runtimes/lab_models.json", dict[str, tuple[str, str]])
 
 
 @cache
@@ -89,28 +82,22 @@ def results_by_type(runtime: str, version: str) -> dict[str, dict[str, tuple[Mod
     for name, result in record.models.items():
         if result.most == "unknown" and not result.others:
             continue
-        model = lab_models().get(name, LabModel(name, name))
-        by_type = results.setdefault(model.family, {})
-        by_type[model.model_type] = (*by_type.get(model.model_type, ()), result)
+        family, model_type = lab_models().get(name, (name, name))
+        by_type = results.setdefault(family, {})
+        by_type[model_type] = (*by_type.get(model_type, ()), result)
     return results
 
 
-def _covered(runtime: Runtime) -> Iterator[Record]:
-    """The records of the versions of a row, the newest first."""
+def _results(runtime: Runtime, family: str) -> Iterator[tuple[Record, dict[str, tuple[ModelRecord, ...]]]]:
+    """The records of the versions of a row, the newest first, each with the results for a family by model type."""
     for record in reversed(records()):
         if record.runtime == runtime.name and runtime.covers(record.version):
-            yield record
+            yield record, results_by_type(record.runtime, record.version).get(family, {})
 
 
 def executed_types(runtime: Runtime, family: str) -> tuple[str, ...]:
     """Return the model types of a family whose configs were executed in the versions of a row."""
-    return tuple(
-        dict.fromkeys(
-            model_type
-            for record in _covered(runtime)
-            for model_type in results_by_type(record.runtime, record.version).get(family, ())
-        )
-    )
+    return tuple(dict.fromkeys(model_type for _, by_type in _results(runtime, family) for model_type in by_type))
 
 
 def evidence(runtime: Runtime, family: str, kind: str | None = None, model_type: str = "") -> Evidence:
@@ -122,8 +109,7 @@ def evidence(runtime: Runtime, family: str, kind: str | None = None, model_type:
         kind: The rope type, None for any, also for models that the runtime does not support.
         model_type: The one of the config as a whole; empty for any.
     """
-    for record in _covered(runtime):
-        by_type = results_by_type(record.runtime, record.version).get(family, {})
+    for record, by_type in _results(runtime, family):
         results = by_type.get(model_type, ()) if model_type else [*chain.from_iterable(by_type.values())]
         for result in results:
             if kind is None or kind in result.rope_types or result.most == "unsupported":
@@ -166,10 +152,10 @@ def understood() -> Understood:
     return package_data("runtimes/understood_keys.toml", Understood)
 
 
-def read_keys(runtime: Runtime) -> ReadKeys | None:
-    """The keys that the newest extracted version of a row reads; None where no version of it was extracted."""
+def read_keys(runtime: Runtime) -> ReadKeys:
+    """The keys that the newest extracted version of a row reads; none where no version of it was extracted."""
     covered = [keys for version, keys in _records(runtime.name).items() if runtime.covers(version)]
-    return covered[-1] if covered else None
+    return covered[-1] if covered else ReadKeys((), {})
 
 
 @cache
@@ -184,8 +170,7 @@ def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, K
     part, record = text_part(config, family), read_keys(runtime)
     for statement in runtime.keys:
         for name in statement.names:
-            extracted = record.config.get(name, ()) if record else ()
-            if part.get(name) and family.name in (statement.families or extracted):
+            if part.get(name) and family.name in (statement.families or record.config.get(name, ())):
                 return name, statement
     return None
 
@@ -196,8 +181,6 @@ def unknown_key(part: Config, rope: Config, family: Family, runtime: Runtime, ru
     part: the text part of a config. rope: its RoPE dictionary. rules: those that the family is read by.
     """
     record = read_keys(runtime)
-    if record is None:
-        return ""
     same, families = understood().values, understood().families
     keys = [
         key

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ropeconv.models.config import detect, text_part
-from ropeconv.runtimes.evidence import LabModel, ModelRecord, Record
+from ropeconv.runtimes.evidence import ModelRecord, Record
 from ropeconv.runtimes.read_config import rope_dict, rope_type
 from ropeconv.runtimes.runtime import newest
 
@@ -66,7 +66,7 @@ def save_models(configs: Mapping[str, dict[str, Any]]) -> None:
     families = {name: detect(config) for name, config in sorted(configs.items())}
     lines = [
         f" {msgspec.json.encode(name).decode()}: "
-        f"{msgspec.json.encode(LabModel(family.name, configs[name]['model_type'])).decode()}"
+        f"{msgspec.json.encode((family.name, configs[name]['model_type'])).decode()}"
         for name, family in families.items()
         if not family.refuse
     ]

@@ -19,6 +19,7 @@ from ropeconv.rope.forms import Llama3, Yarn
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS
+from ..convert.made_requests import CONFIG
 from ..support.baking import YARN, apply, make_plan, recipe_of
 from ..support.gguf_files import plain_tensors, write
 
@@ -187,10 +188,6 @@ def test_a_saved_recipe_gives_the_same_model_again(widened: tuple[Path, Path], t
 
 
 LOG_N = recipe_of("yarn", 4.0, log_n="clamped")
-CONFIG: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "head_dim": 8,
-    "max_position_embeddings": 64, "rope_theta": 10000.0,
-}  # fmt: skip
 
 
 def folder(root: Path, *names: str, weights: bool = False, **config: Any) -> Path:

@@ -12,25 +12,20 @@ import numpy as np
 import pytest
 
 from ropeconv.convert.config_edit import RopeSetting
-from ropeconv.convert.encoding import ENCODINGS, EncodeRequest, original_for
+from ropeconv.convert.encoding import original_for
 from ropeconv.convert.encodings.factors import factor_list
 from ropeconv.convert.encodings.native import native
-from ropeconv.convert.target import Target
 from ropeconv.errors import UnsupportedBake
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.forms import Form, InterpolatedForm, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.schedule import QueryScaling, Schedule
 from ropeconv.rope.spec import Proportional, RopeSpec
-from ropeconv.runtimes.read_config import read_spec
 
-CONFIG = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1,
-          "max_position_embeddings": 64, "rope_theta": 10000.0, "other": 1}  # fmt: skip
+from .made_requests import CONFIG, encoded
 
 
 def written(schedule: Schedule, encoding: str = "native", of: str = "llama", **config: Any) -> dict[str, Any]:
-    whole, family = {**CONFIG, "model_type": of, **config}, by_model_type()[of]
-    request = EncodeRequest(schedule, read_spec(whole, family), family, whole, Target())
-    return ENCODINGS[encoding].encode(request).config
+    return encoded(encoding, schedule, {**CONFIG, "other": 1, "model_type": of, **config}).config
 
 
 def of_form(form: Form, factor: float = 1.0, **more: Any) -> Schedule:

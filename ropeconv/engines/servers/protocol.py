@@ -155,7 +155,7 @@ class Server(Engine):
 
     @abstractmethod
     def describe(self, entry: ModelEntry) -> None:
-        """Set the runtime, and what /v1/models does not say of the model. Raises RopeconvError without an answer."""
+        """Set the runtime, and what /v1/models does not report. Raises RopeconvError without an answer."""
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
         """Log-probabilities of the `top` likeliest next tokens, and of the actual one, for each index in `kept`.

@@ -24,7 +24,7 @@ import numpy as np
 
 from ropeconv.rope.bound.answer import DATA, Step
 from ropeconv.rope.bound.smallest import Sweep, Walk, exp, interval_end, settled, tail, up, wide_intervals
-from ropeconv.rope.bound.sums import Sums, everything, float64_error, scan, values
+from ropeconv.rope.bound.sums import Sums, float64_error, scan, values
 from ropeconv.rope.lengths import parse_tokens
 
 START = Step(3, 1.0, math.inf, None)
@@ -129,7 +129,7 @@ def next_violation(sums: Sums, start: int, begin: float, end: float, through: in
     inv_freq, error = sums.inv_freq(begin), float64_error(sums.rotary_dim // 2, through)
     while start < through:
         stop = min(start + size, through)
-        distances = everything(scan(inv_freq, sums.unrotated, start, stop, 0.0))
+        distances = scan(inv_freq, sums.unrotated, start, stop, 0.0)
         at_once = distances[values(inv_freq, sums.unrotated, distances) < -error]
         first, hole = (int(at_once[0]), begin) if len(at_once) else (stop, end)
         upto = max(begin, tail(sums, stop)) if math.isinf(end) else end

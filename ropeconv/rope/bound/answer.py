@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..errors import RecipeError
 from ..forms import asymptotic_base
+from .reach import refuse_beyond
 from .smallest import Proof, exp, interval_end, last_violating, smallest_log_base, up, wide_intervals
 from .sums import Sums
 
@@ -78,7 +79,6 @@ def _read(kind: Kind, rotary_dim: int) -> dict[str, Any] | None:
     return json.loads(path.read_text("utf-8")) if path.exists() else None
 
 
-LONGEST = 1 << 27
 LONG_WIDE, LONG_LAST = 1 << 20, 1 << 17
 
 
@@ -188,8 +188,7 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
 
 
 def _sums(length: int, rotary_dim: int, head_dim: int) -> Sums:
-    if length > LONGEST:
-        raise RecipeError(f"the bound is computed up to {LONGEST} tokens, and {length} is more; choose fewer")
+    refuse_beyond(length)
     if rotary_dim < 4:
         raise RecipeError("a single pair has the frequency 1 at every base, so there is no base to look for")
     return Sums(rotary_dim, head_dim)

@@ -32,6 +32,12 @@ MOST_COUNTED = 1 << 31
 SHOWN = 100
 
 
+def refuse_beyond(length: int) -> None:
+    """Raises RecipeError for a length beyond 2^27 tokens."""
+    if length > FARTHEST:
+        raise RecipeError(f"the bound is computed up to {FARTHEST} tokens, and {length} is more; choose fewer")
+
+
 def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Distances]:
     """Every distance 1 <= m < length with B(m) < 0, in rising order, as arrays of int64.
 
@@ -127,8 +133,7 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: in tokens. Raises RecipeError
     for a length beyond 2^27.
     """
-    if length > FARTHEST:
-        raise RecipeError(f"the bound is searched up to {FARTHEST} tokens, and {length} is more; choose fewer")
+    refuse_beyond(length)
     still = count_zero(inv_freq)
     rotating = len(inv_freq) - still
     count, runs, last = 0, 0, -1
@@ -209,8 +214,7 @@ def head_reach(
     with the number of distances done since the last call. Both results are int64 [heads]. Sums in float32 decide unless
     they are within their own error of zero; float64 decides the others. Raises RecipeError for a length beyond 2^27.
     """
-    if length > FARTHEST:
-        raise RecipeError(f"the bound is searched up to {FARTHEST} tokens, and {length} is more; choose fewer")
+    refuse_beyond(length)
     heads = len(weights.rotated)
     columns = np.ascontiguousarray(weights.rotated.T, dtype=np.float32)
     unrotated = weights.unrotated.astype(np.float32)

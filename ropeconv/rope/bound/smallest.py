@@ -18,7 +18,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 
 from ..forms import Vector
-from .sums import BLOCK, DIGITS, Blocks, Distances, Single, Sums, everything, float64_error, phases, rough, scan, values
+from .sums import BLOCK, DIGITS, Blocks, Distances, Single, Sums, float64_error, phases, rough, scan, values
 
 Proof = list[tuple[float, float, int]]
 Tell = Callable[[float], None]
@@ -63,7 +63,7 @@ class Sweep:
             witnesses = self._violating_in_pool(inv_freq)
         if len(witnesses):
             return witnesses
-        distances = everything(scan(inv_freq, self.sums.unrotated, 1, self.length, NEAR))
+        distances = scan(inv_freq, self.sums.unrotated, 1, self.length, NEAR)
         value = values(inv_freq, self.sums.unrotated, distances)
         self._keep(distances, value)
         return distances[value < -self.error]
@@ -132,7 +132,7 @@ def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
     while True:
         log_base = sweep.feasible_from(log_base)
         inv_freq = sums.inv_freq(log_base)
-        distances = everything(scan(inv_freq, sums.unrotated, 1, sweep.length, 0.0))
+        distances = scan(inv_freq, sums.unrotated, 1, sweep.length, 0.0)
         near = np.abs(values(inv_freq, sums.unrotated, distances)) < 1e3 * sweep.error
         close = [int(distance) for distance in distances[near]]
         roots = [(root, m) for m in close if (root := _root(sums, m, Decimal(log_base))) is not None]
@@ -260,7 +260,7 @@ class Walk:
         steepness = self.sums.steepness(min(begin, edge))
         size = min(self.reach / (self.length * steepness), 0.1, abs(end - begin))
         inv_freq = self.sums.inv_freq(begin)
-        distances = everything(scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size))
+        distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
         few, many = max(32, self.length // 600), max(128, self.length // 200)
         self.reach *= 1.3 if len(distances) <= few else 1 / 1.3 if len(distances) > many else 1
         stop = end if size == abs(end - begin) else begin + self.direction * size

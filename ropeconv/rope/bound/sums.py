@@ -131,20 +131,20 @@ class Blocks:
         return np.asarray(np.concatenate([np.cos(far), -np.sin(far)], axis=1) @ self.columns)
 
 
-def scan(
-    inv_freq: Vector, unrotated: float, start: int, stop: int, limit: float, rate: float = 0.0
-) -> Iterator[Distances]:
-    """Every distance m in start .. stop - 1 with f(m) < limit + rate m, and a few just above, rising, int64 arrays.
+def scan(inv_freq: Vector, unrotated: float, start: int, stop: int, limit: float, rate: float = 0.0) -> Distances:
+    """Every distance m in start .. stop - 1 with f(m) < limit + rate m, and a few just above, rising, int64 [n].
 
     inv_freq: radians per token, float64 [r/2]. unrotated: (d - r)/2. start, stop: in tokens. limit: the value below
     which f is looked for. rate: by how much that value rises per token.
     """
     blocks = Blocks(inv_freq, unrotated)
     limit += blocks.slack - unrotated
+    found = [np.empty(0, dtype=np.int64)]
     for first in starts(start, stop):
         allowed = (limit + rate * (first + BLOCK)).astype(np.float32)
         distances = first[0] + np.flatnonzero((blocks.rotated(first) < allowed[:, None]).reshape(-1))
-        yield distances[distances < stop]
+        found.append(distances[distances < stop])
+    return np.concatenate(found)
 
 
 def starts(start: int, stop: int) -> Iterator[Distances]:
@@ -155,11 +155,6 @@ def starts(start: int, stop: int) -> Iterator[Distances]:
         yield first
         start += len(first) * BLOCK
         size = min(CHUNK, size * 4)
-
-
-def everything(arrays: Iterator[Distances]) -> Distances:
-    """The arrays of a scan joined into one, int64 [n]."""
-    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 
 def exact_value(inv_freq: Vector, unrotated: float, distance: int) -> Decimal:

@@ -8,8 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from ..bound.answer import LONGEST, is_quick, wide_base
-from ..bound.reach import first_violation
+from ..bound.answer import is_quick, wide_base
+from ..bound.reach import FARTHEST, first_violation
 from ..errors import RecipeError, shown
 from ..forms import Plain, base_inv_freq, theta_for_length
 from ..schedule import Schedule
@@ -124,7 +124,7 @@ class ThetaBound(LengthMethod):
 
     @property
     def slow_note(self) -> str:
-        long = 1 << 20 < self.target <= LONGEST
+        long = 1 << 20 < self.target <= FARTHEST
         return "Searching for a base: a minute at 4M tokens, several beyond." if long else ""
 
     def schedule(self, spec: RopeSpec) -> Schedule:

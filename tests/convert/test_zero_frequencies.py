@@ -103,12 +103,10 @@ def test_llama_cpp_does_not_rotate_them(model_type: str, name: str, tmp_path: Pa
     ("model_type", "vector", "options", "words"),
     [
         ("llama", HOLES, {"encoding": "factors"}, "13 of 32 frequencies that are 0.*--encoding buffers, or --to gguf"),
-        ("llama", HOLES, {"encoding": "native"}, "no rope type has its formula; use --encoding buffers, or --to gguf"),
         ("llama", PROPE, {"runtimes": ("vllm",)}, "rope_type proportional is untested except for Gemma 4"),
         ("llama", PROPE, {"runtimes": ("tgi",)}, "it fails on rope_type proportional"),
         ("gemma2", HOLES, {}, "with factors: their divisors would be infinite, and JSON has no infinity"),
         ("gemma2", HOLES, {"to": "gguf"}, "llama.cpp loads no rope_freqs for it"),
-        ("phi", PROPE[:16], {"encoding": "native"}, "its partial_rotary_factor has another meaning there"),
     ],
 )
 def test_who_refuses_them(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from ropeconv.bake.plan import Plan
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.transformers.load import load_stock
-from ropeconv.engines.transformers.patch import patch
+from ropeconv.engines.transformers.patch import patch, scale_queries
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import LogN, QueryScaling
 from ropeconv.validate.sampling import Bucket
 from ropeconv.validate.validation import BucketResult, bucket_result, measure
 
@@ -159,11 +161,16 @@ def of_llamacpp(path: Path, **options: Any) -> torch.Tensor:
     return LlamaCppEngine(path, **options).logits(sequence(), list(range(LENGTH)))
 
 
-def of_transformers(source: Path, plan: Plan | None) -> torch.Tensor:
-    """Logits of the source at every position, scaled at run time as the plan's schedule says, or left alone."""
+def of_transformers(source: Path, plan: Plan | None, queries: LogN | QueryScaling | None = None) -> torch.Tensor:
+    """Logits of the source at every position, scaled at run time as the plan's schedule says, or left alone.
+
+    queries: what they are scaled by.
+    """
     model = load_stock(source, "cpu")
     if plan is not None:
         patch(model, plan.schedule, plan.before)
+    if queries is not None:
+        scale_queries(ExitStack(), model, queries, "self_attn.q_proj")
     with torch.no_grad():
         return model(input_ids=torch.tensor([sequence()]), use_cache=False).logits[0].float()
 

@@ -6,7 +6,6 @@ thousand times further away, so a wrong key, a lost attention factor or a row in
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,15 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from ropeconv.engines.transformers.load import load_stock
-from ropeconv.engines.transformers.patch import patch, scale_queries
 from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.recipe import Recipe
-from ropeconv.rope.schedule import LogN, QueryScaling
 from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.validate.gguf import validate_gguf
 
@@ -37,7 +33,6 @@ from ...support.llamacpp import (
     figures,
     of_llamacpp,
     of_transformers,
-    sequence,
 )
 from ...support.models import CANCELS, TRAINED
 
@@ -146,15 +141,6 @@ def recipe(kind: str, method: str = "mixed", **modifiers: float) -> Recipe:
     return recipe_of(method, 4.0, log_n=kind, **modifiers)
 
 
-def reference(source: Path, plan, scale: LogN | QueryScaling | None) -> torch.Tensor:
-    model = load_stock(source, "cpu")
-    patch(model, plan.schedule, plan.before)
-    if scale is not None:
-        scale_queries(ExitStack(), model, scale, "self_attn.q_proj")
-    with torch.no_grad():
-        return model(input_ids=torch.tensor([sequence()]), use_cache=False).logits[0].float()
-
-
 @pytest.mark.parametrize(
     ("model_type", "method", "kind"), sample(list(product(("llama", "mistral", "qwen2"), ("yarn", "mixed"), KINDS)), 2)
 )
@@ -166,8 +152,8 @@ def test_logits(tmp_path: Path, model_type: str, method: str, kind: str) -> None
     assert own == ("approximate" if kind == "clamped" else "exact")
     assert not {"exact", "approximate"} & set(others)
     scale = plan.result.log_n_approximation if kind == "clamped" else plan.schedule.log_n
-    wanted, stock = reference(source, plan, scale), of_llamacpp(out)
-    unscaled = beyond(wanted, reference(source, plan, None))
+    wanted, stock = of_transformers(source, plan, scale), of_llamacpp(out)
+    unscaled = beyond(wanted, of_transformers(source, plan))
     for one, control in zip(beyond(wanted, stock), unscaled, strict=True):
         assert one.kl_mean < 1e-5
         assert control.kl_mean > 1000 * one.kl_mean
